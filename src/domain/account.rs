@@ -1,0 +1,55 @@
+//! Organizations, API keys and ledger entries, as they are stored.
+//!
+//! A key's full value appears in no type of this file: only its hash is kept, as the key under
+//! which the record stands.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{EntryId, ExecutionId, KeyId, OrganizationId};
+use super::money::Usd;
+use super::time::Timestamp;
+
+/// The owner of keys, executions, files and money.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Organization {
+    pub id: OrganizationId,
+    /// Unique on the box; 1 to 64 characters of `a-z0-9-`.
+    pub name: String,
+    pub created_at: Timestamp,
+}
+
+/// An API key without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiKey {
+    pub id: KeyId,
+    pub organization: OrganizationId,
+    pub name: String,
+    /// The first characters of the key (`smk_abcd`), for display.
+    pub prefix: String,
+    /// Who made it: the name of the operating-system user, or of the first start.
+    pub created_by: String,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What a ledger entry is for (`spec/decisions.md` part 9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    TopUp,
+    Charge,
+    Refund,
+}
+
+/// One line of an organization's ledger. The lines add up to the balance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    pub id: EntryId,
+    pub kind: EntryKind,
+    /// Signed: a charge is negative.
+    pub amount: Usd,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
+    pub created_at: Timestamp,
+}

@@ -1,0 +1,59 @@
+//! One try at one piece of work: the record that models, HTTP steps and their retries share.
+
+use serde::{Deserialize, Serialize};
+
+use super::classify::ErrorClass;
+use super::time::Timestamp;
+
+/// How a try stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Running,
+    Success,
+    Error,
+    Cancelled,
+}
+
+impl Outcome {
+    /// As a prediction's `attempts` spell it (`spec/decisions.md` part 3).
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "processing",
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Why an attempt failed: a sentence for the person, a class for the program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub class: ErrorClass,
+    /// A sentence that names the model or step and what was said by whom. Holds no secret.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of `class` with a sentence for the person.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into() }
+    }
+}
+
+/// A try, numbered from 1 within its execution. The number is the fence: a report that carries an
+/// older one changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub number: u32,
+    /// The model's slug.
+    pub model: String,
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    pub started_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Timestamp>,
+}

@@ -1,0 +1,124 @@
+//! The ten classes of failure, one set for models, HTTP steps and webhooks, and how an HTTP status
+//! of an upstream falls into them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why an attempt failed: the `error_classification` values of `spec/api.md`, "Organization
+/// executions".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorClass {
+    ContentModeration,
+    ExecutionTimeout,
+    InvalidUserInput,
+    InvalidModelConfig,
+    ProviderAuth,
+    ProviderError,
+    ProviderRateLimit,
+    ProviderUnavailable,
+    InternalError,
+    Unknown,
+}
+
+/// The text names none of the ten classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no error classification")]
+pub struct Unrecognized;
+
+impl ErrorClass {
+    /// All of them, in the order of the specification.
+    pub const ALL: [Self; 10] = [
+        Self::ContentModeration,
+        Self::ExecutionTimeout,
+        Self::InvalidUserInput,
+        Self::InvalidModelConfig,
+        Self::ProviderAuth,
+        Self::ProviderError,
+        Self::ProviderRateLimit,
+        Self::ProviderUnavailable,
+        Self::InternalError,
+        Self::Unknown,
+    ];
+
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ContentModeration => "content_moderation",
+            Self::ExecutionTimeout => "execution_timeout",
+            Self::InvalidUserInput => "invalid_user_input",
+            Self::InvalidModelConfig => "invalid_model_config",
+            Self::ProviderAuth => "provider_auth",
+            Self::ProviderError => "provider_error",
+            Self::ProviderRateLimit => "provider_rate_limit",
+            Self::ProviderUnavailable => "provider_unavailable",
+            Self::InternalError => "internal_error",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The class of an upstream's answer, or `None` for a success (`design.md` part 5, `http`).
+    #[must_use]
+    pub const fn of_http_status(status: u16) -> Option<Self> {
+        match status {
+            200..=299 => None,
+            401 | 403 => Some(Self::ProviderAuth),
+            429 => Some(Self::ProviderRateLimit),
+            400 | 404 | 422 => Some(Self::InvalidUserInput),
+            408 => Some(Self::ExecutionTimeout),
+            502..=504 => Some(Self::ProviderUnavailable),
+            _ => Some(Self::ProviderError),
+        }
+    }
+}
+
+impl fmt::Display for ErrorClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for ErrorClass {
+    type Err = Unrecognized;
+    fn from_str(text: &str) -> Result<Self, Unrecognized> {
+        Self::ALL.into_iter().find(|class| class.as_str() == text).ok_or(Unrecognized)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_and_the_printed_form_are_one() {
+        for class in ErrorClass::ALL {
+            assert_eq!(serde_json::to_value(class).unwrap(), class.as_str());
+            assert_eq!(class.as_str().parse(), Ok(class));
+        }
+        assert_eq!("timeout".parse::<ErrorClass>(), Err(Unrecognized));
+    }
+
+    #[test]
+    fn statuses_fall_into_their_classes() {
+        for (status, class) in [
+            (200, None),
+            (204, None),
+            (301, Some(ErrorClass::ProviderError)),
+            (400, Some(ErrorClass::InvalidUserInput)),
+            (401, Some(ErrorClass::ProviderAuth)),
+            (403, Some(ErrorClass::ProviderAuth)),
+            (404, Some(ErrorClass::InvalidUserInput)),
+            (422, Some(ErrorClass::InvalidUserInput)),
+            (429, Some(ErrorClass::ProviderRateLimit)),
+            (500, Some(ErrorClass::ProviderError)),
+            (502, Some(ErrorClass::ProviderUnavailable)),
+            (503, Some(ErrorClass::ProviderUnavailable)),
+            (504, Some(ErrorClass::ProviderUnavailable)),
+        ] {
+            assert_eq!(ErrorClass::of_http_status(status), class, "{status}");
+        }
+    }
+}

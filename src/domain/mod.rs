@@ -1,0 +1,18 @@
+//! Plain data and pure functions: what a prediction, an execution or a charge is, and how each may
+//! change.
+//!
+//! Nothing here reads a clock, draws a random number, waits, or touches a disk or a socket: time,
+//! ids and outcomes come in as arguments. Every other layer may use this one; it uses none of them.
+
+pub mod account;
+pub mod attempt;
+pub mod classify;
+pub mod delivery;
+pub mod execution;
+pub mod ids;
+pub mod machine;
+pub mod model;
+pub mod money;
+pub mod payload;
+pub mod signature;
+pub mod time;

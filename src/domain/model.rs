@@ -1,0 +1,181 @@
+//! What the catalog says of a model apart from how it runs: its slug, what it gives out, what it
+//! costs.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::money::Usd;
+
+/// The longest slug, in bytes.
+pub const SLUG_MAX: usize = 128;
+
+/// A model's identifier: 1 to 128 characters of `a-zA-Z0-9._:-` in parts separated by `/`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Slug(String);
+
+/// The text is no slug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a slug is 1 to 128 characters of a-z A-Z 0-9 . _ : - in parts separated by /")]
+pub struct InvalidSlug;
+
+impl Slug {
+    /// The text of it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Slug {
+    type Err = InvalidSlug;
+    fn from_str(text: &str) -> Result<Self, InvalidSlug> {
+        let part_is_good = |part: &str| {
+            !part.is_empty()
+                && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
+        };
+        if text.len() > SLUG_MAX || !text.split('/').all(part_is_good) {
+            return Err(InvalidSlug);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Slug {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for Slug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a model gives out (`design.md` part 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputType {
+    String,
+    Array,
+    Object,
+    Number,
+    Boolean,
+    Image,
+    Audio,
+    Video,
+    File,
+}
+
+impl OutputType {
+    /// As the manifest and the API spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Array => "array",
+            Self::Object => "object",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+            Self::Image => "image",
+            Self::Audio => "audio",
+            Self::Video => "video",
+            Self::File => "file",
+        }
+    }
+}
+
+/// What a run used, as its runner reports it. Absent figures are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Time the model worked.
+    pub run_time: Duration,
+    pub input_tokens: Option<u64>,
+    pub output_tokens: Option<u64>,
+    /// A cost that the provider itself reported; it wins over every rate.
+    pub cost: Option<Usd>,
+}
+
+/// What a run costs; the manifest's `[cost]`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pricing {
+    /// The same for each success.
+    Fixed { amount: Usd },
+    /// By what was used.
+    UsageBased {
+        /// Presentation text; `None` falls back to `Usage-based pricing`.
+        estimate: Option<String>,
+        per_second: Option<f64>,
+        per_million_input_tokens: Option<f64>,
+        per_million_output_tokens: Option<f64>,
+    },
+}
+
+impl Pricing {
+    /// The charge for a run that succeeded. Rates are dollars; the sum is rounded once.
+    #[must_use]
+    pub fn charge(&self, usage: &Usage) -> Usd {
+        if let Some(reported) = usage.cost {
+            return reported;
+        }
+        match self {
+            Self::Fixed { amount } => *amount,
+            Self::UsageBased {
+                per_second,
+                per_million_input_tokens,
+                per_million_output_tokens,
+                ..
+            } => {
+                let seconds = per_second.unwrap_or(0.0) * usage.run_time.as_secs_f64();
+                let input = tokens(*per_million_input_tokens, usage.input_tokens);
+                let output = tokens(*per_million_output_tokens, usage.output_tokens);
+                Usd::from_dollars(seconds + input + output).unwrap_or(Usd::ZERO)
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "token counts stay far below 2^53")]
+fn tokens(dollars_per_million: Option<f64>, count: Option<u64>) -> f64 {
+    dollars_per_million.unwrap_or(0.0) * count.unwrap_or(0) as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slugs_hold_slashes_between_parts_only() {
+        for good in ["caption", "openai/gpt-x", "a/b:latest", "qwen2.5_7b"] {
+            assert_eq!(good.parse::<Slug>().unwrap().as_str(), good);
+        }
+        for bad in ["", "/a", "a/", "a//b", "a b", "é", "a\u{0}", &"x".repeat(129)] {
+            assert_eq!(bad.parse::<Slug>(), Err(InvalidSlug), "{bad}");
+        }
+    }
+
+    #[test]
+    fn usage_is_priced_and_a_reported_cost_wins() {
+        let pricing = Pricing::UsageBased {
+            estimate: None,
+            per_second: Some(0.5),
+            per_million_input_tokens: Some(2.0),
+            per_million_output_tokens: Some(4.0),
+        };
+        let mut usage = Usage {
+            run_time: Duration::from_millis(1500),
+            input_tokens: Some(1000),
+            output_tokens: Some(500),
+            cost: None,
+        };
+        assert_eq!(pricing.charge(&usage), Usd::from_micros(750_000 + 2000 + 2000));
+        usage.cost = Some(Usd::from_micros(7));
+        assert_eq!(pricing.charge(&usage), Usd::from_micros(7));
+        let fixed = Pricing::Fixed { amount: Usd::from_micros(2000) };
+        assert_eq!(fixed.charge(&Usage::default()), Usd::from_micros(2000));
+    }
+}

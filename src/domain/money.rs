@@ -1,0 +1,110 @@
+//! Money, in whole millionths of a US dollar: adding it never rounds.
+//!
+//! No floating-point number is ever added to another here; they appear only at the edge, where
+//! JSON and TOML speak in dollars.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::Neg;
+
+use serde::{Deserialize, Serialize};
+
+/// Whole micro-dollars: 1_000_000 is one US dollar. Stored and added as an integer.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Usd(i64);
+
+impl Usd {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// From whole micro-dollars.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Whole micro-dollars.
+    #[must_use]
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// From dollars as people and providers write them, rounded to the nearest millionth, halves
+    /// away from zero. `None` when it is no finite number or past 9 thousand million dollars.
+    #[must_use]
+    pub fn from_dollars(dollars: f64) -> Option<Self> {
+        const LIMIT_DOLLARS: f64 = 9.0e9;
+        if !dollars.is_finite() || dollars.abs() > LIMIT_DOLLARS {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by LIMIT_DOLLARS above")]
+        Some(Self((dollars * 1e6).round() as i64))
+    }
+
+    /// Dollars for JSON. Exact to the millionth for anything below 9 thousand million dollars.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "amounts stay far below 2^53 micro-dollars")]
+    pub fn dollars(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// The sum, stopping at the ends of the range instead of wrapping.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Neg for Usd {
+    type Output = Self;
+    fn neg(self) -> Self {
+        Self(self.0.saturating_neg())
+    }
+}
+
+impl Sum for Usd {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, Self::plus)
+    }
+}
+
+impl fmt::Display for Usd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let micros = self.0.unsigned_abs();
+        write!(f, "{sign}{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_round_to_the_nearest_millionth() {
+        for (dollars, micros) in
+            [(0.002, 2000), (53.475, 53_475_000), (1e-6, 1), (4e-7, 0), (-0.5, -500_000)]
+        {
+            assert_eq!(Usd::from_dollars(dollars), Some(Usd::from_micros(micros)), "{dollars}");
+        }
+        for dollars in [f64::NAN, f64::INFINITY, 1e10] {
+            assert_eq!(Usd::from_dollars(dollars), None);
+        }
+    }
+
+    #[test]
+    fn prints_all_six_places() {
+        assert_eq!(Usd::from_micros(-53_475_001).to_string(), "-53.475001");
+        assert_eq!(Usd::ZERO.to_string(), "0.000000");
+    }
+
+    #[test]
+    fn many_small_amounts_add_up_exactly() {
+        let sum: Usd = std::iter::repeat_n(Usd::from_micros(1), 200).sum();
+        assert_eq!(sum, Usd::from_micros(200));
+        assert!((sum.dollars() - 0.0002).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,88 @@
+//! A payload: JSON text as it came or as it will go out (an input, an output, a webhook's body),
+//! either beside its record or, when it is large, in a file that the record names.
+//!
+//! The text is never reformatted: what was stored is what is sent, byte for byte. Files are read
+//! and written by `storage::payloads`; nothing here touches a disk.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::ids::PayloadId;
+
+/// JSON text, inline or in a file of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Payload {
+    Inline(Box<RawValue>),
+    File(FileRef),
+}
+
+/// Names a payload file and says what must be found in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRef {
+    pub id: PayloadId,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// CRC-32 (IEEE) of the content.
+    pub crc32: u32,
+}
+
+impl Payload {
+    /// The JSON text of `value`, inline.
+    ///
+    /// # Errors
+    /// When `value` cannot be written as JSON (a map with keys that are no strings).
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        to_raw_value(value).map(Self::Inline)
+    }
+
+    /// Length of the text in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Inline(raw) => raw.get().len() as u64,
+            Self::File(file) => file.bytes,
+        }
+    }
+
+    /// Whether the text has no bytes; never so for JSON that was checked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The file behind it, if it is in one.
+    #[must_use]
+    pub const fn file(&self) -> Option<&FileRef> {
+        match self {
+            Self::Inline(_) => None,
+            Self::File(file) => Some(file),
+        }
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Inline(a), Self::Inline(b)) => a.get() == b.get(),
+            (Self::File(a), Self::File(b)) => a == b,
+            (Self::Inline(_), Self::File(_)) | (Self::File(_), Self::Inline(_)) => false,
+        }
+    }
+}
+
+impl Eq for Payload {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_comes_back_byte_for_byte() {
+        let text = r#"{"inline":{"b":1.50,  "a":[1e2,"\u00e9"]}}"#;
+        let payload: Payload = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&payload).unwrap(), text);
+        assert_eq!(payload.len(), 31);
+        assert!(!payload.is_empty() && payload.file().is_none());
+    }
+}

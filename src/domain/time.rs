@@ -1,0 +1,116 @@
+//! A moment, as whole microseconds since 1970 in UTC; printed as the API prints it.
+//!
+//! Reads no clock: `runtime::Clock` does, and hands the moment in.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Deserialize, Serialize};
+
+/// A moment in UTC. Stored as an integer of microseconds; shown as RFC 3339 with milliseconds
+/// (`2026-11-20T09:30:00.123Z`, `spec/decisions.md`, notation).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+/// The text was no RFC 3339 moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an RFC 3339 time such as 2026-11-20T09:30:00Z")]
+pub struct Invalid;
+
+impl Timestamp {
+    /// From microseconds since 1970-01-01T00:00:00Z.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since 1970-01-01T00:00:00Z.
+    #[must_use]
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds since 1970, rounded down: what `X-Webhook-Timestamp` carries.
+    #[must_use]
+    pub const fn unix_seconds(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// This moment plus `span`; stays at the last moment where that would overflow.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros))
+    }
+
+    /// The time from `earlier` to this moment; zero when the clock was set back between them.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Eight bytes that sort as time does; moments before 1970 count as 1970.
+    #[must_use]
+    pub fn sortable(self) -> [u8; 8] {
+        u64::try_from(self.0).unwrap_or(0).to_be_bytes()
+    }
+
+    /// The moment behind [`Timestamp::sortable`].
+    #[must_use]
+    pub fn from_sortable(bytes: [u8; 8]) -> Self {
+        Self(i64::try_from(u64::from_be_bytes(bytes)).unwrap_or(i64::MAX))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moment: DateTime<Utc> =
+            DateTime::from_timestamp_micros(self.0).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        f.write_str(&moment.to_rfc3339_opts(SecondsFormat::Millis, true))
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        DateTime::parse_from_rfc3339(text)
+            .map(|moment| Self(moment.timestamp_micros()))
+            .map_err(|_not_rfc3339| Invalid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn prints_milliseconds_in_utc() {
+        let moment: Timestamp = "2026-11-20T10:30:00.123456+01:00".parse().unwrap();
+        assert_eq!(moment.to_string(), "2026-11-20T09:30:00.123Z");
+        assert_eq!(moment.unix_seconds(), 1_795_167_000);
+        assert_eq!("yesterday".parse::<Timestamp>(), Err(Invalid));
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        let now = Timestamp::from_micros(10);
+        assert_eq!(now.since(Timestamp::from_micros(20)), Duration::ZERO);
+        assert_eq!(now.plus(Duration::MAX), Timestamp::from_micros(i64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn sortable_bytes_sort_as_time(a in 0_i64..i64::MAX, b in 0_i64..i64::MAX) {
+            let (a, b) = (Timestamp::from_micros(a), Timestamp::from_micros(b));
+            prop_assert_eq!(a.sortable().cmp(&b.sortable()), a.cmp(&b));
+            prop_assert_eq!(Timestamp::from_sortable(a.sortable()), a);
+        }
+    }
+}

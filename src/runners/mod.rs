@@ -1,0 +1,58 @@
+//! Runners: each takes a model's input to its output, somewhere else or in this process.
+//!
+//! A runner never retries, never writes to the store and knows nothing of predictions: the engine
+//! calls it once for an attempt, bounds it in time, and cancels it by dropping the future, which
+//! must release whatever the run held (a connection, a process).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::domain::attempt::Failure;
+use crate::domain::model::Usage;
+use crate::domain::money::Usd;
+
+/// One run: an input that fits the model's request schema, defaults filled in.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Names this attempt for ever, also when it runs again after a crash:
+    /// `<execution>:<step>:<attempt>`. Sent as `Idempotency-Key` where the other side can use it.
+    pub attempt_key: String,
+    pub input: Arc<Value>,
+}
+
+/// A run that succeeded.
+#[derive(Debug, Clone)]
+pub struct Success {
+    pub output: Value,
+    pub usage: Usage,
+    /// What the model wrote beside its output, for the prediction's `logs`.
+    pub logs: Option<String>,
+}
+
+/// A run that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}", failure.message)]
+pub struct Error {
+    pub failure: Failure,
+    /// Charged all the same, because the provider reported a cost.
+    pub cost: Option<Usd>,
+    pub logs: Option<String>,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self { failure, cost: None, logs: None }
+    }
+}
+
+/// What a run comes to, later.
+pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Success, Error>> + Send + 'a>>;
+
+/// Takes inputs to outputs.
+pub trait Runner: Send + Sync + std::fmt::Debug {
+    /// Runs one job. Dropping the future cancels the run and releases what it holds.
+    fn run(&self, job: Job) -> Run<'_>;
+}

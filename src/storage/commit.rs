@@ -1,0 +1,80 @@
+//! A commit: writes that become durable together or not at all, under preconditions that the
+//! writer checks against everything committed before it.
+
+use super::key::Key;
+use super::record::{Malformed, Record, encode};
+
+/// What must hold for a commit to be applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expect {
+    /// No row stands under the key.
+    Absent(Key),
+    /// A row stands under the key.
+    Present(Key),
+    /// The row under the key has exactly these bytes.
+    Equal(Key, Vec<u8>),
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Write {
+    Put(Key, Vec<u8>),
+    Delete(Key),
+    /// Adds to the counter under the key (eight bytes, big-endian, absent counts as 0). Made by the
+    /// writer, so that concurrent additions never lose one; saturates at the ends of `i64`.
+    Add(Key, i64),
+}
+
+/// Writes that belong together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Commit {
+    pub(super) expects: Vec<Expect>,
+    pub(super) writes: Vec<Write>,
+}
+
+impl Commit {
+    /// Nothing to write yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Refuses the whole commit unless `expect` holds.
+    pub fn expect(&mut self, expect: Expect) -> &mut Self {
+        self.expects.push(expect);
+        self
+    }
+
+    /// Puts a record.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the record has no JSON form.
+    pub fn put<T: Record>(&mut self, key: Key, record: &T) -> Result<&mut Self, Malformed> {
+        let bytes = encode(record)?;
+        Ok(self.put_bytes(key, bytes))
+    }
+
+    /// Puts bytes as they are: an index row.
+    pub fn put_bytes(&mut self, key: Key, bytes: Vec<u8>) -> &mut Self {
+        self.writes.push(Write::Put(key, bytes));
+        self
+    }
+
+    /// Deletes a row; a row that is not there is no fault.
+    pub fn delete(&mut self, key: Key) -> &mut Self {
+        self.writes.push(Write::Delete(key));
+        self
+    }
+
+    /// Adds to a counter.
+    pub fn add(&mut self, key: Key, delta: i64) -> &mut Self {
+        self.writes.push(Write::Add(key, delta));
+        self
+    }
+
+    /// Whether nothing would be written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}

@@ -1,0 +1,15 @@
+//! The embedded store: the only place that knows which engine keeps the data.
+//!
+//! Its face is a handful of verbs: `get`, `get_many`, `page`, `commit`, `write_payload`,
+//! `read_payload`, `stats`. A write is on the disk when `commit` returns, not before; nobody acts
+//! on a write before that.
+
+pub mod commit;
+pub mod key;
+pub mod record;
+pub mod store;
+
+pub use commit::Commit;
+pub use key::{Key, Table};
+pub use record::Record;
+pub use store::{Error, Options, Page, Row, Stats, Store};

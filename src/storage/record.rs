@@ -1,0 +1,95 @@
+//! Records: one version byte, then JSON.
+//!
+//! JSON evolves by serde defaults within a version; a change that defaults cannot express takes a
+//! new version byte and a way up from the one before. Stored types use neither `flatten` nor
+//! `untagged`: with them a field that moves changes the meaning of old bytes silently.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A type that stands in the store.
+pub trait Record: Serialize + DeserializeOwned {
+    /// The version that is written today.
+    const VERSION: u8 = 1;
+    /// What a person calls it, for messages.
+    const NAME: &'static str;
+
+    /// Reads the JSON of an older version. Types that never changed keep the default.
+    ///
+    /// # Errors
+    /// [`Malformed`] when this version was never written by any release.
+    fn upgrade(version: u8, _json: &[u8]) -> Result<Self, Malformed> {
+        Err(Malformed {
+            record: Self::NAME,
+            reason: format!("version {version} is unknown; this program writes {}", Self::VERSION),
+        })
+    }
+}
+
+/// Bytes in the store that are no record of the expected kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("stored {record} cannot be read: {reason}")]
+pub struct Malformed {
+    pub record: &'static str,
+    pub reason: String,
+}
+
+/// The bytes of `record`.
+///
+/// # Errors
+/// [`Malformed`] when it has no JSON form (a map whose keys are no strings).
+pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
+    let mut bytes = Vec::with_capacity(512);
+    bytes.push(T::VERSION);
+    serde_json::to_writer(&mut bytes, record)
+        .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() })?;
+    Ok(bytes)
+}
+
+/// The record behind `bytes`.
+///
+/// # Errors
+/// [`Malformed`] when the bytes are empty, of an unknown version, or no such JSON.
+pub fn decode<T: Record>(bytes: &[u8]) -> Result<T, Malformed> {
+    match bytes.split_first() {
+        None => Err(Malformed { record: T::NAME, reason: "it is empty".to_owned() }),
+        Some((version, json)) if *version == T::VERSION => serde_json::from_slice(json)
+            .map_err(|error| Malformed { record: T::NAME, reason: error.to_string() }),
+        Some((version, json)) => T::upgrade(*version, json),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Sample {
+        name: String,
+    }
+    impl Record for Sample {
+        const VERSION: u8 = 2;
+        const NAME: &'static str = "sample";
+        fn upgrade(version: u8, json: &[u8]) -> Result<Self, Malformed> {
+            let name = String::from_utf8_lossy(json).into_owned();
+            if version == 1 {
+                Ok(Self { name })
+            } else {
+                Err(Malformed { record: "sample", reason: String::new() })
+            }
+        }
+    }
+
+    #[test]
+    fn golden_bytes_and_the_way_up() {
+        let sample = Sample { name: "a".to_owned() };
+        assert_eq!(encode(&sample).unwrap(), b"\x02{\"name\":\"a\"}");
+        assert_eq!(decode::<Sample>(b"\x02{\"name\":\"a\"}").unwrap(), sample);
+        assert_eq!(decode::<Sample>(b"\x01a").unwrap(), sample);
+        for bad in [&b""[..], b"\x02{", b"\x09{}"] {
+            assert!(decode::<Sample>(bad).is_err());
+        }
+    }
+}
