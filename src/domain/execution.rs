@@ -1,1 +1,194 @@
-//! Comes next.
+//! An execution: one accepted piece of work from its creation to its end, as it is stored.
+//!
+//! A prediction is an execution with a chain of models, of which the first that succeeds completes
+//! it. Only `machine::apply` changes one; nothing here decides anything.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::attempt::{Attempt, Failure, Outcome};
+use super::classify::ErrorClass;
+use super::delivery::Webhook;
+use super::ids::{ExecutionId, KeyId, OrganizationId};
+use super::money::Usd;
+use super::payload::Payload;
+use super::time::Timestamp;
+
+/// How an execution stands. It moves down this list and never back; the last three are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Accepted and durable; waits in its lane.
+    Created,
+    /// Some attempt has begun.
+    Processing,
+    Success,
+    Error,
+    Cancelled,
+}
+
+impl Status {
+    /// Whether nothing can change any more.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Success | Self::Error | Self::Cancelled)
+    }
+
+    /// The word for a prediction (`spec/decisions.md` part 3).
+    #[must_use]
+    pub const fn prediction_word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Processing => "processing",
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The word for an execution of a workflow, which webhooks use too (`spec/api.md`, "Execution
+    /// status values").
+    #[must_use]
+    pub const fn execution_word(self) -> &'static str {
+        match self {
+            Self::Created => "queued",
+            Self::Processing => "running",
+            Self::Success => "completed",
+            Self::Error => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Which face of the service took the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    Api,
+    Dashboard,
+    Agent,
+}
+
+/// One model of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The model's slug.
+    pub model: String,
+}
+
+/// Why an execution failed as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The error's name, one of those in `spec/decisions.md` part 5.
+    pub name: String,
+    pub class: ErrorClass,
+    /// A sentence that says what happened.
+    pub cause: String,
+}
+
+impl Fault {
+    /// The fault of an execution whose last attempt failed so.
+    #[must_use]
+    pub fn of(failure: &Failure) -> Self {
+        let name = match failure.class {
+            ErrorClass::ExecutionTimeout => "ExecutionTimeout",
+            ErrorClass::InternalError => "InternalError",
+            ErrorClass::ContentModeration
+            | ErrorClass::InvalidUserInput
+            | ErrorClass::InvalidModelConfig
+            | ErrorClass::ProviderAuth
+            | ErrorClass::ProviderError
+            | ErrorClass::ProviderRateLimit
+            | ErrorClass::ProviderUnavailable
+            | ErrorClass::Unknown => "StepFailed",
+        };
+        Self { name: name.to_owned(), class: failure.class, cause: failure.message.clone() }
+    }
+}
+
+/// One accepted piece of work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execution {
+    pub id: ExecutionId,
+    pub organization: OrganizationId,
+    /// The API key that asked for it.
+    pub key: KeyId,
+    pub source: Source,
+    /// The version that the client named; kept, not used.
+    pub version: String,
+    pub status: Status,
+    pub input: Payload,
+    /// The models to try, in order; frozen when the work was accepted, never empty.
+    pub chain: Vec<Candidate>,
+    /// Which of the chain is tried or waited for.
+    pub position: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Payload>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+    /// The sum over the attempts that cost.
+    pub cost: Usd,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Webhook>,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Timestamp>,
+}
+
+impl Execution {
+    /// The model that is tried or waited for.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        let position = usize::try_from(self.position).unwrap_or(usize::MAX);
+        self.chain.get(position).or_else(|| self.chain.last()).map_or("", |c| c.model.as_str())
+    }
+
+    /// The model that the client asked for.
+    #[must_use]
+    pub fn requested_model(&self) -> &str {
+        self.chain.first().map_or("", |candidate| candidate.model.as_str())
+    }
+
+    /// The lane that it waits in or runs from: one for each model.
+    #[must_use]
+    pub fn lane(&self) -> String {
+        lane_of_model(self.model())
+    }
+
+    /// The attempt that is running, if one is.
+    #[must_use]
+    pub fn running(&self) -> Option<&Attempt> {
+        self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
+    }
+
+    /// Names an attempt for ever, so that whoever sees it twice can tell.
+    #[must_use]
+    pub fn attempt_key(&self, attempt: u32) -> String {
+        format!("{}:prediction:{attempt}", self.id)
+    }
+
+    /// Time from creation to the first attempt; `None` while none has begun.
+    #[must_use]
+    pub fn queue_time(&self) -> Option<Duration> {
+        self.started_at.map(|started| started.since(self.created_at))
+    }
+
+    /// Time from the first attempt to the end; `None` before that.
+    #[must_use]
+    pub fn run_time(&self) -> Option<Duration> {
+        Some(self.completed_at?.since(self.started_at?))
+    }
+}
+
+/// The lane of a model.
+#[must_use]
+pub fn lane_of_model(slug: &str) -> String {
+    format!("model:{slug}")
+}

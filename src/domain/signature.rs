@@ -1,1 +1,1 @@
-//! Comes next.
+//! Comes with the webhooks.

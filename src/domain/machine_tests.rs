@@ -1,0 +1,252 @@
+//! Random histories of the machine: after every event the invariants hold, and every history can
+//! be brought to an end. No test here knows the order of the code it tests.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::delivery::Webhook;
+use crate::domain::execution::{Candidate, Source};
+
+/// An execution and everything that its effects have done so far.
+#[derive(Debug, Clone)]
+struct World {
+    execution: Execution,
+    now: Timestamp,
+    lanes: Vec<String>,
+    charges: Vec<Usd>,
+    announced: usize,
+    started: Vec<u32>,
+    reported_cost: Usd,
+    ends: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Take,
+    Succeed {
+        late_by: u32,
+        cost: i64,
+    },
+    Fail {
+        late_by: u32,
+        class: ErrorClass,
+        cost: i64,
+    },
+    Cancel,
+    /// The process dies: volatile effects are forgotten, the stored state stays.
+    Crash,
+}
+
+fn execution(chain: usize, webhook: bool) -> Execution {
+    Execution {
+        id: [7; 16].into(),
+        organization: [1; 16].into(),
+        key: [2; 16].into(),
+        source: Source::Api,
+        version: "0.0.1".to_owned(),
+        status: Status::Created,
+        input: payload(),
+        chain: (0..chain).map(|n| Candidate { model: format!("model-{n}") }).collect(),
+        position: 0,
+        attempts: Vec::new(),
+        output: None,
+        logs: None,
+        fault: None,
+        cost: Usd::ZERO,
+        webhook: webhook
+            .then(|| Webhook { url: "http://receiver.example/".to_owned(), secret: None }),
+        created_at: Timestamp::from_micros(1),
+        started_at: None,
+        completed_at: None,
+    }
+}
+
+fn payload() -> Payload {
+    Payload::of(&serde_json::json!({"a": 1})).unwrap()
+}
+
+impl World {
+    fn new(chain: usize, webhook: bool) -> Self {
+        let execution = execution(chain, webhook);
+        Self {
+            lanes: vec![execution.lane()],
+            execution,
+            now: Timestamp::from_micros(1),
+            charges: Vec::new(),
+            announced: 0,
+            started: Vec::new(),
+            reported_cost: Usd::ZERO,
+            ends: 0,
+        }
+    }
+
+    fn act(&mut self, act: &Act) {
+        self.now = self.now.plus(std::time::Duration::from_millis(1));
+        let attempt = |late_by: u32| {
+            self.execution.running().map_or(99, |running| running.number.saturating_sub(late_by))
+        };
+        let event = match act {
+            Act::Crash => return,
+            Act::Take => Event::Taken,
+            Act::Cancel => Event::Cancelled,
+            Act::Succeed { late_by, cost } => Event::Succeeded {
+                attempt: attempt(*late_by),
+                output: payload(),
+                cost: Usd::from_micros(*cost),
+                logs: None,
+            },
+            Act::Fail { late_by, class, cost } => Event::Failed {
+                attempt: attempt(*late_by),
+                failure: Failure::new(*class, "no"),
+                cost: Usd::from_micros(*cost),
+                logs: Some("tried".to_owned()),
+            },
+        };
+        let before = self.execution.clone();
+        let fits = matches!(act, Act::Take | Act::Cancel)
+            || (before.running().is_some()
+                && matches!(act, Act::Succeed { late_by: 0, .. } | Act::Fail { late_by: 0, .. }));
+        if let (Act::Succeed { cost, .. } | Act::Fail { cost, .. }, true) = (act, fits)
+            && !before.status.is_final()
+        {
+            self.reported_cost = self.reported_cost.plus(Usd::from_micros(*cost));
+        }
+        let effects = apply(&mut self.execution, event, self.now);
+        if before.status.is_final() || !fits {
+            assert_eq!((&self.execution, effects.len()), (&before, 0), "a late event changed it");
+            return;
+        }
+        self.perform(effects);
+        self.ends += usize::from(self.execution.status.is_final());
+        assert!(self.execution.status >= before.status, "the status went back");
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Dequeue { lane } => {
+                    let at = self.lanes.iter().position(|held| *held == lane);
+                    self.lanes.remove(at.expect("left a lane that it was not in"));
+                }
+                Effect::Enqueue { lane } => self.lanes.push(lane),
+                Effect::Charge { amount } => self.charges.push(amount),
+                Effect::Announce => self.announced += 1,
+                Effect::Start { attempt } => self.started.push(attempt),
+                Effect::Stop | Effect::Wake => {}
+            }
+        }
+    }
+
+    fn invariant_in_one_lane_until_the_end(&self) {
+        let expected =
+            if self.execution.status.is_final() { Vec::new() } else { vec![self.execution.lane()] };
+        assert_eq!(self.lanes, expected);
+    }
+
+    fn invariant_attempts_count_from_one_and_only_the_last_runs(&self) {
+        for (index, attempt) in self.execution.attempts.iter().enumerate() {
+            assert_eq!(attempt.number as usize, index + 1);
+            let is_last = index + 1 == self.execution.attempts.len();
+            assert!(is_last || attempt.outcome == Outcome::Error, "only errors are followed");
+            assert_eq!(attempt.completed_at.is_none(), attempt.outcome == Outcome::Running);
+        }
+        assert!(self.execution.attempts.len() <= self.execution.chain.len());
+    }
+
+    fn invariant_ends_once_with_its_charge_and_webhook(&self) {
+        let ended = self.execution.status.is_final();
+        assert_eq!(self.ends, usize::from(ended));
+        assert_eq!(self.execution.completed_at.is_some(), ended);
+        assert_eq!(self.execution.cost, self.reported_cost);
+        let charged: Usd = self.charges.iter().copied().sum();
+        assert_eq!(charged, if ended { self.reported_cost } else { Usd::ZERO });
+        assert!(self.charges.len() <= 1);
+        let told =
+            ended && self.execution.webhook.is_some() && self.execution.status != Status::Cancelled;
+        assert_eq!(self.announced, usize::from(told));
+    }
+
+    fn invariant_the_outcome_is_whole(&self) {
+        let execution = &self.execution;
+        assert_eq!(execution.output.is_some(), execution.status == Status::Success);
+        assert_eq!(execution.fault.is_some(), execution.status == Status::Error);
+        assert!(!(execution.status.is_final() && execution.running().is_some()));
+    }
+
+    fn invariants(&self) {
+        self.invariant_in_one_lane_until_the_end();
+        self.invariant_attempts_count_from_one_and_only_the_last_runs();
+        self.invariant_ends_once_with_its_charge_and_webhook();
+        self.invariant_the_outcome_is_whole();
+    }
+
+    /// Whatever happened, taking and failing long enough brings it to an end.
+    fn ensure_liveness(&mut self) {
+        for _ in 0..=self.execution.chain.len() {
+            self.act(&Act::Take);
+            self.act(&Act::Fail { late_by: 0, class: ErrorClass::ProviderError, cost: 0 });
+            self.invariants();
+        }
+        assert!(self.execution.status.is_final());
+    }
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    let class = (0..ErrorClass::ALL.len()).prop_map(|index| ErrorClass::ALL[index]);
+    prop_oneof![
+        4 => Just(Act::Take),
+        2 => (0_u32..3, 0_i64..50).prop_map(|(late_by, cost)| Act::Succeed { late_by, cost }),
+        4 => (0_u32..3, class, 0_i64..50)
+            .prop_map(|(late_by, class, cost)| Act::Fail { late_by, class, cost }),
+        1 => Just(Act::Cancel),
+        2 => Just(Act::Crash),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_histories_keep_the_invariants(
+        chain in 1_usize..5,
+        webhook: bool,
+        acts in prop::collection::vec(acts(), 0..40),
+    ) {
+        let mut world = World::new(chain, webhook);
+        world.invariants();
+        for act in &acts {
+            world.act(act);
+            world.invariants();
+        }
+        world.ensure_liveness();
+    }
+}
+
+#[test]
+fn work_in_flight_at_a_crash_runs_again_under_its_number() {
+    let mut world = World::new(1, false);
+    world.act(&Act::Take);
+    world.act(&Act::Crash);
+    world.act(&Act::Take);
+    assert_eq!(world.started, [1, 1]);
+    assert_eq!(world.execution.attempts.len(), 1);
+}
+
+#[test]
+fn a_faulty_request_runs_no_fallback_and_a_faulty_provider_does() {
+    for (class, attempts) in [(ErrorClass::InvalidUserInput, 1), (ErrorClass::ProviderError, 3)] {
+        let mut world = World::new(3, true);
+        world.ensure_first(class);
+        assert_eq!(world.execution.attempts.len(), attempts, "{class}");
+        assert_eq!(world.announced, 1);
+    }
+}
+
+impl World {
+    fn ensure_first(&mut self, class: ErrorClass) {
+        for _ in 0..3 {
+            self.act(&Act::Take);
+            self.act(&Act::Fail { late_by: 0, class, cost: 0 });
+        }
+    }
+}
