@@ -1,6 +1,8 @@
 //! Orrery.
 
 pub mod domain;
+// pub mod engine;
+pub mod http;
 pub mod runners;
 pub mod runtime;
 pub mod storage;

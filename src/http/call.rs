@@ -1,0 +1,176 @@
+//! A call: a request that found its route, with bounded ways to read what it brings.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::query::Query;
+use super::router::Params;
+use super::{Body, Error};
+
+/// Who is at the other end of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    Tcp(SocketAddr),
+    /// The control socket, which only its owner can open.
+    Unix,
+    /// This process itself: the command line without a running service.
+    InProcess,
+}
+
+impl Peer {
+    /// Whether it can only be the owner of the data folder.
+    #[must_use]
+    pub const fn is_local_owner(&self) -> bool {
+        matches!(self, Self::Unix | Self::InProcess)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix => f.write_str("unix"),
+            Self::InProcess => f.write_str("in-process"),
+        }
+    }
+}
+
+/// How much of a body is read, and how patiently.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub body_bytes: usize,
+    /// The longest time without a byte.
+    pub body_idle: Duration,
+}
+
+/// A request that found its route.
+pub struct Call {
+    pub method: Method,
+    pub path: String,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub peer: Peer,
+    pub request_id: String,
+    params: Params,
+    body: Option<Body>,
+    limits: Limits,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({} {} {})", self.method, self.path, self.request_id)
+    }
+}
+
+impl Call {
+    /// A call of `request`, whose body is read under `limits`.
+    #[must_use]
+    pub fn new(
+        request: Request<Body>,
+        peer: Peer,
+        request_id: String,
+        params: Params,
+        limits: Limits,
+    ) -> Self {
+        let (parts, body) = request.into_parts();
+        Self {
+            method: parts.method,
+            path: parts.uri.path().to_owned(),
+            query: Query::parse(parts.uri.query()),
+            headers: parts.headers,
+            peer,
+            request_id,
+            params,
+            body: Some(body),
+            limits,
+        }
+    }
+
+    /// The part of the path that the route calls `name`; empty when it has none.
+    #[must_use]
+    pub fn param(&self, name: &str) -> &str {
+        self.params.get(name)
+    }
+
+    /// The whole body; empty at a second call.
+    ///
+    /// # Errors
+    /// 413 over the limit, before a byte is read where Content-Length tells; 408 when it stands
+    /// still; 400 when it breaks off.
+    pub async fn body(&mut self) -> Result<Bytes, Error> {
+        let Some(mut body) = self.body.take() else { return Ok(Bytes::new()) };
+        let Limits { body_bytes, body_idle } = self.limits;
+        if body.size_hint().lower() > body_bytes as u64 {
+            return Err(Error::too_large(body_bytes));
+        }
+        let mut read = BytesMut::new();
+        loop {
+            let frame = match tokio::time::timeout(body_idle, body.frame()).await {
+                Ok(None) => return Ok(read.freeze()),
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => {
+                    return Err(Error::bad_request("the request body broke off").with_source(error));
+                }
+                Err(_elapsed) => {
+                    let message = format!("no byte of the body came for {body_idle:?}");
+                    return Err(Error::status(StatusCode::REQUEST_TIMEOUT, message));
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            if read.len() + data.len() > body_bytes {
+                return Err(Error::too_large(body_bytes));
+            }
+            if read.is_empty() && body.is_end_stream() {
+                return Ok(data);
+            }
+            read.extend_from_slice(&data);
+        }
+    }
+
+    /// The body as a T; an empty one is an empty object.
+    ///
+    /// # Errors
+    /// As [`Call::body`] and [`parse`].
+    pub async fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        parse(&self.body().await?)
+    }
+}
+
+/// JSON of a request's body. An empty body is an empty object; `Content-Type` is not asked for.
+///
+/// # Errors
+/// 400 `invalid JSON body` with line and column when it is no JSON; 400 with what serde says of the
+/// field when it is JSON of another shape.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return T::deserialize(json!({})).map_err(|error| wrong_shape(&error));
+    }
+    // Twice: only so are "no JSON" and "JSON of another shape" told apart whatever T is.
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))?;
+    T::deserialize(value).map_err(|error| wrong_shape(&error))
+}
+
+fn invalid_json(error: &serde_json::Error) -> Error {
+    let (line, column) = (error.line(), error.column());
+    let message = error.to_string();
+    let place = format!(" at line {line} column {column}");
+    let message = message.strip_suffix(&place).unwrap_or(&message);
+    Error::bad_request("invalid JSON body")
+        .with_details(json!({"line": line, "column": column, "message": message}))
+}
+
+fn wrong_shape(error: &serde_json::Error) -> Error {
+    Error::bad_request(format!("invalid request body: {error}"))
+}
+
+#[cfg(test)]
+#[path = "call_tests.rs"]
+mod tests;

@@ -1,0 +1,223 @@
+//! The client: every request that the service sends out goes through here.
+//!
+//! [`Client::guarded`] is for URLs that clients supply, [`Client::trusted`] for those in the
+//! operator's own manifests. Redirects are never followed, nothing is retried once it was sent,
+//! and an answer is read up to a limit within a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::RootCertStore;
+use tokio_rustls::TlsConnector;
+
+use super::connector::{self, Connector, Resolve, SystemResolver};
+use super::egress::Policy;
+
+/// How long an unused connection is kept.
+const KEEP_IDLE: Duration = Duration::from_secs(60);
+/// Unused connections that are kept for one host.
+const IDLE_PER_HOST: usize = 64;
+/// How long resolving, connecting and the TLS handshake may take together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an answer may take and how large it may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From the call to the last byte of the answer.
+    pub total: Duration,
+    pub answer_bytes: usize,
+    pub overflow: Overflow,
+}
+
+/// What becomes of an answer past the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overflow {
+    /// It counts as an error.
+    Fail,
+    /// Its head is given, the rest is not read.
+    Truncate,
+}
+
+/// An answer, read whole or up to the limit.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub truncated: bool,
+}
+
+/// Why there is no answer. The sentences name the host, never the path or the query.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Connection(#[from] connector::Error),
+    #[error("no answer within {limit:?}")]
+    Timeout { limit: Duration },
+    #[error("the answer is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("the answer is no HTTP or broke off: {reason}")]
+    Protocol { reason: String },
+}
+
+/// Sends requests; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    inner: legacy::Client<Connector, Full<Bytes>>,
+}
+
+/// How a client is made, where the defaults do not fit.
+#[derive(Debug)]
+pub struct Builder {
+    policy: Option<Arc<Policy>>,
+    resolver: Arc<dyn Resolve>,
+    roots: RootCertStore,
+    connect_timeout: Duration,
+}
+
+impl Client {
+    /// A client for URLs that come from outside: each address is judged by `policy`.
+    #[must_use]
+    pub fn guarded(policy: Policy) -> Self {
+        Builder::new(Some(policy)).build()
+    }
+
+    /// A client for the operator's own URLs.
+    #[must_use]
+    pub fn trusted() -> Self {
+        Builder::new(None).build()
+    }
+
+    /// Sends a request and reads the answer. Dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// [`Error`], in a sentence for the person who set the URL.
+    pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Answer, Error> {
+        let exchange = async {
+            let (head, mut body) = self.open(request).await?.into_parts();
+            let (body, truncated) = read(&mut body, limits).await?;
+            Ok(Answer { status: head.status, headers: head.headers, body, truncated })
+        };
+        match tokio::time::timeout(limits.total, exchange).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => Err(Error::Timeout { limit: limits.total }),
+        }
+    }
+
+    /// Sends a request and gives the answer with its body unread. The caller bounds the reading.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+        let request = request.map(Full::new);
+        self.inner.request(request).await.map_err(|error| cause(&error))
+    }
+}
+
+impl Builder {
+    /// The machine's resolver, the public roots and the machine's own.
+    #[must_use]
+    pub fn new(policy: Option<Policy>) -> Self {
+        let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+        // A box may have none, or some that cannot be read: the public ones stay.
+        let native = rustls_native_certs::load_native_certs();
+        let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
+        Self {
+            policy: policy.map(Arc::new),
+            resolver: Arc::new(SystemResolver::new()),
+            roots,
+            connect_timeout: CONNECT_TIMEOUT,
+        }
+    }
+
+    /// Resolves names by `resolver`.
+    #[must_use]
+    pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// Trusts these certificates too. Ones that cannot be read are left out.
+    #[must_use]
+    pub fn trust(mut self, certificates: Vec<rustls_pki_types::CertificateDer<'static>>) -> Self {
+        let (_added, _ignored) = self.roots.add_parsable_certificates(certificates);
+        self
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn build(self) -> Client {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions();
+        #[expect(clippy::expect_used, reason = "the provider supports its own default versions")]
+        let mut config = versions
+            .expect("ring supports TLS 1.2 and 1.3")
+            .with_root_certificates(self.roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let connector = Connector {
+            resolver: self.resolver,
+            policy: self.policy,
+            tls: TlsConnector::from(Arc::new(config)),
+            timeout: self.connect_timeout,
+        };
+        let inner = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(KEEP_IDLE)
+            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .build(connector);
+        Client { inner }
+    }
+}
+
+/// The body up to the limit, and whether there was more.
+async fn read(body: &mut Incoming, limits: &Limits) -> Result<(Bytes, bool), Error> {
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Error::Protocol { reason: words(&error) })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let room = limits.answer_bytes.saturating_sub(read.len());
+        if data.len() > room {
+            if limits.overflow == Overflow::Fail {
+                return Err(Error::TooLarge { limit: limits.answer_bytes });
+            }
+            read.extend_from_slice(data.get(..room).unwrap_or_default());
+            return Ok((read.freeze(), true));
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok((read.freeze(), false))
+}
+
+/// What went wrong, by the innermost error that says it.
+fn cause(error: &legacy::Error) -> Error {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = next {
+        if let Some(connection) = current.downcast_ref::<connector::Error>() {
+            return Error::Connection(connection.clone());
+        }
+        next = current.source();
+    }
+    Error::Protocol { reason: words(error) }
+}
+
+/// The innermost cause in words.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! The client against servers that misbehave, and names that resolve to where they must not.
+
+use std::net::IpAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::http::connector::{Resolve, Resolving};
+use crate::runtime::Tasks;
+
+/// Resolves every name to the same addresses.
+#[derive(Debug)]
+struct Fixed(Vec<IpAddr>);
+
+impl Resolve for Fixed {
+    fn resolve<'a>(&'a self, _: &'a str) -> Resolving<'a> {
+        let addresses = self.0.clone();
+        Box::pin(async move { Ok(addresses) })
+    }
+}
+
+const LIMITS: Limits =
+    Limits { total: Duration::from_secs(20), answer_bytes: 1000, overflow: Overflow::Fail };
+
+/// A server that reads something and then says `answer`, to `connections` clients; its port.
+async fn server(answer: &'static [u8], connections: usize) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    Tasks::new().spawn(async move {
+        for _ in 0..connections {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _read = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+            // Holds the connection open until the client closes it.
+            let _closed = stream.read(&mut request).await;
+        }
+    });
+    port
+}
+
+async fn get(client: &Client, url: String, limits: &Limits) -> Result<Answer, Error> {
+    client.send(Request::get(url).body(Bytes::new()).unwrap(), limits).await
+}
+
+#[tokio::test]
+async fn answers_come_whole_and_redirects_are_not_followed() {
+    let client = Client::trusted();
+    let answer =
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 2\r\n\r\nhi";
+    let port = server(answer, 1).await;
+    let answer = get(&client, format!("http://localhost:{port}/"), &LIMITS).await.unwrap();
+    assert_eq!((answer.status, &answer.body[..]), (StatusCode::FOUND, &b"hi"[..]));
+}
+
+#[tokio::test]
+async fn a_large_answer_fails_or_is_cut() {
+    let client = Client::trusted();
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n0123456789abcdef";
+    let small = Limits { answer_bytes: 10, ..LIMITS };
+    let url = format!("http://127.0.0.1:{}/", server(answer, 2).await);
+    let error = get(&client, url.clone(), &small).await.unwrap_err();
+    assert_eq!(error.to_string(), "the answer is larger than 10 bytes");
+    let cut = Limits { overflow: Overflow::Truncate, ..small };
+    let answer = get(&client, url, &cut).await.unwrap();
+    assert_eq!((&answer.body[..], answer.truncated), (&b"0123456789"[..], true));
+}
+
+#[tokio::test]
+async fn silence_garbage_and_refusal_are_told_apart() {
+    let client = Client::trusted();
+    let hasty = Limits { total: Duration::from_millis(50), ..LIMITS };
+    let silent = get(&client, format!("http://127.0.0.1:{}/", server(b"", 1).await), &hasty).await;
+    assert_eq!(silent.unwrap_err().to_string(), "no answer within 50ms");
+    let port = server(b"garbage\r\n\r\n", 1).await;
+    let garbage = get(&client, format!("http://127.0.0.1:{port}/"), &LIMITS).await.unwrap_err();
+    assert!(matches!(garbage, Error::Protocol { .. }), "{garbage}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let refused = get(&client, format!("http://127.0.0.1:{port}/"), &LIMITS).await.unwrap_err();
+    let sentence = format!("cannot connect to 127.0.0.1:{port}: connection refused");
+    assert_eq!(refused.to_string(), sentence);
+}
+
+#[tokio::test]
+async fn the_guard_judges_the_resolved_address() {
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let port = server(answer, 1).await;
+    let client = |loopback: bool, addresses: &[&str]| {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        Builder::new(Some(Policy { loopback, ..Policy::default() }))
+            .resolver(Arc::new(Fixed(addresses)))
+            .build()
+    };
+    let url = format!("http://innocent.example:{port}/");
+    for address in ["127.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"] {
+        let error = get(&client(false, &[address]), url.clone(), &LIMITS).await.unwrap_err();
+        let forbidden = matches!(error, Error::Connection(connector::Error::Forbidden(_)));
+        assert!(forbidden, "{address}: {error}");
+    }
+    let literal = get(&client(false, &[]), format!("http://127.0.0.1:{port}/"), &LIMITS).await;
+    assert!(literal.unwrap_err().to_string().contains("loopback"));
+    // A name with a forbidden and a permitted address is reached by the permitted one.
+    let mixed = client(true, &["169.254.169.254", "127.0.0.1"]);
+    assert_eq!(get(&mixed, url, &LIMITS).await.unwrap().status, StatusCode::OK);
+}

@@ -1,0 +1,233 @@
+//! The connector: from a URL to a connection, by way of the resolver, the guard, TCP and TLS.
+//!
+//! The guard is asked about each address after the name was resolved and right before it is
+//! connected to; there is no way around it. A static binary has no system resolver, so names are
+//! resolved here, with the hosts file and the name servers that the machine is set up with.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hyper::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::egress::{Forbidden, Policy};
+
+/// Addresses of one name that are tried.
+const MOST_ADDRESSES: usize = 8;
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error("the name {host} cannot be resolved: {reason}")]
+    Resolve { host: String, reason: String },
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    #[error("cannot connect to {address}: {reason}")]
+    Connect { address: SocketAddr, reason: String },
+    #[error("no TLS connection with {host}: {reason}")]
+    Tls { host: String, reason: String },
+    #[error("no connection with {host} within {limit:?}")]
+    Timeout { host: String, limit: Duration },
+    #[error("the URL has no host")]
+    NoHost,
+}
+
+/// The addresses of a name, later.
+pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
+
+/// Resolves names; a seam for tests.
+pub trait Resolve: Send + Sync + fmt::Debug {
+    /// The addresses of `host`, or why there are none.
+    fn resolve<'a>(&'a self, host: &'a str) -> Resolving<'a>;
+}
+
+/// Resolves by the hosts file and the name servers that the machine is set up with.
+#[derive(Debug)]
+pub struct SystemResolver {
+    resolver: Result<TokioResolver, String>,
+}
+
+impl SystemResolver {
+    /// Reads the machine's settings. A box without any still resolves `localhost`.
+    #[must_use]
+    pub fn new() -> Self {
+        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
+        Self { resolver: resolver.map_err(|error| error.to_string()) }
+    }
+}
+
+impl Default for SystemResolver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Resolve for SystemResolver {
+    fn resolve<'a>(&'a self, host: &'a str) -> Resolving<'a> {
+        Box::pin(async move {
+            let name = host.trim_end_matches('.').to_ascii_lowercase();
+            if name == "localhost" || name.ends_with(".localhost") {
+                return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+            }
+            let resolver = self.resolver.as_ref().map_err(Clone::clone)?;
+            let found = resolver.lookup_ip(host).await.map_err(|error| error.to_string())?;
+            Ok(found.iter().collect())
+        })
+    }
+}
+
+/// Makes connections.
+#[derive(Clone)]
+pub struct Connector {
+    pub(super) resolver: Arc<dyn Resolve>,
+    /// `None`: the operator's own URLs, which are not guarded.
+    pub(super) policy: Option<Arc<Policy>>,
+    pub(super) tls: TlsConnector,
+    pub(super) timeout: Duration,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    async fn connect(self, uri: Uri) -> Result<Stream, Error> {
+        let host = uri.host().ok_or(Error::NoHost)?.to_owned();
+        let limit = self.timeout;
+        let connecting = self.connect_to(&uri, &host);
+        match tokio::time::timeout(limit, connecting).await {
+            Ok(connected) => connected,
+            Err(_elapsed) => Err(Error::Timeout { host, limit }),
+        }
+    }
+
+    async fn connect_to(&self, uri: &Uri, host: &str) -> Result<Stream, Error> {
+        let is_https = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let stream = self.connect_tcp(bare, port).await?;
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a socket option could not be set");
+        }
+        if !is_https {
+            return Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2: false });
+        }
+        let fault = |reason: String| Error::Tls { host: host.to_owned(), reason };
+        let name =
+            ServerName::try_from(bare.to_owned()).map_err(|error| fault(error.to_string()))?;
+        let stream =
+            self.tls.connect(name, stream).await.map_err(|error| fault(error.to_string()))?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok(Stream { io: TokioIo::new(Box::new(stream)), is_http2 })
+    }
+
+    /// Tries the permitted addresses in turn; the last refusal counts.
+    async fn connect_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
+        let addresses = match host.parse::<IpAddr>() {
+            Ok(address) => vec![address],
+            Err(_a_name) => {
+                let fault = |reason| Error::Resolve { host: host.to_owned(), reason };
+                self.resolver.resolve(host).await.map_err(fault)?
+            }
+        };
+        let mut refusal =
+            Error::Resolve { host: host.to_owned(), reason: "it has no address".to_owned() };
+        for address in addresses.into_iter().take(MOST_ADDRESSES) {
+            if let Some(Err(forbidden)) = self.policy.as_ref().map(|p| p.permits(address)) {
+                refusal = forbidden.into();
+                continue;
+            }
+            let address = SocketAddr::new(address, port);
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => refusal = Error::Connect { address, reason: reason(&error) },
+            }
+        }
+        Err(refusal)
+    }
+}
+
+/// A refusal in words that do not depend on the platform.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "not reachable".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        Box::pin(self.clone().connect(uri))
+    }
+}
+
+trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
+
+/// A connection, with TLS or without.
+pub struct Stream {
+    io: TokioIo<Box<dyn Io>>,
+    is_http2: bool,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("is_http2", &self.is_http2).finish_non_exhaustive()
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        if self.is_http2 { Connected::new().negotiated_h2() } else { Connected::new() }
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

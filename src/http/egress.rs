@@ -1,0 +1,277 @@
+//! The egress guard: which addresses the service connects to on a client's behalf.
+//!
+//! It judges addresses, not names: the connector asks it about the address that it is about to
+//! connect to, after the name was resolved, so that no name and no redirect gets around it. It
+//! resolves nothing and connects to nothing itself. URLs in manifests are the operator's own and
+//! do not come here.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use url::{Host, Url};
+
+/// The verdicts that the configuration sets: `allow` wins over `deny`, `deny` over the defaults.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    pub allow: Vec<IpNet>,
+    pub deny: Vec<IpNet>,
+    /// Whether this machine's own loopback may be called: so without a configuration file.
+    pub loopback: bool,
+}
+
+/// An address that the guard refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the address {address} is not allowed ({reason})")]
+pub struct Forbidden {
+    pub address: IpAddr,
+    pub reason: &'static str,
+}
+
+/// A URL that cannot be called on a client's behalf.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    #[error("must be an absolute http or https URL")]
+    NotHttp,
+    #[error("must not carry a user name or password")]
+    UserInfo,
+    #[error("must not point to a forbidden address: {0}")]
+    Forbidden(#[from] Forbidden),
+}
+
+/// The longest URL that is taken, in bytes.
+pub const URL_MAX: usize = 8192;
+
+impl Policy {
+    /// Whether `address` may be connected to.
+    ///
+    /// # Errors
+    /// [`Forbidden`] with the reason.
+    pub fn permits(&self, address: IpAddr) -> Result<(), Forbidden> {
+        let judged = embedded(address);
+        let within =
+            |nets: &[IpNet]| nets.iter().any(|net| net.contains(&judged) || net.contains(&address));
+        if within(&self.allow) {
+            return Ok(());
+        }
+        if within(&self.deny) {
+            return Err(Forbidden { address, reason: "denied by the configuration" });
+        }
+        let reason = match judged {
+            IpAddr::V4(v4) => reason_v4(v4),
+            IpAddr::V6(v6) => reason_v6(v6),
+        };
+        match reason {
+            None => Ok(()),
+            Some("loopback") if self.loopback => Ok(()),
+            Some(reason) => Err(Forbidden { address, reason }),
+        }
+    }
+
+    /// Reads a URL that a client supplied. A host written as an address is judged at once; a name
+    /// is judged when it is resolved.
+    ///
+    /// # Errors
+    /// [`UrlError`] in words that fit behind the name of the field.
+    pub fn check_url(&self, text: &str) -> Result<Url, UrlError> {
+        if text.len() > URL_MAX {
+            return Err(UrlError::NotHttp);
+        }
+        let url = Url::parse(text).map_err(|_not_absolute| UrlError::NotHttp)?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(UrlError::NotHttp);
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(UrlError::UserInfo);
+        }
+        match url.host() {
+            None => return Err(UrlError::NotHttp),
+            Some(Host::Ipv4(v4)) => self.permits(v4.into())?,
+            Some(Host::Ipv6(v6)) => self.permits(v6.into())?,
+            Some(Host::Domain(_)) => {}
+        }
+        Ok(url)
+    }
+}
+
+/// The address that is meant: an IPv4 one inside an IPv6 one (mapped, NAT64, 6to4, Teredo) is
+/// judged as itself.
+fn embedded(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else { return address };
+    if let Some(v4) = v6.to_ipv4_mapped() {
+        return v4.into();
+    }
+    let [s0, s1, s2, s3, s4, s5, s6, s7] = v6.segments();
+    let v4 = |high: u16, low: u16| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+    };
+    match (s0, s1) {
+        (0x64, 0xff9b) if [s2, s3, s4, s5] == [0; 4] => v4(s6, s7),
+        (0x64, 0xff9b) if s2 == 1 => v4(s6, s7),
+        (0x2002, _) => v4(s1, s2),
+        (0x2001, 0) => v4(!s6, !s7),
+        // The deprecated IPv4-compatible form; :: and ::1 are no such thing.
+        (0, 0) if [s2, s3, s4, s5] == [0; 4] && (s6 != 0 || s7 > 1) => v4(s6, s7),
+        _ => address,
+    }
+}
+
+fn reason_v4(address: Ipv4Addr) -> Option<&'static str> {
+    let [a, b, c, d] = address.octets();
+    match (a, b, c, d) {
+        (0, ..) => Some("unspecified"),
+        (127, ..) => Some("loopback"),
+        (169, 254, 169, 254) | (100, 100, 100, 200) => Some("cloud metadata"),
+        (169, 254, ..) => Some("link-local"),
+        (192, 0, 0, _) => Some("protocol assignments"),
+        (192, 0, 2, _) | (198, 51, 100, _) | (203, 0, 113, _) => Some("documentation"),
+        (198, 18..=19, ..) => Some("benchmarking"),
+        (224..=239, ..) => Some("multicast"),
+        (255, 255, 255, 255) => Some("broadcast"),
+        (240..=255, ..) => Some("reserved"),
+        _ => None,
+    }
+}
+
+fn reason_v6(address: Ipv6Addr) -> Option<&'static str> {
+    /// The metadata service of one large cloud, which answers on a private address.
+    const METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+    if address.is_unspecified() {
+        return Some("unspecified");
+    }
+    if address.is_loopback() {
+        return Some("loopback");
+    }
+    if address == METADATA {
+        return Some("cloud metadata");
+    }
+    let [s0, s1, ..] = address.segments();
+    match (s0, s1) {
+        (0xfe80..=0xfebf, _) => Some("link-local"),
+        (0xfec0..=0xfeff, _) => Some("site-local"),
+        (0xff00..=0xffff, _) => Some("multicast"),
+        (0x2001, 0xdb8) | (0x3fff, 0..=0xfff) => Some("documentation"),
+        (0x100, 0) => Some("discard-only"),
+        (0, 0) => Some("reserved"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(policy: &Policy, address: &str) -> &'static str {
+        policy.permits(address.parse().unwrap()).map_or_else(|error| error.reason, |()| "ok")
+    }
+
+    #[test]
+    fn addresses_and_their_verdicts() {
+        let policy = Policy::default();
+        for (address, expect) in [
+            ("8.8.8.8", "ok"),
+            ("10.0.0.1", "ok"),
+            ("172.16.0.1", "ok"),
+            ("192.168.1.1", "ok"),
+            ("100.64.0.1", "ok"),
+            ("fd12:3456::1", "ok"),
+            ("2606:4700::1111", "ok"),
+            ("0.0.0.0", "unspecified"),
+            ("0.1.2.3", "unspecified"),
+            ("127.0.0.1", "loopback"),
+            ("127.255.255.254", "loopback"),
+            ("169.254.169.254", "cloud metadata"),
+            ("100.100.100.200", "cloud metadata"),
+            ("fd00:ec2::254", "cloud metadata"),
+            ("169.254.1.1", "link-local"),
+            ("192.0.0.192", "protocol assignments"),
+            ("192.0.2.7", "documentation"),
+            ("198.51.100.7", "documentation"),
+            ("203.0.113.7", "documentation"),
+            ("198.18.0.1", "benchmarking"),
+            ("224.0.0.1", "multicast"),
+            ("239.255.255.255", "multicast"),
+            ("240.0.0.1", "reserved"),
+            ("255.255.255.255", "broadcast"),
+            ("::", "unspecified"),
+            ("::1", "loopback"),
+            ("fe80::1", "link-local"),
+            ("febf::1", "link-local"),
+            ("fec0::1", "site-local"),
+            ("ff02::1", "multicast"),
+            ("2001:db8::1", "documentation"),
+            ("3fff::1", "documentation"),
+            ("100::1", "discard-only"),
+            ("::ffff:127.0.0.1", "loopback"),
+            ("::ffff:8.8.8.8", "ok"),
+            ("::ffff:169.254.169.254", "cloud metadata"),
+            ("::127.0.0.1", "loopback"),
+            ("64:ff9b::7f00:1", "loopback"),
+            ("64:ff9b::808:808", "ok"),
+            ("64:ff9b:1::a9fe:a9fe", "cloud metadata"),
+            ("2002:7f00:1::", "loopback"),
+            ("2002:808:808::", "ok"),
+            ("2001:0:4136:e378:8000:63bf:80ff:fffe", "loopback"),
+        ] {
+            assert_eq!(verdict(&policy, address), expect, "{address}");
+        }
+    }
+
+    #[test]
+    fn allow_wins_over_deny_and_deny_over_the_defaults() {
+        let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
+        let policy = Policy {
+            allow: nets(&["127.0.0.5/32", "10.1.0.0/16"]),
+            deny: nets(&["10.0.0.0/8", "8.8.8.8/32"]),
+            loopback: false,
+        };
+        for (address, expect) in [
+            ("127.0.0.5", "ok"),
+            ("127.0.0.1", "loopback"),
+            ("10.1.2.3", "ok"),
+            ("10.2.2.3", "denied by the configuration"),
+            ("::ffff:10.2.2.3", "denied by the configuration"),
+            ("8.8.8.8", "denied by the configuration"),
+            ("8.8.4.4", "ok"),
+        ] {
+            assert_eq!(verdict(&policy, address), expect, "{address}");
+        }
+        let at_home = Policy { loopback: true, ..Policy::default() };
+        assert_eq!(verdict(&at_home, "127.0.0.1"), "ok");
+        assert_eq!(verdict(&at_home, "169.254.169.254"), "cloud metadata");
+    }
+
+    #[test]
+    fn urls_in_every_spelling_of_an_address_are_judged() {
+        let policy = Policy::default();
+        for (url, expect) in [
+            ("https://example.com/a?b", "ok"),
+            ("http://10.0.0.1:8080/", "ok"),
+            ("HTTP://EXAMPLE.com", "ok"),
+            ("http://127.0.0.1/", "loopback"),
+            ("http://0x7f.1/", "loopback"),
+            ("http://2130706433/", "loopback"),
+            ("http://0177.0.0.1/", "loopback"),
+            ("http://127.1/", "loopback"),
+            ("http://[::1]/", "loopback"),
+            ("http://[::ffff:127.0.0.1]/", "loopback"),
+            ("http://169.254.169.254/latest", "metadata"),
+            ("http://\u{ff11}27.0.0.1/", "loopback"),
+            ("ftp://example.com/", "absolute http"),
+            ("file:///etc/passwd", "absolute http"),
+            ("/hook", "absolute http"),
+            ("example.com/hook", "absolute http"),
+            ("http://", "absolute http"),
+            ("http://user:pass@example.com/", "user name"),
+            ("javascript:alert(1)", "absolute http"),
+        ] {
+            let said = policy.check_url(url).map_or_else(|e| e.to_string(), |_| "ok".to_owned());
+            assert!(said.contains(expect), "{url}: {said}");
+        }
+        assert_eq!(
+            policy.check_url(&format!("http://e/{}", "x".repeat(URL_MAX))),
+            Err(UrlError::NotHttp)
+        );
+    }
+}

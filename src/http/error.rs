@@ -1,0 +1,226 @@
+//! Errors on their way to a client: what the client may read, and, in fields of their own, what
+//! only the log may. The one place where an error becomes a status and a body.
+
+use std::fmt;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{self, HeaderName, HeaderValue};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::body::BoxError;
+use super::reply::{self, Reply};
+
+/// A refused request or a failed answer. The body is `spec/api.md`'s "Error body".
+#[derive(Debug)]
+pub struct Error {
+    pub status: StatusCode,
+    /// Safe for the client to read.
+    pub message: String,
+    details: Option<Value>,
+    bare: bool,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    source: Option<BoxError>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
+}
+
+impl Error {
+    /// Any status with a message for the client.
+    #[must_use]
+    pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            details: None,
+            bare: false,
+            headers: Vec::new(),
+            source: None,
+        }
+    }
+
+    /// 400
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 401 in the exact words of `spec/decisions.md` part 1.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::status(StatusCode::UNAUTHORIZED, "Invalid or missing API key")
+            .bare()
+            .with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    /// 404
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::NOT_FOUND, message)
+    }
+
+    /// 409
+    #[must_use]
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::CONFLICT, message)
+    }
+
+    /// 413
+    #[must_use]
+    pub fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("the request body is larger than {limit_bytes} bytes");
+        Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// 422
+    #[must_use]
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    /// 429 with `Retry-After`, in whole seconds, at least one.
+    #[must_use]
+    pub fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
+        let seconds = retry_after.as_secs_f64().ceil().max(1.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at least 1; a float past the range becomes the range's end"
+        )]
+        let seconds = HeaderValue::from(seconds as u64);
+        Self::status(StatusCode::TOO_MANY_REQUESTS, message)
+            .with_header(header::RETRY_AFTER, seconds)
+    }
+
+    /// 500: the client reads `internal error`, the log reads `source`.
+    #[must_use]
+    pub fn internal(source: impl Into<BoxError>) -> Self {
+        Self::status(StatusCode::INTERNAL_SERVER_ERROR, "internal error").with_source(source)
+    }
+
+    /// 503
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// Leaves `status` out of the body.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.bare = true;
+        self
+    }
+
+    /// Adds `details` to the body.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// Adds a header to the reply.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// Adds what only the log may read.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The chain of internal causes, for the log; empty when there is none.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        let mut sentence = String::new();
+        let mut next = self.source.as_deref().map(|source| source as &dyn std::error::Error);
+        while let Some(cause) = next {
+            if !sentence.is_empty() {
+                sentence.push_str(": ");
+            }
+            sentence.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        sentence
+    }
+
+    /// The reply that the client gets.
+    #[must_use]
+    pub fn into_reply(self) -> Reply {
+        let body = ErrorBody {
+            error: &self.message,
+            status: (!self.bare).then_some(self.status.as_u16()),
+            details: self.details.as_ref(),
+        };
+        let mut reply = reply::json(self.status, &body);
+        for (name, value) in self.headers {
+            reply.headers_mut().append(name, value);
+        }
+        reply
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status.as_u16(), self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A number of the wire that this machine cannot hold: only on a 32-bit one.
+impl From<std::num::TryFromIntError> for Error {
+    fn from(error: std::num::TryFromIntError) -> Self {
+        Self::bad_request("a number is out of range").with_source(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    async fn text(error: Error) -> String {
+        let bytes = error.into_reply().into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn bodies_have_the_specified_shape_and_hide_the_cause() {
+        let secret = Error::internal("the password is x");
+        assert_eq!(secret.cause(), "the password is x");
+        for (error, body) in [
+            (Error::unauthorized(), r#"{"error":"Invalid or missing API key"}"#),
+            (Error::not_found("not found"), r#"{"error":"not found","status":404}"#),
+            (secret, r#"{"error":"internal error","status":500}"#),
+            (
+                Error::bad_request("no").with_details(serde_json::json!([1])),
+                r#"{"error":"no","status":400,"details":[1]}"#,
+            ),
+        ] {
+            assert_eq!(text(error).await, body);
+        }
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_and_at_least_one() {
+        for (wait, seconds) in [(0, "1"), (1000, "1"), (1001, "2")] {
+            let reply = Error::too_many("slow", Duration::from_millis(wait)).into_reply();
+            assert_eq!(reply.headers()["retry-after"], seconds);
+        }
+        let reply = Error::unauthorized().into_reply();
+        assert_eq!(reply.headers()["www-authenticate"], "Bearer");
+    }
+}

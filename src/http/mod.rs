@@ -1,0 +1,21 @@
+//! HTTP, both ways: the server that every listener shares, and the client with its egress guard.
+//!
+//! Plumbing only: it knows methods, headers and bodies, and nothing of models or organizations.
+//! What a request means is decided in `api`.
+
+pub mod body;
+pub mod call;
+pub mod client;
+pub mod connector;
+pub mod egress;
+pub mod error;
+pub mod query;
+pub mod reply;
+pub mod request_id;
+pub mod router;
+pub mod server;
+
+pub use body::Body;
+pub use call::{Call, Peer};
+pub use error::Error;
+pub use reply::Reply;

@@ -1,0 +1,63 @@
+//! The query string of a request: read once, looked up by name, numbers checked against a range.
+
+use std::ops::RangeInclusive;
+
+use super::Error;
+
+/// Parameters that are read; the rest of a longer query is not looked at.
+const MOST_PARAMETERS: usize = 100;
+
+/// The parameters in the order in which they came.
+#[derive(Debug, Clone, Default)]
+pub struct Query {
+    pairs: Vec<(String, String)>,
+}
+
+impl Query {
+    /// Reads the text behind the `?`.
+    #[must_use]
+    pub fn parse(text: Option<&str>) -> Self {
+        let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
+        Self { pairs: pairs.into_owned().take(MOST_PARAMETERS).collect() }
+    }
+
+    /// The first value under `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The whole number under `name`, or `default` when it is not given.
+    ///
+    /// # Errors
+    /// 400 that states the range.
+    pub fn number(
+        &self,
+        name: &str,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> Result<u64, Error> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+            let (low, high) = (range.start(), range.end());
+            Error::bad_request(format!("{name} must be a whole number from {low} to {high}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_held_to_their_range() {
+        let query = Query::parse(Some("limit=7&offset=-1&limit=9&name=a%20b+c"));
+        assert_eq!(query.get("name"), Some("a b c"));
+        assert_eq!(query.number("limit", 1..=100, 50).ok(), Some(7));
+        assert_eq!(query.number("absent", 1..=100, 50).ok(), Some(50));
+        let error = query.number("offset", 0..=10, 0).unwrap_err();
+        assert_eq!(error.message, "offset must be a whole number from 0 to 10");
+        let error = Query::parse(Some("limit=101")).number("limit", 1..=100, 50).unwrap_err();
+        assert_eq!(error.message, "limit must be a whole number from 1 to 100");
+    }
+}

@@ -1,0 +1,45 @@
+//! The id of a request: the client's own where it is fit to be echoed, else a fresh one.
+
+use hyper::HeaderMap;
+
+use crate::domain::ids::RequestId;
+use crate::runtime::fresh;
+
+/// The longest id that is echoed, in characters.
+const LONGEST: usize = 128;
+
+/// The request's id: the client's `X-Request-Id` when it is 1 to 128 visible ASCII characters, else
+/// a fresh UUIDv7 (`spec/decisions.md` part 1).
+#[must_use]
+pub fn of(headers: &HeaderMap) -> String {
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    match given {
+        Some(id)
+            if (1..=LONGEST).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) =>
+        {
+            id.to_owned()
+        }
+        Some(_) | None => fresh::<RequestId>().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fit_id_is_echoed_and_another_replaced() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-request-id", value.parse().unwrap());
+            super::of(&headers)
+        };
+        assert_eq!(of("abc-1"), "abc-1");
+        assert_eq!(of(&"a".repeat(128)), "a".repeat(128));
+        for bad in ["", "a b", &"a".repeat(129)] {
+            let fresh = of(bad);
+            assert_ne!(fresh, bad);
+            assert!(fresh.parse::<RequestId>().is_ok(), "{fresh}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The server: one accept loop for all listeners, with their limits, their time-outs and the drain
+//! at the end in one place.
+//!
+//! It never decides what a request means: a [`Service`] does. A panic there costs its own request
+//! a 500 and nothing else.
+
+use std::io;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+
+use super::body::{self, Body};
+use super::call::Peer;
+use super::reply::Reply;
+use crate::runtime::Tasks;
+
+/// Connections that wait to be accepted, per listener.
+const BACKLOG: u32 = 1024;
+/// Header fields in one request.
+const MOST_HEADERS: usize = 100;
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 64 * 1024;
+/// Requests that one HTTP/2 connection may have open.
+const STREAMS: u32 = 256;
+/// How often an HTTP/2 connection is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(30);
+/// How long accepting rests after the machine ran out of file descriptors.
+const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
+/// The first byte of a TLS handshake.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// How an HTTP/2 connection without TLS begins; no HTTP/1.1 method does.
+const HTTP2_BEGINS: &[u8] = b"PRI";
+
+/// An answer on its way.
+pub type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// What answers requests.
+pub trait Service: Send + Sync + 'static {
+    /// Answers one request.
+    fn call(&self, request: Request<Body>, peer: Peer) -> Answering;
+}
+
+/// The limits of the server, shared by all of its listeners.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// For the TLS handshake and for each request's head.
+    pub header_timeout: Duration,
+    /// Places for connections, shared by all listeners; while none is free, none is accepted.
+    pub connections: Arc<Semaphore>,
+}
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub struct BindError {
+    pub address: String,
+    pub source: io::Error,
+}
+
+/// Where connections come from.
+#[derive(Debug)]
+enum Door {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A bound listener.
+#[derive(Debug)]
+pub struct Listener {
+    door: Door,
+}
+
+impl Listener {
+    /// Listens on a TCP address.
+    ///
+    /// # Errors
+    /// [`BindError`] when the address is taken or not this machine's.
+    pub fn tcp(address: SocketAddr) -> Result<Self, BindError> {
+        let bind = || {
+            let socket = match address {
+                SocketAddr::V4(_) => TcpSocket::new_v4(),
+                SocketAddr::V6(_) => TcpSocket::new_v6(),
+            }?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)
+        };
+        let listener =
+            bind().map_err(|source| BindError { address: address.to_string(), source })?;
+        Ok(Self { door: Door::Tcp(listener) })
+    }
+
+    /// Listens on a Unix socket that only its owner can open. A socket file that a dead process
+    /// left is replaced.
+    ///
+    /// # Errors
+    /// [`BindError`] when the file cannot be made.
+    pub fn unix(path: &Path) -> Result<Self, BindError> {
+        use std::os::unix::fs::PermissionsExt;
+        let bind = || {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            let listener = UnixListener::bind(path)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        };
+        let listener =
+            bind().map_err(|source| BindError { address: path.display().to_string(), source })?;
+        Ok(Self { door: Door::Unix(listener) })
+    }
+
+    /// The address that it listens on; `None` for a Unix socket.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.door {
+            Door::Tcp(listener) => listener.local_addr().ok(),
+            Door::Unix(_) => None,
+        }
+    }
+
+    /// Serves until a shutdown begins; connections then finish what they have begun. Each
+    /// connection is a task of `tasks`, so that the shutdown waits for it.
+    pub async fn serve(
+        self,
+        tls: Option<TlsAcceptor>,
+        service: Arc<dyn Service>,
+        limits: Limits,
+        tasks: Tasks,
+    ) {
+        let tasks_of_loop = tasks.clone();
+        let accept = async move {
+            loop {
+                let Ok(place) = Arc::clone(&limits.connections).acquire_owned().await else {
+                    return;
+                };
+                match self.accept().await {
+                    Ok(stream) => {
+                        let connection = Connection {
+                            service: Arc::clone(&service),
+                            timeout: limits.header_timeout,
+                            tasks: tasks_of_loop.clone(),
+                            _place: place,
+                        };
+                        tasks_of_loop.spawn(connection.serve(stream, tls.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(REST_AFTER_FAULT).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = tasks.stopping() => {}
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match &self.door {
+            Door::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                // Answers are written whole; waiting to fill a segment would only delay them.
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream, Peer::Tcp(address)))
+            }
+            Door::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream, Peer),
+    Unix(tokio::net::UnixStream),
+}
+
+/// One connection: it holds its place until it ends.
+struct Connection {
+    service: Arc<dyn Service>,
+    timeout: Duration,
+    tasks: Tasks,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn serve(self, stream: Stream, tls: Option<TlsAcceptor>) {
+        match (stream, tls) {
+            (Stream::Unix(stream), _) => self.http1(stream, Peer::Unix).await,
+            (Stream::Tcp(stream, peer), Some(tls)) => self.secured(stream, peer, tls).await,
+            (Stream::Tcp(stream, peer), None) => self.plain(stream, peer).await,
+        }
+    }
+
+    /// Shakes hands, then speaks what the handshake agreed on. Whoever speaks plain HTTP to this
+    /// port is told so.
+    async fn secured(self, mut stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
+        let timeout = self.timeout;
+        let mut first = [0];
+        match tokio::time::timeout(timeout, stream.peek(&mut first)).await {
+            Ok(Ok(1..)) if first == [TLS_HANDSHAKE] => {}
+            Ok(Ok(1..)) => return speaks_https(&mut stream, timeout).await,
+            Ok(Ok(0) | Err(_)) | Err(_) => return,
+        }
+        let Ok(Ok(stream)) = tokio::time::timeout(timeout, tls.accept(stream)).await else {
+            return;
+        };
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            self.http2(stream, peer).await;
+        } else {
+            self.http1(stream, peer).await;
+        }
+    }
+
+    /// Tells HTTP/2 from HTTP/1.1 by the first bytes, within the time for a head.
+    async fn plain(self, mut stream: TcpStream, peer: Peer) {
+        let mut first = [0; HTTP2_BEGINS.len()];
+        let mut length = 0;
+        let reading = async {
+            while let Some(room) = first.get_mut(length..).filter(|room| !room.is_empty()) {
+                match stream.read(room).await {
+                    Ok(0) | Err(_) => return length > 0,
+                    Ok(count) => length += count,
+                }
+                if first.get(..length) != HTTP2_BEGINS.get(..length) {
+                    return true;
+                }
+            }
+            true
+        };
+        if !matches!(tokio::time::timeout(self.timeout, reading).await, Ok(true)) {
+            return;
+        }
+        let is_http2 = length == HTTP2_BEGINS.len() && first == HTTP2_BEGINS;
+        let begun = io::Cursor::new(first.get(..length).unwrap_or_default().to_vec());
+        let (reader, writer) = stream.into_split();
+        let stream = tokio::io::join(begun.chain(reader), writer);
+        if is_http2 {
+            self.http2(stream, peer).await;
+        } else {
+            self.http1(stream, peer).await;
+        }
+    }
+
+    async fn http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.timeout)
+            .max_headers(MOST_HEADERS)
+            .max_buf_size(HEAD_BYTES)
+            .half_close(false);
+        let service = service_fn(|request| answer(&self.service, request, peer));
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.tasks.stopping() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        log_end(ended);
+    }
+
+    async fn http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
+        let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(self.timeout);
+        let answering = Arc::clone(&self.service);
+        let service = service_fn(move |request| {
+            let service = Arc::clone(&answering);
+            async move { answer(&service, request, peer).await }
+        });
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.tasks.stopping() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        log_end(ended);
+    }
+}
+
+/// A connection that broke off is the client's affair.
+fn log_end(ended: Result<(), hyper::Error>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+async fn answer(
+    service: &Arc<dyn Service>,
+    request: Request<Incoming>,
+    peer: Peer,
+) -> Result<Reply, std::convert::Infallible> {
+    let is_head = request.method() == Method::HEAD;
+    let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+    let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
+    let reply = answered.await.unwrap_or_else(|_panic| {
+        tracing::error!("a handler panicked");
+        super::Error::internal("a handler panicked").into_reply()
+    });
+    Ok(if is_head { without_body(reply) } else { reply })
+}
+
+/// The head of a reply, with the length that its body would have had.
+fn without_body(reply: Reply) -> Reply {
+    let (mut parts, body) = reply.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Reply::from_parts(parts, body::empty())
+}
+
+/// Answers a plain-HTTP request on a TLS port.
+async fn speaks_https(stream: &mut TcpStream, timeout: Duration) {
+    const TEXT: &str = "this port speaks HTTPS: use https:// in the address\n";
+    let head = format!(
+        "HTTP/1.1 {} Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{TEXT}",
+        StatusCode::BAD_REQUEST.as_u16(),
+        TEXT.len()
+    );
+    let telling = async {
+        // Read once first: closing with unread bytes would reset the connection and lose the text.
+        let mut unread = [0; 4096];
+        let _read = stream.read(&mut unread).await?;
+        stream.write_all(head.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    if let Ok(Err(error)) = tokio::time::timeout(timeout, telling).await {
+        tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;
