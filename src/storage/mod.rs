@@ -7,9 +7,18 @@
 pub mod commit;
 pub mod key;
 pub mod record;
-pub mod store;
+
+mod durable;
+mod error;
+mod folder;
+mod payloads;
+mod seal;
+mod store;
+mod writer;
 
 pub use commit::Commit;
+pub use error::Error;
 pub use key::{Key, Table};
 pub use record::Record;
-pub use store::{Error, Options, Page, Row, Stats, Store};
+pub use seal::Sealer;
+pub use store::{Options, Page, Row, Stats, Store};

@@ -1,41 +1,47 @@
-//! The store's face.
+//! The store's face: a handful of verbs, and nothing of the engine behind them.
+//!
+//! A commit is on the disk when [`Store::commit`] returns `Ok`. Reads go to blocking threads, a
+//! bounded number at once, never on a thread that drives other tasks.
+//!
+//! Payload text up to 64 KiB stays beside its record. A leaf of the engine's tree holds some 32
+//! rows and must stay under a quarter of a segment, or it becomes a file that the engine never
+//! syncs; hence [`SEGMENT_BYTES`]. Cutting values into 4 KiB rows under smaller segments was the
+//! other way: more code and more rows for the same promise (`benches/store.rs` has the figures).
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::commit::{Commit, Expect, Write};
-use super::key::Key;
-use super::record::{Malformed, Record, decode};
-use crate::domain::payload::{FileRef, Payload};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use super::commit::Commit;
+use super::error::Error;
+use super::key::{Key, Table};
+use super::record::{Record, decode};
+use super::writer::{self, Figures, Message, Writer};
+use super::{durable, folder};
+
+/// The format that this release writes.
+const FORMAT: u32 = 1;
+/// A segment of the engine's log: a quarter of it holds a leaf of 32 rows of 64 KiB.
+pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
+/// Pages of the tree that are kept in memory.
+const CACHE_BYTES: u64 = 128 * 1024 * 1024;
+/// How often the engine tidies its log.
+const TIDY_EVERY_MS: u64 = 500;
+/// Reads that run at once.
+const READERS: usize = 16;
+/// Rows that one page may have.
+pub const PAGE_MAX: usize = 10_000;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The data folder; made (0700) when absent.
     pub folder: PathBuf,
-    /// Payload text up to this many bytes stays inline beside its record.
+    /// Payload text up to this many bytes stays beside its record.
     pub inline_bytes: usize,
-}
-
-/// Why a store refuses.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Another process has the store open.
-    #[error("another process has the store {folder} open")]
-    Locked { folder: PathBuf },
-    /// A precondition of the commit did not hold; nothing was written.
-    #[error("the row {key:?} is not as the commit expects it")]
-    Conflict { key: Key },
-    /// The disk refused (full, failing, read-only); nothing of this commit counts as written.
-    #[error("the store cannot write: {reason}")]
-    Unavailable { reason: String },
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// A payload file is missing or damaged.
-    #[error("payload {id} cannot be read: {reason}")]
-    Payload { id: crate::domain::ids::PayloadId, reason: String },
-    /// The store cannot be opened as it stands.
-    #[error("{0}")]
-    Open(String),
 }
 
 /// A range of rows to read, in the order of their keys.
@@ -47,40 +53,95 @@ pub struct Page {
     pub after: Option<Key>,
     /// Only rows before this key.
     pub before: Option<Key>,
-    /// At most this many rows.
+    /// At most this many rows, and never more than [`PAGE_MAX`].
     pub limit: usize,
 }
 
 /// One row: its key and its bytes.
 pub type Row = (Key, Vec<u8>);
 
-/// Figures of the store, for metrics and `doctor`.
-#[derive(Debug, Clone, Copy, Default)]
+/// Figures of the store, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     pub commits: u64,
     pub flushes: u64,
     pub bytes_on_disk: u64,
     /// Commits that wait for the writer.
     pub waiting: usize,
+    /// The disk is nearly full.
+    pub cramped: bool,
+}
+
+pub(super) struct Shared {
+    db: sled::Db,
+    pub(super) folder: PathBuf,
+    pub(super) inline_bytes: usize,
+    outbox: mpsc::Sender<Message>,
+    readers: Semaphore,
+    figures: Arc<Figures>,
+    failure: watch::Receiver<Option<String>>,
+    /// Held as long as any clone of the store is.
+    _lock: File,
 }
 
 /// The open store; clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Store {
-    db: sled::Db,
-    inline_bytes: usize,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("folder", &self.shared.folder).finish_non_exhaustive()
+    }
 }
 
 impl Store {
-    /// Opens the store, making it when it is not there.
+    /// Opens the store, making it when it is not there. Blocks; meant for the start.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another process has it open, [`Error::Open`] with what to do when it
-    /// is of a newer format or damaged.
+    /// [`Error::Locked`] when another process has it open; [`Error::NewerFormat`],
+    /// [`Error::Damaged`], [`Error::Folder`], [`Error::NotDurable`] with what to do.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        let db =
-            sled::open(options.folder.join("store")).map_err(|e| Error::Open(e.to_string()))?;
-        Ok(Self { db, inline_bytes: options.inline_bytes })
+        let Options { folder, inline_bytes } = options;
+        folder::make(folder)?;
+        let lock = folder::lock(folder)?;
+        let path = folder.join("store");
+        folder::remove_half_snapshots(&path)?;
+        let db = sled::Config::new()
+            .path(&path)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(Some(TIDY_EVERY_MS))
+            .segment_size(SEGMENT_BYTES)
+            .use_compression(false)
+            .mode(sled::Mode::HighThroughput)
+            .open()
+            .map_err(|error| Error::Damaged { folder: path.clone(), reason: error.to_string() })?;
+        check_format(&db, folder)?;
+        prove_durable(&db)?;
+        folder::sync_new(folder, &path)?;
+        let (outbox, inbox) = mpsc::channel(writer::QUEUE);
+        let (failure, failed) = watch::channel(None);
+        let figures = Arc::new(Figures::default());
+        let writer = Writer {
+            db: db.clone(),
+            folder: folder.clone(),
+            inbox,
+            figures: Arc::clone(&figures),
+            failure,
+        };
+        start(writer, folder)?;
+        let shared = Shared {
+            db,
+            folder: folder.clone(),
+            inline_bytes: *inline_bytes,
+            outbox,
+            readers: Semaphore::new(READERS),
+            figures,
+            failure: failed,
+            _lock: lock,
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The bytes under `key`.
@@ -88,7 +149,8 @@ impl Store {
     /// # Errors
     /// [`Error::Unavailable`] when the disk cannot be read.
     pub async fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.db.get(key.as_bytes()).map_err(unavailable)?.map(|v| v.to_vec()))
+        let key = key.clone();
+        self.reading(move |db| read_row(db, &key)).await
     }
 
     /// The record under `key`.
@@ -103,12 +165,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let mut rows = Vec::new();
-        for key in keys {
-            rows.push(self.get(key).await?);
-        }
-        Ok(rows)
+    pub async fn get_many(&self, keys: Vec<Key>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        self.reading(move |db| keys.iter().map(|key| read_row(db, key)).collect()).await
     }
 
     /// The counter under `key`; 0 when there is none.
@@ -116,110 +174,156 @@ impl Store {
     /// # Errors
     /// As [`Store::get`]; [`Error::Malformed`] when the row is no counter.
     pub async fn counter(&self, key: &Key) -> Result<i64, Error> {
-        let Some(bytes) = self.get(key).await? else { return Ok(0) };
-        let bytes: [u8; 8] = bytes.try_into().map_err(|_len| Malformed {
-            record: "counter",
-            reason: "it has not eight bytes".to_owned(),
-        })?;
-        Ok(i64::from_be_bytes(bytes))
+        Ok(writer::counter(self.get(key).await?.as_deref())?)
     }
 
-    /// A page of rows.
+    /// A page of rows. Pages are no snapshot: rows written meanwhile may be in the next one.
     ///
     /// # Errors
     /// As [`Store::get`].
     pub async fn page(&self, page: Page) -> Result<Vec<Row>, Error> {
-        let mut rows = Vec::new();
-        for row in self.db.scan_prefix(page.prefix.as_bytes()) {
-            let (key, value) = row.map_err(unavailable)?;
-            let key = Key::from_bytes(&key);
-            if page.after.as_ref().is_some_and(|after| key <= *after) {
-                continue;
-            }
-            if rows.len() == page.limit || page.before.as_ref().is_some_and(|b| key >= *b) {
-                break;
-            }
-            rows.push((key, value.to_vec()));
-        }
-        Ok(rows)
+        self.reading(move |db| read_page(db, &page)).await
     }
 
-    /// Makes the writes durable, all or none. They are on the disk when this returns `Ok`.
+    /// Makes the writes durable, all or none. They are on the disk when this returns `Ok`. Dropping
+    /// the future does not take the commit back.
     ///
     /// # Errors
     /// [`Error::Conflict`] when a precondition does not hold, [`Error::Unavailable`] when the disk
-    /// refuses: nothing was written.
+    /// refuses.
     pub async fn commit(&self, commit: Commit) -> Result<(), Error> {
-        let mut batch = sled::Batch::default();
-        for expect in commit.expects {
-            let (key, holds) = match expect {
-                Expect::Absent(key) => (key.clone(), self.get(&key).await?.is_none()),
-                Expect::Present(key) => (key.clone(), self.get(&key).await?.is_some()),
-                Expect::Equal(key, bytes) => (key.clone(), self.get(&key).await? == Some(bytes)),
-            };
-            if !holds {
-                return Err(Error::Conflict { key });
-            }
-        }
-        for write in commit.writes {
-            match write {
-                Write::Put(key, bytes) => batch.insert(key.as_bytes(), bytes),
-                Write::Delete(key) => batch.remove(key.as_bytes()),
-                Write::Add(key, delta) => {
-                    let sum = self.counter(&key).await?.saturating_add(delta);
-                    batch.insert(key.as_bytes(), &sum.to_be_bytes());
-                }
-            }
-        }
-        self.db.apply_batch(batch).map_err(unavailable)?;
-        self.db.flush_async().await.map_err(unavailable)?;
-        Ok(())
+        let (done, written) = oneshot::channel();
+        let closed = || Error::Unavailable { reason: "it is closed".to_owned() };
+        let message = Message::Commit { commit, done };
+        self.shared.outbox.send(message).await.map_err(|_closed| closed())?;
+        written.await.unwrap_or_else(|_dropped| Err(closed()))
     }
 
-    /// Keeps JSON text as a payload: inline when it is small, else in a file that is durable when
-    /// this returns. A file must be claimed by the commit that refers to it, with
-    /// [`Store::claim`]; one that never is goes at the next start.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] when the disk refuses; [`Error::Malformed`] when it is no JSON.
-    pub async fn write_payload(&self, json: String) -> Result<Payload, Error> {
-        let _limit = self.inline_bytes;
-        let raw = serde_json::value::RawValue::from_string(json)
-            .map_err(|e| Malformed { record: "payload", reason: e.to_string() })?;
-        Ok(Payload::Inline(raw))
-    }
-
-    /// Notes in `commit` that a record refers to the payload's file, if it has one.
-    pub fn claim(&self, commit: &mut Commit, payload: &Payload) {
-        let _ = (commit, payload);
-    }
-
-    /// The JSON text of a payload.
-    ///
-    /// # Errors
-    /// [`Error::Payload`] when its file is missing or damaged.
-    pub async fn read_payload(
-        &self,
-        payload: &Payload,
-    ) -> Result<Box<serde_json::value::RawValue>, Error> {
-        match payload {
-            Payload::Inline(raw) => Ok(raw.clone()),
-            Payload::File(FileRef { id, .. }) => {
-                Err(Error::Payload { id: *id, reason: "missing".to_owned() })
-            }
+    /// Resolves with the reason when the disk has refused a write. Nothing is written any more
+    /// then, and the process should end: what was acknowledged is on the disk.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.shared.failure.clone();
+        match failure.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_writer_closed) => std::future::pending().await,
         }
     }
 
     /// Figures of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        let Shared { db, outbox, figures, .. } = &*self.shared;
+        Stats {
+            commits: figures.commits.load(Ordering::Relaxed),
+            flushes: figures.flushes.load(Ordering::Relaxed),
+            bytes_on_disk: db.size_on_disk().unwrap_or(0),
+            waiting: writer::QUEUE.saturating_sub(outbox.capacity()),
+            cramped: self.is_cramped(),
+        }
     }
 
-    /// Waits for the writer to finish what it was given and closes the store.
-    pub async fn close(self) {}
+    /// Whether the disk is nearly full: new work should be refused, what runs should end.
+    #[must_use]
+    pub fn is_cramped(&self) -> bool {
+        self.shared.figures.cramped.load(Ordering::Relaxed)
+    }
+
+    /// Writes what was handed in and closes the store for all of its clones.
+    pub async fn close(self) {
+        if self.shared.outbox.send(Message::Close).await.is_ok() {
+            self.shared.outbox.closed().await;
+        }
+    }
+
+    async fn reading<T, F>(&self, read: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&sled::Db) -> Result<T, Error> + Send + 'static,
+    {
+        let _place = self.shared.readers.acquire().await.map_err(|e| Error::unavailable(&e))?;
+        let db = self.shared.db.clone();
+        let reading = tokio::task::spawn_blocking(move || read(&db));
+        reading.await.unwrap_or_else(|error| Err(Error::unavailable(&error)))
+    }
 }
 
-fn unavailable(error: sled::Error) -> Error {
-    Error::Unavailable { reason: error.to_string() }
+fn read_row(db: &sled::Db, key: &Key) -> Result<Option<Vec<u8>>, Error> {
+    let row = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
+    Ok(row.map(|bytes| bytes.to_vec()))
 }
+
+fn read_page(db: &sled::Db, page: &Page) -> Result<Vec<Row>, Error> {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    let prefix = page.prefix.as_bytes();
+    let from = match &page.after {
+        Some(after) if after.as_bytes() >= prefix => Excluded(after.as_bytes()),
+        Some(_) | None => Included(prefix),
+    };
+    let to = page.before.as_ref().map_or(Unbounded, |before| Excluded(before.as_bytes()));
+    if let (Included(from) | Excluded(from), Excluded(to)) = (from, to)
+        && from >= to
+    {
+        return Ok(Vec::new());
+    }
+    let limit = page.limit.min(PAGE_MAX);
+    let mut rows = Vec::with_capacity(limit.min(256));
+    for row in db.range::<&[u8], _>((from, to)).take(limit) {
+        let (key, value) = row.map_err(|error| Error::unavailable(&error))?;
+        if !key.starts_with(prefix) {
+            break;
+        }
+        rows.push((Key::from_bytes(&key), value.to_vec()));
+    }
+    Ok(rows)
+}
+
+/// Refuses a store of a newer release, and marks a new one.
+fn check_format(db: &sled::Db, folder: &Path) -> Result<(), Error> {
+    let key = Key::table(Table::Meta).text("format");
+    let row = read_row(db, &key)?;
+    let found = match row.as_deref().map(<[u8; 4]>::try_from) {
+        None => None,
+        Some(Ok(bytes)) => Some(u32::from_be_bytes(bytes)),
+        Some(Err(_length)) => {
+            let reason = "its format marker is no number".to_owned();
+            return Err(Error::Damaged { folder: folder.to_path_buf(), reason });
+        }
+    };
+    match found {
+        Some(found) if found > FORMAT => {
+            Err(Error::NewerFormat { folder: folder.to_path_buf(), found, known: FORMAT })
+        }
+        Some(_) => Ok(()),
+        None => db
+            .insert(key.as_bytes(), &FORMAT.to_be_bytes())
+            .map(|_| ())
+            .map_err(|error| Error::unavailable(&error)),
+    }
+}
+
+/// Writes, flushes, and checks that the flush went through `durable`.
+fn prove_durable(db: &sled::Db) -> Result<(), Error> {
+    let before = durable::calls();
+    let key = Key::table(Table::Meta).text("started");
+    let started = before.to_be_bytes();
+    db.insert(key.as_bytes(), &started).map_err(|error| Error::unavailable(&error))?;
+    db.flush().map_err(|error| Error::unavailable(&error))?;
+    if durable::calls() > before { Ok(()) } else { Err(Error::NotDurable) }
+}
+
+/// Starts the writer's thread. A panic there ends the process: what it held is in doubt, and the
+/// next start knows what is on the disk.
+fn start(writer: Writer, folder: &Path) -> Result<(), Error> {
+    let work = move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| writer.run())).is_err() {
+            tracing::error!("the store's writer panicked");
+            std::process::abort();
+        }
+    };
+    let started = std::thread::Builder::new().name("store-writer".to_owned()).spawn(work);
+    started.map(|_thread| ()).map_err(|error| Error::folder(folder, &error))
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

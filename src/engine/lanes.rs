@@ -1,0 +1,297 @@
+//! Lanes: who runs next.
+//!
+//! Each model (later, each workflow) has a lane of its own, first in, first out, with its own cap
+//! of running executions; places are given to the lanes in turn. The rows of a lane stand on the
+//! disk; here is only a window on its head, so that a backlog of a million takes no memory.
+//!
+//! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it. A lane whose window
+//! has run dry while rows stand behind it asks for a refill.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use crate::domain::ids::ExecutionId;
+
+/// How many executions of a lane wait in memory; the others wait on the disk.
+pub const WINDOW: usize = 256;
+
+/// An execution that waits for its turn. `T` is what its taker needs.
+#[derive(Debug)]
+pub struct Ticket<T> {
+    pub id: ExecutionId,
+    pub payload: T,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub enum Next<T> {
+    /// Start this one; its lane has counted it as running.
+    Start { lane: Arc<str>, ticket: Ticket<T> },
+    /// Read the head of this lane from the disk and hand it to [`Lanes::refilled`].
+    Refill { lane: Arc<str> },
+}
+
+/// How a lane stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    pub running: usize,
+    pub queued: usize,
+    pub cap: usize,
+}
+
+/// The lane is full; nothing was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the queue holds {queued} and takes no more")]
+pub struct Full {
+    pub queued: usize,
+}
+
+#[derive(Debug)]
+struct Lane<T> {
+    cap: usize,
+    queue_limit: usize,
+    running: HashSet<ExecutionId>,
+    window: VecDeque<Ticket<T>>,
+    /// Everything accepted that does not run: in the window, on the disk, or being committed.
+    queued: usize,
+    /// Rows may stand on the disk behind the window; new ones go there too, to keep the order.
+    spilled: bool,
+    refilling: Option<Refilling>,
+    in_turn: bool,
+}
+
+/// What happened to a lane while its head was being read.
+#[derive(Debug, Default)]
+struct Refilling {
+    /// A row was written that the reading may have missed.
+    missed: bool,
+    /// Rows that the reading may have seen but that are gone.
+    gone: HashSet<ExecutionId>,
+}
+
+/// All lanes, and the turn among those that have work.
+#[derive(Debug)]
+pub struct Lanes<T> {
+    lanes: HashMap<Arc<str>, Lane<T>>,
+    turn: VecDeque<Arc<str>>,
+    active: usize,
+    active_cap: usize,
+}
+
+impl<T> Lanes<T> {
+    /// No lanes yet; at most `active_cap` executions run at once over all of them.
+    #[must_use]
+    pub fn new(active_cap: usize) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            turn: VecDeque::new(),
+            active: 0,
+            active_cap: active_cap.max(1),
+        }
+    }
+
+    /// Makes the lane or changes its limits; running ones above a lowered cap run on.
+    pub fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
+        let lane = self.lanes.entry(Arc::from(name)).or_insert_with(|| Lane {
+            cap,
+            queue_limit,
+            running: HashSet::new(),
+            window: VecDeque::new(),
+            queued: 0,
+            spilled: false,
+            refilling: None,
+            in_turn: false,
+        });
+        lane.cap = cap.max(1);
+        lane.queue_limit = queue_limit;
+        self.give_turn(name);
+    }
+
+    /// Counts one more into the lane before it is committed, so that the limit holds under
+    /// concurrency. Each reservation ends in [`Lanes::push`] or [`Lanes::unreserve`].
+    ///
+    /// # Errors
+    /// [`Full`] when the lane holds its limit.
+    pub fn reserve(&mut self, name: &str) -> Result<(), Full> {
+        let Some(lane) = self.lanes.get_mut(name) else { return Ok(()) };
+        if lane.queued >= lane.queue_limit {
+            return Err(Full { queued: lane.queued });
+        }
+        lane.queued += 1;
+        Ok(())
+    }
+
+    /// Counts one more in whatever the limit says: work that was accepted before (a fallback, a
+    /// recovery) is never refused.
+    pub fn admit(&mut self, name: &str, count: usize) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.queued += count;
+        }
+    }
+
+    /// Gives a reservation back: its commit failed.
+    pub fn unreserve(&mut self, name: &str) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.queued = lane.queued.saturating_sub(1);
+        }
+    }
+
+    /// Notes rows on the disk that are not in the window: what a start finds.
+    pub fn spill(&mut self, name: &str) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.spilled = true;
+        }
+        self.give_turn(name);
+    }
+
+    /// A counted execution is on the disk: it waits at the end of its lane.
+    pub fn push(&mut self, name: &str, ticket: Ticket<T>) {
+        let Some(lane) = self.lanes.get_mut(name) else { return };
+        if let Some(refilling) = &mut lane.refilling {
+            refilling.missed = true;
+        }
+        if lane.spilled || lane.window.len() >= WINDOW {
+            lane.spilled = true;
+        } else {
+            lane.window.push_back(ticket);
+        }
+        self.give_turn(name);
+    }
+
+    /// Whether a ticket pushed now would wait in memory; decides whether to keep its state too.
+    #[must_use]
+    pub fn has_room(&self, name: &str) -> bool {
+        self.lanes.get(name).is_some_and(|lane| !lane.spilled && lane.window.len() < WINDOW)
+    }
+
+    /// What to do next; `None` when nothing can start before something ends.
+    pub fn next(&mut self) -> Option<Next<T>> {
+        while let Some(name) = self.turn.pop_front() {
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.in_turn = false;
+            if lane.wants_refill() {
+                lane.refilling = Some(Refilling::default());
+                return Some(Next::Refill { lane: name });
+            }
+            if !lane.can_start() {
+                continue;
+            }
+            if self.active >= self.active_cap {
+                lane.in_turn = true;
+                self.turn.push_front(name);
+                return None;
+            }
+            let Some(ticket) = lane.window.pop_front() else { continue };
+            lane.queued = lane.queued.saturating_sub(1);
+            lane.running.insert(ticket.id);
+            self.active += 1;
+            self.give_turn(&name);
+            return Some(Next::Start { lane: name, ticket });
+        }
+        None
+    }
+
+    /// The rows at the lane's head, oldest first. `complete` says that no row stood behind them.
+    pub fn refilled(&mut self, name: &str, rows: Vec<Ticket<T>>, complete: bool) {
+        let Some(lane) = self.lanes.get_mut(name) else { return };
+        let refilling = lane.refilling.take().unwrap_or_default();
+        for ticket in rows {
+            let known = lane.running.contains(&ticket.id) || refilling.gone.contains(&ticket.id);
+            if !known && lane.window.len() < WINDOW {
+                lane.window.push_back(ticket);
+            }
+        }
+        lane.spilled = !complete || refilling.missed;
+        self.give_turn(name);
+    }
+
+    /// A running one has left its place.
+    pub fn release(&mut self, name: &str, id: ExecutionId) {
+        let Some(lane) = self.lanes.get_mut(name) else { return };
+        if lane.running.remove(&id) {
+            self.active = self.active.saturating_sub(1);
+            if let Some(refilling) = &mut lane.refilling {
+                refilling.gone.insert(id);
+            }
+        }
+        self.give_turn(name);
+    }
+
+    /// One that waited is gone from the disk (cancelled). One that runs is left to its release.
+    pub fn forget(&mut self, name: &str, id: ExecutionId) {
+        let Some(lane) = self.lanes.get_mut(name) else { return };
+        if lane.running.contains(&id) {
+            return;
+        }
+        lane.queued = lane.queued.saturating_sub(1);
+        lane.window.retain(|ticket| ticket.id != id);
+        if let Some(refilling) = &mut lane.refilling {
+            refilling.gone.insert(id);
+        }
+    }
+
+    /// How the lane stands.
+    #[must_use]
+    pub fn load(&self, name: &str) -> Load {
+        self.lanes.get(name).map_or_else(Load::default, |lane| Load {
+            running: lane.running.len(),
+            queued: lane.queued,
+            cap: lane.cap,
+        })
+    }
+
+    /// How many run and how many wait, over all lanes.
+    #[must_use]
+    pub fn totals(&self) -> (usize, usize) {
+        (self.active, self.lanes.values().map(|lane| lane.queued).sum())
+    }
+
+    /// The place of a waiting execution, from 1; `None` when it waits behind the window.
+    #[must_use]
+    pub fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
+        let lane = self.lanes.get(name)?;
+        lane.window.iter().position(|ticket| ticket.id == id).map(|index| index + 1)
+    }
+
+    /// Every lane's name.
+    #[must_use]
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.lanes.keys().cloned().collect()
+    }
+
+    /// The running ones of a lane: rows of them stand on the disk until they end.
+    #[must_use]
+    pub fn running(&self, name: &str) -> usize {
+        self.lanes.get(name).map_or(0, |lane| lane.running.len())
+    }
+
+    /// Puts the lane at the end of the turn, if it has something to do and does not stand there.
+    fn give_turn(&mut self, name: &str) {
+        let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
+        if lane.in_turn || !(lane.can_start() || lane.wants_refill()) {
+            return;
+        }
+        let name = Arc::clone(name);
+        if let Some(lane) = self.lanes.get_mut(&name) {
+            lane.in_turn = true;
+        }
+        self.turn.push_back(name);
+    }
+}
+
+impl<T> Lane<T> {
+    fn can_start(&self) -> bool {
+        !self.window.is_empty() && self.running.len() < self.cap
+    }
+
+    fn wants_refill(&self) -> bool {
+        self.window.is_empty()
+            && self.spilled
+            && self.refilling.is_none()
+            && self.running.len() < self.cap
+    }
+}
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;

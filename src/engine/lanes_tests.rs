@@ -1,0 +1,209 @@
+//! Lanes against a model of the disk: whatever is submitted, taken, cancelled and refilled, each
+//! execution starts exactly once, in the order of its lane, under the caps.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn id(number: u32) -> ExecutionId {
+    let mut bytes = [0; 16];
+    bytes[12..].copy_from_slice(&number.to_be_bytes());
+    bytes.into()
+}
+
+/// The lanes with the rows that would stand on the disk.
+struct World {
+    lanes: Lanes<()>,
+    disk: BTreeMap<(usize, ExecutionId), ()>,
+    running: Vec<(usize, ExecutionId)>,
+    started: Vec<(usize, ExecutionId)>,
+    refills: Vec<(usize, Vec<ExecutionId>, bool)>,
+    next_id: u32,
+    cap: usize,
+}
+
+const PAGE: usize = 3;
+
+fn name(lane: usize) -> String {
+    format!("lane-{lane}")
+}
+
+impl World {
+    fn new(lanes: usize, cap: usize, active: usize) -> Self {
+        let mut world = Self {
+            lanes: Lanes::new(active),
+            disk: BTreeMap::new(),
+            running: Vec::new(),
+            started: Vec::new(),
+            refills: Vec::new(),
+            next_id: 0,
+            cap,
+        };
+        for lane in 0..lanes {
+            world.lanes.set_limits(&name(lane), cap, 1000);
+        }
+        world
+    }
+
+    fn submit(&mut self, lane: usize, through_disk: bool) {
+        self.lanes.reserve(&name(lane)).unwrap();
+        self.next_id += 1;
+        let id = id(self.next_id);
+        self.disk.insert((lane, id), ());
+        if through_disk {
+            self.lanes.spill(&name(lane));
+            if let Some(lane) = self.lanes.lanes.get_mut(name(lane).as_str())
+                && let Some(refilling) = &mut lane.refilling
+            {
+                refilling.missed = true;
+            }
+        } else {
+            self.lanes.push(&name(lane), Ticket { id, payload: () });
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        match self.lanes.next() {
+            None => false,
+            Some(Next::Start { lane, ticket }) => {
+                let lane: usize = lane.trim_start_matches("lane-").parse().unwrap();
+                self.started.push((lane, ticket.id));
+                self.running.push((lane, ticket.id));
+                true
+            }
+            Some(Next::Refill { lane }) => {
+                let lane: usize = lane.trim_start_matches("lane-").parse().unwrap();
+                let limit = PAGE + self.lanes.running(&name(lane));
+                let rows: Vec<_> =
+                    self.disk.keys().filter(|(l, _)| *l == lane).map(|(_, id)| *id).collect();
+                let complete = rows.len() <= limit;
+                self.refills.push((lane, rows.into_iter().take(limit).collect(), complete));
+                true
+            }
+        }
+    }
+
+    fn deliver_refill(&mut self) {
+        if let Some((lane, rows, complete)) = self.refills.pop() {
+            let rows = rows.into_iter().map(|id| Ticket { id, payload: () }).collect();
+            self.lanes.refilled(&name(lane), rows, complete);
+        }
+    }
+
+    fn finish(&mut self, which: usize) {
+        if self.running.is_empty() {
+            return;
+        }
+        let (lane, id) = self.running.remove(which % self.running.len());
+        self.disk.remove(&(lane, id));
+        self.lanes.release(&name(lane), id);
+    }
+
+    fn cancel(&mut self, which: usize) {
+        let waiting: Vec<_> =
+            self.disk.keys().filter(|row| !self.running.contains(row)).copied().collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let (lane, id) = waiting[which % waiting.len()];
+        self.disk.remove(&(lane, id));
+        self.lanes.forget(&name(lane), id);
+    }
+
+    fn invariants(&self) {
+        for lane in 0..3 {
+            let running = self.running.iter().filter(|(l, _)| *l == lane).count();
+            assert!(running <= self.cap, "a lane runs over its cap");
+            let on_disk = self.disk.keys().filter(|(l, _)| *l == lane).count();
+            let load = self.lanes.load(&name(lane));
+            assert_eq!((load.running, load.queued), (running, on_disk - running), "the counts");
+        }
+        let mut seen = self.started.clone();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), self.started.len(), "one started twice");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Submit(usize, bool),
+    Step,
+    Refill,
+    Finish(usize),
+    Cancel(usize),
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0_usize..3, any::<bool>()).prop_map(|(lane, disk)| Act::Submit(lane, disk)),
+        6 => Just(Act::Step),
+        3 => Just(Act::Refill),
+        3 => any::<usize>().prop_map(Act::Finish),
+        1 => any::<usize>().prop_map(Act::Cancel),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn each_starts_once_and_in_order(
+        cap in 1_usize..4,
+        active in 1_usize..6,
+        acts in prop::collection::vec(acts(), 0..120),
+    ) {
+        let mut world = World::new(3, cap, active);
+        for act in acts {
+            match act {
+                Act::Submit(lane, disk) => world.submit(lane, disk),
+                Act::Step => { world.step(); }
+                Act::Refill => world.deliver_refill(),
+                Act::Finish(which) => world.finish(which),
+                Act::Cancel(which) => world.cancel(which),
+            }
+            world.invariants();
+            prop_assert!(world.running.len() <= active);
+        }
+        // Liveness: let everything end.
+        for _ in 0..2000 {
+            while world.step() {}
+            world.deliver_refill();
+            world.finish(0);
+        }
+        world.invariants();
+        prop_assert!(world.disk.is_empty(), "left waiting: {:?}", world.disk);
+        for lane in 0..3 {
+            let order: Vec<_> = world.started.iter().filter(|(l, _)| *l == lane).collect();
+            prop_assert!(order.is_sorted(), "out of order: {order:?}");
+        }
+    }
+}
+
+#[test]
+fn a_full_lane_refuses_and_another_takes() {
+    let mut lanes: Lanes<()> = Lanes::new(10);
+    lanes.set_limits("a", 1, 1);
+    lanes.set_limits("b", 1, 1);
+    assert_eq!(lanes.reserve("a"), Ok(()));
+    assert_eq!(lanes.reserve("a"), Err(Full { queued: 1 }));
+    assert_eq!(lanes.reserve("b"), Ok(()));
+    lanes.unreserve("a");
+    assert_eq!(lanes.reserve("a"), Ok(()));
+}
+
+#[test]
+fn places_go_round_the_lanes() {
+    let mut world = World::new(2, 10, 4);
+    for _ in 0..4 {
+        world.submit(0, false);
+    }
+    for _ in 0..4 {
+        world.submit(1, false);
+    }
+    while world.step() {}
+    let lanes: Vec<_> = world.started.iter().map(|(lane, _)| *lane).collect();
+    assert_eq!(lanes, [0, 1, 0, 1]);
+}

@@ -1,0 +1,70 @@
+//! Recovery: what a start finds unfinished.
+//!
+//! Only the rows of the lanes are read, a page at a time, and only counted: the executions behind
+//! them are read when their turn comes, under the same caps as new ones. Work that was in flight
+//! has a row too; it is taken again and runs again under its attempt's number.
+
+use std::collections::HashMap;
+
+use super::{Engine, Error, Inner, lanes, rows};
+use crate::storage::{Page, Store};
+
+/// Rows of the lanes that are read at once.
+const PAGE: usize = 4096;
+
+impl Engine {
+    /// Takes up everything unfinished and begins to run. Answers how many there were.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the lanes cannot be read.
+    pub async fn recover(&self) -> Result<usize, Error> {
+        let waiting = count_queued(&self.inner.store).await?;
+        let mut total = 0;
+        for (lane, count) in &waiting {
+            self.inner.set_limits(lane);
+            let mut lanes = self.inner.lanes();
+            lanes.admit(lane, *count);
+            lanes.spill(lane);
+            total += count;
+        }
+        self.inner.pump();
+        Ok(total)
+    }
+}
+
+/// Rows by lane.
+async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
+    let mut waiting = HashMap::new();
+    let mut after = None;
+    loop {
+        let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
+        let rows = store.page(page).await?;
+        for (key, value) in &rows {
+            if let Some((lane, ..)) = rows::parse_queued(key, value) {
+                *waiting.entry(lane).or_insert(0) += 1;
+            }
+        }
+        match rows.into_iter().last() {
+            Some((key, _)) => after = Some(key),
+            None => return Ok(waiting),
+        }
+    }
+}
+
+impl Inner {
+    /// Reads the head of a lane whose window ran dry and hands it over.
+    pub(super) async fn refill(&self, lane: &str) -> Result<(), Error> {
+        // Rows of running ones stand at the head; they are read over.
+        let limit = self.lanes().running(lane).saturating_add(lanes::WINDOW);
+        let page = Page { prefix: rows::queue(lane), after: None, before: None, limit };
+        let rows = self.store.page(page).await?;
+        let complete = rows.len() < limit;
+        let tickets = rows.iter().filter_map(|(key, value)| {
+            let (_, organization, id) = rows::parse_queued(key, value)?;
+            Some(lanes::Ticket { id, payload: super::Place { organization, cell: None } })
+        });
+        let tickets = tickets.collect();
+        self.lanes().refilled(lane, tickets, complete);
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! The data folder on its way to an open store: made, locked, cleaned of what a kill leaves, synced.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::error::Error;
+
+/// Makes the folder, for its owner alone, and every folder above it that is missing.
+pub fn make(folder: &Path) -> Result<(), Error> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|error| Error::folder(folder, &error))
+}
+
+/// Takes the folder's lock for this process. It is held as long as the file is, and goes with the
+/// process however that ends.
+pub fn lock(folder: &Path) -> Result<File, Error> {
+    let path = folder.join("lock");
+    let fault = |error: io::Error| Error::folder(&path, &error);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(fault)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            return Err(Error::Locked { folder: folder.to_path_buf(), pid });
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(fault(error)),
+    }
+    let note = |file: &mut File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    };
+    note(&mut file).map_err(fault)?;
+    Ok(file)
+}
+
+/// Deletes the half-written snapshots that a kill during an earlier start leaves: with one of them
+/// there the engine does not open.
+pub fn remove_half_snapshots(store: &Path) -> Result<usize, Error> {
+    let fault = |error: io::Error| Error::folder(store, &error);
+    let entries = match fs::read_dir(store) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(fault(error)),
+    };
+    let mut removed = 0;
+    for entry in entries {
+        let entry = entry.map_err(fault)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            fs::remove_file(entry.path()).map_err(fault)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Makes a new store's files and names durable: the engine syncs its data, not its folder.
+pub fn sync_new(folder: &Path, store: &Path) -> Result<(), Error> {
+    let mut paths = vec![store.join("conf"), store.to_path_buf(), folder.to_path_buf()];
+    paths.extend(
+        folder.parent().filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_path_buf),
+    );
+    for path in paths {
+        sync(&path)?;
+    }
+    Ok(())
+}
+
+/// Makes one file or folder durable.
+pub fn sync(path: &Path) -> Result<(), Error> {
+    let synced = File::open(path).and_then(|file| file.sync_all());
+    synced.map_err(|error| Error::folder(path, &error))
+}
+
+/// Writes a small file for the owner alone, durably: it is there whole or not at all.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let fault = |error: io::Error| Error::folder(path, &error);
+    let half = path.with_extension("half");
+    let write = || {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&half)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&half, path)
+    };
+    write().map_err(fault)?;
+    path.parent().map_or(Ok(()), sync)
+}
+
+/// Bytes that are free for this user on the folder's disk.
+pub fn free_bytes(folder: &Path) -> Option<u64> {
+    let figures = rustix::fs::statvfs(folder).ok()?;
+    Some(figures.f_bavail.saturating_mul(figures.f_frsize))
+}

@@ -1,0 +1,137 @@
+//! Sealing: secrets that must be used again (webhook secrets) are stored encrypted under a key
+//! file that only the service's user can read.
+//!
+//! ChaCha20-Poly1305 with a random nonce; the key is made at the first start and never leaves the
+//! data folder. A copy of the store alone reveals no secret.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+use super::error::Error;
+use super::folder;
+use crate::runtime::random_bytes;
+
+const KEY_BYTES: usize = 32;
+
+/// Seals and unseals; clones share the key.
+#[derive(Clone)]
+pub struct Sealer {
+    key: Arc<LessSafeKey>,
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sealer")
+    }
+}
+
+/// A secret that cannot be sealed or unsealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    #[error("the operating system gave no random bytes")]
+    NoRandomness,
+    #[error("a stored secret cannot be read with this data folder's seal.key")]
+    Unreadable,
+}
+
+impl Sealer {
+    /// The sealer of a data folder; its key is made when there is none.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] when the key file cannot be read, has another length, or can be read by
+    /// others than its owner.
+    pub fn open(data: &Path) -> Result<Self, Error> {
+        let path = data.join("seal.key");
+        let fault = |reason: &str| Error::Folder { path: path.clone(), reason: reason.to_owned() };
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let key: [u8; KEY_BYTES] =
+                    random_bytes().map_err(|error| fault(&error.to_string()))?;
+                folder::make(data)?;
+                folder::write_new(&path, &key)?;
+                key.to_vec()
+            }
+            Err(error) => return Err(Error::folder(&path, &error)),
+        };
+        let mode = fs::metadata(&path).map_err(|error| Error::folder(&path, &error))?.permissions();
+        if mode.mode() & 0o077 != 0 {
+            return Err(fault("others can read it: run chmod 600 on it"));
+        }
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes)
+            .map_err(|_length| fault("it has not 32 bytes: restore it from a backup"))?;
+        Ok(Self { key: Arc::new(LessSafeKey::new(key)) })
+    }
+
+    /// The secret as it may be stored: base64 of nonce and ciphertext.
+    ///
+    /// # Errors
+    /// [`SealError::NoRandomness`].
+    pub fn seal(&self, plain: &str) -> Result<String, SealError> {
+        let nonce: [u8; NONCE_LEN] = random_bytes().map_err(|_none| SealError::NoRandomness)?;
+        let mut sealed = plain.as_bytes().to_vec();
+        self.key
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::empty(),
+                &mut sealed,
+            )
+            .map_err(|_unspecified| SealError::NoRandomness)?;
+        Ok(STANDARD_NO_PAD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    /// The secret behind [`Sealer::seal`].
+    ///
+    /// # Errors
+    /// [`SealError::Unreadable`] when it was sealed with another key or was changed.
+    pub fn unseal(&self, sealed: &str) -> Result<String, SealError> {
+        let unreadable = || SealError::Unreadable;
+        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_not_base64| unreadable())?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>().ok_or_else(unreadable)?;
+        let mut sealed = sealed.to_vec();
+        let plain = self
+            .key
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::empty(), &mut sealed)
+            .map_err(|_unspecified| unreadable())?;
+        String::from_utf8(plain.to_vec()).map_err(|_not_text| unreadable())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_comes_back_with_its_own_key_only() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let sealer = Sealer::open(one.path()).unwrap();
+        let sealed = sealer.seal("whsec_abc").unwrap();
+        assert!(!sealed.contains("abc"));
+        assert_ne!(sealed, sealer.seal("whsec_abc").unwrap(), "a nonce was used twice");
+        let again = Sealer::open(one.path()).unwrap();
+        assert_eq!(again.unseal(&sealed).as_deref(), Ok("whsec_abc"));
+        let other = Sealer::open(two.path()).unwrap();
+        assert_eq!(other.unseal(&sealed), Err(SealError::Unreadable));
+        for damaged in ["", "AAAA", "not base64!", &sealed[1..]] {
+            assert_eq!(sealer.unseal(damaged), Err(SealError::Unreadable), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        Sealer::open(folder.path()).unwrap();
+        let path = folder.path().join("seal.key");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = Sealer::open(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+    }
+}

@@ -1,0 +1,270 @@
+//! The store against a plain map, across reopenings; what it refuses; what a kill leaves.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::domain::ids::PayloadId;
+use crate::runtime::fresh;
+use crate::storage::commit::{Expect, Write};
+
+fn options(folder: &TempDir) -> Options {
+    Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 }
+}
+
+fn key(name: &str) -> Key {
+    Key::table(Table::Lane).text(name)
+}
+
+fn put(name: &str, value: &[u8]) -> Commit {
+    let mut commit = Commit::new();
+    commit.put_bytes(key(name), value.to_vec());
+    commit
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_reopening() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let large = vec![7; 60_000];
+    store.commit(put("a", b"1")).await.unwrap();
+    store.commit(put("large", &large)).await.unwrap();
+    store.close().await;
+    let store = Store::open(&options(&folder)).unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(store.get(&key("large")).await.unwrap(), Some(large));
+    assert_eq!(store.get(&key("b")).await.unwrap(), None);
+    let many = store.get_many(vec![key("b"), key("a")]).await.unwrap();
+    assert_eq!(many, [None, Some(b"1".to_vec())]);
+    assert!(store.stats().bytes_on_disk > 0);
+}
+
+#[tokio::test]
+async fn a_second_process_is_told_who_holds_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let _store = Store::open(&options(&folder)).unwrap();
+    let error = Store::open(&options(&folder)).unwrap_err().to_string();
+    let pid = std::process::id();
+    let expect = format!(
+        "{} is in use by another process (process {pid}); stop it first",
+        folder.path().display()
+    );
+    assert_eq!(error, expect);
+}
+
+#[tokio::test]
+async fn half_snapshots_of_a_kill_are_cleared_away() {
+    let folder = tempfile::tempdir().unwrap();
+    Store::open(&options(&folder)).unwrap().close().await;
+    let half = folder.path().join("store/snap.00000000000000FF.generating");
+    std::fs::write(&half, b"half").unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    assert!(!half.exists());
+    store.commit(put("a", b"1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let mut commit = Commit::new();
+    let marker = Key::table(Table::Meta).text("format");
+    commit.put_bytes(marker, (FORMAT + 1).to_be_bytes().to_vec());
+    store.commit(commit).await.unwrap();
+    store.close().await;
+    let error = Store::open(&options(&folder)).unwrap_err();
+    assert!(error.to_string().contains("install a newer release"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refused_commit_writes_nothing_and_leaves_its_group_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    store.commit(put("held", b"1")).await.unwrap();
+    for expect in [
+        Expect::Absent(key("held")),
+        Expect::Present(key("missing")),
+        Expect::Equal(key("held"), b"2".to_vec()),
+    ] {
+        let mut refused = put("new", b"x");
+        refused.expect(expect);
+        let (refused, other) = tokio::join!(store.commit(refused), store.commit(put("b", b"2")));
+        assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+        other.unwrap();
+        assert_eq!(store.get(&key("new")).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn of_many_that_expect_absence_one_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let claims = (0..50_u8).map(|n| {
+        let mut commit = put("seat", &[n]);
+        commit.expect(Expect::Absent(key("seat"))).add(key("count"), 1);
+        let store = store.clone();
+        async move { store.commit(commit).await.is_ok() }
+    });
+    let won = futures_util::future::join_all(claims).await;
+    assert_eq!(won.iter().filter(|won| **won).count(), 1);
+    assert_eq!(store.counter(&key("count")).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn additions_are_never_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let additions = (1..=200_i64).map(|n| {
+        let mut commit = Commit::new();
+        commit.add(key("sum"), n).add(key("sum"), -1);
+        store.commit(commit)
+    });
+    for outcome in futures_util::future::join_all(additions).await {
+        outcome.unwrap();
+    }
+    assert_eq!(store.counter(&key("sum")).await.unwrap(), 200 * 201 / 2 - 200);
+    store.commit(put("sum", b"odd")).await.unwrap();
+    assert!(matches!(store.counter(&key("sum")).await, Err(Error::Malformed(_))));
+}
+
+#[tokio::test]
+async fn a_large_payload_is_a_file_that_is_swept_unless_claimed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let text = serde_json::to_string(&"x".repeat(70_000)).unwrap();
+    let small = store.write_payload("[1, 2]".to_owned()).await.unwrap();
+    assert!(small.file().is_none());
+    let claimed = store.write_payload(text.clone()).await.unwrap();
+    let orphan = store.write_payload(text.clone()).await.unwrap();
+    let mut commit = Commit::new();
+    store.claim(&mut commit, &claimed);
+    store.claim(&mut commit, &small);
+    store.commit(commit).await.unwrap();
+    let this_start: PayloadId = fresh();
+    let later = store.write_payload(text.clone()).await.unwrap();
+    assert_eq!(store.sweep_payloads(this_start).await.unwrap(), 1);
+    for kept in [&claimed, &later] {
+        assert_eq!(store.read_payload(kept).await.unwrap().get(), text);
+    }
+    assert!(matches!(store.read_payload(&orphan).await, Err(Error::Payload { .. })));
+    assert_eq!(store.read_payload(&small).await.unwrap().get(), "[1, 2]");
+    let mut commit = Commit::new();
+    store.release(&mut commit, &claimed);
+    store.commit(commit).await.unwrap();
+    store.remove_payload(&claimed).await.unwrap();
+    store.remove_payload(&claimed).await.unwrap();
+    assert!(store.read_payload(&claimed).await.is_err());
+    assert!(store.write_payload("{no".to_owned()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_damaged_payload_file_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let text = serde_json::to_string(&"x".repeat(70_000)).unwrap();
+    let payload = store.write_payload(text.clone()).await.unwrap();
+    let name = payload.file().unwrap().id.to_string();
+    let path = folder.path().join("payloads").join(&name[34..]).join(&name);
+    for damaged in [text.replace('x', "y"), text[..100].to_owned()] {
+        std::fs::write(&path, damaged).unwrap();
+        assert!(matches!(store.read_payload(&payload).await, Err(Error::Payload { .. })));
+    }
+}
+
+#[tokio::test]
+async fn after_close_nothing_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let other = store.clone();
+    store.close().await;
+    let refused = other.commit(put("a", b"1")).await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Commit(Vec<Write>),
+    Reopen,
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[ab]{0,3}"
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let value = prop_oneof![
+        9 => prop::collection::vec(any::<u8>(), 0..20),
+        1 => (1_usize..40_000).prop_map(|length| vec![9; length]),
+    ];
+    let write = prop_oneof![
+        4 => (name(), value).prop_map(|(name, value)| Write::Put(key(&name), value)),
+        1 => name().prop_map(|name| Write::Delete(key(&name))),
+        1 => (name(), -5_i64..5).prop_map(|(name, n)| Write::Add(key(&format!("n{name}")), n)),
+    ];
+    let act = prop_oneof![
+        12 => prop::collection::vec(write, 1..6).prop_map(Act::Commit),
+        1 => Just(Act::Reopen),
+    ];
+    prop::collection::vec(act, 1..30)
+}
+
+fn apply(model: &mut BTreeMap<Key, Vec<u8>>, writes: &[Write]) {
+    for write in writes {
+        match write {
+            Write::Put(key, value) => {
+                model.insert(key.clone(), value.clone());
+            }
+            Write::Delete(key) => {
+                model.remove(key);
+            }
+            Write::Add(key, delta) => {
+                let before = writer::counter(model.get(key).map(Vec::as_slice)).unwrap();
+                model.insert(key.clone(), (before + delta).to_be_bytes().to_vec());
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn it_behaves_as_a_map_does(acts in acts(), limit in 1_usize..9, from in name(), to in name()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let folder = tempfile::tempdir().unwrap();
+            let mut store = Store::open(&options(&folder)).unwrap();
+            let mut model = BTreeMap::new();
+            for act in acts {
+                match act {
+                    Act::Commit(writes) => {
+                        apply(&mut model, &writes);
+                        store.commit(Commit { expects: Vec::new(), writes }).await.unwrap();
+                    }
+                    Act::Reopen => {
+                        store.clone().close().await;
+                        drop(store);
+                        store = Store::open(&options(&folder)).unwrap();
+                    }
+                }
+            }
+            let prefix = Key::table(Table::Lane);
+            let (after, before) = (Some(key(&from)), Some(key(&to)));
+            let rows = store
+                .page(Page { prefix: prefix.clone(), after: after.clone(), before: before.clone(), limit })
+                .await
+                .unwrap();
+            let expect: Vec<Row> = model
+                .clone()
+                .into_iter()
+                .filter(|(held, _)| Some(held) > after.as_ref() && Some(held) < before.as_ref())
+                .take(limit)
+                .collect();
+            assert_eq!(rows, expect);
+            let all = store.page(Page { prefix, after: None, before: None, limit: 1000 }).await.unwrap();
+            assert_eq!(all, model.into_iter().collect::<Vec<_>>());
+        });
+    }
+}

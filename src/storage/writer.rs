@@ -1,0 +1,211 @@
+//! The writer: the one thread that changes the store.
+//!
+//! It takes commits from a bounded channel, merges those that wait into one batch, applies the
+//! batch, flushes once and only then answers all of them. Preconditions and counters see every
+//! commit merged before them. It retries nothing: when the disk refuses, every waiting commit is
+//! told so, and the store takes no more.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::commit::{Commit, Expect, Write};
+use super::error::Error;
+use super::folder;
+use super::key::Key;
+use super::record::Malformed;
+
+/// Commits that may wait for the writer; more wait at their senders.
+pub const QUEUE: usize = 4096;
+/// Commits that one flush makes durable.
+const MOST_COMMITS: usize = 256;
+/// Bytes that one flush makes durable, unless a single commit has more.
+const MOST_BYTES: usize = 1024 * 1024;
+/// With less room than this on the disk the store says so, before a write fails.
+const LEAST_FREE_BYTES: u64 = 64 * 1024 * 1024;
+/// How often the disk's room is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the writer is sent.
+pub enum Message {
+    Commit { commit: Commit, done: oneshot::Sender<Result<(), Error>> },
+    Close,
+}
+
+/// What the writer tells everyone.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub commits: AtomicU64,
+    pub flushes: AtomicU64,
+    /// The disk is nearly full.
+    pub cramped: AtomicBool,
+}
+
+/// The thread's state.
+pub struct Writer {
+    pub db: sled::Db,
+    pub folder: PathBuf,
+    pub inbox: mpsc::Receiver<Message>,
+    pub figures: Arc<Figures>,
+    /// Set once, with the reason, when the disk has refused.
+    pub failure: watch::Sender<Option<String>>,
+}
+
+type Waiting = Vec<oneshot::Sender<Result<(), Error>>>;
+
+/// The rows that the current batch changes; `None` deletes.
+type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
+
+impl Writer {
+    /// Works until it is told to close. Runs on a thread of its own.
+    pub fn run(mut self) {
+        let mut looked = None;
+        while let Some(first) = self.inbox.blocking_recv() {
+            if looked.is_none_or(|at: Instant| at.elapsed() > LOOK_EVERY) {
+                looked = Some(Instant::now());
+                self.look_at_room();
+            }
+            let started = Instant::now();
+            let (open, overlay, waiting) = self.gather(first);
+            self.write(overlay, waiting);
+            metrics::histogram!("orrery_commit_seconds").record(started.elapsed());
+            if !open {
+                break;
+            }
+        }
+        if let Err(error) = self.db.flush() {
+            tracing::error!(%error, "the last flush failed");
+        }
+    }
+
+    fn look_at_room(&self) {
+        let cramped = folder::free_bytes(&self.folder).is_some_and(|free| free < LEAST_FREE_BYTES);
+        if self.figures.cramped.swap(cramped, Ordering::Relaxed) != cramped && cramped {
+            let folder = self.folder.display();
+            tracing::error!(%folder, "the disk is nearly full: free some space");
+        }
+    }
+
+    /// Merges what waits. Says whether the channel is still open.
+    fn gather(&mut self, first: Message) -> (bool, Overlay, Waiting) {
+        let mut overlay = Overlay::new();
+        let mut waiting = Waiting::new();
+        let mut bytes = 0;
+        let mut next = Some(first);
+        while let Some(message) = next {
+            let Message::Commit { commit, done } = message else {
+                return (false, overlay, waiting);
+            };
+            match self.merge(commit, &mut overlay) {
+                Ok(added) => {
+                    bytes += added;
+                    waiting.push(done);
+                }
+                Err(error) => answer(done, Err(error)),
+            }
+            if waiting.len() >= MOST_COMMITS || bytes >= MOST_BYTES {
+                break;
+            }
+            next = self.inbox.try_recv().ok();
+        }
+        (true, overlay, waiting)
+    }
+
+    /// Checks a commit against everything before it and adds its rows: all, or none.
+    fn merge(&self, commit: Commit, overlay: &mut Overlay) -> Result<usize, Error> {
+        if let Some(reason) = self.failure.borrow().as_ref() {
+            return Err(Error::Unavailable { reason: reason.clone() });
+        }
+        for expect in &commit.expects {
+            let (key, holds) = match expect {
+                Expect::Absent(key) => (key, self.current(key, overlay)?.is_none()),
+                Expect::Present(key) => (key, self.current(key, overlay)?.is_some()),
+                Expect::Equal(key, bytes) => {
+                    (key, self.current(key, overlay)?.as_deref() == Some(bytes))
+                }
+            };
+            if !holds {
+                return Err(Error::Conflict { key: key.clone() });
+            }
+        }
+        let mut rows = Vec::with_capacity(commit.writes.len());
+        let mut bytes = 0;
+        for write in commit.writes {
+            let (key, value) = match write {
+                Write::Put(key, value) => (key, Some(value)),
+                Write::Delete(key) => (key, None),
+                Write::Add(key, delta) => {
+                    // A counter that one commit adds to twice sees its own first addition.
+                    let own = rows.iter().rev().find(|(held, _)| *held == key);
+                    let before: Option<Vec<u8>> = match own {
+                        Some((_, value)) => Option::clone(value),
+                        None => self.current(&key, overlay)?,
+                    };
+                    let sum = counter(before.as_deref())?.saturating_add(delta);
+                    (key, Some(sum.to_be_bytes().to_vec()))
+                }
+            };
+            bytes += key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
+            rows.push((key, value));
+        }
+        overlay.extend(rows);
+        Ok(bytes)
+    }
+
+    fn current(&self, key: &Key, overlay: &Overlay) -> Result<Option<Vec<u8>>, Error> {
+        if let Some(row) = overlay.get(key) {
+            return Ok(row.clone());
+        }
+        let row = self.db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
+        Ok(row.map(|bytes| bytes.to_vec()))
+    }
+
+    /// One batch, one flush, then the answers.
+    fn write(&self, overlay: Overlay, waiting: Waiting) {
+        let mut batch = sled::Batch::default();
+        for (key, value) in overlay {
+            match value {
+                Some(value) => batch.insert(key.as_bytes(), value),
+                None => batch.remove(key.as_bytes()),
+            }
+        }
+        let written = self.db.apply_batch(batch).and_then(|()| self.db.flush());
+        let outcome = written.map(|_bytes| ()).map_err(|error| Error::unavailable(&error));
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "the store takes no more writes");
+            self.failure.send_if_modified(|reason| {
+                reason.get_or_insert_with(|| error.to_string());
+                true
+            });
+        } else {
+            self.figures.flushes.fetch_add(1, Ordering::Relaxed);
+            self.figures.commits.fetch_add(waiting.len() as u64, Ordering::Relaxed);
+            metrics::counter!("orrery_flushes_total").increment(1);
+            metrics::counter!("orrery_commits_total").increment(waiting.len() as u64);
+        }
+        for done in waiting {
+            answer(done, outcome.clone());
+        }
+    }
+}
+
+/// The number in a counter's row.
+pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
+    let Some(bytes) = row else { return Ok(0) };
+    let bytes: [u8; 8] = bytes.try_into().map_err(|_length| Malformed {
+        record: "counter",
+        reason: "it has not eight bytes".to_owned(),
+    })?;
+    Ok(i64::from_be_bytes(bytes))
+}
+
+/// A sender that waits no more is no fault: its commit counts all the same.
+fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
+    if done.send(outcome).is_err() {
+        tracing::trace!("a commit's sender has gone");
+    }
+}
