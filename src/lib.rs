@@ -6,3 +6,4 @@ pub mod http;
 pub mod runners;
 pub mod runtime;
 pub mod storage;
+pub mod webhooks;

@@ -1,6 +1,13 @@
-//! A webhook delivery as it is stored: what is to be sent, to whom, and every attempt so far.
+//! A webhook delivery: what is to be sent, to whom, every attempt so far, and the pure rules of
+//! its retries (`spec/decisions.md` part 11).
+//!
+//! Nothing here sends, waits, or draws a random number: the outbox in `webhooks` does.
 
+use std::time::Duration;
+
+use chrono::{DateTime, NaiveDateTime};
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::ids::{DeliveryId, ExecutionId, OrganizationId};
 use super::payload::Payload;
@@ -45,7 +52,7 @@ pub struct Attempt {
 }
 
 /// A delivery: one for each execution that asked for a webhook.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
     pub organization: OrganizationId,
@@ -53,10 +60,278 @@ pub struct Delivery {
     pub webhook: Webhook,
     /// The body, kept as text so that each attempt sends the same bytes.
     pub body: Payload,
-    pub status: Status,
-    pub attempts: Vec<Attempt>,
     pub created_at: Timestamp,
+    pub progress: Progress,
+}
+
+/// How far a delivery has come: what changes about it, the rest never does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    pub status: Status,
+    /// Oldest first; at most [`ATTEMPTS_KEPT`], of which the newest stay.
+    pub attempts: Vec<Attempt>,
+    /// Attempts of the current round: back to 0 with each redelivery, which begins the schedule
+    /// anew.
+    pub round: u32,
+    /// Whether the current round is a redelivery.
+    #[serde(default)]
+    pub redelivery: bool,
     /// When the next attempt is due; the key of its row in the due index. `None` when final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Timestamp>,
+}
+
+/// The attempts that a delivery keeps; older ones go. More than the schedule of a few redeliveries
+/// makes, and small enough for one record.
+pub const ATTEMPTS_KEPT: usize = 40;
+
+/// The longest wait that a receiver can ask for by `Retry-After`.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+
+/// How much a delay differs from the schedule at most, as a fraction of it.
+pub const JITTER: f64 = 0.1;
+
+impl Delivery {
+    /// A delivery that is due at once, created at `now`.
+    #[must_use]
+    pub const fn new(
+        id: DeliveryId,
+        organization: OrganizationId,
+        execution: ExecutionId,
+        webhook: Webhook,
+        body: Payload,
+        now: Timestamp,
+    ) -> Self {
+        let progress = Progress::new(now);
+        Self { id, organization, execution, webhook, body, created_at: now, progress }
+    }
+}
+
+impl Progress {
+    /// No attempt yet, the first due at once.
+    #[must_use]
+    pub const fn new(now: Timestamp) -> Self {
+        Self {
+            status: Status::Pending,
+            attempts: Vec::new(),
+            round: 0,
+            redelivery: false,
+            next_attempt_at: Some(now),
+        }
+    }
+
+    /// The number of the next attempt, from 1.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        self.attempts.last().map_or(0, |attempt| attempt.number).saturating_add(1)
+    }
+
+    /// Notes an attempt and what follows from it: `next` is when the following one is due, `None`
+    /// when there is none.
+    pub fn note(&mut self, attempt: Attempt, next: Option<Timestamp>) {
+        self.status = match (attempt.error.is_none(), next) {
+            (true, _) => Status::Delivered,
+            (false, Some(_)) => Status::Pending,
+            (false, None) => Status::Failed,
+        };
+        self.next_attempt_at = next.filter(|_due| self.status == Status::Pending);
+        self.round = self.round.saturating_add(1);
+        self.attempts.push(attempt);
+        let surplus = self.attempts.len().saturating_sub(ATTEMPTS_KEPT);
+        self.attempts.drain(..surplus);
+    }
+}
+
+/// What an answer's status means for the delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Acknowledged; nothing more is sent.
+    Success,
+    /// Failed; tried again by the schedule.
+    Retry,
+    /// Failed; tried again by the schedule, not before what `Retry-After` says.
+    RetryAfter,
+    /// The receiver wants no more of this delivery.
+    Gone,
+}
+
+/// Judges an answer by its status: any 2xx is success, 410 ends the retries, a redirect is a
+/// failure like any other.
+#[must_use]
+pub const fn judge(status: u16) -> Verdict {
+    match status {
+        200..=299 => Verdict::Success,
+        410 => Verdict::Gone,
+        429 | 503 => Verdict::RetryAfter,
+        _ => Verdict::Retry,
+    }
+}
+
+/// Whether a status tells of a receiver in trouble, as one that does not answer at all is: those
+/// failures open its circuit. Any other answer came from a receiver that works, whatever it thinks
+/// of this one delivery.
+#[must_use]
+pub const fn tells_of_trouble(status: u16) -> bool {
+    matches!(status, 429 | 500..=599)
+}
+
+/// The delay between the `attempt`th attempt of a round (from 1) and the next, moved by `jitter`
+/// (a fraction of it, kept within ±[`JITTER`]); `None` when the schedule ends there.
+#[must_use]
+pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Duration> {
+    let index = usize::try_from(attempt).unwrap_or(usize::MAX).checked_sub(1)?;
+    let delay = *schedule.get(index)?;
+    let jitter = if jitter.is_finite() { jitter.clamp(-JITTER, JITTER) } else { 0.0 };
+    Some(Duration::try_from_secs_f64(delay.as_secs_f64() * (1.0 + jitter)).unwrap_or(delay))
+}
+
+/// The wait that a `Retry-After` header asks for (RFC 9110, section 10.2.3): seconds, or a date in
+/// one of the three forms of section 5.6.7. At most [`MAX_RETRY_AFTER`]; `None` when it is neither.
+#[must_use]
+pub fn retry_after(header: &str, now: Timestamp) -> Option<Duration> {
+    let header = header.trim();
+    if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More digits than a u64 holds still ask for "very long".
+        let seconds = header.parse().unwrap_or(u64::MAX);
+        return Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+    }
+    Some(http_date(header)?.since(now).min(MAX_RETRY_AFTER))
+}
+
+fn http_date(text: &str) -> Option<Timestamp> {
+    let micros = match DateTime::parse_from_rfc2822(text) {
+        Ok(date) => date.timestamp_micros(),
+        Err(_not_the_current_form) => ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"]
+            .iter()
+            .find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())?
+            .and_utc()
+            .timestamp_micros(),
+    };
+    Some(Timestamp::from_micros(micros))
+}
+
+/// The receiver that a URL leads to: scheme, host and port, as in `https://example.com:443`. All
+/// URLs that are no absolute http(s) URL share one receiver, at which every attempt fails.
+#[must_use]
+pub fn receiver(url: &str) -> String {
+    Url::parse(url)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https"))
+        .and_then(|url| {
+            let port = url.port_or_known_default()?;
+            Some(format!("{}://{}:{port}", url.scheme(), url.host_str()?))
+        })
+        .unwrap_or_else(|| "invalid:".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn statuses_and_their_verdicts() {
+        for (statuses, verdict, trouble) in [
+            (vec![200, 201, 202, 204, 299], Verdict::Success, false),
+            (vec![301, 302, 307, 308], Verdict::Retry, false),
+            (vec![400, 401, 403, 404, 408, 422], Verdict::Retry, false),
+            (vec![410], Verdict::Gone, false),
+            (vec![429, 503], Verdict::RetryAfter, true),
+            (vec![500, 502, 504, 599], Verdict::Retry, true),
+            (vec![0, 100, 199, 600, 999], Verdict::Retry, false),
+        ] {
+            for status in statuses {
+                assert_eq!(judge(status), verdict, "{status}");
+                assert_eq!(tells_of_trouble(status), trouble, "{status}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_schedule_ends() {
+        let schedule = [5 * SECOND, 30 * SECOND];
+        assert_eq!(next_delay(&schedule, 0, 0.0), None);
+        assert_eq!(next_delay(&schedule, 1, 0.0), Some(5 * SECOND));
+        assert_eq!(next_delay(&schedule, 2, 0.1), Some(33 * SECOND));
+        assert_eq!(next_delay(&schedule, 2, -7.0), Some(27 * SECOND));
+        assert_eq!(next_delay(&schedule, 2, f64::NAN), Some(30 * SECOND));
+        assert_eq!(next_delay(&schedule, 3, 0.0), None);
+        assert_eq!(next_delay(&schedule, u32::MAX, 0.0), None);
+    }
+
+    #[test]
+    fn retry_after_in_all_its_forms() {
+        let now: Timestamp = "1994-11-06T08:49:00Z".parse().unwrap();
+        for (header, expected) in [
+            ("0", Some(Duration::ZERO)),
+            (" 120 ", Some(120 * SECOND)),
+            ("3601", Some(MAX_RETRY_AFTER)),
+            ("99999999999999999999999999", Some(MAX_RETRY_AFTER)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(37 * SECOND)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(37 * SECOND)),
+            ("Sun Nov  6 08:49:37 1994", Some(37 * SECOND)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(Duration::ZERO)),
+            ("Sun, 06 Nov 2094 08:49:37 GMT", Some(MAX_RETRY_AFTER)),
+            ("-5", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            assert_eq!(retry_after(header, now), expected, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_is_scheme_host_and_port() {
+        for (url, expected) in [
+            ("https://Example.com/a?b#c", "https://example.com:443"),
+            ("https://example.com:443/", "https://example.com:443"),
+            ("http://user:word@example.com", "http://example.com:80"),
+            ("http://[::1]:9/x", "http://[::1]:9"),
+            ("http://127.1:8080", "http://127.0.0.1:8080"),
+            ("ftp://example.com", "invalid:"),
+            ("/relative", "invalid:"),
+            ("", "invalid:"),
+        ] {
+            assert_eq!(receiver(url), expected, "{url:?}");
+        }
+    }
+
+    #[test]
+    fn old_attempts_make_room_and_numbers_go_on() {
+        let mut progress = Progress::new(Timestamp::from_micros(1));
+        for number in 1..=100 {
+            assert_eq!(progress.next_number(), number);
+            let attempt = Attempt {
+                number,
+                status_code: Some(500),
+                response: None,
+                error: Some("the receiver answered 500".to_owned()),
+                duration_ms: 1,
+                redelivery: false,
+                created_at: Timestamp::from_micros(1),
+            };
+            progress.note(attempt, Some(Timestamp::from_micros(2)));
+        }
+        assert_eq!(progress.attempts.len(), ATTEMPTS_KEPT);
+        assert_eq!((progress.round, progress.status), (100, Status::Pending));
+    }
+
+    proptest! {
+        #[test]
+        fn a_delay_stays_within_a_tenth_of_the_schedule(seconds in 0_u64..100_000, jitter: f64) {
+            let delay = next_delay(&[Duration::from_secs(seconds)], 1, jitter).unwrap();
+            let off = delay.as_secs_f64() - Duration::from_secs(seconds).as_secs_f64();
+            prop_assert!(off.abs() <= 0.100_001 * Duration::from_secs(seconds).as_secs_f64());
+        }
+
+        #[test]
+        fn any_text_is_a_wait_or_none(header in ".{0,40}") {
+            let wait = retry_after(&header, Timestamp::from_micros(0));
+            prop_assert!(wait.is_none_or(|wait| wait <= MAX_RETRY_AFTER));
+        }
+    }
 }

@@ -29,8 +29,14 @@ pub enum Table {
     Lane = b'L',
     /// Deliveries by organization and execution, newest first.
     Delivery = b'D',
+    /// How far each delivery has come; keyed as the delivery is.
+    DeliveryProgress = b'S',
     /// Deliveries that are due, by time.
     Due = b'U',
+    /// Deliveries that are due and wait for their receiver, by receiver and time.
+    Parked = b'W',
+    /// Receivers whose circuit is open, by receiver.
+    Circuit = b'C',
     /// Ledger entries by organization, newest first.
     Ledger = b'G',
     /// Balances by organization: a counter.

@@ -1,0 +1,312 @@
+//! One attempt at one delivery: read it, sign it, send it, commit what came of it.
+//!
+//! Nothing counts until the commit: an attempt whose outcome could not be written is made again.
+//! Never logs a secret, a body, or more of a URL than its receiver.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
+use tokio::time::Instant;
+
+use super::roster::{Health, Item};
+use super::rows::{self, Due};
+use super::transport::{Answer, Secrets, Transport, Unsent};
+use super::{Error, Options};
+use crate::domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
+use crate::domain::signature;
+use crate::domain::time::Timestamp;
+use crate::runtime::{self, Clock};
+use crate::storage::{self, Commit, Store};
+
+/// As much of an answer's body is kept, in bytes of UTF-8.
+const KEPT_RESPONSE_BYTES: usize = 4096;
+/// How long after its time-out a transport that does not keep it is cut off.
+const CUT_OFF: Duration = Duration::from_secs(1);
+const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
+
+/// What every attempt needs.
+pub(super) struct Context {
+    pub(super) store: Store,
+    pub(super) secrets: Arc<dyn Secrets>,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) clock: Clock,
+    pub(super) options: Options,
+}
+
+/// What an attempt came to; its outcome is on the disk.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// It was made. `next` is when the following one is due.
+    Made { health: Health, next: Option<Timestamp> },
+    /// Nothing was to be sent: the row was a leftover, and is gone.
+    Leftover,
+}
+
+/// What came of sending, before it is committed.
+struct Outcome {
+    status: Option<u16>,
+    response: Option<String>,
+    /// In words; `None` on success.
+    error: Option<String>,
+    health: Health,
+    retry: Retry,
+}
+
+enum Retry {
+    /// By the schedule, but not before this wait is over.
+    NotBefore(Duration),
+    Never,
+}
+
+/// Makes one attempt at the delivery behind `item`, which is `carried` where it came by hand.
+///
+/// # Errors
+/// When the store cannot be read or written: the row stands as before, and the attempt is to be
+/// made again.
+pub(super) async fn make(
+    context: &Context,
+    item: &Item,
+    carried: Option<Box<Delivery>>,
+) -> Result<Report, Error> {
+    let Some(mut delivery) = find(context, item, carried).await? else {
+        let mut commit = Commit::new();
+        commit.delete(item.key());
+        context.store.commit(commit).await?;
+        return Ok(Report::Leftover);
+    };
+    let (started, clock) = (context.clock.now(), Instant::now());
+    let outcome = match context.store.read_payload(&delivery.body).await {
+        Ok(body) => {
+            let body: Box<str> = body.into();
+            deliver(context, &delivery, Bytes::from(body.into_string()), started).await
+        }
+        Err(storage::Error::Payload { .. }) => {
+            let mut outcome = Outcome::unsent("the payload is no longer stored".to_owned());
+            (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
+            outcome
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (health, next) = (outcome.health, next_attempt(context, &delivery, &outcome));
+    let attempt = Attempt {
+        number: delivery.progress.next_number(),
+        status_code: outcome.status,
+        response: outcome.response,
+        error: outcome.error,
+        duration_ms: u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX),
+        redelivery: delivery.progress.redelivery,
+        created_at: started,
+    };
+    tracing::debug!(
+        delivery = %delivery.id, execution = %delivery.execution, receiver = %item.receiver,
+        attempt = attempt.number, status = attempt.status_code, error = attempt.error,
+        "webhook attempt"
+    );
+    delivery.progress.note(attempt, next);
+    keep(context, item, &delivery).await?;
+    count(&delivery);
+    Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
+}
+
+/// The delivery behind `item`, unless its row is a leftover: of a delivery that is gone, final, or
+/// due at another time.
+///
+/// Also one that came by hand is asked for its row: a scan may have found it first and sent it.
+async fn find(
+    context: &Context,
+    item: &Item,
+    carried: Option<Box<Delivery>>,
+) -> Result<Option<Delivery>, Error> {
+    if let Some(delivery) = carried {
+        let stands = context.store.get(&item.key()).await?.is_some();
+        return Ok(stands.then_some(*delivery));
+    }
+    let delivery = match rows::load(&context.store, item.organization, item.execution).await {
+        // Nothing can be sent from a record that cannot be read, now or later.
+        Err(Error::Store(storage::Error::Malformed(error))) => {
+            tracing::error!(execution = %item.execution, %error, "webhook delivery given up");
+            return Ok(None);
+        }
+        found => found?,
+    };
+    Ok(delivery.filter(|delivery| delivery.progress.next_attempt_at == Some(item.due)))
+}
+
+/// Commits the outcome: the progress, and the row moved to its next time or gone.
+async fn keep(context: &Context, item: &Item, delivery: &Delivery) -> Result<(), Error> {
+    let (organization, execution) = (delivery.organization, delivery.execution);
+    let mut commit = Commit::new();
+    commit.delete(item.key());
+    let progress = rows::progress(organization, execution);
+    commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
+    if let Some(next) = delivery.progress.next_attempt_at {
+        let row = Due { receiver: item.receiver.to_string() };
+        let key = rows::due(next, organization, execution);
+        commit.put(key, &row).map_err(storage::Error::from)?;
+    }
+    Ok(context.store.commit(commit).await?)
+}
+
+/// When the next attempt is due: the schedule's delay, or what the receiver asked for where that is
+/// longer.
+fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Option<Timestamp> {
+    let Retry::NotBefore(wait) = outcome.retry else { return None };
+    let attempt = delivery.progress.round.saturating_add(1);
+    let delay = delivery::next_delay(&context.options.schedule, attempt, jitter())?;
+    Some(context.clock.now().plus(delay.max(wait)))
+}
+
+/// A fraction between -[`JITTER`] and [`JITTER`]; none where the system has no randomness.
+fn jitter() -> f64 {
+    let random = runtime::random_bytes::<4>().map_or(u32::MAX / 2, u32::from_ne_bytes);
+    (f64::from(random) / f64::from(u32::MAX)).mul_add(2.0, -1.0) * JITTER
+}
+
+async fn deliver(context: &Context, delivery: &Delivery, body: Bytes, now: Timestamp) -> Outcome {
+    let request = match request(context, delivery, body, now) {
+        Ok(request) => request,
+        Err(reason) => {
+            let mut outcome = Outcome::unsent(reason);
+            outcome.health = Health::Unknown;
+            return outcome;
+        }
+    };
+    let limit = context.options.timeout.saturating_add(CUT_OFF);
+    // A fault in the transport ends this attempt and nothing else.
+    let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
+    match tokio::time::timeout(limit, sending).await {
+        Ok(Ok(Ok(answer))) => Outcome::answered(&answer, context.clock.now()),
+        Ok(Ok(Err(Unsent(reason)))) => Outcome::unsent(reason),
+        Ok(Err(_panic)) => {
+            let mut outcome = Outcome::unsent("the service failed while sending".to_owned());
+            outcome.health = Health::Unknown;
+            outcome
+        }
+        Err(_elapsed) => {
+            let timeout = humantime::format_duration(context.options.timeout);
+            Outcome::unsent(format!("no whole answer within {timeout}"))
+        }
+    }
+}
+
+/// The request, signed at `now` where the delivery has a secret (`spec/decisions.md` part 11).
+fn request(
+    context: &Context,
+    delivery: &Delivery,
+    body: Bytes,
+    now: Timestamp,
+) -> Result<Request<Bytes>, String> {
+    let mut url = url::Url::parse(&delivery.webhook.url)
+        .map_err(|error| format!("the webhook_url is no absolute URL: {error}"))?;
+    url.set_fragment(None);
+    let mut request = Request::new(Bytes::new());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = url
+        .as_str()
+        .parse()
+        .map_err(|error: hyper::http::uri::InvalidUri| format!("the webhook_url: {error}"))?;
+    let headers = request.headers_mut();
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let id = delivery.id.to_string();
+    put(headers, "x-webhook-delivery-id", &id)?;
+    if delivery.progress.redelivery {
+        headers.insert("x-webhook-redelivery", HeaderValue::from_static("true"));
+    }
+    if let Some(sealed) = &delivery.webhook.secret {
+        let secret = context
+            .secrets
+            .unseal(sealed)
+            .ok_or("the webhook_secret cannot be opened with this box's key file")?;
+        let seconds = now.unix_seconds();
+        put(headers, "x-webhook-timestamp", &seconds.to_string())?;
+        put(headers, "x-webhook-signature", &signature::sign(&secret, seconds, &body))?;
+        put(headers, "webhook-id", &id)?;
+        put(headers, "webhook-timestamp", &seconds.to_string())?;
+        let standard = signature::sign_standard(&secret, &id, seconds, &body);
+        put(headers, "webhook-signature", &standard)?;
+        if context.options.send_plain_secret {
+            put(headers, "x-webhook-secret", &secret)?;
+        }
+    }
+    *request.body_mut() = body;
+    Ok(request)
+}
+
+/// Sets a header whose value may be a secret: marked so that nothing prints or compresses it.
+fn put(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
+    let mut value = HeaderValue::from_bytes(value.as_bytes())
+        .map_err(|_not_a_value| format!("the header {name} cannot carry its value"))?;
+    value.set_sensitive(true);
+    headers.insert(HeaderName::from_static(name), value);
+    Ok(())
+}
+
+impl Outcome {
+    /// No answer came, for `reason`; tried again by the schedule.
+    const fn unsent(reason: String) -> Self {
+        Self {
+            status: None,
+            response: None,
+            error: Some(reason),
+            health: Health::InTrouble,
+            retry: Retry::NotBefore(Duration::ZERO),
+        }
+    }
+
+    fn answered(answer: &Answer, now: Timestamp) -> Self {
+        let verdict = delivery::judge(answer.status);
+        let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let wait = asked.and_then(|text| delivery::retry_after(text, now)).unwrap_or_default();
+        let trouble = delivery::tells_of_trouble(answer.status);
+        Self {
+            status: Some(answer.status),
+            response: Some(kept(&answer.body)),
+            error: (verdict != Verdict::Success).then(|| in_words(answer.status)),
+            health: if trouble { Health::InTrouble } else { Health::Answers },
+            retry: match verdict {
+                Verdict::Success | Verdict::Gone => Retry::Never,
+                Verdict::Retry => Retry::NotBefore(Duration::ZERO),
+                Verdict::RetryAfter => Retry::NotBefore(wait),
+            },
+        }
+    }
+}
+
+/// The first 4 KiB of an answer as text; what is no UTF-8 is replaced.
+fn kept(body: &[u8]) -> String {
+    let beginning = body.get(..KEPT_RESPONSE_BYTES).unwrap_or(body);
+    let mut text = String::from_utf8_lossy(beginning).into_owned();
+    text.truncate(text.floor_char_boundary(KEPT_RESPONSE_BYTES));
+    text
+}
+
+fn in_words(status: u16) -> String {
+    let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+    let remark = match status {
+        300..=399 => "; redirects are not followed",
+        410 => "; nothing more is sent",
+        _ => "",
+    };
+    match reason {
+        Some(reason) => format!("the receiver answered {status} {reason}{remark}"),
+        None => format!("the receiver answered {status}{remark}"),
+    }
+}
+
+fn count(delivery: &Delivery) {
+    let outcome = match delivery.progress.status {
+        delivery::Status::Pending => {
+            metrics::counter!("orrery_webhook_retries_total").increment(1);
+            return;
+        }
+        delivery::Status::Delivered => "delivered",
+        delivery::Status::Failed => "failed",
+    };
+    metrics::counter!("orrery_webhook_deliveries_total", "outcome" => outcome).increment(1);
+}

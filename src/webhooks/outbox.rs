@@ -1,0 +1,532 @@
+//! The loop of the outbox: takes fresh deliveries by hand, finds due ones on the disk, starts
+//! attempts as the roster allows, and does one chore on the disk at a time.
+//!
+//! The loop never waits for the disk or for a receiver: attempts are tasks of their own, which also
+//! outlive it at a shutdown, within the grace; a chore is polled beside everything else. Whatever
+//! memory has no room for stays on the disk and is found again.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::attempt::{self, Context, Report};
+use super::chores::{self, Chore, Done, Failed, Found, Scanned, Swept};
+use super::roster::{Admission, CircuitChange, Health, Item, Roster};
+use super::rows::Place;
+use super::transport::{Secrets, Transport};
+use super::{Error, Options};
+use crate::domain::delivery::{self, Delivery};
+use crate::domain::time::Timestamp;
+use crate::runtime::{Clock, Tasks};
+use crate::storage::{Key, Store};
+
+/// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
+const INBOX: usize = 1024;
+/// A fresh delivery whose body is larger is read from the disk when its turn comes, so that what
+/// waits in memory stays small.
+const CARRIED_BYTES: u64 = 4096;
+/// Deliveries on their way to be parked; what is over it stays in the due index for now.
+const TO_PARK: usize = 1024;
+/// The loop looks at the clock at least so often: clocks are set, machines sleep.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Between two looks for parked rows that memory does not know of.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Passes over the due index begin at least so far apart: each reads again what is in memory.
+const PASS_EVERY: Duration = Duration::from_millis(50);
+/// Deliveries given up in one chore.
+const GIVEN_UP_AT_ONCE: usize = 128;
+/// After a fault of the store, nothing is read from it for so long.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The outbox: clones share it.
+#[derive(Clone)]
+pub struct Outbox {
+    context: Arc<Context>,
+    inbox: mpsc::Sender<Item>,
+    /// Says that something due is on the disk that the loop was not told of, or that the clock
+    /// moved.
+    look: Arc<Notify>,
+    figures: watch::Receiver<Figures>,
+    worker: Arc<Mutex<Option<Worker>>>,
+}
+
+/// How the outbox stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Deliveries in memory: waiting, in flight, or being parked.
+    pub held: usize,
+    /// The most there ever were.
+    pub most_held: usize,
+    pub in_flight: usize,
+    pub open_circuits: usize,
+}
+
+impl Outbox {
+    /// An outbox that does nothing until [`Outbox::start`].
+    #[must_use]
+    pub fn new(
+        store: Store,
+        secrets: Arc<dyn Secrets>,
+        transport: Arc<dyn Transport>,
+        clock: Clock,
+        options: Options,
+    ) -> Self {
+        let context = Arc::new(Context { store, secrets, transport, clock, options });
+        let (inbox, fresh) = mpsc::channel(INBOX);
+        let look = Arc::new(Notify::new());
+        let (figures, watched) = watch::channel(Figures::default());
+        let worker = Worker::new(Arc::clone(&context), fresh, Arc::clone(&look), figures);
+        let worker = Arc::new(Mutex::new(Some(worker)));
+        Self { context, inbox, look, figures: watched, worker }
+    }
+
+    /// Starts sending, beginning with what is due on the disk. A second call does nothing.
+    pub fn start(&self, tasks: &Tasks) {
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker {
+            tasks.spawn(worker.run(tasks.clone()));
+        }
+    }
+
+    /// Hands over a delivery that has just been committed with [`super::enqueue`]. Never waits:
+    /// where there is no room, the delivery is found on the disk.
+    pub fn wake(&self, delivery: Delivery) {
+        let Some(due) = delivery.progress.next_attempt_at else { return };
+        let item = Item {
+            organization: delivery.organization,
+            execution: delivery.execution,
+            due,
+            place: Place::Due,
+            receiver: Arc::from(delivery::receiver(&delivery.webhook.url)),
+            carried: (delivery.body.len() <= CARRIED_BYTES && due <= self.context.clock.now())
+                .then(|| Box::new(delivery)),
+        };
+        if due > self.context.clock.now() || self.inbox.try_send(item).is_err() {
+            self.look.notify_one();
+        }
+    }
+
+    /// Makes the loop look at the disk and the clock now.
+    pub fn look(&self) {
+        self.look.notify_one();
+    }
+
+    /// How it stands now; changes can be awaited.
+    #[must_use]
+    pub fn figures(&self) -> watch::Receiver<Figures> {
+        self.figures.clone()
+    }
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("figures", &*self.figures.borrow()).finish_non_exhaustive()
+    }
+}
+
+type Ended = (Item, Result<Result<Report, Error>, JoinError>);
+
+enum Event {
+    Stop,
+    Fresh(Item),
+    Ended(Ended),
+    Chore(Result<Done, Failed>),
+    Look,
+    Tick,
+}
+
+struct Worker {
+    context: Arc<Context>,
+    fresh: mpsc::Receiver<Item>,
+    look: Arc<Notify>,
+    figures: watch::Sender<Figures>,
+    roster: Roster,
+    attempts: FuturesUnordered<BoxFuture<'static, Ended>>,
+    chore: Option<BoxFuture<'static, Result<Done, Failed>>>,
+    to_park: Vec<Item>,
+    giving_up: Vec<Item>,
+    circuits: Vec<CircuitChange>,
+    circuits_read: bool,
+    pass: Pass,
+    /// When the first row that was not due at the last look will be.
+    next_due: Option<Timestamp>,
+    sweep: Sweep,
+    /// Which of scan, feed and sweep is asked first, so that none starves the others.
+    turn: u8,
+    /// No chore before this.
+    pause: Option<Instant>,
+    /// No new pass before this.
+    next_pass: Instant,
+    tick: Instant,
+}
+
+/// A reading of the due index from its beginning to what is due now.
+#[derive(Debug, PartialEq, Eq)]
+enum Pass {
+    /// Not needed.
+    None,
+    /// Needed: something due may stand there.
+    Wanted,
+    /// Under way, behind this key. `again`: something was added meanwhile, perhaps before it.
+    /// `stuck`: memory had no room at the last page.
+    Under { after: Option<Key>, again: bool, stuck: bool },
+}
+
+#[derive(Debug)]
+enum Sweep {
+    At(Instant),
+    Under { after: Option<Key> },
+}
+
+impl Worker {
+    fn new(
+        context: Arc<Context>,
+        fresh: mpsc::Receiver<Item>,
+        look: Arc<Notify>,
+        figures: watch::Sender<Figures>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            roster: Roster::new(&context.options),
+            context,
+            fresh,
+            look,
+            figures,
+            attempts: FuturesUnordered::new(),
+            chore: None,
+            to_park: Vec::new(),
+            giving_up: Vec::new(),
+            circuits: Vec::new(),
+            circuits_read: false,
+            pass: Pass::Wanted,
+            next_due: None,
+            sweep: Sweep::At(now),
+            turn: 0,
+            pause: None,
+            next_pass: now,
+            tick: now,
+        }
+    }
+
+    async fn run(mut self, tasks: Tasks) {
+        loop {
+            let (now, instant) = (self.context.clock.now(), Instant::now());
+            self.roster.reopen(now);
+            self.start_attempts(&tasks);
+            if self.chore.is_none() {
+                let chore = self.next_chore(now, instant);
+                self.chore = chore.map(|chore| self.begin(chore, now));
+            }
+            self.show_figures();
+            match self.event(&tasks, now, instant).await {
+                Event::Stop => return,
+                Event::Fresh(item) => {
+                    if !self.admit(item) {
+                        self.want_pass();
+                    }
+                }
+                Event::Ended(ended) => self.ended(ended),
+                Event::Chore(done) => {
+                    self.chore = None;
+                    self.chore_ended(done);
+                }
+                Event::Look => self.want_pass(),
+                Event::Tick => self.tick(now, instant),
+            }
+        }
+    }
+
+    async fn event(&mut self, tasks: &Tasks, now: Timestamp, instant: Instant) -> Event {
+        let next = self.next_look(now, instant);
+        tokio::select! {
+            () = tasks.stopping() => Event::Stop,
+            Some(item) = self.fresh.recv() => Event::Fresh(item),
+            Some(ended) = self.attempts.next() => Event::Ended(ended),
+            Some(done) = OptionFuture::from(self.chore.as_mut()) => Event::Chore(done),
+            () = self.look.notified() => Event::Look,
+            () = tokio::time::sleep_until(next) => Event::Tick,
+        }
+    }
+
+    fn start_attempts(&mut self, tasks: &Tasks) {
+        while let Some(mut item) = self.roster.next() {
+            let carried = item.carried.take();
+            let context = Arc::clone(&self.context);
+            let attempted = item.clone();
+            let attempt =
+                tasks.spawn(async move { attempt::make(&context, &attempted, carried).await });
+            self.attempts.push(Box::pin(async move { (item, attempt.await) }));
+        }
+    }
+
+    fn ended(&mut self, (item, result): Ended) {
+        let now = self.context.clock.now();
+        let health = match result {
+            Ok(Ok(Report::Made { health, next })) => {
+                self.next_due = self.next_due.into_iter().chain(next).min();
+                health
+            }
+            Ok(Ok(Report::Leftover)) => Health::Unknown,
+            Ok(Err(error)) => {
+                tracing::error!(execution = %item.execution, %error, "webhook attempt not kept");
+                self.rest()
+            }
+            Err(error) => {
+                tracing::error!(execution = %item.execution, %error, "webhook attempt broke off");
+                self.rest()
+            }
+        };
+        let parked = self.roster.finish(&item, health, now);
+        self.to_park.extend(parked);
+        self.unstick();
+    }
+
+    /// After a fault of the store or of this program: waits a little, then looks at the disk.
+    fn rest(&mut self) -> Health {
+        self.pause = Some(Instant::now() + TROUBLE_PAUSE);
+        self.want_pass();
+        Health::Unknown
+    }
+
+    /// Takes a delivery into memory or notes it to be parked; `false` when there is room for
+    /// neither.
+    fn admit(&mut self, item: Item) -> bool {
+        match self.roster.offer(item) {
+            Admission::Held => true,
+            Admission::Park(item) if self.to_park.len() < TO_PARK => {
+                self.to_park.push(item);
+                true
+            }
+            Admission::Park(item) => {
+                self.roster.forget(&[item]);
+                false
+            }
+            Admission::Full => false,
+        }
+    }
+
+    fn want_pass(&mut self) {
+        match &mut self.pass {
+            Pass::Under { again, .. } => *again = true,
+            Pass::None | Pass::Wanted => self.pass = Pass::Wanted,
+        }
+    }
+
+    fn unstick(&mut self) {
+        if let Pass::Under { stuck, .. } = &mut self.pass {
+            *stuck = false;
+        }
+    }
+
+    fn begin(&self, chore: Chore, now: Timestamp) -> BoxFuture<'static, Result<Done, Failed>> {
+        let context = Arc::clone(&self.context);
+        Box::pin(async move { chores::run(&context.store, chore, now).await })
+    }
+
+    fn next_chore(&mut self, now: Timestamp, instant: Instant) -> Option<Chore> {
+        if self.pause.is_some_and(|until| instant < until) {
+            return None;
+        }
+        self.pause = None;
+        self.circuits.extend(self.roster.take_changes());
+        if !self.circuits_read {
+            return Some(Chore::ReadCircuits);
+        }
+        if !self.circuits.is_empty() {
+            return Some(Chore::KeepCircuits(std::mem::take(&mut self.circuits)));
+        }
+        if !self.to_park.is_empty() {
+            return Some(Chore::Park(std::mem::take(&mut self.to_park)));
+        }
+        if !self.giving_up.is_empty() {
+            let count = self.giving_up.len().min(GIVEN_UP_AT_ONCE);
+            return Some(Chore::GiveUp(self.giving_up.drain(..count).collect()));
+        }
+        self.turn = (self.turn + 1) % 3;
+        (0..3).find_map(|offset| match (self.turn + offset) % 3 {
+            0 => self.next_scan(now, instant),
+            1 => self.next_feed(),
+            _ => self.next_sweep(instant),
+        })
+    }
+
+    fn next_scan(&mut self, now: Timestamp, instant: Instant) -> Option<Chore> {
+        if self.pass == Pass::None && self.next_due.is_some_and(|due| due <= now) {
+            self.pass = Pass::Wanted;
+        }
+        if !self.roster.has_room() {
+            return None;
+        }
+        match &self.pass {
+            Pass::Wanted if instant >= self.next_pass => {
+                self.pass = Pass::Under { after: None, again: false, stuck: false };
+                self.next_pass = instant + PASS_EVERY;
+                self.next_due = None;
+                Some(Chore::Scan { after: None })
+            }
+            Pass::Under { after, stuck: false, .. } => Some(Chore::Scan { after: after.clone() }),
+            Pass::Under { stuck: true, .. } | Pass::Wanted | Pass::None => None,
+        }
+    }
+
+    fn next_feed(&mut self) -> Option<Chore> {
+        let (receiver, limit) = self.roster.next_hungry()?;
+        Some(Chore::Feed { receiver, limit })
+    }
+
+    fn next_sweep(&mut self, instant: Instant) -> Option<Chore> {
+        match &self.sweep {
+            Sweep::At(time) if *time > instant => None,
+            Sweep::At(_) => Some(Chore::Sweep { after: None }),
+            Sweep::Under { after } => Some(Chore::Sweep { after: after.clone() }),
+        }
+    }
+
+    fn chore_ended(&mut self, done: Result<Done, Failed>) {
+        let now = self.context.clock.now();
+        match done {
+            Ok(Done::Circuits(circuits)) => {
+                self.circuits_read = true;
+                for (receiver, circuit) in circuits {
+                    self.roster.restore(&receiver, circuit, now);
+                }
+            }
+            Ok(Done::Scanned(scanned)) => self.scanned(scanned),
+            Ok(Done::Parked(items)) => {
+                self.roster.parked(&items);
+                self.unstick();
+            }
+            Ok(Done::Fed { receiver, items, complete }) => {
+                self.roster.fed(&receiver, items, complete);
+            }
+            Ok(Done::KeptCircuits) => {}
+            Ok(Done::Swept(swept)) => self.swept(swept, now),
+            Ok(Done::GivenUp(items)) => self.roster.forget(&items),
+            Err(failed) => self.chore_failed(failed),
+        }
+    }
+
+    fn scanned(&mut self, scanned: Scanned) {
+        let Pass::Under { mut after, again, .. } = std::mem::replace(&mut self.pass, Pass::Wanted)
+        else {
+            return;
+        };
+        self.next_due = self.next_due.into_iter().chain(scanned.next_due).min();
+        let mut stuck = false;
+        for item in scanned.items {
+            let key = item.key();
+            if !self.admit(item) {
+                stuck = true;
+                break;
+            }
+            after = Some(key);
+        }
+        self.pass = match (stuck || !scanned.ended, again) {
+            (true, _) => Pass::Under { after, again, stuck },
+            (false, true) => Pass::Wanted,
+            (false, false) => Pass::None,
+        };
+    }
+
+    fn swept(&mut self, swept: Swept, now: Timestamp) {
+        self.sweep = match swept.after {
+            Some(key) => Sweep::Under { after: Some(key) },
+            None => Sweep::At(Instant::now() + SWEEP_EVERY),
+        };
+        for Found { receiver, oldest, circuit, overdue } in swept.found {
+            if !self.roster.adopt(&receiver, oldest, circuit, now) {
+                // Memory has no room for more receivers now.
+                self.sweep = Sweep::At(Instant::now() + SWEEP_EVERY);
+            }
+            for item in overdue {
+                if self.roster.hold(&item) {
+                    self.giving_up.push(item);
+                }
+            }
+        }
+    }
+
+    fn chore_failed(&mut self, failed: Failed) {
+        tracing::error!(error = %failed.error, "the webhook outbox cannot use the store");
+        self.rest();
+        match failed.chore {
+            Chore::ReadCircuits => {}
+            Chore::Scan { .. } => self.pass = Pass::Wanted,
+            Chore::Park(items) | Chore::GiveUp(items) => self.roster.forget(&items),
+            Chore::Feed { receiver, .. } => self.roster.not_fed(&receiver),
+            Chore::KeepCircuits(mut changes) => {
+                changes.append(&mut self.circuits);
+                self.circuits = changes;
+            }
+            Chore::Sweep { .. } => self.sweep = Sweep::At(Instant::now() + SWEEP_EVERY),
+        }
+    }
+
+    /// When the loop must look again, though nothing tells it to.
+    fn next_look(&self, now: Timestamp, instant: Instant) -> Instant {
+        // A chore that runs wakes the loop at its end, and nothing else could begin before.
+        if self.chore.is_some() {
+            return self.tick;
+        }
+        let in_time = |time: Option<Timestamp>| {
+            time.filter(|time| *time > now).map(|time| instant + time.since(now))
+        };
+        let sweep = match self.sweep {
+            Sweep::At(time) => Some(time),
+            Sweep::Under { .. } => None,
+        };
+        [
+            in_time(self.next_due),
+            in_time(self.roster.next_reopening()),
+            self.pause,
+            sweep,
+            (self.pass == Pass::Wanted || self.next_due.is_some_and(|due| due <= now))
+                .then_some(self.next_pass),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|time| *time > instant)
+        .fold(self.tick, Instant::min)
+    }
+
+    fn tick(&mut self, now: Timestamp, instant: Instant) {
+        if instant < self.tick {
+            return;
+        }
+        self.tick = instant + LOOK_AGAIN;
+        self.unstick();
+        let oldest = self.roster.oldest_due();
+        let lag = oldest.map_or(Duration::ZERO, |oldest| now.since(oldest));
+        metrics::gauge!("orrery_webhook_lag_seconds").set(lag.as_secs_f64());
+    }
+
+    fn show_figures(&self) {
+        let figures = Figures {
+            held: self.roster.held(),
+            most_held: self.figures.borrow().most_held.max(self.roster.held()),
+            in_flight: self.roster.in_flight(),
+            open_circuits: self.roster.open_circuits(),
+        };
+        let changed = self.figures.send_if_modified(|shown| {
+            let changed = *shown != figures;
+            *shown = figures;
+            changed
+        });
+        if changed {
+            metrics::gauge!("orrery_webhook_in_flight").set(as_gauge(figures.in_flight));
+            metrics::gauge!("orrery_webhook_open_circuits").set(as_gauge(figures.open_circuits));
+        }
+    }
+}
+
+/// A count as a gauge takes it; all counts here are far below 2^32.
+fn as_gauge(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::MAX, f64::from)
+}

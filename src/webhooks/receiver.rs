@@ -1,0 +1,103 @@
+//! One receiver (scheme, host, port): what waits for it in memory, and what it has earned.
+//!
+//! Plain bookkeeping for `roster`, which alone changes it.
+
+use std::collections::VecDeque;
+
+use super::roster::Item;
+use crate::domain::time::Timestamp;
+
+/// Slots that a receiver begins with.
+const FIRST_SLOTS: usize = 2;
+/// Deliveries that may wait in memory for each slot that their receiver has.
+const WAITING_PER_SLOT: usize = 4;
+
+/// The gate of a circuit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Deliveries go out.
+    Closed,
+    /// Nothing goes out until then.
+    Open(Timestamp),
+    /// Open, but its time is over: one probe may go out at a time.
+    HalfOpen,
+}
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) waiting: VecDeque<Item>,
+    pub(super) in_flight: usize,
+    /// Slots that it has earned.
+    pub(super) slots: usize,
+    /// Whether its last attempt was answered.
+    pub(super) proven: bool,
+    /// In a row.
+    pub(super) failures: u32,
+    pub(super) gate: Gate,
+    /// The oldest of its rows that are parked on the disk and not in memory; `None` when there is
+    /// no such row.
+    pub(super) parked: Option<Timestamp>,
+    /// How many of those in memory have a parked row.
+    pub(super) held_parked: usize,
+    /// Whether it stands in a queue of those that can be sent to.
+    pub(super) ready: bool,
+    /// Whether it stands in the queue of those that want parked rows read, or they are being read.
+    pub(super) hungry: bool,
+}
+
+impl Receiver {
+    pub(super) const fn new() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            slots: FIRST_SLOTS,
+            proven: false,
+            failures: 0,
+            gate: Gate::Closed,
+            parked: None,
+            held_parked: 0,
+            ready: false,
+            hungry: false,
+        }
+    }
+
+    /// Whether memory holds deliveries for it.
+    pub(super) fn is_active(&self) -> bool {
+        self.in_flight > 0 || !self.waiting.is_empty()
+    }
+
+    /// Whether nothing is known to wait for it anywhere.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_active() && self.parked.is_none() && !self.ready && !self.hungry
+    }
+
+    /// Whether a delivery can start, where `share` slots are its fair share.
+    pub(super) fn can_send(&self, share: usize) -> bool {
+        let slots = match self.gate {
+            Gate::Closed => self.slots.min(share),
+            Gate::HalfOpen => 1,
+            Gate::Open(_) => 0,
+        };
+        !self.waiting.is_empty() && self.in_flight < slots
+    }
+
+    /// Deliveries that may wait for it in memory.
+    pub(super) const fn waiting_limit(&self) -> usize {
+        self.slots.saturating_mul(WAITING_PER_SLOT)
+    }
+
+    /// Whether parked rows should be read, where `room` is its fair share of the window.
+    pub(super) fn wants_rows(&self, room: usize) -> bool {
+        self.parked.is_some()
+            && match self.gate {
+                Gate::Closed => self.waiting.len() * 2 < room.min(self.waiting_limit()),
+                Gate::HalfOpen => !self.is_active(),
+                Gate::Open(_) => false,
+            }
+    }
+}
+
+/// The earlier of two moments, of which one may be missing.
+pub(super) fn earliest(one: Option<Timestamp>, other: Timestamp) -> Option<Timestamp> {
+    Some(one.map_or(other, |one| one.min(other)))
+}

@@ -1,0 +1,552 @@
+//! Who is sent to next: the deliveries that are in memory, by receiver, and what each receiver has
+//! earned.
+//!
+//! Pure bookkeeping: no disk, no network, no clock; the loop in `outbox` brings all three. These
+//! rules keep one receiver from slowing another, and each is a number in a test:
+//! - A receiver begins with few slots, gains one with each answer, up to its cap, and loses half
+//!   with each failure.
+//! - No receiver takes more than its share: all slots divided by the receivers that have work.
+//! - Half of all slots are kept for receivers whose last attempt was answered. Strangers and
+//!   receivers in trouble share the other half.
+//! - After enough failures in a row the circuit opens: nothing is sent until its time is over, then
+//!   one probe at a time.
+//!
+//! Memory is bounded by [`WINDOW`] and [`MAX_RECEIVERS`], whatever waits on the disk.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::receiver::{Gate, Receiver, earliest};
+use super::rows::{self, Circuit, Place};
+use crate::domain::delivery::Delivery;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::time::Timestamp;
+use crate::storage::Key;
+
+/// Deliveries in memory at once: waiting, in flight, or on their way to be parked. About 200 bytes
+/// each, without the ones that carry their contents.
+pub(super) const WINDOW: usize = 4096;
+/// Of those, how many may carry their contents (4 KiB at most, see `outbox::CARRIED_BYTES`), so that
+/// a fresh delivery needs no read from the disk.
+pub(super) const CARRIED: usize = 1024;
+/// Receivers that are remembered at once.
+pub(super) const MAX_RECEIVERS: usize = 10_000;
+
+/// A receiver's name: scheme, host and port.
+pub(super) type Name = Arc<str>;
+
+/// A delivery that is due.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) organization: OrganizationId,
+    pub(super) execution: ExecutionId,
+    pub(super) due: Timestamp,
+    pub(super) place: Place,
+    pub(super) receiver: Name,
+    /// The delivery itself, where it came by hand and is small.
+    pub(super) carried: Option<Box<Delivery>>,
+}
+
+impl Item {
+    /// The key of its row.
+    pub(super) fn key(&self) -> Key {
+        match self.place {
+            Place::Due => rows::due(self.due, self.organization, self.execution),
+            Place::Parked => {
+                rows::parked(&self.receiver, self.due, self.organization, self.execution)
+            }
+        }
+    }
+}
+
+/// What became of a delivery that was offered.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// It waits in memory now, or did already.
+    Held,
+    /// Its receiver has no room: it is to be parked. It counts as held until
+    /// [`Roster::parked`] or [`Roster::forget`].
+    Park(Item),
+    /// Memory has no room: it stays where it is on the disk.
+    Full,
+}
+
+/// What an attempt says about the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It answered.
+    Answers,
+    /// It did not answer, or answered that it is in trouble.
+    InTrouble,
+    /// Nothing: the attempt did not get as far as the receiver.
+    Unknown,
+}
+
+/// A change to a receiver's circuit that is to be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CircuitChange {
+    Opened(Name, Circuit),
+    Closed(Name),
+}
+
+/// The deliveries in memory and the receivers they are for.
+#[derive(Debug)]
+pub(super) struct Roster {
+    all_slots: usize,
+    slots_per_receiver: usize,
+    circuit_failures: u32,
+    circuit_open: Duration,
+    receivers: HashMap<Name, Receiver>,
+    /// Receivers with something to send and room for it, each in one of the two queues once.
+    proven: VecDeque<Name>,
+    unproven: VecDeque<Name>,
+    /// Whose turn it is, so that neither queue starves the other.
+    unproven_next: bool,
+    hungry: VecDeque<Name>,
+    /// Circuits by the time at which a probe may go out.
+    reopening: BTreeSet<(Timestamp, Name)>,
+    /// Every delivery in memory and when it was due.
+    held: HashMap<ExecutionId, Timestamp>,
+    carried: usize,
+    /// Attempts in flight, and whether each took a slot of the unproven half.
+    in_flight: HashMap<ExecutionId, bool>,
+    unproven_in_flight: usize,
+    active: usize,
+    open_circuits: usize,
+    changes: Vec<CircuitChange>,
+}
+
+impl Roster {
+    /// Nobody known, nothing held.
+    pub(super) fn new(options: &super::Options) -> Self {
+        Self {
+            all_slots: options.in_flight.max(1),
+            slots_per_receiver: options.in_flight_per_receiver.max(1),
+            circuit_failures: options.circuit_failures.max(1),
+            circuit_open: options.circuit_open,
+            receivers: HashMap::new(),
+            proven: VecDeque::new(),
+            unproven: VecDeque::new(),
+            unproven_next: false,
+            hungry: VecDeque::new(),
+            reopening: BTreeSet::new(),
+            held: HashMap::new(),
+            carried: 0,
+            in_flight: HashMap::new(),
+            unproven_in_flight: 0,
+            active: 0,
+            open_circuits: 0,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Takes up a delivery that is due, if memory and its receiver have room.
+    pub(super) fn offer(&mut self, mut item: Item) -> Admission {
+        if self.held.contains_key(&item.execution) {
+            return Admission::Held;
+        }
+        if self.held.len() >= WINDOW || !self.know(&item.receiver) {
+            return Admission::Full;
+        }
+        let (name, room) = (Arc::clone(&item.receiver), self.waiting_room());
+        let Some(receiver) = self.receivers.get_mut(&name) else { return Admission::Full };
+        let in_order = item.place == Place::Parked || receiver.parked.is_none();
+        let takes = match receiver.gate {
+            Gate::Closed => in_order && receiver.waiting.len() < room.min(receiver.waiting_limit()),
+            Gate::HalfOpen => in_order && !receiver.is_active(),
+            Gate::Open(_) => false,
+        };
+        if !takes && item.place == Place::Parked {
+            receiver.parked = earliest(receiver.parked, item.due);
+            return Admission::Full;
+        }
+        self.held.insert(item.execution, item.due);
+        if !takes {
+            item.carried = None;
+            return Admission::Park(item);
+        }
+        if self.carried >= CARRIED {
+            item.carried = None;
+        }
+        self.carried += usize::from(item.carried.is_some());
+        self.change(&name, |receiver| {
+            receiver.held_parked += usize::from(item.place == Place::Parked);
+            receiver.waiting.push_back(item);
+        });
+        Admission::Held
+    }
+
+    /// The next delivery to attempt, if a slot is free; it is in flight from here on, until
+    /// [`Roster::finish`].
+    pub(super) fn next(&mut self) -> Option<Item> {
+        while self.in_flight.len() < self.all_slots {
+            let name = self.turn()?;
+            if let Some(item) = self.start(&name) {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    /// Ends an attempt. Gives back deliveries that are to be parked, since the receiver's circuit
+    /// has just opened.
+    pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
+        let unproven = self.in_flight.remove(&item.execution).unwrap_or(false);
+        self.unproven_in_flight -= usize::from(unproven);
+        self.held.remove(&item.execution);
+        self.change(&item.receiver, |receiver| {
+            receiver.in_flight -= 1;
+            receiver.held_parked -= usize::from(item.place == Place::Parked);
+            // Its row may still stand there, so it must be looked for.
+            if health == Health::Unknown && item.place == Place::Parked {
+                receiver.parked = earliest(receiver.parked, item.due);
+            }
+        });
+        match health {
+            Health::Answers => self.answered(&item.receiver),
+            Health::InTrouble => return self.failed(&item.receiver, now),
+            Health::Unknown => {}
+        }
+        Vec::new()
+    }
+
+    /// Notes that rows were moved to their receivers' parked ones.
+    pub(super) fn parked(&mut self, items: &[Item]) {
+        for item in items {
+            self.held.remove(&item.execution);
+            // Where memory has no place for the receiver, the sweep finds its rows later.
+            if self.know(&item.receiver) {
+                self.change(&item.receiver, |receiver| {
+                    receiver.parked = earliest(receiver.parked, item.due);
+                });
+            }
+        }
+    }
+
+    /// Forgets deliveries that were to be parked and still stand in the due index.
+    pub(super) fn forget(&mut self, items: &[Item]) {
+        for item in items {
+            self.held.remove(&item.execution);
+        }
+    }
+
+    /// A receiver that wants its parked rows read, and how many of them. It stays out of the queue
+    /// until [`Roster::fed`].
+    pub(super) fn next_hungry(&mut self) -> Option<(Name, usize)> {
+        if self.held.len() >= WINDOW {
+            return None;
+        }
+        let room = self.waiting_room();
+        while let Some(name) = self.hungry.pop_front() {
+            let Some(receiver) = self.receivers.get_mut(&name) else { continue };
+            receiver.hungry = receiver.wants_rows(room);
+            if receiver.hungry {
+                // Rows of deliveries that are in memory still stand before the others.
+                let limit = receiver.held_parked + room.min(receiver.waiting_limit());
+                return Some((name, limit));
+            }
+        }
+        None
+    }
+
+    /// Takes up parked rows of a receiver: oldest first; `complete` when there are no others.
+    pub(super) fn fed(&mut self, name: &Name, items: Vec<Item>, complete: bool) {
+        let last = items.last().map(|item| item.due);
+        if let Some(receiver) = self.receivers.get_mut(name) {
+            receiver.parked = if complete { None } else { last };
+            receiver.hungry = false;
+        }
+        for item in items {
+            // What is refused has been noted as parked.
+            let _stays_on_disk = self.offer(item);
+        }
+        self.change(name, |_receiver| {});
+    }
+
+    /// Notes that a receiver's parked rows could not be read.
+    pub(super) fn not_fed(&mut self, name: &Name) {
+        self.change(name, |receiver| receiver.hungry = false);
+    }
+
+    /// Takes a delivery out of the play until [`Roster::forget`]; `false` when it is in it already,
+    /// or memory is full.
+    pub(super) fn hold(&mut self, item: &Item) -> bool {
+        let free = self.held.len() < WINDOW && !self.held.contains_key(&item.execution);
+        if free {
+            self.held.insert(item.execution, item.due);
+        }
+        free
+    }
+
+    /// Notes parked rows that memory may not know of, as after a start.
+    pub(super) fn adopt(
+        &mut self,
+        name: &Name,
+        oldest: Timestamp,
+        circuit: Option<Circuit>,
+        now: Timestamp,
+    ) -> bool {
+        if self.receivers.contains_key(name) {
+            self.change(name, |receiver| receiver.parked = earliest(receiver.parked, oldest));
+            return true;
+        }
+        if let Some(circuit) = circuit
+            && !self.restore(name, circuit, now)
+        {
+            return false;
+        }
+        if !self.know(name) {
+            return false;
+        }
+        self.change(name, |receiver| receiver.parked = earliest(receiver.parked, oldest));
+        true
+    }
+
+    /// Takes up a circuit that was open when the process ended. Says whether there was room.
+    pub(super) fn restore(&mut self, name: &Name, circuit: Circuit, now: Timestamp) -> bool {
+        if !self.know(name) {
+            return false;
+        }
+        self.change(name, |receiver| {
+            receiver.failures = circuit.failures;
+            receiver.slots = 1;
+        });
+        self.set_gate(name, Gate::Open(circuit.open_until));
+        self.reopen(now);
+        true
+    }
+
+    /// Lets a probe through at every circuit whose time is over.
+    pub(super) fn reopen(&mut self, now: Timestamp) {
+        while let Some((until, _)) = self.reopening.first()
+            && *until <= now
+        {
+            let Some((_, name)) = self.reopening.pop_first() else { return };
+            self.set_gate(&name, Gate::HalfOpen);
+            self.change(&name, |_receiver| {});
+        }
+    }
+
+    /// When the next circuit's time is over.
+    pub(super) fn next_reopening(&self) -> Option<Timestamp> {
+        self.reopening.first().map(|(until, _)| *until)
+    }
+
+    /// Changes to circuits since the last call, in their order.
+    pub(super) fn take_changes(&mut self) -> Vec<CircuitChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Whether a good part of the window is free, so that a page of rows is worth reading.
+    pub(super) fn has_room(&self) -> bool {
+        self.held.len() < WINDOW / 4 * 3
+    }
+
+    /// Deliveries in memory.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Attempts in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Circuits that are not closed.
+    pub(super) fn open_circuits(&self) -> usize {
+        self.open_circuits
+    }
+
+    /// When the oldest delivery that is in memory or known to be parked was due. Looks at all.
+    pub(super) fn oldest_due(&self) -> Option<Timestamp> {
+        let parked = self.receivers.values().filter_map(|receiver| receiver.parked);
+        self.held.values().copied().chain(parked).min()
+    }
+
+    /// Receivers that are remembered.
+    #[cfg(test)]
+    pub(super) fn receivers(&self) -> usize {
+        self.receivers.len()
+    }
+
+    fn share(&self) -> usize {
+        (self.all_slots / self.active.max(1)).max(1)
+    }
+
+    /// Deliveries that may wait in memory for one receiver: its share of the window.
+    fn waiting_room(&self) -> usize {
+        (WINDOW / self.active.max(1)).max(1)
+    }
+
+    fn unproven_limit(&self) -> usize {
+        (self.all_slots / 2).max(1)
+    }
+
+    fn turn(&mut self) -> Option<Name> {
+        let open = self.unproven_in_flight < self.unproven_limit();
+        self.unproven_next = !self.unproven_next;
+        if self.unproven_next && open {
+            self.unproven.pop_front().or_else(|| self.proven.pop_front())
+        } else {
+            let strangers = if open { Some(&mut self.unproven) } else { None };
+            self.proven.pop_front().or_else(|| strangers?.pop_front())
+        }
+    }
+
+    /// Starts the first waiting delivery of a receiver whose turn it is, unless things have changed
+    /// since it was queued.
+    fn start(&mut self, name: &Name) -> Option<Item> {
+        let share = self.share();
+        let full = self.unproven_in_flight >= self.unproven_limit();
+        let receiver = self.receivers.get_mut(name)?;
+        if !receiver.proven && full {
+            self.unproven.push_back(Arc::clone(name));
+            return None;
+        }
+        receiver.ready = false;
+        if !receiver.can_send(share) {
+            return None;
+        }
+        let unproven = !receiver.proven;
+        let mut started = None;
+        self.change(name, |receiver| {
+            started = receiver.waiting.pop_front();
+            receiver.in_flight += usize::from(started.is_some());
+        });
+        let item = started?;
+        self.carried -= usize::from(item.carried.is_some());
+        self.unproven_in_flight += usize::from(unproven);
+        self.in_flight.insert(item.execution, unproven);
+        Some(item)
+    }
+
+    fn answered(&mut self, name: &Name) {
+        let most = self.slots_per_receiver;
+        let closed = self.receivers.get(name).is_some_and(|r| r.gate != Gate::Closed);
+        if closed {
+            self.set_gate(name, Gate::Closed);
+            self.changes.push(CircuitChange::Closed(Arc::clone(name)));
+        }
+        self.change(name, |receiver| {
+            receiver.failures = 0;
+            receiver.proven = true;
+            receiver.slots = receiver.slots.saturating_add(1).min(most);
+        });
+    }
+
+    fn failed(&mut self, name: &Name, now: Timestamp) -> Vec<Item> {
+        let (limit, open_until) = (self.circuit_failures, now.plus(self.circuit_open));
+        let Some(receiver) = self.receivers.get_mut(name) else { return Vec::new() };
+        receiver.failures = receiver.failures.saturating_add(1);
+        receiver.slots = (receiver.slots / 2).max(1);
+        receiver.proven = false;
+        let opens = match receiver.gate {
+            Gate::Closed => receiver.failures >= limit,
+            Gate::HalfOpen => true,
+            // An attempt that began before it opened: the time is not moved.
+            Gate::Open(_) => false,
+        };
+        if !opens {
+            self.change(name, |_receiver| {});
+            return Vec::new();
+        }
+        let failures = receiver.failures;
+        self.set_gate(name, Gate::Open(open_until));
+        let circuit = Circuit { failures, open_until };
+        self.changes.push(CircuitChange::Opened(Arc::clone(name), circuit));
+        self.send_away(name)
+    }
+
+    /// Empties the waiting list of a receiver whose circuit has opened: what has a parked row stays
+    /// parked, the rest is given back to be parked.
+    fn send_away(&mut self, name: &Name) -> Vec<Item> {
+        let (mut to_park, mut dropped) = (Vec::new(), Vec::new());
+        self.change(name, |receiver| {
+            for item in receiver.waiting.drain(..) {
+                match item.place {
+                    Place::Due => to_park.push(item),
+                    Place::Parked => {
+                        receiver.held_parked -= 1;
+                        receiver.parked = earliest(receiver.parked, item.due);
+                        dropped.push(item);
+                    }
+                }
+            }
+        });
+        self.forget(&dropped);
+        for item in to_park.iter_mut() {
+            self.carried -= usize::from(item.carried.take().is_some());
+        }
+        to_park
+    }
+
+    fn set_gate(&mut self, name: &Name, gate: Gate) {
+        let Some(receiver) = self.receivers.get_mut(name) else { return };
+        let before = std::mem::replace(&mut receiver.gate, gate);
+        self.open_circuits += usize::from(gate != Gate::Closed);
+        self.open_circuits -= usize::from(before != Gate::Closed);
+        if let Gate::Open(until) = before {
+            self.reopening.remove(&(until, Arc::clone(name)));
+        }
+        if let Gate::Open(until) = gate {
+            self.reopening.insert((until, Arc::clone(name)));
+        }
+    }
+
+    /// Changes a receiver, then queues it wherever it belongs now.
+    fn change(&mut self, name: &Name, change: impl FnOnce(&mut Receiver)) {
+        let (share, room) = (self.share(), self.waiting_room());
+        let Some(receiver) = self.receivers.get_mut(name) else { return };
+        let was_active = receiver.is_active();
+        change(receiver);
+        self.active += usize::from(receiver.is_active());
+        self.active -= usize::from(was_active);
+        if !receiver.ready && receiver.can_send(share) {
+            receiver.ready = true;
+            let queue = if receiver.proven { &mut self.proven } else { &mut self.unproven };
+            queue.push_back(Arc::clone(name));
+        }
+        if !receiver.hungry && receiver.wants_rows(room) {
+            receiver.hungry = true;
+            self.hungry.push_back(Arc::clone(name));
+        }
+    }
+
+    /// Makes sure that the receiver is remembered; `false` when there is no room for it.
+    fn know(&mut self, name: &Name) -> bool {
+        if !self.receivers.contains_key(name) {
+            if self.receivers.len() >= MAX_RECEIVERS {
+                self.make_room();
+            }
+            if self.receivers.len() >= MAX_RECEIVERS {
+                return false;
+            }
+            self.receivers.insert(Arc::clone(name), Receiver::new());
+        }
+        true
+    }
+
+    /// Forgets receivers that have nothing to send. Where that is not enough, also some whose
+    /// circuit is open: their circuits and rows stay on the disk, where the sweep finds them.
+    fn make_room(&mut self) {
+        let mut closed = Vec::new();
+        self.receivers.retain(|name, receiver| {
+            if receiver.is_idle() && receiver.gate == Gate::HalfOpen {
+                closed.push(Arc::clone(name));
+            }
+            !receiver.is_idle() || matches!(receiver.gate, Gate::Open(_))
+        });
+        self.open_circuits -= closed.len();
+        self.changes.extend(closed.into_iter().map(CircuitChange::Closed));
+        let surplus = self.receivers.len().saturating_sub(MAX_RECEIVERS / 4 * 3);
+        let latest: Vec<_> = self.reopening.iter().rev().take(surplus).cloned().collect();
+        for (until, name) in latest {
+            if self.receivers.get(&name).is_some_and(|r| !r.is_active() && !r.hungry) {
+                self.receivers.remove(&name);
+                self.reopening.remove(&(until, name));
+                self.open_circuits -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The outbox's rows: their keys, and their records.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `Delivery` | organization, execution (newest first) | [`Contents`]: written once |
+//! | `DeliveryProgress` | the same | [`Progress`]; absent while no attempt was made |
+//! | `Due` | time, organization, execution | [`Due`] |
+//! | `Parked` | receiver, time, organization, execution | [`Due`] |
+//! | `Circuit` | receiver | [`Circuit`] |
+//!
+//! A delivery that is not final has exactly one row in `Due` or `Parked`; a final one has none. So
+//! a start needs to read these two tables only, and what changes with each attempt is small, however
+//! large the body.
+
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use crate::domain::delivery::{self, Delivery, Progress, Webhook};
+use crate::domain::ids::{DeliveryId, ExecutionId, OrganizationId};
+use crate::domain::payload::Payload;
+use crate::domain::time::Timestamp;
+use crate::storage::record::{Malformed, decode};
+use crate::storage::{Commit, Key, Record, Store, Table};
+
+/// What is sent, and to whom: the part of a delivery that never changes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Contents {
+    pub(super) id: DeliveryId,
+    pub(super) webhook: Webhook,
+    pub(super) body: Payload,
+    pub(super) created_at: Timestamp,
+}
+
+impl Record for Contents {
+    const NAME: &'static str = "delivery";
+}
+
+impl Record for Progress {
+    const NAME: &'static str = "delivery progress";
+}
+
+/// A row of the due index, and of the parked ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Due {
+    /// Scheme, host and port; stands here so that a receiver in trouble is known without reading
+    /// the delivery.
+    pub(super) receiver: String,
+}
+
+impl Record for Due {
+    const NAME: &'static str = "due delivery";
+}
+
+/// An open circuit, kept so that a restart does not forget which receivers are in trouble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Circuit {
+    /// Failures in a row.
+    pub(super) failures: u32,
+    /// When the next probe may go out.
+    pub(super) open_until: Timestamp,
+}
+
+impl Record for Circuit {
+    const NAME: &'static str = "circuit";
+}
+
+/// Where the row of a delivery that is due stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Due,
+    Parked,
+}
+
+/// The key of a delivery's contents.
+#[must_use]
+pub fn delivery(organization: OrganizationId, execution: ExecutionId) -> Key {
+    Key::table(Table::Delivery).id(organization).id_newest_first(execution)
+}
+
+/// The key of a delivery's progress.
+#[must_use]
+pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
+    Key::table(Table::DeliveryProgress).id(organization).id_newest_first(execution)
+}
+
+/// The key of a row in the due index.
+#[must_use]
+pub(super) fn due(due: Timestamp, organization: OrganizationId, execution: ExecutionId) -> Key {
+    Key::table(Table::Due).time(due).id(organization).id(execution)
+}
+
+/// The prefix of all rows that wait for a receiver.
+#[must_use]
+pub(super) fn parked_at(receiver: &str) -> Key {
+    Key::table(Table::Parked).text(receiver)
+}
+
+/// The key of a row that waits for a receiver.
+#[must_use]
+pub(super) fn parked(
+    receiver: &str,
+    due: Timestamp,
+    organization: OrganizationId,
+    execution: ExecutionId,
+) -> Key {
+    parked_at(receiver).time(due).id(organization).id(execution)
+}
+
+/// A key behind all rows that wait for `receiver` and before those of the next one: the zero byte
+/// that ends a receiver's name, one higher.
+#[must_use]
+pub(super) fn behind_parked_at(receiver: &str) -> Key {
+    Key::table(Table::Parked).raw(receiver.as_bytes()).raw(&[1])
+}
+
+/// The key of a receiver's circuit.
+#[must_use]
+pub(super) fn circuit(receiver: &str) -> Key {
+    Key::table(Table::Circuit).text(receiver)
+}
+
+/// The receiver in a key that [`circuit`] made.
+pub(super) fn receiver_of_circuit(key: &Key) -> Option<String> {
+    let text = key.as_bytes().strip_suffix(&[0])?.get(1..)?;
+    String::from_utf8(text.to_vec()).ok()
+}
+
+/// The time, organization and execution at the end of a key of either index.
+pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, ExecutionId)> {
+    let tail: &[u8; 40] = key.as_bytes().last_chunk()?;
+    let (time, ids) = tail.split_first_chunk::<8>()?;
+    let (organization, execution) = ids.split_first_chunk::<16>()?;
+    let execution: [u8; 16] = *execution.first_chunk()?;
+    Some((
+        Timestamp::from_sortable(*time),
+        OrganizationId::from(*organization),
+        ExecutionId::from(execution),
+    ))
+}
+
+/// Adds a delivery to the commit of the completion that it announces: its contents, and its row in
+/// the due index.
+///
+/// A body that lives in a payload file is claimed by the caller (`Store::claim`), in the same
+/// commit.
+///
+/// # Errors
+/// [`Malformed`] when a record has no JSON form.
+pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
+    let Delivery { id, organization, execution, webhook, body, created_at, progress: state } =
+        delivery;
+    let contents =
+        Contents { id: *id, webhook: webhook.clone(), body: body.clone(), created_at: *created_at };
+    commit.put(self::delivery(*organization, *execution), &contents)?;
+    if *state != Progress::new(*created_at) {
+        commit.put(progress(*organization, *execution), state)?;
+    }
+    if let Some(time) = state.next_attempt_at {
+        let receiver = delivery::receiver(&webhook.url);
+        commit.put(due(time, *organization, *execution), &Due { receiver })?;
+    }
+    Ok(())
+}
+
+/// A delivery as it stands on the disk; `None` when there is none.
+///
+/// # Errors
+/// [`Error::Store`] when the disk cannot be read or a record is damaged.
+pub async fn load(
+    store: &Store,
+    organization: OrganizationId,
+    execution: ExecutionId,
+) -> Result<Option<Delivery>, Error> {
+    let keys = [delivery(organization, execution), progress(organization, execution)];
+    let mut rows = store.get_many(&keys).await?.into_iter();
+    let (contents, progress) = (rows.next().flatten(), rows.next().flatten());
+    let Some(contents) = contents else { return Ok(None) };
+    let Contents { id, webhook, body, created_at } =
+        decode(&contents).map_err(crate::storage::Error::from)?;
+    let progress = match progress {
+        Some(bytes) => decode(&bytes).map_err(crate::storage::Error::from)?,
+        None => Progress::new(created_at),
+    };
+    Ok(Some(Delivery { id, organization, execution, webhook, body, created_at, progress }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::delivery::{Attempt, Status};
+    use crate::storage::record::encode;
+
+    fn text<T: Record>(record: &T) -> String {
+        String::from_utf8(encode(record).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let contents = Contents {
+            id: DeliveryId::from([1; 16]),
+            webhook: Webhook {
+                url: "https://example.com/hook".to_owned(),
+                secret: Some("sealed".to_owned()),
+            },
+            body: serde_json::from_str(r#"{"inline":{"status":"completed",  "output":1.50}}"#)
+                .unwrap(),
+            created_at: Timestamp::from_micros(7),
+        };
+        let golden = "\u{1}{\"id\":\"01010101-0101-0101-0101-010101010101\",\
+            \"webhook\":{\"url\":\"https://example.com/hook\",\"secret\":\"sealed\"},\
+            \"body\":{\"inline\":{\"status\":\"completed\",  \"output\":1.50}},\"created_at\":7}";
+        assert_eq!(text(&contents), golden);
+        assert_eq!(text(&decode::<Contents>(golden.as_bytes()).unwrap()), golden);
+
+        let mut progress = Progress::new(Timestamp::from_micros(7));
+        let attempt = Attempt {
+            number: 1,
+            status_code: Some(503),
+            response: Some("busy".to_owned()),
+            error: Some("the receiver answered 503".to_owned()),
+            duration_ms: 12,
+            redelivery: false,
+            created_at: Timestamp::from_micros(8),
+        };
+        progress.note(attempt, Some(Timestamp::from_micros(9)));
+        assert_eq!(progress.status, Status::Pending);
+        let golden = "\u{1}{\"status\":\"pending\",\"attempts\":[{\"number\":1,\
+            \"status_code\":503,\"response\":\"busy\",\"error\":\"the receiver answered 503\",\
+            \"duration_ms\":12,\"redelivery\":false,\"created_at\":8}],\"round\":1,\
+            \"redelivery\":false,\"next_attempt_at\":9}";
+        assert_eq!(text(&progress), golden);
+        assert_eq!(decode::<Progress>(golden.as_bytes()).unwrap(), progress);
+
+        let due = Due { receiver: "https://example.com:443".to_owned() };
+        assert_eq!(text(&due), "\u{1}{\"receiver\":\"https://example.com:443\"}");
+        let circuit = Circuit { failures: 10, open_until: Timestamp::from_micros(9) };
+        assert_eq!(text(&circuit), "\u{1}{\"failures\":10,\"open_until\":9}");
+        assert_eq!(decode::<Circuit>(text(&circuit).as_bytes()).unwrap(), circuit);
+    }
+
+    #[test]
+    fn golden_keys() {
+        let organization = OrganizationId::from([2; 16]);
+        let execution = ExecutionId::from([0xf0; 16]);
+        let ids = [[2; 16], [0xf0; 16]].concat();
+        let time = 9_u64.to_be_bytes();
+        assert_eq!(
+            delivery(organization, execution).as_bytes(),
+            [b"D".as_slice(), &[2; 16], &[0x0f; 16]].concat()
+        );
+        assert_eq!(
+            progress(organization, execution).as_bytes(),
+            [b"S".as_slice(), &[2; 16], &[0x0f; 16]].concat()
+        );
+        assert_eq!(
+            due(Timestamp::from_micros(9), organization, execution).as_bytes(),
+            [b"U".as_slice(), &time, &ids].concat()
+        );
+        assert_eq!(
+            parked("http://a:80", Timestamp::from_micros(9), organization, execution).as_bytes(),
+            [b"Whttp://a:80\0".as_slice(), &time, &ids].concat()
+        );
+        assert_eq!(circuit("http://a:80").as_bytes(), b"Chttp://a:80\0");
+        let receiver = receiver_of_circuit(&circuit("http://a:80"));
+        assert_eq!(receiver.as_deref(), Some("http://a:80"));
+    }
+
+    proptest! {
+        #[test]
+        fn rows_of_a_receiver_end_where_the_next_begins(
+            a in "https?://[a-z]{1,3}:[0-9]{1,2}", b in "https?://[a-z]{1,3}:[0-9]{1,2}",
+            micros in 0_i64..i64::MAX, organization: [u8; 16], execution: [u8; 16],
+        ) {
+            let time = Timestamp::from_micros(micros);
+            let ids = (OrganizationId::from(organization), ExecutionId::from(execution));
+            let key = parked(&a, time, ids.0, ids.1);
+            prop_assert_eq!(moment_and_ids(&key), Some((time, ids.0, ids.1)));
+            prop_assert_eq!(moment_and_ids(&due(time, ids.0, ids.1)), Some((time, ids.0, ids.1)));
+            prop_assert!(key < behind_parked_at(&a) && key > parked_at(&a));
+            let other = parked(&b, time, ids.0, ids.1);
+            prop_assert_eq!(other < behind_parked_at(&a), b <= a);
+        }
+    }
+}
