@@ -10,6 +10,7 @@ pub mod connector;
 pub mod egress;
 pub mod error;
 pub mod query;
+pub mod rate;
 pub mod reply;
 pub mod request_id;
 pub mod router;

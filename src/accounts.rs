@@ -1,0 +1,312 @@
+//! Accounts: organizations and their API keys.
+//!
+//! A key's full value exists in the answer to its creation and nowhere else: the store has its
+//! SHA-256, which is also the row's key, so that looking one up costs the same however many there
+//! are. (A key has 160 random bits; there is nothing for a slow hash to protect.) The keys in use
+//! are kept in memory, so that most requests touch no disk.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::domain::account::{ApiKey, Organization};
+use crate::domain::ids::{Id, KeyId, OrganizationId};
+use crate::runtime::{Clock, fresh, random_bytes};
+use crate::storage::commit::Expect;
+use crate::storage::record::decode;
+use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
+
+/// What every API key begins with (`spec/api.md`, "Authentication").
+pub const KEY_PREFIX: &str = "smk_";
+/// The organization that a first start makes.
+pub const DEFAULT_ORGANIZATION: &str = "default";
+/// Random bytes in a key: 160 bits.
+const KEY_BYTES: usize = 20;
+/// Digits of a key: 32 of them, five bits each, without look-alikes.
+const DIGITS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+/// Characters of a key: the prefix and 32 digits.
+const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
+/// Characters of a key that are kept for display.
+const SHOWN: usize = KEY_PREFIX.len() + 4;
+/// Keys that are kept in memory; past it all are dropped and read again as they come.
+const CACHED_KEYS: usize = 10_000;
+/// The longest name of an organization or a key.
+const NAME_MAX: usize = 64;
+/// Rows that a list reads at once.
+const PAGE: usize = 1000;
+
+impl Record for Organization {
+    const NAME: &'static str = "organization";
+}
+
+impl Record for ApiKey {
+    const NAME: &'static str = "API key";
+}
+
+/// Why an account cannot be made or found.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("a name is 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
+    InvalidName,
+    #[error("a key's name is 1 to {NAME_MAX} characters without control characters")]
+    InvalidKeyName,
+    #[error("the organization {0} exists already")]
+    Exists(String),
+    #[error("there is no organization {0}")]
+    NoOrganization(String),
+    #[error("there is no such key")]
+    NoKey,
+    #[error(transparent)]
+    Randomness(#[from] crate::runtime::NoRandomness),
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<storage::record::Malformed> for Error {
+    fn from(error: storage::record::Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// Who calls, as a valid key says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+}
+
+type Hash = [u8; 32];
+
+#[derive(Debug, Default)]
+struct Cache {
+    keys: HashMap<Hash, ApiKey>,
+    /// Counts deletions: a key read before one and entered behind it could rise from the dead.
+    deletions: u64,
+}
+
+/// The accounts; clones share the keys in memory.
+#[derive(Debug, Clone)]
+pub struct Accounts {
+    store: Store,
+    clock: Clock,
+    cache: Arc<RwLock<Cache>>,
+}
+
+impl Accounts {
+    /// The accounts of a store.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock, cache: Arc::default() }
+    }
+
+    /// Makes an organization.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`], [`Error::Exists`], [`Error::Storage`].
+    pub async fn create_organization(&self, name: &str) -> Result<Organization, Error> {
+        if !is_organization_name(name) {
+            return Err(Error::InvalidName);
+        }
+        let organization =
+            Organization { id: fresh(), name: name.to_owned(), created_at: self.clock.now() };
+        let by_name = name_key(name);
+        let mut commit = Commit::new();
+        commit.expect(Expect::Absent(by_name.clone()));
+        commit.put_bytes(by_name, organization.id.bytes().to_vec());
+        commit.put(organization_key(organization.id), &organization)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(Error::Exists(name.to_owned())),
+            written => Ok(written.map(|()| organization)?),
+        }
+    }
+
+    /// The organization called `name`.
+    ///
+    /// # Errors
+    /// [`Error::NoOrganization`], [`Error::Storage`].
+    pub async fn organization(&self, name: &str) -> Result<Organization, Error> {
+        let missing = || Error::NoOrganization(name.to_owned());
+        let row = self.store.get(&name_key(name)).await?.ok_or_else(missing)?;
+        let id: [u8; 16] = row.try_into().map_err(|_length| missing())?;
+        self.store.read(&organization_key(id.into())).await?.ok_or_else(missing)
+    }
+
+    /// The organization `default`, made when it is not there. Answers whether it was made.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn ensure_default(&self) -> Result<(Organization, bool), Error> {
+        match self.create_organization(DEFAULT_ORGANIZATION).await {
+            Ok(organization) => Ok((organization, true)),
+            Err(Error::Exists(name)) => Ok((self.organization(&name).await?, false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All organizations, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn organizations(&self) -> Result<Vec<Organization>, Error> {
+        let rows = self.rows(Key::table(Table::Organization)).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Makes a key. The text is the full key: it is not kept and cannot be shown again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKeyName`], [`Error::Randomness`], [`Error::Storage`].
+    pub async fn create_key(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        created_by: &str,
+        expires_in: Option<Duration>,
+    ) -> Result<(ApiKey, String), Error> {
+        if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+            return Err(Error::InvalidKeyName);
+        }
+        let full = random_key()?;
+        let now = self.clock.now();
+        let key = ApiKey {
+            id: fresh(),
+            organization,
+            name: name.to_owned(),
+            prefix: full.chars().take(SHOWN).collect(),
+            created_by: created_by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
+            created_at: now,
+            expires_at: expires_in.map(|span| now.plus(span)),
+        };
+        let hash = hash(&full);
+        let mut commit = Commit::new();
+        commit.expect(Expect::Absent(hash_key(&hash)));
+        commit.put(hash_key(&hash), &key)?;
+        commit.put_bytes(id_key(organization, key.id), hash.to_vec());
+        self.store.commit(commit).await?;
+        Ok((key, full))
+    }
+
+    /// The keys of an organization, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn keys(&self, organization: OrganizationId) -> Result<Vec<ApiKey>, Error> {
+        let rows = self.rows(Key::table(Table::ApiKeyId).id(organization)).await?;
+        let hashes = rows.iter().map(|(_, hash)| Key::table(Table::ApiKey).raw(hash)).collect();
+        let found = self.store.get_many(hashes).await?;
+        found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Deletes a key; no request gets by with it once this has returned.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`], [`Error::Storage`].
+    pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
+        let by_id = id_key(organization, id);
+        let hash = self.store.get(&by_id).await?.ok_or(Error::NoKey)?;
+        let mut commit = Commit::new();
+        commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
+        self.store.commit(commit).await?;
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.deletions += 1;
+        if let Ok(hash) = Hash::try_from(hash.as_slice()) {
+            cache.keys.remove(&hash);
+        }
+        Ok(())
+    }
+
+    /// The caller behind a key as it came in a request; `None` for every key that is not valid.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn authenticate(&self, presented: &str) -> Result<Option<Caller>, Error> {
+        if presented.len() != KEY_LENGTH || !presented.starts_with(KEY_PREFIX) {
+            return Ok(None);
+        }
+        let hash = hash(presented);
+        let (cached, deletions) = {
+            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+            let held = cache.keys.get_key_value(&hash);
+            let held = held.filter(|(held, _)| bool::from(held.ct_eq(&hash)));
+            (held.map(|(_, key)| self.caller(key)), cache.deletions)
+        };
+        if let Some(caller) = cached {
+            return Ok(caller);
+        }
+        let Some(key) = self.store.read::<ApiKey>(&hash_key(&hash)).await? else { return Ok(None) };
+        let caller = self.caller(&key);
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.deletions == deletions {
+            if cache.keys.len() >= CACHED_KEYS {
+                cache.keys.clear();
+            }
+            cache.keys.insert(hash, key);
+        }
+        Ok(caller)
+    }
+
+    /// The caller behind a stored key, unless it has expired.
+    fn caller(&self, key: &ApiKey) -> Option<Caller> {
+        let expired = key.expires_at.is_some_and(|end| end <= self.clock.now());
+        (!expired).then_some(Caller { organization: key.organization, key: key.id })
+    }
+
+    async fn rows(&self, prefix: Key) -> Result<Vec<storage::Row>, Error> {
+        let mut rows: Vec<storage::Row> = Vec::new();
+        loop {
+            let after = rows.last().map(|(key, _)| key.clone());
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
+            let more = self.store.page(page).await?;
+            if more.is_empty() {
+                return Ok(rows);
+            }
+            rows.extend(more);
+        }
+    }
+}
+
+fn is_organization_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// `smk_` and 160 random bits in 32 digits.
+fn random_key() -> Result<String, crate::runtime::NoRandomness> {
+    let mut key = KEY_PREFIX.to_owned();
+    let bytes: [u8; KEY_BYTES] = random_bytes()?;
+    for five in bytes.chunks(5) {
+        let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        for digit in 0..8 {
+            let index = usize::try_from(bits >> (35 - 5 * digit) & 31).unwrap_or(0);
+            key.push(DIGITS.get(index).map_or('a', |digit| char::from(*digit)));
+        }
+    }
+    Ok(key)
+}
+
+fn hash(key: &str) -> Hash {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+fn organization_key(id: OrganizationId) -> Key {
+    Key::table(Table::Organization).id(id)
+}
+
+fn name_key(name: &str) -> Key {
+    Key::table(Table::OrganizationName).text(name)
+}
+
+fn hash_key(hash: &Hash) -> Key {
+    Key::table(Table::ApiKey).raw(hash)
+}
+
+fn id_key(organization: OrganizationId, id: KeyId) -> Key {
+    Key::table(Table::ApiKeyId).id(organization).id(id)
+}
+
+#[cfg(test)]
+#[path = "accounts_tests.rs"]
+mod tests;
