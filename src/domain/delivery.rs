@@ -274,7 +274,7 @@ mod tests {
             ("Sunday, 06-Nov-94 08:49:37 GMT", Some(37 * SECOND)),
             ("Sun Nov  6 08:49:37 1994", Some(37 * SECOND)),
             ("Sun, 06 Nov 1994 08:00:00 GMT", Some(Duration::ZERO)),
-            ("Sun, 06 Nov 2094 08:49:37 GMT", Some(MAX_RETRY_AFTER)),
+            ("Sat, 06 Nov 2094 08:49:37 GMT", Some(MAX_RETRY_AFTER)),
             ("-5", None),
             ("1.5", None),
             ("soon", None),

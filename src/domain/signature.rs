@@ -146,7 +146,8 @@ mod tests {
             prop_assert!(verify(&secret, AT, &body, &header));
             prop_assert!(!verify(&secret, AT + 1, &body, &header));
             prop_assert_eq!(verify(&other, AT, &body, &header), secret == other);
-            prop_assert!(verify_standard(&secret, "id", AT, &body, &format!("v1,AAAA {standard}")));
+            let list = format!("v1,AAAA {standard}");
+            prop_assert!(verify_standard(&secret, "id", AT, &body, &list));
             prop_assert!(!verify_standard(&secret, "di", AT, &body, &standard));
             if !body.is_empty() {
                 let mut damaged = body.clone();

@@ -71,9 +71,11 @@ impl Receiver {
         !self.is_active() && self.parked.is_none() && !self.ready && !self.hungry
     }
 
-    /// Whether a delivery can start, where `share` slots are its fair share.
-    pub(super) fn can_send(&self, share: usize) -> bool {
+    /// Whether a delivery can start. `share` is its fair share of all slots; it may take more than
+    /// that while slots are `plenty`.
+    pub(super) fn can_send(&self, share: usize, plenty: bool) -> bool {
         let slots = match self.gate {
+            Gate::Closed if plenty => self.slots,
             Gate::Closed => self.slots.min(share),
             Gate::HalfOpen => 1,
             Gate::Open(_) => 0,

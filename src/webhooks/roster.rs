@@ -5,7 +5,8 @@
 //! rules keep one receiver from slowing another, and each is a number in a test:
 //! - A receiver begins with few slots, gains one with each answer, up to its cap, and loses half
 //!   with each failure.
-//! - No receiver takes more than its share: all slots divided by the receivers that have work.
+//! - Once three quarters of all slots are taken, no receiver takes more than its share: all slots
+//!   divided by the receivers that have work and whose last attempt was answered.
 //! - Half of all slots are kept for receivers whose last attempt was answered. Strangers and
 //!   receivers in trouble share the other half.
 //! - After enough failures in a row the circuit opens: nothing is sent until its time is over, then
@@ -112,7 +113,9 @@ pub(super) struct Roster {
     /// Attempts in flight, and whether each took a slot of the unproven half.
     in_flight: HashMap<ExecutionId, bool>,
     unproven_in_flight: usize,
+    /// Receivers with deliveries in memory, and those of them whose last attempt was answered.
     active: usize,
+    proven_active: usize,
     open_circuits: usize,
     changes: Vec<CircuitChange>,
 }
@@ -136,6 +139,7 @@ impl Roster {
             in_flight: HashMap::new(),
             unproven_in_flight: 0,
             active: 0,
+            proven_active: 0,
             open_circuits: 0,
             changes: Vec::new(),
         }
@@ -370,8 +374,10 @@ impl Roster {
         self.receivers.len()
     }
 
-    fn share(&self) -> usize {
-        (self.all_slots / self.active.max(1)).max(1)
+    /// A receiver's share of all slots, and whether it may take more.
+    fn share(&self) -> (usize, bool) {
+        let plenty = self.in_flight.len() < self.all_slots / 4 * 3;
+        ((self.all_slots / self.proven_active.max(1)).max(1), plenty)
     }
 
     /// Deliveries that may wait in memory for one receiver: its share of the window.
@@ -397,7 +403,7 @@ impl Roster {
     /// Starts the first waiting delivery of a receiver whose turn it is, unless things have changed
     /// since it was queued.
     fn start(&mut self, name: &Name) -> Option<Item> {
-        let share = self.share();
+        let (share, plenty) = self.share();
         let full = self.unproven_in_flight >= self.unproven_limit();
         let receiver = self.receivers.get_mut(name)?;
         if !receiver.proven && full {
@@ -405,7 +411,7 @@ impl Roster {
             return None;
         }
         receiver.ready = false;
-        if !receiver.can_send(share) {
+        if !receiver.can_send(share, plenty) {
             return None;
         }
         let unproven = !receiver.proven;
@@ -436,19 +442,20 @@ impl Roster {
     }
 
     fn failed(&mut self, name: &Name, now: Timestamp) -> Vec<Item> {
-        let (limit, open_until) = (self.circuit_failures, now.plus(self.circuit_open));
-        let Some(receiver) = self.receivers.get_mut(name) else { return Vec::new() };
-        receiver.failures = receiver.failures.saturating_add(1);
-        receiver.slots = (receiver.slots / 2).max(1);
-        receiver.proven = false;
+        let open_until = now.plus(self.circuit_open);
+        self.change(name, |receiver| {
+            receiver.failures = receiver.failures.saturating_add(1);
+            receiver.slots = (receiver.slots / 2).max(1);
+            receiver.proven = false;
+        });
+        let Some(receiver) = self.receivers.get(name) else { return Vec::new() };
         let opens = match receiver.gate {
-            Gate::Closed => receiver.failures >= limit,
+            Gate::Closed => receiver.failures >= self.circuit_failures,
             Gate::HalfOpen => true,
             // An attempt that began before it opened: the time is not moved.
             Gate::Open(_) => false,
         };
         if !opens {
-            self.change(name, |_receiver| {});
             return Vec::new();
         }
         let failures = receiver.failures;
@@ -496,13 +503,14 @@ impl Roster {
 
     /// Changes a receiver, then queues it wherever it belongs now.
     fn change(&mut self, name: &Name, change: impl FnOnce(&mut Receiver)) {
-        let (share, room) = (self.share(), self.waiting_room());
+        let ((share, plenty), room) = (self.share(), self.waiting_room());
         let Some(receiver) = self.receivers.get_mut(name) else { return };
-        let was_active = receiver.is_active();
+        self.active -= usize::from(receiver.is_active());
+        self.proven_active -= usize::from(receiver.is_active() && receiver.proven);
         change(receiver);
         self.active += usize::from(receiver.is_active());
-        self.active -= usize::from(was_active);
-        if !receiver.ready && receiver.can_send(share) {
+        self.proven_active += usize::from(receiver.is_active() && receiver.proven);
+        if !receiver.ready && receiver.can_send(share, plenty) {
             receiver.ready = true;
             let queue = if receiver.proven { &mut self.proven } else { &mut self.unproven };
             queue.push_back(Arc::clone(name));
@@ -550,3 +558,7 @@ impl Roster {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "roster_tests.rs"]
+mod tests;

@@ -1,0 +1,373 @@
+//! The roster's rules as counts, and random histories against a disk made of two maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::webhooks::Options;
+
+const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+
+fn item(receiver: &str, number: u64) -> Item {
+    let mut id = [0; 16];
+    id[8..].copy_from_slice(&number.to_be_bytes());
+    Item {
+        organization: OrganizationId::from([1; 16]),
+        execution: ExecutionId::from(id),
+        due: NOW,
+        place: Place::Due,
+        receiver: Arc::from(receiver),
+        carried: None,
+    }
+}
+
+fn started(roster: &mut Roster) -> Vec<Item> {
+    std::iter::from_fn(|| roster.next()).collect()
+}
+
+#[test]
+fn a_receiver_earns_its_slots_one_answer_at_a_time_up_to_the_cap() {
+    let mut roster = Roster::new(&Options { in_flight_per_receiver: 5, ..Options::default() });
+    let mut number = 0;
+    let mut in_flight = Vec::new();
+    let mut most = Vec::new();
+    for _round in 0..8 {
+        while matches!(roster.offer(item("a", number)), Admission::Held) {
+            number += 1;
+        }
+        roster.forget(&[item("a", number)]);
+        in_flight.extend(started(&mut roster));
+        most.push(in_flight.len());
+        let first = in_flight.remove(0);
+        assert!(roster.finish(&first, Health::Answers, NOW).is_empty());
+    }
+    assert_eq!(most, [2, 3, 4, 5, 5, 5, 5, 5]);
+    roster.finish(&in_flight.remove(0), Health::InTrouble, NOW);
+    roster.finish(&in_flight.remove(0), Health::InTrouble, NOW);
+    assert!(started(&mut roster).is_empty(), "one slot is left, and two are taken");
+}
+
+/// The rounds that 30 living receivers need for `each` deliveries each, beside `dead` others that
+/// never answer (`hang`) or fail at once.
+fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
+    let mut roster = Roster::new(&Options::default());
+    let mut to_offer = [each; 30];
+    let (mut left, mut rounds, mut number) = (30 * each, 0, 0);
+    while left > 0 {
+        for receiver in 0..dead {
+            let offered = item(&format!("dead {receiver}"), 1_000_000 + rounds * dead + receiver);
+            if let Admission::Park(item) = roster.offer(offered) {
+                roster.parked(&[item]);
+            }
+        }
+        for (receiver, to_offer) in to_offer.iter_mut().enumerate() {
+            while *to_offer > 0 {
+                match roster.offer(item(&format!("living {receiver}"), number)) {
+                    Admission::Held => (*to_offer, number) = (*to_offer - 1, number + 1),
+                    Admission::Park(item) => {
+                        roster.forget(&[item]);
+                        break;
+                    }
+                    Admission::Full => break,
+                }
+            }
+        }
+        // All of a round are in flight together.
+        for item in started(&mut roster) {
+            if item.receiver.starts_with("living") {
+                roster.finish(&item, Health::Answers, NOW);
+                left -= 1;
+            } else if !hang {
+                let parked = roster.finish(&item, Health::InTrouble, NOW);
+                roster.parked(&parked);
+            }
+        }
+        rounds += 1;
+        assert!(rounds < 10_000);
+    }
+    rounds
+}
+
+#[test]
+fn dead_receivers_do_not_slow_the_living() {
+    let alone = rounds_of_the_living(2000, 0, false);
+    let slots = 30 * 2000 / alone;
+    assert!(slots > 220, "the living alone use {slots} slots in a round");
+    let beside_refusing = rounds_of_the_living(2000, 20, false);
+    assert!(beside_refusing * 100 <= alone * 105, "{beside_refusing} rounds, {alone} alone");
+    // Until their time is up, 20 that hang keep the two slots that strangers get: 40 of 256.
+    let beside_hanging = rounds_of_the_living(2000, 20, true);
+    assert!(beside_hanging * 100 <= alone * 125, "{beside_hanging} rounds, {alone} alone");
+}
+
+#[test]
+fn strangers_and_the_dead_share_half_of_the_slots() {
+    let mut roster = Roster::new(&Options { in_flight: 100, ..Options::default() });
+    roster.offer(item("living", 0));
+    let first = roster.next().unwrap();
+    roster.finish(&first, Health::Answers, NOW);
+    for number in 1..=500 {
+        roster.offer(item(&format!("stranger {number}"), number));
+    }
+    assert_eq!(started(&mut roster).len(), 50);
+    roster.offer(item("living", 1000));
+    assert_eq!(started(&mut roster).len(), 1, "the other half is kept for those that answer");
+}
+
+#[test]
+fn a_circuit_opens_probes_and_closes() {
+    let options = Options { circuit_failures: 3, ..Options::default() };
+    let mut roster = Roster::new(&options);
+    let mut parked = Vec::new();
+    for number in 0..8 {
+        roster.offer(item("a", number));
+    }
+    for _failure in 0..3 {
+        let item = roster.next().unwrap();
+        parked.extend(roster.finish(&item, Health::InTrouble, NOW));
+    }
+    assert_eq!((roster.open_circuits(), parked.len()), (1, 5), "what waited goes to the disk");
+    let until = NOW.plus(options.circuit_open);
+    let circuit = Circuit { failures: 3, open_until: until };
+    assert_eq!(roster.take_changes(), [CircuitChange::Opened(Arc::from("a"), circuit)]);
+    roster.parked(&parked);
+    assert!(matches!(roster.offer(item("a", 50)), Admission::Park(_)));
+    roster.forget(&[item("a", 50)]);
+    assert!(roster.next_hungry().is_none() && roster.next().is_none());
+
+    roster.reopen(Timestamp::from_micros(until.micros() - 1));
+    assert!(roster.next_hungry().is_none());
+    let on_disk: Vec<Item> =
+        parked.iter().map(|item| Item { place: Place::Parked, ..item.clone() }).collect();
+    for (health, now) in
+        [(Health::InTrouble, until), (Health::Answers, NOW.plus(2 * options.circuit_open))]
+    {
+        roster.reopen(now);
+        let (name, _limit) = roster.next_hungry().unwrap();
+        roster.fed(&name, on_disk.clone(), true);
+        let probe = roster.next().unwrap();
+        assert!(roster.next().is_none(), "one probe at a time");
+        assert!(roster.finish(&probe, health, now).is_empty());
+    }
+    assert_eq!(roster.open_circuits(), 0);
+    assert_eq!(roster.take_changes().last(), Some(&CircuitChange::Closed(Arc::from("a"))));
+    let (name, _limit) = roster.next_hungry().unwrap();
+    roster.fed(&name, on_disk[1..].to_vec(), true);
+    assert!(roster.next().is_some());
+}
+
+#[test]
+fn memory_is_bounded_whatever_is_offered() {
+    let mut roster = Roster::new(&Options::default());
+    let (mut most_held, mut most_receivers) = (0, 0);
+    for number in 0..100_000 {
+        let offered = item(&format!("r{}", number % 20_000), number);
+        if let Admission::Park(item) = roster.offer(offered) {
+            roster.parked(&[item]);
+        }
+        // Some circuits open, so that receivers stay remembered without anything in memory.
+        most_held = most_held.max(roster.held());
+        most_receivers = most_receivers.max(roster.receivers());
+        if number > 10_000
+            && let Some(item) = roster.next()
+        {
+            for _failure in 0..10 {
+                let name = Arc::clone(&item.receiver);
+                let parked = roster.failed(&name, NOW);
+                roster.parked(&parked);
+            }
+            roster.finish(&item, Health::Unknown, NOW);
+        }
+    }
+    assert_eq!((most_held, most_receivers), (WINDOW, MAX_RECEIVERS));
+}
+
+/// The disk as the roster's driver sees it, and what was delivered.
+#[derive(Debug, Default)]
+struct Disk {
+    due: BTreeMap<ExecutionId, Item>,
+    parked: BTreeMap<(Name, ExecutionId), Item>,
+    delivered: BTreeSet<ExecutionId>,
+}
+
+#[derive(Debug)]
+struct Play {
+    roster: Roster,
+    disk: Disk,
+    to_park: Vec<Item>,
+    in_flight: Vec<Item>,
+    now: Timestamp,
+}
+
+impl Play {
+    fn new() -> Self {
+        let options = Options {
+            in_flight: 6,
+            in_flight_per_receiver: 3,
+            circuit_failures: 3,
+            ..Options::default()
+        };
+        Self {
+            roster: Roster::new(&options),
+            disk: Disk::default(),
+            to_park: Vec::new(),
+            in_flight: Vec::new(),
+            now: NOW,
+        }
+    }
+
+    fn offer(&mut self, item: Item) {
+        if let Admission::Park(item) = self.roster.offer(item) {
+            self.to_park.push(item);
+        }
+    }
+
+    fn scan(&mut self) {
+        let due: Vec<Item> = self.disk.due.values().cloned().collect();
+        due.into_iter().for_each(|item| self.offer(item));
+    }
+
+    fn park(&mut self) {
+        for item in &self.to_park {
+            self.disk.due.remove(&item.execution);
+            let parked = Item { place: Place::Parked, ..item.clone() };
+            self.disk.parked.insert((Arc::clone(&item.receiver), item.execution), parked);
+        }
+        self.roster.parked(&std::mem::take(&mut self.to_park));
+    }
+
+    fn feed(&mut self) {
+        let Some((name, limit)) = self.roster.next_hungry() else { return };
+        let rows = self.disk.parked.values().filter(|item| item.receiver == name);
+        let items: Vec<Item> = rows.take(limit).cloned().collect();
+        let complete = items.len() < limit;
+        self.roster.fed(&name, items, complete);
+    }
+
+    fn start(&mut self) {
+        self.in_flight.extend(self.roster.next());
+    }
+
+    fn finish(&mut self, which: usize, health: Health) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let item = self.in_flight.swap_remove(which % self.in_flight.len());
+        // An attempt that came to nothing leaves its row; any other moves it.
+        if health != Health::Unknown {
+            self.disk.due.remove(&item.execution);
+            self.disk.parked.remove(&(Arc::clone(&item.receiver), item.execution));
+        }
+        match health {
+            Health::Answers => assert!(self.disk.delivered.insert(item.execution), "sent twice"),
+            Health::InTrouble => {
+                let retry = Item { place: Place::Due, ..item.clone() };
+                self.disk.due.insert(retry.execution, retry);
+            }
+            Health::Unknown => {}
+        }
+        let parked = self.roster.finish(&item, health, self.now);
+        self.to_park.extend(parked);
+    }
+
+    fn restart(&mut self) {
+        let disk = std::mem::take(&mut self.disk);
+        let now = self.now;
+        *self = Self { disk, now, ..Self::new() };
+        let parked: Vec<Item> = self.disk.parked.values().cloned().collect();
+        for item in parked {
+            self.roster.adopt(&item.receiver, item.due, None, self.now);
+        }
+    }
+
+    fn check(&self) {
+        let roster = &self.roster;
+        assert_eq!(roster.in_flight(), self.in_flight.len());
+        assert!(roster.in_flight() <= 6);
+        for (name, receiver) in &roster.receivers {
+            let in_flight = self.in_flight.iter().filter(|item| item.receiver == *name).count();
+            assert_eq!(receiver.in_flight, in_flight);
+            assert!(receiver.in_flight <= 3);
+        }
+        let waiting: usize = roster.receivers.values().map(|r| r.waiting.len()).sum();
+        assert_eq!(roster.held(), waiting + self.in_flight.len() + self.to_park.len());
+        let active = roster.receivers.values().filter(|r| r.is_active()).count();
+        assert_eq!(roster.active, active);
+        let proven = roster.receivers.values().filter(|r| r.is_active() && r.proven).count();
+        assert_eq!(roster.proven_active, proven);
+        let open = roster.receivers.values().filter(|r| r.gate != Gate::Closed).count();
+        assert_eq!(roster.open_circuits(), open);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Arrive(u8),
+    Scan,
+    Park,
+    Feed,
+    Start,
+    Finish(usize, u8),
+    TimePasses,
+    Restart,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (0_u8..5).prop_map(Op::Arrive),
+        1 => Just(Op::Scan),
+        3 => Just(Op::Park),
+        3 => Just(Op::Feed),
+        6 => Just(Op::Start),
+        6 => (0_usize..8, 0_u8..4).prop_map(|(which, health)| Op::Finish(which, health)),
+        1 => Just(Op::TimePasses),
+        1 => Just(Op::Restart),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_everything_is_delivered_once_receivers_answer(
+        ops in prop::collection::vec(op(), 0..400),
+    ) {
+        let mut play = Play::new();
+        let mut arrived = 0;
+        for op in ops {
+            match op {
+                Op::Arrive(receiver) => {
+                    let item = item(&format!("r{receiver}"), arrived);
+                    arrived += 1;
+                    play.disk.due.insert(item.execution, item.clone());
+                    play.offer(item);
+                }
+                Op::Scan => play.scan(),
+                Op::Park => play.park(),
+                Op::Feed => play.feed(),
+                Op::Start => play.start(),
+                Op::Finish(which, 0) => play.finish(which, Health::Answers),
+                Op::Finish(which, 1) => play.finish(which, Health::Unknown),
+                Op::Finish(which, _) => play.finish(which, Health::InTrouble),
+                Op::TimePasses => {
+                    play.now = play.now.plus(Duration::from_secs(45));
+                    play.roster.reopen(play.now);
+                }
+                Op::Restart => play.restart(),
+            }
+            play.check();
+        }
+        let mut rounds = 0;
+        while play.disk.delivered.len() < usize::try_from(arrived).unwrap() {
+            play.now = play.now.plus(Duration::from_secs(61));
+            play.roster.reopen(play.now);
+            play.scan();
+            play.park();
+            play.feed();
+            play.start();
+            play.finish(0, Health::Answers);
+            play.check();
+            rounds += 1;
+            prop_assert!(rounds < 3000, "stuck: {play:?}");
+        }
+    }
+}
