@@ -195,8 +195,9 @@ impl Accounts {
     /// [`Error::Storage`].
     pub async fn keys(&self, organization: OrganizationId) -> Result<Vec<ApiKey>, Error> {
         let rows = self.rows(Key::table(Table::ApiKeyId).id(organization)).await?;
-        let hashes = rows.iter().map(|(_, hash)| Key::table(Table::ApiKey).raw(hash)).collect();
-        let found = self.store.get_many(hashes).await?;
+        let hashes: Vec<Key> =
+            rows.iter().map(|(_, hash)| Key::table(Table::ApiKey).raw(hash)).collect();
+        let found = self.store.get_many(&hashes).await?;
         found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
     }
 

@@ -2,11 +2,14 @@
 
 pub mod accounts;
 pub mod billing;
+pub mod catalog;
 pub mod domain;
 pub mod engine;
 pub mod http;
 pub mod idempotency;
+pub mod nearest;
 pub mod runners;
 pub mod runtime;
+pub mod schema;
 pub mod storage;
 pub mod webhooks;

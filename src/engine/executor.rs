@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::cells::Cell;
 use super::lanes::{Next, Ticket};
-use super::outcome::{announcement, new_delivery, shape_output};
+use super::outcome::{announcement, shape_output};
 use super::{Error, Inner, Place, ends, rows};
 use crate::billing;
 use crate::domain::attempt::Failure;
@@ -295,7 +295,8 @@ impl Inner {
         let body = announcement(execution, output).unwrap_or_default();
         let body = self.store.write_payload(body).await?;
         self.store.claim(commit, &body);
-        let delivery = new_delivery(execution, webhook, body, self.clock.now());
+        let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
+        let delivery = Delivery::new(fresh(), organization, id, webhook, body, now);
         webhooks::enqueue(commit, &delivery)?;
         Ok(Some(delivery))
     }

@@ -1,18 +1,14 @@
 //! What an execution looks like from outside when it ends: its output as the output type demands,
 //! its webhook's body.
 //!
-//! Pure, apart from the ids of a new delivery; writes nothing.
+//! Pure; writes nothing.
 
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::delivery::{self, Delivery, Webhook};
 use crate::domain::execution::{Execution, Status};
 use crate::domain::model::OutputType;
-use crate::domain::payload::Payload;
-use crate::domain::time::Timestamp;
-use crate::runtime::fresh;
 
 /// For the artefact types one artefact is given as itself, several as an array; every other
 /// output stays as it came (`spec/decisions.md` part 3).
@@ -81,27 +77,6 @@ pub fn announcement(
         started_at: execution.started_at.unwrap_or(execution.created_at).to_string(),
         metrics: Metrics::of(execution),
     })
-}
-
-/// A new delivery of `body`, due at once.
-#[must_use]
-pub fn new_delivery(
-    execution: &Execution,
-    webhook: Webhook,
-    body: Payload,
-    now: Timestamp,
-) -> Delivery {
-    Delivery {
-        id: fresh(),
-        organization: execution.organization,
-        execution: execution.id,
-        webhook,
-        body,
-        status: delivery::Status::Pending,
-        attempts: Vec::new(),
-        created_at: now,
-        next_attempt_at: Some(now),
-    }
 }
 
 #[cfg(test)]

@@ -112,8 +112,8 @@ impl Store {
                 .await?;
         let mut swept = 0;
         for batch in found.chunks(SWEEP_BATCH) {
-            let keys = batch.iter().map(|id| claim_key(*id)).collect();
-            let claims = self.get_many(keys).await?;
+            let keys: Vec<Key> = batch.iter().map(|id| claim_key(*id)).collect();
+            let claims = self.get_many(&keys).await?;
             for (id, claim) in batch.iter().zip(claims) {
                 if claim.is_none() {
                     let file = FileRef { id: *id, bytes: 0, crc32: 0 };

@@ -165,7 +165,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub async fn get_many(&self, keys: Vec<Key>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+    pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let keys = keys.to_vec();
         self.reading(move |db| keys.iter().map(|key| read_row(db, key)).collect()).await
     }
 

@@ -36,7 +36,7 @@ async fn what_was_committed_is_there_after_reopening() {
     assert_eq!(store.get(&key("a")).await.unwrap().as_deref(), Some(&b"1"[..]));
     assert_eq!(store.get(&key("large")).await.unwrap(), Some(large));
     assert_eq!(store.get(&key("b")).await.unwrap(), None);
-    let many = store.get_many(vec![key("b"), key("a")]).await.unwrap();
+    let many = store.get_many(&[key("b"), key("a")]).await.unwrap();
     assert_eq!(many, [None, Some(b"1".to_vec())]);
     assert!(store.stats().bytes_on_disk > 0);
 }
