@@ -71,3 +71,8 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] storage::Error),
 }
+
+#[cfg(test)]
+mod network_tests;
+#[cfg(test)]
+mod simulation_tests;
