@@ -15,13 +15,13 @@ use tokio::time::Instant;
 
 use super::roster::{Health, Item};
 use super::rows::{self, Due};
-use super::transport::{Answer, Secrets, Transport, Unsent};
+use super::transport::{Answer, Transport, Unsent};
 use super::{Error, Options};
 use crate::domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
 use crate::domain::signature;
 use crate::domain::time::Timestamp;
 use crate::runtime::{self, Clock};
-use crate::storage::{self, Commit, Store};
+use crate::storage::{self, Commit, Sealer, Store};
 
 /// As much of an answer's body is kept, in bytes of UTF-8.
 const KEPT_RESPONSE_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 /// What every attempt needs.
 pub(super) struct Context {
     pub(super) store: Store,
-    pub(super) secrets: Arc<dyn Secrets>,
+    pub(super) sealer: Sealer,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Clock,
     pub(super) options: Options,
@@ -219,10 +219,7 @@ fn request(
         headers.insert("x-webhook-redelivery", HeaderValue::from_static("true"));
     }
     if let Some(sealed) = &delivery.webhook.secret {
-        let secret = context
-            .secrets
-            .unseal(sealed)
-            .ok_or("the webhook_secret cannot be opened with this box's key file")?;
+        let secret = context.sealer.unseal(sealed).map_err(|error| error.to_string())?;
         let seconds = now.unix_seconds();
         put(headers, "x-webhook-timestamp", &seconds.to_string())?;
         put(headers, "x-webhook-signature", &signature::sign(&secret, seconds, &body))?;

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use outbox::{Figures, Outbox};
 pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key};
-pub use transport::{Answer, Secrets, Transport, Unsent};
+pub use transport::{Answer, Transport, Unsent};
 
 use crate::storage;
 
@@ -71,3 +71,8 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] storage::Error),
 }
+
+#[cfg(test)]
+mod network_tests;
+#[cfg(test)]
+mod simulation_tests;

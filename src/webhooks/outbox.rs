@@ -20,12 +20,13 @@ use super::attempt::{self, Context, Report};
 use super::chores::{self, Chore, Done, Failed, Found, Scanned, Swept};
 use super::roster::{Admission, CircuitChange, Health, Item, Roster};
 use super::rows::Place;
-use super::transport::{Secrets, Transport};
+use super::transport::{Network, Transport};
 use super::{Error, Options};
 use crate::domain::delivery::{self, Delivery};
 use crate::domain::time::Timestamp;
+use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
-use crate::storage::{Key, Store};
+use crate::storage::{Key, Sealer, Store};
 
 /// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
 const INBOX: usize = 1024;
@@ -69,16 +70,30 @@ pub struct Figures {
 }
 
 impl Outbox {
-    /// An outbox that does nothing until [`Outbox::start`].
+    /// An outbox that sends by `client`, which guards where deliveries may go. It does nothing until
+    /// [`Outbox::start`].
     #[must_use]
     pub fn new(
         store: Store,
-        secrets: Arc<dyn Secrets>,
+        sealer: Sealer,
+        client: Client,
+        clock: Clock,
+        options: Options,
+    ) -> Self {
+        let network = Network::new(client, options.timeout);
+        Self::over(store, sealer, Arc::new(network), clock, options)
+    }
+
+    /// The same over any transport: a scripted one in tests.
+    #[must_use]
+    pub fn over(
+        store: Store,
+        sealer: Sealer,
         transport: Arc<dyn Transport>,
         clock: Clock,
         options: Options,
     ) -> Self {
-        let context = Arc::new(Context { store, secrets, transport, clock, options });
+        let context = Arc::new(Context { store, sealer, transport, clock, options });
         let (inbox, fresh) = mpsc::channel(INBOX);
         let look = Arc::new(Notify::new());
         let (figures, watched) = watch::channel(Figures::default());

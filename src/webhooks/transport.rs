@@ -1,11 +1,18 @@
-//! The doors of the outbox to the network and to the sealed secrets, as traits, so that tests can
-//! script receivers that refuse, hang or answer anything.
+//! The door of the outbox to the network, as a trait, so that tests can script receivers that
+//! refuse, hang or answer anything.
 //!
 //! Never retries and never follows a redirect: the outbox is the one owner of retries.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use hyper::{HeaderMap, Request};
+
+use crate::http::client::{self, Client};
+
+/// At most so much of an answer's body is read.
+const ANSWER_BYTES: usize = 64 * 1024;
 
 /// What a receiver said.
 #[derive(Debug, Clone, Default)]
@@ -30,8 +37,35 @@ pub trait Transport: Send + Sync + 'static {
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>>;
 }
 
-/// Opens the sealed secrets that deliveries carry.
-pub trait Secrets: Send + Sync + 'static {
-    /// The plain secret behind `sealed`; `None` when it cannot be opened with this box's key.
-    fn unseal(&self, sealed: &str) -> Option<String>;
+/// The network, through the guarded client.
+#[derive(Debug)]
+pub(super) struct Network {
+    client: Client,
+    limits: client::Limits,
+}
+
+impl Network {
+    /// Sends by `client`, and gives an attempt up after `timeout`.
+    pub(super) const fn new(client: Client, timeout: Duration) -> Self {
+        let limits = client::Limits {
+            total: timeout,
+            answer_bytes: ANSWER_BYTES,
+            overflow: client::Overflow::Truncate,
+        };
+        Self { client, limits }
+    }
+}
+
+impl Transport for Network {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>> {
+        Box::pin(async {
+            let answer = self
+                .client
+                .send(request, &self.limits)
+                .await
+                .map_err(|error| Unsent(error.to_string()))?;
+            let status = answer.status.as_u16();
+            Ok(Answer { status, headers: answer.headers, body: answer.body })
+        })
+    }
 }

@@ -1,0 +1,549 @@
+//! The outbox over a real store, with scripted receivers and a clock that stands still until a test
+//! moves it: what is sent, what is kept, and what a restart finds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use hyper::{HeaderMap, Request};
+use tempfile::TempDir;
+
+use super::rows;
+use super::*;
+use crate::domain::delivery::{Delivery, Status, Webhook};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::payload::Payload;
+use crate::domain::signature;
+use crate::domain::time::Timestamp;
+use crate::runtime::{Clock, Tasks, fresh};
+use crate::storage::{Commit, Key, Page, Sealer, Store, Table};
+
+const BODY: &str = r#"{"status":"completed",  "output":1.50}"#;
+/// No test waits longer than this for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a scripted receiver behaves.
+#[derive(Debug, Clone)]
+enum Behaviour {
+    Answers(u16),
+    /// Answers with this `Retry-After`.
+    AsksToWait(u16, &'static str),
+    Refuses,
+    Hangs,
+    Panics,
+}
+
+/// Receivers by host, and everything that they were sent.
+#[derive(Debug, Default)]
+struct Script {
+    behaviour: Mutex<HashMap<String, Behaviour>>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    host: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Script {
+    fn set(&self, host: &str, behaviour: Behaviour) {
+        self.behaviour.lock().unwrap().insert(host.to_owned(), behaviour);
+    }
+
+    fn seen(&self, host: &str) -> Vec<Seen> {
+        self.seen.lock().unwrap().iter().filter(|seen| seen.host == host).cloned().collect()
+    }
+}
+
+impl Transport for Script {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>> {
+        Box::pin(async move {
+            let host = request.uri().host().unwrap().to_owned();
+            let (head, body) = request.into_parts();
+            let behaviour = self.behaviour.lock().unwrap().get(&host).cloned();
+            self.seen.lock().unwrap().push(Seen { host, headers: head.headers, body });
+            let answer =
+                |status| Answer { status, body: Bytes::from("noted"), ..Answer::default() };
+            match behaviour.unwrap_or(Behaviour::Answers(200)) {
+                Behaviour::Answers(status) => Ok(answer(status)),
+                Behaviour::AsksToWait(status, wait) => {
+                    let mut answer = answer(status);
+                    answer.headers.insert("retry-after", wait.parse().unwrap());
+                    Ok(answer)
+                }
+                Behaviour::Refuses => Err(Unsent("the receiver refused the connection".to_owned())),
+                Behaviour::Hangs => std::future::pending().await,
+                Behaviour::Panics => panic!("scripted"),
+            }
+        })
+    }
+}
+
+/// An outbox and its surroundings.
+struct Bench {
+    folder: TempDir,
+    store: Store,
+    sealer: Sealer,
+    clock: Clock,
+    script: Arc<Script>,
+    options: Options,
+    outbox: Outbox,
+    tasks: Tasks,
+    organization: OrganizationId,
+}
+
+impl Bench {
+    fn new(options: Options) -> Self {
+        let folder = TempDir::new().unwrap();
+        let open =
+            crate::storage::Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
+        let store = Store::open(&open).unwrap();
+        let sealer = Sealer::open(folder.path()).unwrap();
+        let clock = Clock::scripted("2026-11-20T09:30:00Z".parse().unwrap());
+        let script = Arc::new(Script::default());
+        let transport: Arc<dyn Transport> = Arc::clone(&script) as Arc<dyn Transport>;
+        let (shared, time) = (store.clone(), clock.clone());
+        let outbox = Outbox::over(shared, sealer.clone(), transport, time, options.clone());
+        let organization = fresh();
+        let tasks = Tasks::new();
+        Self { folder, store, sealer, clock, script, options, outbox, tasks, organization }
+    }
+
+    fn started(options: Options) -> Self {
+        let bench = Self::new(options);
+        bench.outbox.start(&bench.tasks);
+        bench
+    }
+
+    /// Ends the outbox as a kill does, with whatever is in flight, and starts another over the same
+    /// store.
+    fn restart(&mut self) {
+        self.tasks.stop();
+        self.tasks = Tasks::new();
+        let transport: Arc<dyn Transport> = Arc::clone(&self.script) as Arc<dyn Transport>;
+        let (store, clock) = (self.store.clone(), self.clock.clone());
+        let options = self.options.clone();
+        self.outbox = Outbox::over(store, self.sealer.clone(), transport, clock, options);
+        self.outbox.start(&self.tasks);
+    }
+
+    fn delivery(&self, url: &str, secret: Option<&str>) -> Delivery {
+        let secret = secret.map(|secret| self.sealer.seal(secret).unwrap());
+        let webhook = Webhook { url: url.to_owned(), secret };
+        let body = Payload::Inline(serde_json::from_str(BODY).unwrap());
+        let now = self.clock.now();
+        Delivery::new(fresh(), self.organization, fresh(), webhook, body, now)
+    }
+
+    /// Commits a delivery as the engine does, and hands it over.
+    async fn send(&self, url: &str) -> ExecutionId {
+        self.send_delivery(self.delivery(url, None)).await
+    }
+
+    async fn send_delivery(&self, delivery: Delivery) -> ExecutionId {
+        let execution = delivery.execution;
+        let mut commit = Commit::new();
+        enqueue(&mut commit, &delivery).unwrap();
+        self.store.commit(commit).await.unwrap();
+        self.outbox.wake(delivery);
+        execution
+    }
+
+    async fn load(&self, execution: ExecutionId) -> Delivery {
+        load(&self.store, self.organization, execution).await.unwrap().unwrap()
+    }
+
+    /// Waits until `holds`, looking whenever the outbox has changed.
+    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+        let mut figures = self.outbox.figures();
+        let waiting = async {
+            loop {
+                figures.mark_unchanged();
+                if holds().await {
+                    return;
+                }
+                // An attempt that hangs changes no figure after it began.
+                let pause = Duration::from_millis(20);
+                let _either = tokio::time::timeout(pause, figures.changed()).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("never: {what}; {:?}", self.outbox);
+        }
+    }
+
+    async fn until_attempts(&self, execution: ExecutionId, count: usize) -> Delivery {
+        self.until(&format!("{count} attempts"), async || {
+            self.load(execution).await.progress.attempts.len() >= count
+        })
+        .await;
+        self.load(execution).await
+    }
+
+    async fn until_idle(&self) {
+        self.until("idle", async || {
+            self.outbox.figures().borrow().held == 0 && self.rows(Table::Due).await == 0
+        })
+        .await;
+    }
+
+    async fn rows(&self, table: Table) -> usize {
+        let prefix = Key::table(table);
+        self.store
+            .page(Page { prefix, after: None, before: None, limit: 10_000 })
+            .await
+            .unwrap()
+            .len()
+    }
+
+    fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+        self.outbox.look();
+    }
+
+    /// Moves the clock to when the next attempt is due.
+    fn advance_to(&self, due: Timestamp) {
+        self.advance(due.since(self.clock.now()));
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_is_signed_sent_and_acknowledged() {
+    let bench = Bench::started(Options::default());
+    let secret = "a secret — 秘密";
+    let delivery = bench.delivery("https://shop.example/hooks?a=b#c", Some(secret));
+    let id = delivery.id.to_string();
+    let execution = bench.send_delivery(delivery).await;
+    let delivered = bench.until_attempts(execution, 1).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    assert_eq!(delivered.progress.next_attempt_at, None);
+    let attempt = &delivered.progress.attempts[0];
+    assert_eq!((attempt.number, attempt.status_code, attempt.redelivery), (1, Some(200), false));
+    assert_eq!((attempt.response.as_deref(), attempt.error.as_deref()), (Some("noted"), None));
+    bench.until_idle().await;
+
+    let seen = bench.script.seen("shop.example");
+    let [Seen { headers, body, .. }] = &seen[..] else { panic!("sent {} times", seen.len()) };
+    let header = |name: &str| std::str::from_utf8(headers[name].as_bytes()).unwrap();
+    assert_eq!(body, BODY.as_bytes());
+    assert_eq!(header("content-type"), "application/json");
+    assert_eq!(header("user-agent"), concat!("orrery/", env!("CARGO_PKG_VERSION")));
+    assert_eq!(header("x-webhook-delivery-id"), id);
+    let at = bench.clock.now().unix_seconds();
+    assert_eq!(header("x-webhook-timestamp"), at.to_string());
+    assert!(signature::verify(secret, at, body, header("x-webhook-signature")));
+    assert_eq!((header("webhook-id"), header("webhook-timestamp")), (&*id, &*at.to_string()));
+    assert!(signature::verify_standard(secret, &id, at, body, header("webhook-signature")));
+    assert_eq!(header("x-webhook-secret"), secret);
+    assert!(!headers.contains_key("x-webhook-redelivery"));
+}
+
+#[tokio::test]
+async fn without_a_secret_nothing_is_signed_and_the_plain_one_can_be_left_out() {
+    let bench = Bench::started(Options { send_plain_secret: false, ..Options::default() });
+    let unsigned = bench.delivery("http://a.example", None);
+    let signed = bench.delivery("http://b.example", Some("s"));
+    for delivery in [unsigned, signed] {
+        let execution = bench.send_delivery(delivery).await;
+        bench.until_attempts(execution, 1).await;
+    }
+    let (unsigned, signed) = (bench.script.seen("a.example"), bench.script.seen("b.example"));
+    for name in ["x-webhook-timestamp", "x-webhook-signature", "webhook-signature", "webhook-id"] {
+        assert!(!unsigned[0].headers.contains_key(name), "{name}");
+        assert!(signed[0].headers.contains_key(name), "{name}");
+    }
+    assert!(unsigned[0].headers.contains_key("x-webhook-delivery-id"));
+    assert!(!signed[0].headers.contains_key("x-webhook-secret"));
+}
+
+#[tokio::test]
+async fn the_whole_schedule_runs_with_a_restart_in_the_middle() {
+    let mut bench = Bench::started(Options::default());
+    bench.script.set("a.example", Behaviour::Answers(500));
+    let delivery = bench.delivery("http://a.example/", Some("s"));
+    let execution = bench.send_delivery(delivery).await;
+    let schedule: Vec<f64> = [5, 30, 120, 600, 1800, 7200, 21_600].map(f64::from).to_vec();
+    for (made, delay) in schedule.iter().enumerate() {
+        let delivery = bench.until_attempts(execution, made + 1).await;
+        assert_eq!(delivery.progress.status, Status::Pending);
+        let due = delivery.progress.next_attempt_at.unwrap();
+        let wait = due.since(bench.clock.now()).as_secs_f64();
+        assert!((wait - delay).abs() <= 0.1 * delay, "{wait} s where the schedule has {delay} s");
+        if made == 3 {
+            bench.restart();
+        }
+        // A second too early, nothing happens.
+        bench.advance_to(Timestamp::from_micros(due.micros() - 1_000_000));
+        assert_eq!(bench.load(execution).await.progress.attempts.len(), made + 1);
+        bench.advance_to(due);
+    }
+    let failed = bench.until_attempts(execution, 8).await;
+    assert_eq!(failed.progress.status, Status::Failed);
+    let numbers: Vec<u32> = failed.progress.attempts.iter().map(|a| a.number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
+    let error = failed.progress.attempts[7].error.as_deref();
+    assert_eq!(error, Some("the receiver answered 500 Internal Server Error"));
+    bench.until_idle().await;
+    bench.advance(Duration::from_secs(86_400));
+    bench.until_idle().await;
+
+    let seen = bench.script.seen("a.example");
+    assert_eq!(seen.len(), 8);
+    let mut signatures = Vec::new();
+    for Seen { headers, body, .. } in &seen {
+        let text = |name: &str| headers[name].to_str().unwrap().to_owned();
+        let at = text("x-webhook-timestamp").parse().unwrap();
+        assert_eq!((body, text("webhook-id")), (&seen[0].body, failed.id.to_string()));
+        assert!(signature::verify("s", at, body, &text("x-webhook-signature")));
+        signatures.push(text("x-webhook-signature"));
+    }
+    signatures.dedup();
+    assert_eq!(signatures.len(), 8, "each attempt is signed at its own time");
+}
+
+#[tokio::test]
+async fn answers_and_what_follows_from_them() {
+    use Behaviour::{Answers, AsksToWait, Panics, Refuses};
+    let options = Options {
+        schedule: vec![Duration::from_secs(100)],
+        circuit_failures: 99,
+        ..Options::default()
+    };
+    let bench = Bench::started(options);
+    let done = |status| (status, None);
+    let within = |low: u64, high: u64| (Status::Pending, Some((low, high)));
+    for (number, (behaviour, (status, wait), error)) in [
+        (Answers(200), done(Status::Delivered), ""),
+        (Answers(204), done(Status::Delivered), ""),
+        (Answers(301), within(90, 110), "301 Moved Permanently; redirects are not followed"),
+        (Answers(400), within(90, 110), "the receiver answered 400 Bad Request"),
+        (Answers(404), within(90, 110), "404 Not Found"),
+        (Answers(410), done(Status::Failed), "410 Gone; nothing more is sent"),
+        (Answers(429), within(90, 110), "429 Too Many Requests"),
+        (AsksToWait(429, "500"), within(500, 500), "429 Too Many Requests"),
+        (AsksToWait(503, "99999"), within(3600, 3600), "503 Service Unavailable"),
+        (AsksToWait(503, "Fri, 20 Nov 2026 09:40:00 GMT"), within(600, 600), "503"),
+        (AsksToWait(503, "1"), within(90, 110), "503 Service Unavailable"),
+        (AsksToWait(500, "500"), within(90, 110), "500 Internal Server Error"),
+        (Answers(599), within(90, 110), "the receiver answered 599"),
+        (Refuses, within(90, 110), "refused the connection"),
+        (Panics, within(90, 110), "the service failed while sending"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let host = format!("r{number}.example");
+        bench.script.set(&host, behaviour.clone());
+        let execution = bench.send(&format!("http://{host}/")).await;
+        let progress = bench.until_attempts(execution, 1).await.progress;
+        assert_eq!(progress.status, status, "{behaviour:?}");
+        let text = progress.attempts[0].error.clone().unwrap_or_default();
+        assert!(
+            text.contains(error) && text.is_empty() == error.is_empty(),
+            "{behaviour:?}: {text}"
+        );
+        let delay = progress.next_attempt_at.map(|due| due.since(bench.clock.now()).as_secs());
+        match (delay, wait) {
+            (None, None) => {}
+            (Some(delay), Some((low, high))) => {
+                assert!((low..=high).contains(&delay), "{behaviour:?}: {delay} s");
+            }
+            (delay, wait) => panic!("{behaviour:?}: {delay:?} instead of {wait:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_in_flight_at_a_crash_is_made_again() {
+    let mut bench = Bench::started(Options::default());
+    bench.script.set("a.example", Behaviour::Hangs);
+    let execution = bench.send("http://a.example/").await;
+    bench.until("sent", async || bench.script.seen("a.example").len() == 1).await;
+    assert!(bench.load(execution).await.progress.attempts.is_empty());
+    bench.script.set("a.example", Behaviour::Answers(200));
+    bench.restart();
+    let delivered = bench.until_attempts(execution, 1).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    assert_eq!(delivered.progress.attempts[0].number, 1);
+    bench.restart();
+    bench.until_idle().await;
+    let bodies: Vec<Bytes> =
+        bench.script.seen("a.example").into_iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies, [BODY, BODY], "not again after the success");
+}
+
+#[tokio::test]
+async fn what_hangs_is_cut_off_and_a_shutdown_waits_for_the_rest() {
+    let bench = Bench::started(Options { timeout: Duration::ZERO, ..Options::default() });
+    bench.script.set("a.example", Behaviour::Hangs);
+    let execution = bench.send("http://a.example/").await;
+    bench.until("sent", async || bench.script.seen("a.example").len() == 1).await;
+    bench.tasks.stop();
+    assert!(bench.tasks.ended(PATIENCE).await);
+    let progress = bench.load(execution).await.progress;
+    assert_eq!(progress.attempts[0].error.as_deref(), Some("no whole answer within 0s"));
+    assert_eq!(progress.status, Status::Pending);
+}
+
+#[tokio::test]
+async fn no_receiver_gets_more_than_its_cap_at_once() {
+    let options = Options { in_flight_per_receiver: 3, ..Options::default() };
+    let bench = Bench::started(options);
+    // It answers a few times, and so earns its slots, then hangs.
+    for _ in 0..5 {
+        let execution = bench.send("http://a.example:81/").await;
+        bench.until_attempts(execution, 1).await;
+    }
+    bench.script.set("a.example", Behaviour::Hangs);
+    for _ in 0..40 {
+        bench.send("http://a.example:81/").await;
+    }
+    bench.until("in flight", async || bench.outbox.figures().borrow().in_flight == 3).await;
+    bench.until("parked", async || bench.rows(Table::Parked).await == 40 - 3 - 12).await;
+    assert_eq!(bench.script.seen("a.example").len(), 5 + 3);
+    assert_eq!(bench.outbox.figures().borrow().in_flight, 3);
+}
+
+#[tokio::test]
+async fn a_circuit_opens_probes_closes_and_survives_a_restart() {
+    let options = Options { circuit_failures: 3, in_flight_per_receiver: 1, ..Options::default() };
+    let mut bench = Bench::started(options.clone());
+    bench.script.set("a.example", Behaviour::Refuses);
+    let mut executions = Vec::new();
+    for _ in 0..20 {
+        executions.push(bench.send("http://a.example/").await);
+    }
+    let open = async |bench: &Bench| bench.outbox.figures().borrow().open_circuits == 1;
+    bench.until("open", async || open(&bench).await).await;
+    bench.until("written", async || bench.rows(Table::Circuit).await == 1).await;
+    bench.until("parked", async || bench.rows(Table::Parked).await >= 15).await;
+    let before = bench.script.seen("a.example").len();
+    assert!((3..=4).contains(&before), "{before}: two slots at first, open at the third failure");
+
+    bench.restart();
+    bench.until("still open", async || open(&bench).await).await;
+    let fresh = bench.send("http://a.example/").await;
+    bench.until("parked", async || bench.rows(Table::Parked).await + before == 21).await;
+    assert!(bench.load(fresh).await.progress.attempts.is_empty(), "waiting uses up no attempt");
+    assert_eq!(bench.script.seen("a.example").len(), before);
+
+    bench.advance(options.circuit_open);
+    bench.until("one probe", async || bench.script.seen("a.example").len() == before + 1).await;
+    bench.until("open again", async || bench.outbox.figures().borrow().in_flight == 0).await;
+
+    bench.script.set("a.example", Behaviour::Answers(200));
+    bench.advance(options.circuit_open);
+    bench
+        .until("delivered", async || {
+            bench.rows(Table::Parked).await == 0 && bench.rows(Table::Due).await == 0
+        })
+        .await;
+    bench.until("forgotten", async || bench.rows(Table::Circuit).await == 0).await;
+    for execution in executions {
+        assert_eq!(bench.load(execution).await.progress.status, Status::Delivered);
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_behind_an_open_circuit_is_given_up_in_the_end() {
+    let mut bench = Bench::started(Options { circuit_failures: 1, ..Options::default() });
+    bench.script.set("a.example", Behaviour::Refuses);
+    let mut executions = Vec::new();
+    for _ in 0..10 {
+        executions.push(bench.send("http://a.example/").await);
+    }
+    bench.until("parked", async || bench.rows(Table::Parked).await >= 7).await;
+    // As if it had been off for three days.
+    bench.tasks.stop();
+    bench.clock.advance(Duration::from_secs(73 * 3600));
+    bench.restart();
+    bench.until("given up", async || bench.rows(Table::Parked).await == 0).await;
+    let mut given_up = 0;
+    for execution in executions {
+        let progress = bench.load(execution).await.progress;
+        let last = progress.attempts.last().and_then(|attempt| attempt.error.clone());
+        let says_so = last.is_some_and(|error| error.starts_with("given up"));
+        assert_eq!(says_so, progress.status == Status::Failed);
+        given_up += usize::from(says_so);
+    }
+    assert!(given_up >= 6, "{given_up}");
+}
+
+/// Commits deliveries that nobody hands over, as a start finds them.
+async fn backlog(bench: &Bench, count: usize, host: impl Fn(usize) -> String) {
+    for beginning in (0..count).step_by(1000) {
+        let mut commit = Commit::new();
+        for number in beginning..count.min(beginning + 1000) {
+            let url = format!("http://{}/", host(number));
+            enqueue(&mut commit, &bench.delivery(&url, None)).unwrap();
+        }
+        bench.store.commit(commit).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_backlog_of_a_dead_receiver_blocks_nobody_and_stays_on_the_disk() {
+    let bench = Bench::new(Options::default());
+    bench.script.set("dead.example", Behaviour::Hangs);
+    backlog(&bench, 100_000, |_number| "dead.example".to_owned()).await;
+    bench.advance(Duration::from_secs(1));
+    let behind: Vec<Delivery> =
+        (0..50).map(|_| bench.delivery("http://living.example/", None)).collect();
+    for delivery in &behind {
+        let mut commit = Commit::new();
+        enqueue(&mut commit, delivery).unwrap();
+        bench.store.commit(commit).await.unwrap();
+    }
+    bench.outbox.start(&bench.tasks);
+    bench.until("delivered", async || bench.script.seen("living.example").len() == 50).await;
+    bench.until("parked", async || bench.rows(Table::Due).await <= 10).await;
+    bench.until("committed", async || bench.outbox.figures().borrow().in_flight == 2).await;
+    assert_eq!(bench.script.seen("dead.example").len(), 2);
+    let most_held = bench.outbox.figures().borrow().most_held;
+    assert!(most_held <= 4096, "{most_held}");
+}
+
+#[tokio::test]
+async fn a_backlog_of_many_receivers_is_delivered_once_each() {
+    let bench = Bench::new(Options::default());
+    backlog(&bench, 5000, |number| format!("r{}.example", number % 37)).await;
+    bench.outbox.start(&bench.tasks);
+    bench.until("delivered", async || bench.script.seen.lock().unwrap().len() >= 5000).await;
+    bench.until_idle().await;
+    assert_eq!(bench.rows(Table::Parked).await, 0);
+    assert_eq!(bench.script.seen.lock().unwrap().len(), 5000);
+    assert!(bench.outbox.figures().borrow().most_held <= 4096);
+}
+
+#[tokio::test]
+async fn leftovers_and_lost_payloads_end() {
+    let bench = Bench::new(Options::default());
+    let lost: Payload = serde_json::from_str(
+        r#"{"file":{"id":"0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e","bytes":9,"crc32":1}}"#,
+    )
+    .unwrap();
+    let mut delivery = bench.delivery("http://a.example/", None);
+    delivery.body = lost;
+    // A row whose delivery is gone, and one that is no row at all.
+    let mut commit = Commit::new();
+    enqueue(&mut commit, &bench.delivery("http://a.example/", None)).unwrap();
+    let gone = bench.delivery("http://a.example/", None);
+    enqueue(&mut commit, &gone).unwrap();
+    commit.delete(delivery_key(gone.organization, gone.execution));
+    let damaged = rows::due(Timestamp::from_micros(1), gone.organization, gone.execution);
+    commit.put_bytes(damaged, b"?".to_vec());
+    bench.store.commit(commit).await.unwrap();
+    bench.outbox.start(&bench.tasks);
+    let execution = bench.send_delivery(delivery).await;
+    bench.until_idle().await;
+    assert_eq!(bench.script.seen("a.example").len(), 1);
+    let progress = bench.load(execution).await.progress;
+    assert_eq!(progress.status, Status::Failed);
+    let error = progress.attempts[0].error.as_deref();
+    assert_eq!(error, Some("the payload is no longer stored"));
+    assert!(bench.folder.path().exists());
+}
