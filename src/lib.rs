@@ -7,3 +7,4 @@ pub mod http;
 pub mod runners;
 pub mod runtime;
 pub mod storage;
+pub mod telemetry;
