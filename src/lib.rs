@@ -1,5 +1,6 @@
 //! Orrery.
 
+pub mod cli;
 pub mod config;
 pub mod domain;
 // pub mod engine;

@@ -330,11 +330,21 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it, in the order of its lines.
     pub fn load(path: &Path) -> Result<Self, Vec<Fault>> {
-        let text = reader::text_of(path, FILE_MAX_BYTES)
-            .map_err(|message| vec![Fault { line: 0, column: 0, message }])?;
+        let (config, faults) = Self::examine(path);
+        if faults.is_empty() { Ok(config) } else { Err(faults) }
+    }
+
+    /// Reads the file at `path` as far as it can be read: a default stands in the place of what is
+    /// wrong. For `orrery check`, which looks on; nothing is to be served with faults left.
+    #[must_use]
+    pub fn examine(path: &Path) -> (Self, Vec<Fault>) {
         let folder = path.parent().unwrap_or(Path::new(""));
+        let (text, unreadable) = match reader::text_of(path, FILE_MAX_BYTES) {
+            Ok(text) => (text, None),
+            Err(message) => (String::new(), Some(Fault { line: 0, column: 0, message })),
+        };
         let (config, faults, _known) =
             sections::read(&text, folder, &sections::Ground::with_a_file());
-        if faults.is_empty() { Ok(config) } else { Err(faults) }
+        (config, unreadable.into_iter().chain(faults).collect())
     }
 }
