@@ -3,6 +3,8 @@
 pub mod accounts;
 pub mod billing;
 pub mod catalog;
+pub mod cli;
+pub mod config;
 pub mod domain;
 pub mod engine;
 pub mod http;
@@ -12,4 +14,5 @@ pub mod runners;
 pub mod runtime;
 pub mod schema;
 pub mod storage;
+pub mod telemetry;
 pub mod webhooks;

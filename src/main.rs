@@ -1,1 +1,7 @@
-fn main() {}
+//! The binary: hands over to the command line.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    orrery::cli::main()
+}

@@ -1,0 +1,189 @@
+//! Asks the service to do something: over its control socket, or, where nothing listens there, in
+//! this process on the store itself. Both ways lead to the same routes.
+//!
+//! Never opens a store that belongs to another user: files that root left in it would keep the
+//! service from starting.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+use crate::config::Config;
+use crate::http::{Body, Reply, body};
+
+/// The name of the control socket in the data folder.
+pub(super) const SOCKET: &str = "control.sock";
+
+/// The largest answer that is read, in bytes.
+const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// How long one answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answers requests in this process.
+pub(super) type InProcess =
+    Box<dyn Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
+
+/// The way to the service.
+pub(super) struct Admin {
+    door: Door,
+}
+
+enum Door {
+    Socket(PathBuf),
+    Offline(InProcess),
+}
+
+impl Admin {
+    /// The running service of this configuration, or the store itself by `offline` where none runs.
+    ///
+    /// # Errors
+    /// When the socket or the store belongs to another user, or the store does not open.
+    pub(super) async fn open<F>(
+        config: &Config,
+        offline: impl FnOnce(Config) -> F,
+    ) -> anyhow::Result<Self>
+    where
+        F: Future<Output = anyhow::Result<InProcess>>,
+    {
+        let socket = config.data_dir.join(SOCKET);
+        match UnixStream::connect(&socket).await {
+            Ok(_listening) => Ok(Self { door: Door::Socket(socket) }),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+            {
+                refuse_foreign(&config.data_dir)?;
+                let answer = offline(config.clone()).await.context(
+                    "no service runs on this data folder, and its store cannot be opened either",
+                )?;
+                Ok(Self { door: Door::Offline(answer) })
+            }
+            Err(error) => Err(error).with_context(|| {
+                format!(
+                    "{} cannot be reached; run this as the service's user or as root",
+                    socket.display()
+                )
+            }),
+        }
+    }
+
+    /// What `GET path` gives.
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask(Method::GET, path, None).await
+    }
+
+    /// What `POST path` with `value` gives.
+    pub(super) async fn post(&self, path: &str, value: &Value) -> anyhow::Result<Value> {
+        self.ask(Method::POST, path, Some(value)).await
+    }
+
+    /// Deletes what is at `path`.
+    pub(super) async fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.ask(Method::DELETE, path, None).await.map(drop)
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        value: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        let content = value.map_or(Bytes::new(), |value| Bytes::from(value.to_string()));
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "localhost")
+            .header(CONTENT_TYPE, "application/json")
+            .body(body::full(content))
+            .context("the request cannot be written")?;
+        let answer = async {
+            match &self.door {
+                Door::Socket(socket) => over(socket, request).await,
+                Door::Offline(answer) => collect(answer(request).await).await,
+            }
+        };
+        let (status, bytes) = tokio::time::timeout(ANSWER_TIMEOUT, answer)
+            .await
+            .with_context(|| format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))??;
+        understood(status, &bytes)
+    }
+}
+
+/// Sends one request over the socket.
+async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCode, Bytes)> {
+    let lost = "the connection to the service broke off; its log may say why";
+    let stream = UnixStream::connect(socket).await.context(lost)?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context(lost)?;
+    let exchange = async move {
+        let reply = sender.send_request(request).await.context(lost)?;
+        collect(reply).await
+    };
+    // The connection ends when the exchange has dropped its sender, and its error is the exchange's.
+    let (answer, _connection) = tokio::join!(exchange, connection);
+    answer
+}
+
+async fn collect<B>(reply: hyper::Response<B>) -> anyhow::Result<(StatusCode, Bytes)>
+where
+    B: hyper::body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let status = reply.status();
+    let bytes = Limited::new(reply.into_body(), ANSWER_MAX_BYTES)
+        .collect()
+        .await
+        .map_err(anyhow::Error::from_boxed)
+        .context("the answer cannot be read")?
+        .to_bytes();
+    Ok((status, bytes))
+}
+
+/// The value of a good answer, or the service's own words for what is wrong.
+fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
+    let value: Value = match bytes {
+        [] => Value::Null,
+        bytes => serde_json::from_slice(bytes).with_context(|| {
+            format!("the service answered {status} with something else than JSON")
+        })?,
+    };
+    if status.is_success() {
+        return Ok(value);
+    }
+    match value.get("error").and_then(Value::as_str) {
+        Some(told) => bail!("{told}"),
+        None => bail!("the service answered {status}"),
+    }
+}
+
+/// Refuses a data folder that another user owns.
+fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
+    let Ok(folder) = std::fs::metadata(data_dir) else { return Ok(()) };
+    // The owner of this process's own folder in /proc is its effective user.
+    let Ok(process) = std::fs::metadata("/proc/self") else { return Ok(()) };
+    if folder.uid() != process.uid() {
+        bail!(
+            "{} belongs to user {}, and files that another user leaves there would keep the \
+             service from starting: run this as that user, or start the service first",
+            data_dir.display(),
+            folder.uid()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;

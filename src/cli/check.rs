@@ -1,0 +1,176 @@
+//! `orrery check`: everything that would keep the service from running well, found before it runs.
+//!
+//! Looks and tries, and changes nothing: no folder is made, no key, no certificate. All faults come
+//! at once.
+
+mod folders;
+mod ports;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::output::{Column, Output};
+use super::{located, output, service};
+use crate::config::{Config, TlsMode};
+use crate::domain::time::Timestamp;
+use crate::runtime::Clock;
+
+/// The most manifests that are looked at.
+const MANIFESTS_MAX: usize = 10_000;
+
+/// How well one thing stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    Good,
+    /// It works, and may surprise.
+    Warning,
+    Fault,
+}
+
+impl Verdict {
+    const fn sign(self) -> &'static str {
+        match self {
+            Self::Good => "✓",
+            Self::Warning => "!",
+            Self::Fault => "✗",
+        }
+    }
+}
+
+/// What was found about one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) subject: String,
+    pub(super) verdict: Verdict,
+    pub(super) detail: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    good: bool,
+    findings: Vec<Finding>,
+}
+
+fn finding(subject: &str, verdict: Verdict, detail: impl Into<String>) -> Finding {
+    Finding { subject: subject.to_owned(), verdict, detail: detail.into() }
+}
+
+pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
+    let (config, mut findings) = configuration(file);
+    findings.extend(folders::findings(&config));
+    findings.extend(manifests(&config.models_dir));
+    findings.extend(tls(&config, Clock::system().now()));
+    findings.extend(ports::findings(&config).await);
+    let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
+    let report = Report { good: faults == 0, findings };
+    let rows = report.findings.iter().map(|finding| {
+        vec![finding.verdict.sign().to_owned(), finding.subject.clone(), finding.detail.clone()]
+    });
+    let columns = [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND")];
+    output.show(&report, &columns, rows)?;
+    if faults == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::note(&format!("{faults} {}", if faults == 1 { "fault" } else { "faults" }));
+    Ok(ExitCode::FAILURE)
+}
+
+/// The configuration as far as it can be read; the rest is looked at with defaults in the place of
+/// what is wrong.
+fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
+    let Some(path) = file else {
+        let found = finding("config", Verdict::Good, "no file: the defaults hold");
+        return (Config::defaults(), vec![found]);
+    };
+    let (config, faults) = Config::examine(path);
+    if faults.is_empty() {
+        return (config, vec![finding("config", Verdict::Good, path.display().to_string())]);
+    }
+    let found = faults.iter().map(|fault| finding("config", Verdict::Fault, located(path, fault)));
+    (config, found.collect())
+}
+
+fn manifests(folder: &Path) -> Vec<Finding> {
+    let files = match manifest_files(folder) {
+        Ok(files) => files,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let detail = format!("{} is not there: built-in models only", folder.display());
+            return vec![finding("models", Verdict::Good, detail)];
+        }
+        Err(error) => {
+            let detail = format!("{} cannot be read: {error}", folder.display());
+            return vec![finding("models", Verdict::Fault, detail)];
+        }
+    };
+    let mut findings = Vec::new();
+    let mut good = 0_usize;
+    for file in &files {
+        match service::check_manifest(file) {
+            Ok(_slug) => good += 1,
+            Err(faults) => findings
+                .extend(faults.into_iter().map(|fault| finding("model", Verdict::Fault, fault))),
+        }
+    }
+    let detail = format!("{}: {good} of {} manifests are good", folder.display(), files.len());
+    let verdict = if good == files.len() { Verdict::Good } else { Verdict::Fault };
+    findings.insert(0, finding("models", verdict, detail));
+    findings
+}
+
+fn manifest_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)?.take(MANIFESTS_MAX) {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn tls(config: &Config, now: Timestamp) -> Vec<Finding> {
+    let encrypted = config
+        .hosts
+        .named()
+        .iter()
+        .flat_map(|(_, host)| host.listen.clone())
+        .any(|address| config.tls.encrypts(&address));
+    match &config.tls.mode {
+        TlsMode::Files { certificate, private_key } => {
+            vec![service::check_certificate(certificate, private_key, now)]
+        }
+        TlsMode::Off => {
+            let open = config
+                .hosts
+                .named()
+                .iter()
+                .flat_map(|(_, host)| host.listen.clone())
+                .find(|address| !address.ip().to_canonical().is_loopback());
+            vec![match open {
+                Some(address) => {
+                    let detail = format!("off: keys cross the network in the clear on {address}");
+                    finding("tls", Verdict::Warning, detail)
+                }
+                None => finding("tls", Verdict::Good, "off, on loopback addresses only"),
+            }]
+        }
+        TlsMode::Auto | TlsMode::SelfSigned if encrypted => {
+            let folder = config.data_dir.join("tls");
+            let (certificate, key) = (folder.join("server.pem"), folder.join("server.key"));
+            if certificate.exists() {
+                return vec![service::check_certificate(&certificate, &key, now)];
+            }
+            vec![finding("tls", Verdict::Good, "a certificate is made at the first start")]
+        }
+        TlsMode::Auto | TlsMode::SelfSigned => {
+            vec![finding("tls", Verdict::Good, "plain HTTP, on loopback addresses only")]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Whether the folders are there, writable, and closed to others; and whether the process may open
+//! as many files as it is told to serve connections.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::{Finding, Verdict, finding};
+use crate::config::Config;
+
+/// Files that the service opens beside one for each connection: the store, payloads, logs,
+/// upstream connections.
+const FILES_BESIDE_CONNECTIONS: u64 = 1024;
+
+pub(super) fn findings(config: &Config) -> Vec<Finding> {
+    let mut findings = vec![data(&config.data_dir)];
+    if config.backup.every.is_some() {
+        findings.push(writable("backups", &config.backup.folder));
+    }
+    findings.extend(open_files(config.limits.connections));
+    findings
+}
+
+fn data(folder: &Path) -> Finding {
+    let found = writable("data", folder);
+    let Ok(metadata) = fs::metadata(folder) else { return found };
+    let mode = metadata.mode() & 0o777;
+    if found.verdict == Verdict::Good && mode & 0o077 != 0 {
+        let shown = folder.display();
+        let detail = format!("{shown} has mode {mode:04o}: others can look in; chmod 0700 {shown}");
+        return finding("data", Verdict::Warning, detail);
+    }
+    found
+}
+
+/// A folder that is there and takes a file, or that can be made.
+fn writable(subject: &str, folder: &Path) -> Finding {
+    let shown = folder.display();
+    match fs::metadata(folder) {
+        Ok(metadata) if !metadata.is_dir() => {
+            finding(subject, Verdict::Fault, format!("{shown} is no folder"))
+        }
+        Ok(_) => match try_a_file(folder) {
+            Ok(()) => finding(subject, Verdict::Good, shown.to_string()),
+            Err(error) => {
+                finding(subject, Verdict::Fault, format!("{shown} takes no file: {error}"))
+            }
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let parent = folder.ancestors().skip(1).find(|parent| parent.is_dir());
+            let parent = parent.unwrap_or(Path::new("."));
+            match try_a_file(parent) {
+                Ok(()) => {
+                    let detail = format!("{shown} is made at the first start");
+                    finding(subject, Verdict::Good, detail)
+                }
+                Err(error) => {
+                    let parent = parent.display();
+                    let detail = format!("{shown} cannot be made in {parent}: {error}");
+                    finding(subject, Verdict::Fault, detail)
+                }
+            }
+        }
+        Err(error) => finding(subject, Verdict::Fault, format!("{shown} cannot be read: {error}")),
+    }
+}
+
+/// Whether `folder` takes a file; the file is gone again at once.
+fn try_a_file(folder: &Path) -> std::io::Result<()> {
+    let probe = folder.join(format!(".orrery-check-{}", std::process::id()));
+    fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
+    fs::remove_file(&probe)
+}
+
+/// A finding where the limit on open files is too low for the connections that are allowed.
+fn open_files(connections: usize) -> Option<Finding> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let hard = hard_limit(&limits)?;
+    let needed = u64::try_from(connections).ok()?.saturating_add(FILES_BESIDE_CONNECTIONS);
+    (hard < needed).then(|| {
+        let detail = format!(
+            "{hard} open files are allowed, and {connections} connections may need {needed}: \
+             raise LimitNOFILE, or lower limits.connections"
+        );
+        finding("open files", Verdict::Warning, detail)
+    })
+}
+
+/// The hard limit on open files in the text of `/proc/self/limits`.
+fn hard_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().nth(1)? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_judged_by_what_it_allows() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("data");
+        assert_eq!(data(&inner).verdict, Verdict::Good);
+        assert!(data(&inner).detail.contains("made at the first start"));
+        assert!(!inner.exists(), "a check makes nothing");
+        fs::create_dir(&inner).unwrap();
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(data(&inner).verdict, Verdict::Warning);
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(data(&inner).verdict, Verdict::Good);
+        assert_eq!(fs::read_dir(&inner).unwrap().count(), 0, "the probe is gone");
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(data(&file).verdict, Verdict::Fault);
+        assert_eq!(data(&file.join("below")).verdict, Verdict::Fault);
+    }
+
+    #[test]
+    fn the_hard_limit_is_read() {
+        let line = "Max processes  1 2 processes\nMax open files            1024                 524288               files\n";
+        assert_eq!(hard_limit(line), Some(524_288));
+        assert_eq!(hard_limit("Max open files  1024 unlimited files"), Some(u64::MAX));
+        assert_eq!(hard_limit(""), None);
+    }
+}

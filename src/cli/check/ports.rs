@@ -1,0 +1,57 @@
+//! Whether each address can be listened on, or is held by this very service.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+use super::{Finding, Verdict, finding};
+use crate::cli::admin::SOCKET;
+use crate::config::Config;
+
+pub(super) async fn findings(config: &Config) -> Vec<Finding> {
+    let socket = config.data_dir.join(SOCKET);
+    let runs = tokio::net::UnixStream::connect(socket).await.is_ok();
+    let mut findings = Vec::new();
+    for (name, host) in config.hosts.named() {
+        findings.extend(host.listen.iter().map(|address| port(name, address, runs)));
+    }
+    findings.extend(config.metrics.listen.iter().map(|address| port("metrics", address, runs)));
+    findings
+}
+
+/// Tries to listen on `address`; `runs` says whether this data folder's service is up.
+fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
+    let error = match TcpListener::bind(address) {
+        Ok(_closed_again) => return finding(name, Verdict::Good, format!("{address} is free")),
+        Err(error) => error,
+    };
+    if error.kind() == ErrorKind::AddrInUse && runs {
+        let detail = format!("{address} is taken; the service of this data folder is running");
+        return finding(name, Verdict::Good, detail);
+    }
+    let what_to_do = match error.kind() {
+        ErrorKind::AddrInUse => "another program listens there; choose another port",
+        ErrorKind::PermissionDenied => {
+            "ports below 1024 need AmbientCapabilities=CAP_NET_BIND_SERVICE"
+        }
+        ErrorKind::AddrNotAvailable => "no interface of this machine has this address",
+        _ => "choose another address",
+    };
+    finding(name, Verdict::Fault, format!("{address} cannot be used ({error}): {what_to_do}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_a_fault_unless_the_service_itself_runs() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        assert_eq!(port("base", &address, false).verdict, Verdict::Fault);
+        assert_eq!(port("base", &address, true).verdict, Verdict::Good);
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        assert_eq!(port("base", &free, false).verdict, Verdict::Good);
+        let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
+        assert!(port("base", &elsewhere, true).detail.contains("no interface"));
+    }
+}

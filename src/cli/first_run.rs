@@ -1,0 +1,146 @@
+//! What a start on a terminal says: where everything is, and how to make a first prediction.
+//!
+//! Text from data, nothing else: it reads no file, asks nobody, and prints nothing. The key is in
+//! it, so it goes to the terminal and never into a log.
+
+use std::path::Path;
+
+/// The built-in model of the first prediction, and an input that it takes.
+const MODEL: &str = "text-sentiment";
+const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
+
+/// What is told.
+#[derive(Debug, Clone)]
+pub(super) struct Welcome<'a> {
+    pub(super) version: &'a str,
+    /// Each host's name and the address by which clients reach it.
+    pub(super) hosts: &'a [(&'a str, &'a str)],
+    pub(super) data_dir: &'a Path,
+    /// The one key of a first start.
+    pub(super) key: Option<&'a str>,
+    /// The self-made authority that clients must be given, where TLS uses it.
+    pub(super) authority: Option<&'a Path>,
+    pub(super) in_colour: bool,
+}
+
+/// The text, with an empty line before and after it.
+pub(super) fn render(welcome: &Welcome<'_>) -> String {
+    let paint = Paint { on: welcome.in_colour };
+    let mut text = String::from("\n");
+    line(&mut text, &format!("{} {}", paint.bold("Orrery"), paint.faint(welcome.version)));
+    text.push('\n');
+    let data = welcome.data_dir.display().to_string();
+    let width = welcome.hosts.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(9);
+    for (name, url) in welcome.hosts {
+        line(&mut text, &format!("{name:width$}  {}", paint.accent(url)));
+    }
+    line(&mut text, &format!("{:width$}  {data}", "data"));
+    text.push('\n');
+    match (welcome.key, welcome.hosts.first()) {
+        (Some(key), Some((_, base))) => first_prediction(&mut text, welcome, key, base, paint),
+        _ => line(&mut text, "Another key: orrery key create --name NAME"),
+    }
+    text.push('\n');
+    line(&mut text, &paint.faint("Ctrl-C stops it; what is unfinished goes on at the next start."));
+    text.push('\n');
+    text
+}
+
+fn first_prediction(text: &mut String, welcome: &Welcome<'_>, key: &str, base: &str, paint: Paint) {
+    let trust = welcome
+        .authority
+        .map_or(String::new(), |path| format!(" --cacert {}", quoted(&path.display().to_string())));
+    let header = quoted(&format!("X-API-Key: {key}"));
+    let body = quoted(&format!(r#"{{"model":"{MODEL}","version":"0.0.1","input":{INPUT}}}"#));
+    line(text, &format!("{} shown this once:", paint.bold("Your API key,")));
+    line(text, &format!("  {}", paint.accent(key)));
+    text.push('\n');
+    line(text, &paint.bold("Make a prediction:"));
+    line(text, &format!("  curl -s{trust} {base}/v1/prediction/ -H {header} -d {body}"));
+    text.push('\n');
+    line(text, &format!("{} (ID is the answer's predictionID)", paint.bold("Read its output:")));
+    line(text, &format!("  curl -s{trust} '{base}/v1/prediction/ID?wait=10' -H {header}"));
+}
+
+fn line(text: &mut String, content: &str) {
+    text.push_str("  ");
+    text.push_str(content);
+    text.push('\n');
+}
+
+/// A word of the shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+    fn faint(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+    fn accent(self, text: &str) -> String {
+        self.wrap("36", text)
+    }
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.on { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTS: [(&str, &str); 5] = [
+        ("base", "http://127.0.0.1:8080"),
+        ("workflows", "http://127.0.0.1:8081"),
+        ("flows", "http://127.0.0.1:8082"),
+        ("agent", "http://127.0.0.1:8083"),
+        ("dashboard", "http://127.0.0.1:8084"),
+    ];
+
+    fn welcome() -> Welcome<'static> {
+        Welcome {
+            version: "0.1.0",
+            hosts: &HOSTS,
+            data_dir: Path::new("./orrery-data"),
+            key: Some("smk_EXAMPLE"),
+            authority: None,
+            in_colour: false,
+        }
+    }
+
+    #[test]
+    fn a_first_start_shows_the_hosts_the_key_and_two_lines_to_try() {
+        insta::assert_snapshot!(render(&welcome()));
+    }
+
+    #[test]
+    fn a_later_start_shows_no_key() {
+        insta::assert_snapshot!(render(&Welcome { key: None, ..welcome() }));
+    }
+
+    #[test]
+    fn the_self_made_authority_is_given_to_curl_in_quotes() {
+        let text = render(&Welcome { authority: Some(Path::new("/o'r/ca.pem")), ..welcome() });
+        assert_eq!(text.matches(r"curl -s --cacert '/o'\''r/ca.pem' http").count(), 1, "{text}");
+        assert_eq!(text.matches(r"--cacert '/o'\''r/ca.pem'").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn colours_change_nothing_but_colours() {
+        let coloured = render(&Welcome { in_colour: true, ..welcome() });
+        let mut plain = coloured;
+        for code in ["\u{1b}[1m", "\u{1b}[2m", "\u{1b}[36m", "\u{1b}[0m"] {
+            assert!(plain.contains(code));
+            plain = plain.replace(code, "");
+        }
+        assert_eq!(plain, render(&welcome()));
+    }
+}

@@ -1,0 +1,166 @@
+//! `orrery key`: makes, lists and deletes API keys.
+//!
+//! A new key is the only thing on standard output, so that a script can catch it; it is shown this
+//! once and never again.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Shape;
+use super::admin::Admin;
+use super::output::{self, Column, Output};
+use crate::config::Config;
+use crate::domain::ids::KeyId;
+
+/// The organization that a first start makes.
+const DEFAULT_ORGANIZATION: &str = "default";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make a key and print it, this once
+    Create {
+        /// What the key is for
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// Whose key it is
+        #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+        org: String,
+        /// How long it is valid, such as 90d; without it, until it is deleted
+        #[arg(long, value_name = "TIME", value_parser = validity)]
+        expires: Option<Duration>,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// List the keys, of one organization or of all
+    List {
+        #[arg(long, value_name = "ORGANIZATION")]
+        org: Option<String>,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Delete a key; it is refused from then on
+    Delete {
+        /// As `orrery key list` shows it
+        #[arg(value_name = "ID")]
+        id: KeyId,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Created {
+    id: String,
+    key: String,
+    prefix: String,
+    name: String,
+    organization: String,
+    expires_at: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Key {
+    id: String,
+    prefix: String,
+    name: String,
+    organization: String,
+    created_by: String,
+    created_at: String,
+    expires_at: Option<String>,
+}
+
+pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
+    let admin = super::service::admin(config).await?;
+    match command {
+        Command::Create { name, org, expires, shape } => {
+            create(&admin, &name, &org, expires, &Output::new(shape.json)).await
+        }
+        Command::List { org, shape } => {
+            list(&admin, org.as_deref(), &Output::new(shape.json)).await
+        }
+        Command::Delete { id } => {
+            admin.delete(&format!("/admin/keys/{id}")).await?;
+            output::note(&format!("Key {id} is deleted; it is refused from now on."));
+            Ok(())
+        }
+    }
+}
+
+async fn create(
+    admin: &Admin,
+    name: &str,
+    organization: &str,
+    expires: Option<Duration>,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let mut wanted = json!({
+        "name": name,
+        "organization": organization,
+        "created_by": creator(),
+    });
+    if let (Some(span), Some(fields)) = (expires, wanted.as_object_mut()) {
+        fields.insert("expires_in_seconds".to_owned(), json!(span.as_secs()));
+    }
+    let created: Created = understood(admin.post("/admin/keys", &wanted).await?)?;
+    if output.is_json() {
+        return output::json(&created);
+    }
+    output::note(&format!(
+        "Key {} ({}) of organization {}, valid {}. It is shown this once:",
+        created.id,
+        created.name,
+        created.organization,
+        created.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
+    ));
+    output::raw(format!("{}\n", created.key).as_bytes())
+}
+
+async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> anyhow::Result<()> {
+    let path = organization.map_or("/admin/keys".to_owned(), |name| {
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("organization", name)
+            .finish();
+        format!("/admin/keys?{query}")
+    });
+    let answer: Keys = understood(admin.get(&path).await?)?;
+    let columns = ["ID", "KEY", "NAME", "ORGANIZATION", "CREATED BY", "CREATED", "EXPIRES"];
+    let rows = answer.keys.iter().map(|key| {
+        vec![
+            key.id.clone(),
+            format!("{}…", key.prefix),
+            key.name.clone(),
+            key.organization.clone(),
+            key.created_by.clone(),
+            key.created_at.clone(),
+            key.expires_at.clone().unwrap_or("never".to_owned()),
+        ]
+    });
+    output.show(&answer, &columns.map(Column::Text), rows)
+}
+
+/// An answer in the shape that the routes promise.
+pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyhow::Result<T> {
+    use anyhow::Context as _;
+    serde_json::from_value(answer)
+        .context("the running service answers in another shape: is it of another version?")
+}
+
+/// Who makes the key: the name in the environment, which is a note and no proof.
+fn creator() -> String {
+    let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+    user.filter(|name| !name.is_empty()).unwrap_or("command line".to_owned())
+}
+
+fn validity(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if span < Duration::from_secs(1) {
+        return Err("a key is valid for a second at least".to_owned());
+    }
+    Ok(span)
+}

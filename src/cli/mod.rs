@@ -1,0 +1,190 @@
+//! The command line: what is asked, which code does it, and how the answer is shown.
+//!
+//! A command works on the service through [`admin::Admin`], so that it does the same whether the
+//! service runs or not. Answers go to standard output, everything said about them to standard
+//! error. Nothing here decides anything about models or money.
+//!
+//! To add a command: a variant in [`Command`] with its help, a file with one function that asks and
+//! shows, and its line in the README.
+
+mod admin;
+mod check;
+mod first_run;
+mod key;
+mod model;
+mod organization;
+mod output;
+mod serve;
+mod service;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use self::output::Output;
+use crate::config::{Config, Fault};
+
+/// One static binary that turns a Linux box into an AI model and workflow service.
+#[derive(Debug, Parser)]
+#[command(name = "orrery", version, max_term_width = 100)]
+#[command(after_help = "Without a command: serve. Without a configuration file: data in \
+                        ./orrery-data, the hosts on 127.0.0.1, ports 8080 to 8084.")]
+struct Arguments {
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE", env = "ORRERY_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service
+    Serve,
+    /// Find everything that is wrong with configuration, manifests, TLS files, ports and folders
+    Check(Shape),
+    /// API keys
+    #[command(subcommand)]
+    Key(key::Command),
+    /// Organizations: each has keys, executions and a balance of its own
+    #[command(subcommand)]
+    Org(organization::Command),
+    /// Models of the catalog
+    #[command(subcommand)]
+    Model(model::Command),
+    /// Print a script that completes commands in a shell
+    Completions { shell: clap_complete::Shell },
+}
+
+/// How a table is printed.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Shape {
+    /// Print JSON in place of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command that the process was started with. 0: done; 1: it failed, and standard error
+/// says why; 2: it was asked wrongly.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let file = arguments.config.as_deref();
+    match arguments.command.unwrap_or(Command::Serve) {
+        Command::Serve => block_on(serve::run(configuration(file)?))?,
+        Command::Check(shape) => {
+            return block_on(check::run(file, &Output::new(shape.json)));
+        }
+        Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
+        Command::Org(command) => block_on(organization::run(command, &configuration(file)?))?,
+        Command::Model(model::Command::Check { files }) => return model::check(&files),
+        Command::Model(model::Command::List(shape)) => {
+            block_on(model::list(&Output::new(shape.json), &configuration(file)?))?;
+        }
+        Command::Completions { shell } => completions(shell)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The configuration in `file`, or the defaults without one.
+fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
+    let Some(path) = file else { return Ok(Config::defaults()) };
+    Config::load(path).map_err(|faults| {
+        let lines: Vec<String> = faults.iter().map(|fault| located(path, fault)).collect();
+        anyhow::anyhow!("{}", lines.join("\n  ")).context(format!(
+            "{} cannot be used; `orrery --config {0} check` looks at everything else too",
+            path.display()
+        ))
+    })
+}
+
+/// A fault the way compilers print one, so that editors and terminals can follow it.
+fn located(path: &Path, fault: &Fault) -> String {
+    match fault.line {
+        0 => fault.message.clone(),
+        line => format!("{}:{line}:{}: {}", path.display(), fault.column, fault.message),
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("orrery")
+        .build()
+        .context("the asynchronous runtime cannot start")?
+        .block_on(work)
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "orrery", &mut script);
+    output::raw(&script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_grammar_holds_together() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_read_and_every_other_is_a_usage_error() {
+        for line in [
+            "orrery",
+            "orrery serve --config x.toml",
+            "orrery --config x.toml check --json",
+            "orrery key create --name n --org o --expires 90d",
+            "orrery key list --org o --json",
+            "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+            "orrery org create --name o",
+            "orrery org list",
+            "orrery model list --json",
+            "orrery model check a.toml b.toml",
+            "orrery completions bash",
+        ] {
+            parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "orrery start",
+            "orrery key create",
+            "orrery key create --name n --expires soon",
+            "orrery key create --name n --expires 0s",
+            "orrery key delete 17",
+            "orrery model check",
+            "orrery completions cobol",
+        ] {
+            assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_broken_configuration_is_told_with_file_line_and_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, "[hosts.base]\nlisten = 1\n[limit]\n").unwrap();
+        let error = format!("{:?}", configuration(Some(&path)).unwrap_err());
+        let shown = path.display();
+        assert!(error.contains(&format!("{shown}:2:10: `hosts.base.listen`")), "{error}");
+        assert!(error.contains(&format!("{shown}:3:2: unknown key `limit`")), "{error}");
+    }
+}

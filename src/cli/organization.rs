@@ -1,0 +1,58 @@
+//! `orrery org`: makes and lists organizations.
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Shape;
+use super::key::understood;
+use super::output::{Column, Output};
+use crate::config::Config;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make an organization
+    Create {
+        /// 1 to 64 characters of a-z, 0-9 and -
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// List the organizations
+    List(Shape),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Organization {
+    id: String,
+    name: String,
+    created_at: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Organizations {
+    organizations: Vec<Organization>,
+}
+
+const COLUMNS: [Column; 3] = [Column::Text("NAME"), Column::Text("ID"), Column::Text("CREATED")];
+
+pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
+    let admin = super::service::admin(config).await?;
+    match command {
+        Command::Create { name, shape } => {
+            let answer = admin.post("/admin/organizations", &json!({"name": name})).await?;
+            let made: Organization = understood(answer)?;
+            Output::new(shape.json).show(&made, &COLUMNS, [row(&made)])
+        }
+        Command::List(shape) => {
+            let answer: Organizations = understood(admin.get("/admin/organizations").await?)?;
+            let rows = answer.organizations.iter().map(row);
+            Output::new(shape.json).show(&answer, &COLUMNS, rows)
+        }
+    }
+}
+
+fn row(organization: &Organization) -> Vec<String> {
+    vec![organization.name.clone(), organization.id.clone(), organization.created_at.clone()]
+}

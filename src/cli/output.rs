@@ -1,0 +1,168 @@
+//! What the person at the terminal sees: tables, JSON, notes and errors.
+//!
+//! Answers go to standard output, notes and errors to standard error. Text from elsewhere loses its
+//! control characters, so that a name cannot move the cursor. Nothing is coloured where nobody
+//! looks, or where `NO_COLOR` is set.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::Context as _;
+use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use serde::Serialize;
+
+/// Shows the answer of one command.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Output {
+    json: bool,
+}
+
+/// A column: its head, and whether it holds numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Column {
+    Text(&'static str),
+    Number(&'static str),
+}
+
+impl Output {
+    pub(super) const fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Prints `value` as JSON where that was asked for, else the table.
+    pub(super) fn show<T: Serialize>(
+        &self,
+        value: &T,
+        columns: &[Column],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            return json(value);
+        }
+        raw(table(columns, rows, in_colour(&std::io::stdout())).as_bytes())
+    }
+
+    /// Whether JSON was asked for.
+    pub(super) const fn is_json(&self) -> bool {
+        self.json
+    }
+}
+
+/// Prints `value` as indented JSON.
+pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value).context("the answer has no JSON form")?;
+    text.push(b'\n');
+    raw(&text)
+}
+
+/// Writes bytes to standard output.
+pub(super) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
+}
+
+/// Says something about the answer; it is no failure when nobody can read it.
+pub(super) fn note(text: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{text}"));
+}
+
+/// Tells an error with everything behind it.
+pub(super) fn error(error: &anyhow::Error) {
+    let red = in_colour(&std::io::stderr());
+    let (start, end) = if red { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
+    note(&format!("{start}error:{end} {}", chain(error)));
+}
+
+/// An error and its causes, one on each line.
+pub(super) fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
+}
+
+/// Whether the reader of standard output went away, as `head` does.
+pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Whether colours are welcome there.
+pub(super) fn in_colour(stream: &impl std::io::IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether a person reads standard output.
+pub(super) fn on_a_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// The rows under their heads, each line ended.
+pub(super) fn table(
+    columns: &[Column],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    in_colour: bool,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if in_colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    table.set_header(columns.iter().map(|column| {
+        let (Column::Text(head) | Column::Number(head)) = column;
+        Cell::new(head).add_attribute(Attribute::Bold)
+    }));
+    table.add_rows(
+        rows.into_iter().map(|row| row.iter().map(|text| plain(text)).collect::<Vec<_>>()),
+    );
+    for (column, kind) in table.column_iter_mut().zip(columns) {
+        column.set_padding((0, 2));
+        if matches!(kind, Column::Number(_)) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The text without control characters; a dash for none.
+fn plain(text: &str) -> String {
+    match text {
+        "" => "-".to_owned(),
+        text => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_aligns_and_shows_no_control_characters() {
+        let columns = [Column::Text("NAME"), Column::Number("RUNNING"), Column::Text("NOTE")];
+        let rows = [
+            vec!["caption".to_owned(), "12".to_owned(), String::new()],
+            vec!["b\u{1b}[2J".to_owned(), "3".to_owned(), "slow".to_owned()],
+        ];
+        insta::assert_snapshot!(table(&columns, rows.clone(), false), @"
+        NAME     RUNNING  NOTE
+        caption       12  -
+        b�[2J          3  slow
+        ");
+        let coloured = table(&columns, rows, true);
+        assert!(coloured.contains("\u{1b}[1m") && !coloured.contains("\u{1b}[2J"), "{coloured:?}");
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_causes() {
+        let error = anyhow::anyhow!("no such file").context("the store cannot be opened");
+        assert_eq!(chain(&error), "the store cannot be opened\n  no such file");
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_error() {
+        let closed = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(is_closed_pipe(&anyhow::Error::new(closed).context("written")));
+        assert!(!is_closed_pipe(&anyhow::anyhow!("broken pipe")));
+    }
+}

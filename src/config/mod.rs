@@ -1,0 +1,350 @@
+//! The configuration: every key as a checked, typed value.
+//!
+//! `config.example.toml` shows each key with its default, and a test proves that it says the
+//! truth. [`Config::load`] reads a file and reports everything that is wrong with it at once, each
+//! fault with its line and column; [`Config::defaults`] is what holds without a file. Whatever
+//! stands in a [`Config`] is in range: nobody behind it checks again.
+//!
+//! Nothing here binds a port, makes a folder or changes the machine; files are only read, and a
+//! secret never appears in a fault or in `Debug`.
+
+mod reader;
+mod secret;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+pub use secret::Secret;
+
+/// The largest configuration file that is read, in bytes.
+pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
+
+/// Everything that the service can be told. Absent options are `None`: the feature is off.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Where the service keeps everything it writes.
+    pub data_dir: PathBuf,
+    /// Where the model manifests lie, one TOML file for each model.
+    pub models_dir: PathBuf,
+    pub hosts: Hosts,
+    pub tls: Tls,
+    pub limits: Limits,
+    pub engine: Engine,
+    pub retention: Retention,
+    pub webhooks: Webhooks,
+    pub egress: Egress,
+    pub files: Files,
+    pub billing: Billing,
+    pub router: Router,
+    pub decisions: Decisions,
+    pub agent: Agent,
+    pub backup: Backup,
+    pub compat: Compat,
+    pub cors: Cors,
+    pub metrics: Metrics,
+    pub log: Log,
+}
+
+/// One face of the service for each role, each on addresses of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hosts {
+    pub base: Host,
+    pub workflows: Host,
+    pub flows: Host,
+    pub agent: Host,
+    pub dashboard: Host,
+}
+
+impl Hosts {
+    /// The hosts with their names in the configuration, in the order in which they are shown.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, &Host); 5] {
+        [
+            ("base", &self.base),
+            ("workflows", &self.workflows),
+            ("flows", &self.flows),
+            ("agent", &self.agent),
+            ("dashboard", &self.dashboard),
+        ]
+    }
+}
+
+/// Where a host listens, and what links to it start with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// At least one address.
+    pub listen: Vec<SocketAddr>,
+    /// Absolute, without a slash at its end.
+    pub public_url: String,
+}
+
+/// How connections are encrypted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    pub mode: TlsMode,
+    /// More names for the self-made certificate, beside localhost and the machine's own.
+    pub names: Vec<String>,
+}
+
+/// Where the certificate comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TlsMode {
+    /// Plain on loopback addresses, self-made on all others.
+    Auto,
+    /// Self-made everywhere.
+    SelfSigned,
+    /// The operator's own, in PEM files.
+    Files { certificate: PathBuf, private_key: PathBuf },
+    /// Plain HTTP everywhere.
+    Off,
+}
+
+impl Tls {
+    /// Whether a listener on `address` speaks TLS.
+    #[must_use]
+    pub fn encrypts(&self, address: &SocketAddr) -> bool {
+        match self.mode {
+            TlsMode::Auto => !address.ip().to_canonical().is_loopback(),
+            TlsMode::SelfSigned | TlsMode::Files { .. } => true,
+            TlsMode::Off => false,
+        }
+    }
+}
+
+/// Bounds on what one client may ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest request body, in bytes; what is over it gets 413.
+    pub body_bytes: usize,
+    /// How long `POST /v1/prediction/run` holds its answer.
+    pub sync_wait: Duration,
+    /// How long the head of a request may take.
+    pub header_timeout: Duration,
+    /// How long a body may stand still without a byte.
+    pub body_timeout: Duration,
+    /// Open connections over all hosts.
+    pub connections: usize,
+    /// Requests for each key.
+    pub rate: Option<Rate>,
+}
+
+/// A token bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    pub requests_per_second: NonZeroU32,
+    pub burst: NonZeroU32,
+}
+
+/// How work is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Engine {
+    /// Executions held in memory at one time; the rest wait on disk.
+    pub active: usize,
+    /// How long a whole workflow may take.
+    pub workflow_timeout: Duration,
+    /// How long a shutdown waits for running work.
+    pub shutdown_grace: Duration,
+    /// The largest payload kept in the store itself, in bytes; larger ones are files.
+    pub payload_inline_bytes: usize,
+}
+
+/// How long finished things are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    pub executions: Duration,
+    pub payloads: Duration,
+    pub deliveries: Duration,
+    pub sessions: Duration,
+}
+
+/// How webhooks are delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Webhooks {
+    /// The delay before the second attempt, before the third, and so on.
+    pub schedule: Vec<Duration>,
+    /// How long one attempt may take.
+    pub timeout: Duration,
+    /// How long after a redelivery the next one is refused.
+    pub redelivery_cooldown: Duration,
+    /// Whether `X-Webhook-Secret` carries the secret itself.
+    pub send_plain_secret: bool,
+    /// Attempts in flight over all receivers.
+    pub in_flight: usize,
+    /// Attempts in flight to one receiver (scheme, host and port).
+    pub in_flight_per_receiver: usize,
+    /// Failures in a row that open a receiver's circuit.
+    pub circuit_failures: u32,
+    /// How long an open circuit waits before its probe.
+    pub circuit_open: Duration,
+}
+
+/// Which addresses URLs from clients may reach. `allow` wins over `deny`, `deny` over the built-in
+/// rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Egress {
+    pub allow: Vec<IpNet>,
+    pub deny: Vec<IpNet>,
+}
+
+/// Uploaded and saved files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    /// The largest file, in bytes.
+    pub max_bytes: u64,
+    /// What all files of one organization may take, in bytes.
+    pub quota_bytes: Option<u64>,
+    pub retention: Duration,
+}
+
+/// The balance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Billing {
+    pub enabled: bool,
+    /// Whether what the balance cannot pay is refused.
+    pub enforce: bool,
+}
+
+/// The chat router's upstream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Router {
+    /// With its `/v1`, without a slash at its end.
+    pub upstream_url: Option<String>,
+    pub upstream_key: Option<Secret>,
+    /// A fraction on top of the list price: 0.05 is five per cent.
+    pub platform_fee: f64,
+    /// List prices by chat model id.
+    pub prices: BTreeMap<String, Price>,
+}
+
+/// A chat model's list price, in dollars.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    pub per_million_input_tokens: f64,
+    pub per_million_output_tokens: f64,
+}
+
+/// The decisions API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decisions {
+    /// A decisions model's name to a chat model's id.
+    pub aliases: BTreeMap<String, String>,
+}
+
+/// The agent host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agent {
+    /// The chat model that thinks.
+    pub model: Option<String>,
+    /// The one id that the host lists.
+    pub model_id: String,
+}
+
+/// Backups on a timetable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backup {
+    pub every: Option<Duration>,
+    /// How many are kept.
+    pub keep: usize,
+    pub folder: PathBuf,
+}
+
+/// What is allowed for the sake of older clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compat {
+    /// Whether a prediction may omit `version`.
+    pub optional_version: bool,
+}
+
+/// Browsers from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cors {
+    /// Origins such as `https://app.example`, or `*` alone. Empty: off.
+    pub allow_origins: Vec<String>,
+}
+
+/// The Prometheus endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// Empty: off.
+    pub listen: Vec<SocketAddr>,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// A level, or a list such as `info,orrery::engine=debug`.
+    pub level: String,
+    pub format: LogFormat,
+}
+
+/// The shape of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    Text,
+    Json,
+}
+
+/// One thing that is wrong with a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub struct Fault {
+    /// From 1; 0 when the fault is the whole file's.
+    pub line: usize,
+    /// From 1, in characters; 0 when the fault is the whole file's.
+    pub column: usize,
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 0 {
+            write!(f, "line {}, column {}: ", self.line, self.column)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl Config {
+    /// What holds without a file: data in `./orrery-data`, every host on a loopback port.
+    #[must_use]
+    pub fn defaults() -> Self {
+        let (config, faults, _known) =
+            sections::read("", Path::new(""), &sections::Ground::without_a_file());
+        debug_assert!(faults.is_empty(), "the defaults are in range: {faults:?}");
+        config
+    }
+
+    /// Reads the file at `path`. Paths in it that are not absolute start at its own folder.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, in the order of its lines.
+    pub fn load(path: &Path) -> Result<Self, Vec<Fault>> {
+        let (config, faults) = Self::examine(path);
+        if faults.is_empty() { Ok(config) } else { Err(faults) }
+    }
+
+    /// Reads the file at `path` as far as it can be read: a default stands in the place of what is
+    /// wrong. For `orrery check`, which looks on; nothing is to be served with faults left.
+    #[must_use]
+    pub fn examine(path: &Path) -> (Self, Vec<Fault>) {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let (text, unreadable) = match reader::text_of(path, FILE_MAX_BYTES) {
+            Ok(text) => (text, None),
+            Err(message) => (String::new(), Some(Fault { line: 0, column: 0, message })),
+        };
+        let (config, faults, _known) =
+            sections::read(&text, folder, &sections::Ground::with_a_file());
+        (config, unreadable.into_iter().chain(faults).collect())
+    }
+}

@@ -1,0 +1,98 @@
+//! Secrets of the configuration: read from a file or the environment, never printed.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::reader;
+
+/// The largest secret, in bytes.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// Permission bits that make a file no secret: any for everyone, and writing for the group. A group
+/// may read, since that is how a file that root owns reaches the service's user.
+const FORBIDDEN_MODE: u32 = 0o027;
+
+/// A text that must not appear in logs or answers.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself, for the one place that sends it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// The secret in the file at `path`, without the line ends after it.
+///
+/// # Errors
+/// A sentence without the secret: no such file, too open permissions, empty.
+pub(super) fn from_file(path: &Path) -> Result<Secret, String> {
+    let shown = path.display();
+    let metadata =
+        std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let mode = metadata.mode() & 0o777;
+    if mode & FORBIDDEN_MODE != 0 {
+        return Err(format!(
+            "{shown} has mode {mode:04o}, so that others can reach the secret in it: chmod 0600"
+        ));
+    }
+    let text = reader::text_of(path, MAX_BYTES)?;
+    let secret = text.trim_end_matches(['\r', '\n']);
+    if secret.is_empty() || secret.chars().any(char::is_control) {
+        return Err(format!("{shown} does not hold one line of text"));
+    }
+    Ok(Secret(secret.to_owned()))
+}
+
+/// `text` with each `${file:PATH}` and `${env:NAME}` in it replaced. Paths that are not absolute
+/// start at `folder`.
+///
+/// # Errors
+/// A sentence without any secret, for a reference that is broken or leads nowhere, and for a text
+/// without a reference: a secret is not written into the configuration.
+pub(super) fn expand(
+    text: &str,
+    folder: &Path,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Secret, String> {
+    let mut result = String::new();
+    let mut rest = text;
+    let mut references = 0_usize;
+    while let Some((before, reference)) = rest.split_once("${") {
+        let (reference, after) =
+            reference.split_once('}').ok_or("a `${` has no `}` after it".to_owned())?;
+        result.push_str(before);
+        match reference.split_once(':') {
+            Some(("file", path)) => result.push_str(from_file(&folder.join(path))?.expose()),
+            Some(("env", name)) => {
+                let value = environment(name).filter(|value| !value.is_empty());
+                result.push_str(&value.ok_or(format!("environment variable {name} is not set"))?);
+            }
+            Some(_) | None => {
+                return Err("a reference is `${file:PATH}` or `${env:NAME}`".to_owned());
+            }
+        }
+        references += 1;
+        rest = after;
+    }
+    if references == 0 {
+        return Err("a secret is not written here: use `${file:PATH}` or `${env:NAME}`".to_owned());
+    }
+    result.push_str(rest);
+    Ok(Secret(result))
+}

@@ -1,0 +1,396 @@
+//! Every section with its keys, ranges and defaults: the one place where a default is written.
+//!
+//! `Config::defaults` is this reading of an empty file, so that a default and its check cannot
+//! drift apart. What concerns several keys is checked here too, after they are read.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::reader::{Known, Reader, Section};
+use super::values::{
+    addresses, duration, flag, host_name, list, log_format, log_level, memory_size, network,
+    number, origin, path, positive, size, some_addresses, text, texts, web_address, whole,
+};
+use super::{
+    Agent, Backup, Billing, Compat, Config, Cors, Decisions, Egress, Engine, Fault, Files, Host,
+    Hosts, Limits, Log, LogFormat, Metrics, Price, Rate, Retention, Router, Secret, Tls, TlsMode,
+    Webhooks, secret,
+};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+const TEN_YEARS: Duration = Duration::from_secs(86_400 * 3652);
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+const GIB: u64 = 1024 * MIB;
+const TIB: u64 = 1024 * GIB;
+
+/// What differs between a service with a configuration file and one without.
+#[derive(Debug, Clone)]
+pub(super) struct Ground {
+    data_dir: &'static str,
+    models_dir: &'static str,
+    /// The address of every host.
+    address: IpAddr,
+    /// The port of the base host; the others follow in the order of [`Hosts::named`].
+    first_port: u16,
+    allow: &'static [&'static str],
+    /// The machine's name, for links to a host that listens on every address.
+    pub(super) machine: String,
+}
+
+impl Ground {
+    /// For trying out: everything on loopback and under the working folder.
+    pub(super) fn without_a_file() -> Self {
+        Self {
+            data_dir: "./orrery-data",
+            models_dir: "./orrery-data/models.d",
+            address: IpAddr::from([127, 0, 0, 1]),
+            first_port: 8080,
+            allow: &["127.0.0.0/8", "::1/128"],
+            machine: machine_name(),
+        }
+    }
+
+    /// For a box that serves a network.
+    pub(super) fn with_a_file() -> Self {
+        Self {
+            data_dir: "/var/lib/orrery",
+            models_dir: "/etc/orrery/models.d",
+            address: IpAddr::from([0, 0, 0, 0]),
+            first_port: 8443,
+            allow: &[],
+            machine: machine_name(),
+        }
+    }
+}
+
+/// Reads `text`; paths that are not absolute start at `folder`. Gives the configuration (defaults
+/// where a value is wrong), the faults, and every key that the service knows.
+pub(super) fn read(text: &str, folder: &Path, ground: &Ground) -> (Config, Vec<Fault>, Vec<Known>) {
+    let reader = Reader::new(text);
+    let document = reader.document();
+    let config = Section::root(&reader, &document, |root| everything(root, folder, ground));
+    drop(document);
+    let (faults, known) = reader.finish();
+    (config, faults, known)
+}
+
+fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config {
+    let data_dir = root.get("data_dir", PathBuf::from(ground.data_dir), path(folder));
+    let models_dir = root.get("models_dir", PathBuf::from(ground.models_dir), path(folder));
+    let tls = root.section("tls", |section| tls(section, folder));
+    let (hosts, metrics) = listeners(root, &tls, ground);
+    Config {
+        hosts,
+        tls,
+        limits: root.section("limits", limits),
+        engine: root.section("engine", engine),
+        retention: root.section("retention", retention),
+        webhooks: root.section("webhooks", webhooks),
+        egress: root.section("egress", |section| egress(section, ground)),
+        files: root.section("files", files),
+        billing: root.section("billing", billing),
+        router: root.section("router", |section| router(section, folder)),
+        decisions: root.section("decisions", |section| Decisions {
+            aliases: section.optional("aliases", texts).unwrap_or_default(),
+        }),
+        agent: root.section("agent", |section| Agent {
+            model: section.optional("model", text),
+            model_id: section.get("model_id", "orrery/beta".to_owned(), text),
+        }),
+        backup: root.section("backup", |section| backup(section, folder, &data_dir)),
+        compat: root.section("compat", |section| Compat {
+            optional_version: section.get("optional_version", false, flag),
+        }),
+        cors: root.section("cors", |section| Cors {
+            allow_origins: section.get("allow_origins", Vec::new(), list(origin)),
+        }),
+        metrics,
+        log: root.section("log", |section| Log {
+            level: section.get("level", "info".to_owned(), log_level),
+            format: section.get("format", LogFormat::Auto, log_format),
+        }),
+        data_dir,
+        models_dir,
+    }
+}
+
+/// Addresses of one listener, by whom they are taken, and where that is written.
+struct Taken {
+    name: &'static str,
+    addresses: Vec<SocketAddr>,
+    at: Option<Range<usize>>,
+}
+
+fn listeners(root: &mut Section<'_>, tls: &Tls, ground: &Ground) -> (Hosts, Metrics) {
+    let mut taken: Vec<Taken> = Vec::new();
+    let hosts = root.section("hosts", |section| {
+        let mut host = |name: &'static str, offset: u16| {
+            section.section(name, |section| {
+                let default = SocketAddr::new(ground.address, ground.first_port + offset);
+                let listen = section.get("listen", vec![default], some_addresses);
+                let at = section.span("listen");
+                taken.push(Taken { name, addresses: listen.clone(), at });
+                let derived = public_url(&listen, tls, &ground.machine);
+                let public_url = section.optional("public_url", web_address).unwrap_or(derived);
+                Host { listen, public_url }
+            })
+        };
+        Hosts {
+            base: host("base", 0),
+            workflows: host("workflows", 1),
+            flows: host("flows", 2),
+            agent: host("agent", 3),
+            dashboard: host("dashboard", 4),
+        }
+    });
+    let metrics = root.section("metrics", |section| {
+        let default = SocketAddr::from(([127, 0, 0, 1], 9464));
+        let listen = section.get("listen", vec![default], addresses);
+        let at = section.span("listen");
+        taken.push(Taken { name: "metrics", addresses: listen.clone(), at });
+        Metrics { listen }
+    });
+    refuse_shared_addresses(root, &taken);
+    (hosts, metrics)
+}
+
+fn refuse_shared_addresses(root: &Section<'_>, taken: &[Taken]) {
+    let all: Vec<(&Taken, &SocketAddr)> = taken
+        .iter()
+        .flat_map(|listener| listener.addresses.iter().map(move |address| (listener, address)))
+        .collect();
+    for (index, (second, address)) in all.iter().enumerate() {
+        for (first, other) in all.iter().take(index) {
+            if overlap(address, other) {
+                let at = second.at.as_ref().or(first.at.as_ref());
+                let (one, two) = (first.name, second.name);
+                let message = if one == two {
+                    format!("{one} listens on {other} and {address}, which are one address")
+                } else {
+                    format!("{one} ({other}) and {two} ({address}) listen on one address")
+                };
+                root.fault_at(at, message);
+            }
+        }
+    }
+}
+
+/// Whether a second listener cannot be bound beside the first. Port 0 is any free port, and the
+/// IPv6 wildcard takes IPv4 connections too.
+fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let covers = |wide: &SocketAddr, narrow: &SocketAddr| {
+        wide.ip().is_unspecified() && (wide.is_ipv6() || narrow.is_ipv4())
+    };
+    one.port() == other.port()
+        && one.port() != 0
+        && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
+}
+
+/// What links start with where nothing is written: the first address, or the machine's name where
+/// that is every address.
+fn public_url(listen: &[SocketAddr], tls: &Tls, machine: &str) -> String {
+    let Some(first) = listen.first() else { return String::new() };
+    let host = match first.ip() {
+        address if address.is_unspecified() => machine.to_owned(),
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    let (scheme, usual) = if tls.encrypts(first) { ("https", 443) } else { ("http", 80) };
+    match first.port() {
+        port if port == usual => format!("{scheme}://{host}"),
+        port => format!("{scheme}://{host}:{port}"),
+    }
+}
+
+/// The kernel's name of this machine; `localhost` where it tells none.
+fn machine_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    if name.is_empty() || name == "(none)" || !name.bytes().all(is_plain) {
+        return "localhost".to_owned();
+    }
+    name.to_owned()
+}
+
+fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
+    let mode = section.get("mode", "auto".to_owned(), text);
+    let certificate = section.optional("certificate", path(folder));
+    let private_key = section.optional("private_key", path(folder));
+    let names = section.get("names", Vec::new(), list(host_name));
+    let files_given = certificate.is_some() || private_key.is_some();
+    let mode = match (mode.as_str(), certificate, private_key) {
+        ("files", Some(certificate), Some(private_key)) => {
+            TlsMode::Files { certificate, private_key }
+        }
+        ("files", _, _) => {
+            let message = "`tls.mode`: \"files\" needs `certificate` and `private_key`";
+            section.fault("mode", message.to_owned());
+            TlsMode::Auto
+        }
+        ("auto", ..) => TlsMode::Auto,
+        ("self-signed", ..) => TlsMode::SelfSigned,
+        ("off", ..) => TlsMode::Off,
+        (other, ..) => {
+            let expected = "\"auto\", \"self-signed\", \"files\" or \"off\"";
+            let found = other.chars().take(80).collect::<String>();
+            section.fault("mode", format!("`tls.mode`: expected {expected}, found {found:?}"));
+            return Tls { mode: TlsMode::Auto, names };
+        }
+    };
+    if files_given && matches!(mode, TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off) {
+        for key in ["certificate", "private_key"] {
+            if section.span(key).is_some() {
+                section.fault(key, format!("`tls.{key}` is read in `mode = \"files\"` only"));
+            }
+        }
+    }
+    Tls { mode, names }
+}
+
+fn limits(section: &mut Section<'_>) -> Limits {
+    Limits {
+        body_bytes: section.get("body_bytes", 8 * 1024 * 1024, memory_size(KIB..=GIB)),
+        sync_wait: section.get("sync_wait", MINUTE, duration(SECOND..=HOUR)),
+        header_timeout: section.get("header_timeout", 10 * SECOND, duration(MILLISECOND..=HOUR)),
+        body_timeout: section.get("body_timeout", MINUTE, duration(MILLISECOND..=HOUR)),
+        connections: section.get("connections", 10_000, whole(1..=1_000_000)),
+        rate: section.section("rate", rate),
+    }
+}
+
+fn rate(section: &mut Section<'_>) -> Option<Rate> {
+    let requests_per_second: Option<NonZeroU32> = section.optional("requests_per_second", positive);
+    let burst = section.optional("burst", positive);
+    if requests_per_second.is_none() && burst.is_some() {
+        let message = "`limits.rate.burst` has no effect without `requests_per_second`";
+        section.fault("burst", message.to_owned());
+    }
+    requests_per_second.map(|requests_per_second| Rate {
+        requests_per_second,
+        burst: burst.unwrap_or(requests_per_second),
+    })
+}
+
+fn engine(section: &mut Section<'_>) -> Engine {
+    Engine {
+        active: section.get("active", 4096, whole(1..=1_000_000)),
+        workflow_timeout: section.get(
+            "workflow_timeout",
+            15 * MINUTE,
+            duration(SECOND..=366 * DAY),
+        ),
+        shutdown_grace: section.get("shutdown_grace", 10 * SECOND, duration(Duration::ZERO..=HOUR)),
+        payload_inline_bytes: section.get(
+            "payload_inline_bytes",
+            65_536,
+            memory_size(KIB..=64 * KIB),
+        ),
+    }
+}
+
+fn retention(section: &mut Section<'_>) -> Retention {
+    let kept = || duration(HOUR..=TEN_YEARS);
+    Retention {
+        executions: section.get("executions", 90 * DAY, kept()),
+        payloads: section.get("payloads", 30 * DAY, kept()),
+        deliveries: section.get("deliveries", 30 * DAY, kept()),
+        sessions: section.get("sessions", 30 * DAY, kept()),
+    }
+}
+
+fn webhooks(section: &mut Section<'_>) -> Webhooks {
+    let schedule =
+        [5 * SECOND, 30 * SECOND, 2 * MINUTE, 10 * MINUTE, 30 * MINUTE, 2 * HOUR, 6 * HOUR];
+    let delay = || duration(MILLISECOND..=30 * DAY);
+    Webhooks {
+        schedule: section.get("schedule", schedule.to_vec(), list(delay())),
+        timeout: section.get("timeout", 15 * SECOND, duration(MILLISECOND..=10 * MINUTE)),
+        redelivery_cooldown: section.get(
+            "redelivery_cooldown",
+            MINUTE,
+            duration(Duration::ZERO..=DAY),
+        ),
+        send_plain_secret: section.get("send_plain_secret", true, flag),
+        in_flight: section.get("in_flight", 256, whole(1..=100_000)),
+        in_flight_per_receiver: section.get("in_flight_per_receiver", 16, whole(1..=10_000)),
+        circuit_failures: section.get("circuit_failures", 10, whole(1..=1_000_000)),
+        circuit_open: section.get("circuit_open", MINUTE, delay()),
+    }
+}
+
+fn egress(section: &mut Section<'_>, ground: &Ground) -> Egress {
+    let allow: Vec<IpNet> = ground.allow.iter().filter_map(|text| text.parse().ok()).collect();
+    Egress {
+        allow: section.get("allow", allow, list(network)),
+        deny: section.get("deny", Vec::new(), list(network)),
+    }
+}
+
+fn files(section: &mut Section<'_>) -> Files {
+    Files {
+        max_bytes: section.get("max_bytes", 100 * MIB, size(1..=TIB)),
+        quota_bytes: section.optional("quota_bytes", size(1..=1024 * TIB)),
+        retention: section.get("retention", 180 * DAY, duration(MINUTE..=TEN_YEARS)),
+    }
+}
+
+fn billing(section: &mut Section<'_>) -> Billing {
+    Billing {
+        enabled: section.get("enabled", true, flag),
+        enforce: section.get("enforce", false, flag),
+    }
+}
+
+fn router(section: &mut Section<'_>, folder: &Path) -> Router {
+    let dollars: fn() -> RangeInclusive<f64> = || 0.0..=1e6;
+    Router {
+        upstream_url: section.optional("upstream_url", web_address),
+        upstream_key: upstream_key(section, folder),
+        platform_fee: section.get("platform_fee", 0.0, number(0.0..=100.0)),
+        prices: section.entries("prices", |price| Price {
+            per_million_input_tokens: price.get("per_million_input_tokens", 0.0, number(dollars())),
+            per_million_output_tokens: price.get(
+                "per_million_output_tokens",
+                0.0,
+                number(dollars()),
+            ),
+        }),
+    }
+}
+
+/// `upstream_key` with a reference in it, or `upstream_key_file`; not both.
+fn upstream_key(section: &mut Section<'_>, folder: &Path) -> Option<Secret> {
+    let written = section.optional("upstream_key", text).and_then(|text| {
+        let key = secret::expand(&text, folder, |name| std::env::var(name).ok());
+        key.map_err(|message| section.fault("upstream_key", message)).ok()
+    });
+    let in_file = section.optional("upstream_key_file", path(folder)).and_then(|path| {
+        let key = secret::from_file(&path);
+        key.map_err(|message| section.fault("upstream_key_file", message)).ok()
+    });
+    if section.span("upstream_key").is_some() && section.span("upstream_key_file").is_some() {
+        let message = "`router.upstream_key` and `router.upstream_key_file`: only one can hold";
+        section.fault("upstream_key_file", message.to_owned());
+    }
+    written.or(in_file)
+}
+
+fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
+    Backup {
+        every: section.optional("every", duration(MINUTE..=366 * DAY)),
+        keep: section.get("keep", 7, whole(1..=10_000)),
+        folder: section.get("folder", data_dir.join("backups"), path(folder)),
+    }
+}

@@ -1,0 +1,243 @@
+//! The example file says the truth, and each kind of mistake is found with its place.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::sections::{Ground, read};
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../config.example.toml");
+
+fn ground() -> Ground {
+    let mut ground = Ground::with_a_file();
+    "box.lan".clone_into(&mut ground.machine);
+    ground
+}
+
+fn good(text: &str) -> Config {
+    let (config, faults, _) = read(text, Path::new("/etc/orrery"), &ground());
+    assert_eq!(faults, [], "{text}");
+    config
+}
+
+/// The faults of `text`, one on each line, as `LINE:COLUMN message`.
+fn faults(text: &str) -> String {
+    let (_, faults, _) = read(text, Path::new("/etc/orrery"), &ground());
+    let lines: Vec<String> =
+        faults.iter().map(|f| format!("{}:{} {}", f.line, f.column, f.message)).collect();
+    lines.join("\n")
+}
+
+/// The paths of all keys in a TOML text, as the reader names them.
+fn paths(text: &str) -> BTreeSet<String> {
+    fn collect(prefix: &str, table: &toml::Table, into: &mut BTreeSet<String>) {
+        for (key, value) in table {
+            let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match value {
+                toml::Value::Table(inner) if !matches!(key.as_str(), "prices" | "aliases") => {
+                    collect(&path, inner, into);
+                }
+                _ => {
+                    into.insert(path);
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    collect("", &text.parse().unwrap(), &mut found);
+    found
+}
+
+/// The example with every option that is off switched on.
+fn example_with_options() -> String {
+    let switched_on = |line: &str| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|first: char| first.is_ascii_lowercase()) => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    EXAMPLE.lines().map(|line| switched_on(line) + "\n").collect()
+}
+
+#[test]
+fn the_example_shows_the_defaults() {
+    assert_eq!(good(EXAMPLE), good(""));
+}
+
+#[test]
+fn the_example_shows_every_key_and_no_other() {
+    let (_, _, known) = read("", Path::new(""), &ground());
+    let names = |has_default: bool| -> BTreeSet<String> {
+        known.iter().filter(|k| k.has_default == has_default).map(|k| k.path.clone()).collect()
+    };
+    let shown = paths(EXAMPLE);
+    assert_eq!(shown, names(true), "keys with a default are set in the example");
+    let switched_on = paths(&example_with_options());
+    let options: BTreeSet<String> = switched_on.difference(&shown).cloned().collect();
+    assert_eq!(options, names(false), "keys without a default are shown behind a #");
+}
+
+#[test]
+fn the_examples_options_are_read() {
+    let text = example_with_options()
+        .replace("mode = \"auto\"", "mode = \"files\"")
+        .replace("upstream_key_file = ", "#")
+        .replace("${env:ORRERY_UPSTREAM_KEY}", "${env:PATH}");
+    let config = good(&text);
+    assert_eq!(config.limits.rate.unwrap().burst.get(), 200);
+    assert_eq!(config.router.prices["vendor/chat-large"].per_million_output_tokens, 10.0);
+    assert_eq!(config.decisions.aliases["decisions-1"], "vendor/chat-large");
+    assert_eq!(config.backup.every, Some(Duration::from_secs(86_400)));
+    assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
+    assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
+    assert_eq!(config.router.upstream_key.unwrap().expose(), std::env::var("PATH").unwrap());
+}
+
+#[test]
+fn without_a_file_everything_is_local() {
+    let config = Config::defaults();
+    assert_eq!(config.data_dir, Path::new("./orrery-data"));
+    assert_eq!(config.models_dir, Path::new("./orrery-data/models.d"));
+    let urls: Vec<_> = config.hosts.named().iter().map(|(_, h)| h.public_url.clone()).collect();
+    assert_eq!(urls[0], "http://127.0.0.1:8080");
+    assert_eq!(urls[4], "http://127.0.0.1:8084");
+    assert!(
+        config
+            .egress
+            .allow
+            .iter()
+            .any(|n| n.contains(&"127.0.0.1".parse::<std::net::IpAddr>().unwrap()))
+    );
+}
+
+#[test]
+fn all_faults_come_at_once_with_their_places() {
+    let text = "data_dri = \"/x\"\n\n[limits]\nbody_bytes = \"eight\"\nbody_timout = \"1s\"\n\
+                [egress]\nallow = [\"10.0.0.0/8\", \"10.0.0.0/40\",\n  \"lan\"]\n[billings]\n";
+    insta::assert_snapshot!(faults(text), @r#"
+    1:1 unknown key `data_dri`; did you mean `data_dir`?
+    4:14 `limits.body_bytes`: expected bytes from 1024 to 1073741824, as a number or such as "8MiB", found "eight"
+    5:1 unknown key `limits.body_timout`; did you mean `body_timeout`?
+    7:24 `egress.allow`: expected a network such as "10.0.0.0/8" or one address, found "10.0.0.0/40"
+    8:3 `egress.allow`: expected a network such as "10.0.0.0/8" or one address, found "lan"
+    9:2 unknown key `billings`; did you mean `billing`?
+    "#);
+}
+
+#[test]
+fn a_broken_file_is_told_where_it_breaks() {
+    let told = faults("[limits]\nconnections = = 3\n");
+    assert!(told.starts_with("2:"), "{told}");
+    assert!(told.contains("not TOML"), "{told}");
+    let told = faults("[limits]\nconnections = 3\nconnections = 4\n");
+    assert!(told.starts_with("3:") && told.contains("duplicate key"), "{told}");
+}
+
+#[test]
+fn each_wrong_value_says_what_was_expected() {
+    for (text, expected) in [
+        ("data_dir = 3", "expected a text that is not empty, found 3"),
+        ("tls = 1", "expected a table, found integer"),
+        ("tls.mode = \"on\"", "expected \"auto\", \"self-signed\", \"files\" or \"off\""),
+        ("tls.mode = \"files\"", "needs `certificate` and `private_key`"),
+        ("tls.certificate = \"a.pem\"", "is read in `mode = \"files\"` only"),
+        ("tls.names = [\"a b\"]", "expected a host name"),
+        ("limits.connections = 0", "a whole number from 1 to 1000000, found 0"),
+        ("limits.connections = 99999999999999999999", "a whole number from 1"),
+        ("limits.sync_wait = 10", "expected a time such as"),
+        ("limits.sync_wait = \"2h\"", "from 1s to 1h"),
+        ("limits.body_bytes = -1", "expected bytes from"),
+        ("limits.body_bytes = \"99999999999TiB\"", "expected bytes from"),
+        ("limits.rate.burst = 3", "has no effect without `requests_per_second`"),
+        ("engine.payload_inline_bytes = \"65KiB\"", "from 1024 to 65536"),
+        ("webhooks.schedule = \"5s\"", "expected a list"),
+        ("hosts.base.listen = \"localhost:80\"", "an address such as \"0.0.0.0:8443\""),
+        ("hosts.base.listen = []", "expected at least one address"),
+        ("hosts.base.public_url = \"ftp://box\"", "an address such as \"https://box.lan:8443\""),
+        ("hosts.base.public_url = \"https://u:p@box\"", "an address such as"),
+        ("router.platform_fee = nan", "expected a number from 0 to 100"),
+        ("router.upstream_key = \"sk-12345\"", "a secret is not written here"),
+        ("router.upstream_key = \"${env:NO_SUCH_VARIABLE}\"", "NO_SUCH_VARIABLE is not set"),
+        ("router.upstream_key = \"${vault:x}\"", "a reference is"),
+        ("router.upstream_key = \"${env:PATH\"", "has no `}` after it"),
+        ("router.prices.x.per_million_tokens = 1", "unknown key"),
+        ("cors.allow_origins = [\"https://a.example/\"]", "an origin such as"),
+        ("log.level = \"inof\"", "off, error, warn, info, debug or trace"),
+        ("log.level = \"info,h2=trace\"", "off, error, warn, info, debug or trace"),
+        ("log.format = \"xml\"", "\"auto\", \"text\" or \"json\""),
+    ] {
+        let told = faults(text);
+        assert!(told.contains(expected), "{text}: {told}");
+        assert!(!told.contains('\n'), "one fault: {told}");
+        assert!(!told.contains("sk-12345"), "no secret is repeated: {told}");
+    }
+}
+
+#[test]
+fn two_hosts_do_not_share_an_address() {
+    for (text, shared) in [
+        ("hosts.flows.listen = \"0.0.0.0:8443\"", true),
+        ("hosts.flows.listen = \"127.0.0.1:8444\"", true),
+        ("hosts.flows.listen = \"[::]:8444\"", true),
+        ("hosts.flows.listen = \"[::1]:8444\"", false),
+        ("hosts.flows.listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]", false),
+        ("hosts.flows.listen = [\"127.0.0.1:1\", \"127.0.0.1:1\"]", true),
+        ("metrics.listen = \"127.0.0.1:8447\"", true),
+        ("metrics.listen = []", false),
+    ] {
+        let told = faults(text);
+        assert_eq!(told.contains("listen"), shared, "{text}: {told}");
+        assert!(!shared || told.starts_with("1:"), "the place is told: {told}");
+    }
+}
+
+#[test]
+fn links_follow_the_address_and_the_tls_mode() {
+    for (text, expected) in [
+        ("", "https://box.lan:8443"),
+        ("tls.mode = \"off\"", "http://box.lan:8443"),
+        ("hosts.base.listen = \"10.0.0.7:443\"", "https://10.0.0.7"),
+        ("hosts.base.listen = \"127.0.0.1:80\"", "http://127.0.0.1"),
+        ("hosts.base.listen = [\"[::1]:81\", \"0.0.0.0:82\"]", "http://[::1]:81"),
+        ("hosts.base.public_url = \"https://ai.example/\"", "https://ai.example"),
+    ] {
+        assert_eq!(good(text).hosts.base.public_url, expected, "{text}");
+    }
+}
+
+#[test]
+fn a_secret_comes_from_a_closed_file_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, "sk-secret\n").unwrap();
+    let text = "[router]\nupstream_key = \"Bearer ${file:key}\"\n";
+    for (mode, accepted) in [(0o600, true), (0o640, true), (0o644, false), (0o660, false)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (config, faults, _) = read(text, folder.path(), &ground());
+        assert_eq!(faults.is_empty(), accepted, "{mode:o}: {faults:?}");
+        let key = config.router.upstream_key;
+        assert_eq!(key.as_ref().map(Secret::expose), accepted.then_some("Bearer sk-secret"));
+        assert!(!format!("{key:?}{faults:?}").contains("sk-secret"));
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let both = format!("{text}upstream_key_file = \"key\"\n");
+    let (_, faults, _) = read(&both, folder.path(), &ground());
+    assert!(faults[0].message.contains("only one can hold"), "{faults:?}");
+}
+
+#[test]
+fn a_file_is_loaded_from_disk_or_named_in_the_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let missing = Config::load(&path).unwrap_err();
+    assert!(missing[0].to_string().starts_with("cannot open "), "{missing:?}");
+    std::fs::write(&path, "data_dir = \"data\"\n").unwrap();
+    assert_eq!(Config::load(&path).unwrap().data_dir, folder.path().join("data"));
+    std::fs::write(&path, vec![b'#'; 1024 * 1024 + 1]).unwrap();
+    assert!(Config::load(&path).unwrap_err()[0].message.contains("larger than"));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[\\[\\]a-z.=\"{}#$: 0-9\n-]{0,80}") {
+        let _read = read(&text, Path::new(""), &ground());
+    }
+}

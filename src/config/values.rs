@@ -1,0 +1,280 @@
+//! How each kind of value is written: durations, sizes, addresses, networks, and lists of them.
+//!
+//! Each function turns one TOML value into a checked Rust one, or says in a sentence what was
+//! expected and what was found.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::LogFormat;
+use super::reader::{Parsed, Problem};
+
+/// The longest list in the configuration.
+const LIST_MAX: usize = 256;
+
+/// The units of a size, as they are written.
+const UNITS: [(&str, u64); 8] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+
+type Value<'v> = Spanned<DeValue<'v>>;
+
+/// `true` or `false`.
+pub(super) fn flag(value: &Value<'_>) -> Parsed<bool> {
+    value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false"))
+}
+
+/// Text that is not empty.
+pub(super) fn text(value: &Value<'_>) -> Parsed<String> {
+    match value.get_ref().as_str() {
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        Some(_) | None => Err(wrong(value, "a text that is not empty")),
+    }
+}
+
+/// A whole number in `range`.
+pub(super) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&Value<'_>) -> Parsed<T>
+where
+    T: TryFrom<i64> + PartialOrd + std::fmt::Display + Copy,
+{
+    move |value| {
+        let (low, high) = (*range.start(), *range.end());
+        integer(value)
+            .and_then(|number| T::try_from(number).ok())
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| wrong(value, &format!("a whole number from {low} to {high}")))
+    }
+}
+
+/// A whole number from 1.
+pub(super) fn positive(value: &Value<'_>) -> Parsed<NonZeroU32> {
+    let number = whole(1..=u32::MAX)(value)?;
+    NonZeroU32::new(number).ok_or_else(|| wrong(value, "a whole number from 1"))
+}
+
+/// A number in `range`, with or without a fraction.
+pub(super) fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> {
+    move |value| {
+        let float = value.get_ref().as_float().and_then(|float| float.as_str().parse().ok());
+        let found = float
+            .or_else(|| integer(value).and_then(|whole| i32::try_from(whole).ok()).map(f64::from));
+        found.filter(|number| range.contains(number)).ok_or_else(|| {
+            wrong(value, &format!("a number from {} to {}", range.start(), range.end()))
+        })
+    }
+}
+
+/// Bytes: a whole number, or text such as `"100MiB"`, in `range`.
+pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
+    move |value| {
+        let bytes = match value.get_ref().as_str() {
+            Some(text) => bytes_of(text),
+            None => integer(value).and_then(|number| u64::try_from(number).ok()),
+        };
+        bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
+            let (low, high) = (range.start(), range.end());
+            wrong(value, &format!("bytes from {low} to {high}, as a number or such as \"8MiB\""))
+        })
+    }
+}
+
+/// Bytes that are held in memory, in `range`.
+pub(super) fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<usize> {
+    move |value| {
+        let bytes = size(range.clone())(value)?;
+        usize::try_from(bytes).map_err(|_too_large| wrong(value, "bytes that fit into memory"))
+    }
+}
+
+/// A span of time such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
+pub(super) fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
+    move |value| {
+        let span = value.get_ref().as_str().and_then(|text| humantime::parse_duration(text).ok());
+        span.filter(|span| range.contains(span)).ok_or_else(|| {
+            let low = humantime::format_duration(*range.start());
+            let high = humantime::format_duration(*range.end());
+            wrong(value, &format!("a time such as \"10s\" or \"2h\", from {low} to {high}"))
+        })
+    }
+}
+
+/// A path; one that is not absolute starts at `folder`.
+pub(super) fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
+    move |value| text(value).map(|path| folder.join(path))
+}
+
+/// One address such as `"0.0.0.0:8443"`, or a list of them.
+pub(super) fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
+    match value.get_ref().as_array() {
+        Some(_) => list(address)(value),
+        None => address(value).map(|address| vec![address]),
+    }
+}
+
+/// A list of at least one address, or one address.
+pub(super) fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
+    match addresses(value)? {
+        none if none.is_empty() => Err(wrong(value, "at least one address")),
+        some => Ok(some),
+    }
+}
+
+/// A list whose elements `element` reads.
+pub(super) fn list<T>(
+    element: impl Fn(&Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    move |value| {
+        let array = value.get_ref().as_array().ok_or_else(|| wrong(value, "a list"))?;
+        if array.len() > LIST_MAX {
+            return Err(wrong(value, &format!("a list of at most {LIST_MAX}")));
+        }
+        let (mut good, mut problems) = (Vec::new(), Vec::new());
+        for item in array {
+            match element(item) {
+                Ok(item) => good.push(item),
+                Err(more) => problems.extend(more),
+            }
+        }
+        if problems.is_empty() { Ok(good) } else { Err(problems) }
+    }
+}
+
+/// A network such as `"10.0.0.0/8"`, or one address.
+pub(super) fn network(value: &Value<'_>) -> Parsed<IpNet> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
+    network
+        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+        .ok_or_else(|| wrong(value, "a network such as \"10.0.0.0/8\" or one address"))
+}
+
+/// An absolute http or https URL without user, query and fragment; given without the slash at its
+/// end.
+pub(super) fn web_address(value: &Value<'_>) -> Parsed<String> {
+    let good = |url: &url::Url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.host().is_some()
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    };
+    let url = value.get_ref().as_str().and_then(|text| url::Url::parse(text).ok()).filter(good);
+    match url {
+        Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
+        None => Err(wrong(value, "an address such as \"https://box.lan:8443\"")),
+    }
+}
+
+/// `"*"`, or an origin as a browser sends it: scheme, host and port, and nothing after them.
+pub(super) fn origin(value: &Value<'_>) -> Parsed<String> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    let is_origin =
+        url::Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == text);
+    if text == "*" || is_origin {
+        return Ok(text.to_owned());
+    }
+    Err(wrong(value, "an origin such as \"https://app.example\", or \"*\""))
+}
+
+/// A host name or an address, as a certificate carries it.
+pub(super) fn host_name(value: &Value<'_>) -> Parsed<String> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let labels = text.strip_prefix("*.").unwrap_or(text);
+    let is_name = text.len() <= 253 && labels.split('.').all(is_label);
+    if is_name || text.parse::<IpAddr>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    Err(wrong(value, "a host name such as \"box.lan\" or an IP address"))
+}
+
+/// `"auto"`, `"text"` or `"json"`.
+pub(super) fn log_format(value: &Value<'_>) -> Parsed<LogFormat> {
+    match value.get_ref().as_str() {
+        Some("auto") => Ok(LogFormat::Auto),
+        Some("text") => Ok(LogFormat::Text),
+        Some("json") => Ok(LogFormat::Json),
+        Some(_) | None => Err(wrong(value, "\"auto\", \"text\" or \"json\"")),
+    }
+}
+
+/// A level, with levels for parts of the service after it. Other crates cannot be named: their
+/// detailed logs hold what goes over the wire, keys among it.
+pub(super) fn log_level(value: &Value<'_>) -> Parsed<String> {
+    let is_level =
+        |text: &str| matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
+    let is_module = |text: &str| {
+        text == "orrery"
+            || text.strip_prefix("orrery::").is_some_and(|module| {
+                module.bytes().all(|byte| byte.is_ascii_lowercase() || b"_:".contains(&byte))
+            })
+    };
+    let is_directive = |text: &str| match text.split_once('=') {
+        Some((module, level)) => is_module(module) && is_level(level),
+        None => is_level(text),
+    };
+    match value.get_ref().as_str() {
+        Some(text) if text.split(',').all(is_directive) => Ok(text.to_owned()),
+        Some(_) | None => Err(wrong(
+            value,
+            "off, error, warn, info, debug or trace, or a list such as \
+             \"info,orrery::engine=debug\"",
+        )),
+    }
+}
+
+/// A table of texts.
+pub(super) fn texts(value: &Value<'_>) -> Parsed<std::collections::BTreeMap<String, String>> {
+    let table = value.get_ref().as_table().ok_or_else(|| wrong(value, "a table"))?;
+    table.iter().map(|(key, value)| Ok((key.get_ref().to_string(), text(value)?))).collect()
+}
+
+/// The fault of a value that is not `expected`.
+pub(super) fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
+    let found = match value.get_ref() {
+        DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(moment) => moment.to_string(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    };
+    vec![Problem { at: value.span(), message: format!("expected {expected}, found {found}") }]
+}
+
+fn address(value: &Value<'_>) -> Parsed<SocketAddr> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    text.parse()
+        .map_err(|_no_address| wrong(value, "an address such as \"0.0.0.0:8443\" or \"[::]:8443\""))
+}
+
+fn integer(value: &Value<'_>) -> Option<i64> {
+    let integer = value.get_ref().as_integer()?;
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, *unit)))?;
+    number.trim_end().parse::<u64>().ok()?.checked_mul(unit)
+}

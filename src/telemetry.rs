@@ -1,0 +1,267 @@
+//! Logs and metrics: where they go, in which shape, and what each metric means.
+//!
+//! Logs go to standard error. They name paths, ids and causes, and never hold query strings,
+//! bodies, keys or secrets: those who log keep them out, and crates that see raw traffic are never
+//! let below `warn`. A request's id is a field of its span, so that every line in it carries it.
+
+use std::io::IsTerminal as _;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing::Subscriber;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::{Log, LogFormat};
+use crate::runtime::Tasks;
+
+/// How often the samples of histograms are folded into their buckets, so that they do not pile up
+/// while nobody reads `/metrics`.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Bounds of the buckets of a request's time, in seconds: from an answer out of memory to a held
+/// one.
+const REQUEST_SECONDS: [f64; 14] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
+
+/// Bounds of the buckets of work's time, in seconds: from a built-in model to a long workflow.
+const WORK_SECONDS: [f64; 14] =
+    [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0];
+
+/// Bounds of the buckets of a commit's time, in seconds.
+const COMMIT_SECONDS: [f64; 11] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
+
+/// Why logs or metrics could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the log level {level:?} cannot be read")]
+    Level {
+        level: String,
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    #[error("logs are set up already")]
+    Installed(#[source] tracing::subscriber::SetGlobalDefaultError),
+    #[error("metrics cannot be set up")]
+    Metrics(#[source] metrics_exporter_prometheus::BuildError),
+}
+
+/// Sends the logs of this process to standard error, as `log` says.
+///
+/// # Errors
+/// When the level is none, or when it was called before.
+pub fn start_logs(log: &Log) -> Result<(), Error> {
+    let terminal = std::io::stderr().is_terminal();
+    let filter = filter(&log.level)?;
+    let installed = match log.format {
+        LogFormat::Auto if terminal => install_text(filter, true),
+        LogFormat::Text => install_text(filter, terminal),
+        LogFormat::Auto | LogFormat::Json => {
+            tracing::subscriber::set_global_default(json(filter, std::io::stderr))
+        }
+    };
+    installed.map_err(Error::Installed)
+}
+
+/// The metrics of this process; the first call sets them up, every other gives the same.
+///
+/// # Errors
+/// When another recorder is installed.
+pub fn metrics() -> Result<PrometheusHandle, Error> {
+    static INSTALLED: OnceLock<PrometheusHandle> = OnceLock::new();
+    static INSTALLING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock();
+    if let Some(handle) = INSTALLED.get() {
+        return Ok(handle.clone());
+    }
+    let handle =
+        recorder().and_then(PrometheusBuilder::install_recorder).map_err(Error::Metrics)?;
+    describe();
+    Ok(INSTALLED.get_or_init(|| handle).clone())
+}
+
+/// Folds histogram samples into buckets until the shutdown.
+pub fn keep_up(tasks: &Tasks, metrics: PrometheusHandle) {
+    let stopping = tasks.token();
+    tasks.spawn(async move {
+        let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
+        while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+            metrics.run_upkeep();
+        }
+    });
+}
+
+fn recorder() -> Result<PrometheusBuilder, metrics_exporter_prometheus::BuildError> {
+    let full = |name: &str| Matcher::Full(name.to_owned());
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(full("orrery_commit_seconds"), &COMMIT_SECONDS)?
+        .set_buckets_for_metric(full("orrery_request_seconds"), &REQUEST_SECONDS)?
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &WORK_SECONDS)
+}
+
+fn describe() {
+    let counters = [
+        ("orrery_requests_total", "Requests answered, by host, method, route and status"),
+        ("orrery_executions_total", "Executions that ended, by status"),
+        ("orrery_commits_total", "Commits made durable"),
+        ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
+        ("orrery_webhook_retries_total", "Delivery attempts that failed and will be repeated"),
+    ];
+    for (name, text) in counters {
+        describe_counter!(name, text);
+    }
+    let gauges = [
+        ("orrery_executions_running", "Executions that run now"),
+        ("orrery_executions_queued", "Executions that wait for their turn"),
+        ("orrery_commits_waiting", "Commits that wait for the writer"),
+        ("orrery_models", "Models in the catalog"),
+        ("orrery_webhook_in_flight", "Delivery attempts under way"),
+        ("orrery_webhook_open_circuits", "Receivers that are left alone after failures"),
+    ];
+    for (name, text) in gauges {
+        describe_gauge!(name, text);
+    }
+    describe_gauge!("orrery_store_bytes", Unit::Bytes, "What the store takes on the disk");
+    let lag = "How long the oldest due delivery has waited";
+    describe_gauge!("orrery_webhook_lag_seconds", Unit::Seconds, lag);
+    let histograms = [
+        ("orrery_request_seconds", "Time from a request's head to its answer"),
+        ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
+        ("orrery_commit_seconds", "Time of one group of commits, until it is on the disk"),
+    ];
+    for (name, text) in histograms {
+        describe_histogram!(name, Unit::Seconds, text);
+    }
+}
+
+/// The level holds for the service itself; all else speaks up only to warn.
+fn filter(level: &str) -> Result<EnvFilter, Error> {
+    let directives: Vec<String> = level
+        .split(',')
+        .map(|directive| match directive {
+            "off" | "error" => format!("{directive},orrery={directive}"),
+            of_a_module if of_a_module.contains('=') => of_a_module.to_owned(),
+            level => format!("warn,orrery={level}"),
+        })
+        .collect();
+    EnvFilter::builder()
+        .parse(directives.join(","))
+        .map_err(|source| Error::Level { level: level.to_owned(), source })
+}
+
+fn install_text(
+    filter: EnvFilter,
+    colours: bool,
+) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
+    let colours = colours && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    tracing::subscriber::set_global_default(text(filter, colours, std::io::stderr))
+}
+
+fn text<W>(filter: EnvFilter, colours: bool, writer: W) -> impl Subscriber + Send + Sync
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(writer);
+    tracing_subscriber::registry().with(filter).with(lines)
+}
+
+fn json<W>(filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync + for<'s> LookupSpan<'s>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(true)
+        .with_span_list(false)
+        .with_writer(writer);
+    tracing_subscriber::registry().with(filter).with(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_line_of_json_carries_its_requests_id() {
+        let lines = Lines::default();
+        let sink = lines.clone();
+        let subscriber = json(filter("info").unwrap(), move || sink.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let _span = tracing::info_span!("request", request_id = "r-17").entered();
+            tracing::info!(path = "/v1/models", "answered");
+        });
+        let line: serde_json::Value = serde_json::from_str(&lines.text()).unwrap();
+        assert_eq!(line["message"], "answered");
+        assert_eq!(line["path"], "/v1/models");
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["span"]["request_id"], "r-17");
+    }
+
+    #[test]
+    fn other_crates_only_warn_whatever_the_level() {
+        let lines = Lines::default();
+        let sink = lines.clone();
+        let level = "debug,orrery::engine=trace";
+        let subscriber = text(filter(level).unwrap(), false, move || sink.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(target: "h2::codec", "header smk_secret");
+            tracing::warn!(target: "h2::codec", "a warning");
+            tracing::trace!(target: "orrery::http", "too fine");
+            tracing::trace!(target: "orrery::engine", "fine enough");
+            tracing::debug!(target: "orrery::http", "a detail");
+        });
+        let text = lines.text();
+        for shown in ["a warning", "fine enough", "a detail"] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+        for hidden in ["smk_secret", "too fine"] {
+            assert!(!text.contains(hidden), "{hidden}: {text}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_set_up_once_and_render_as_histograms() {
+        let handle = metrics().unwrap();
+        metrics::histogram!("orrery_request_seconds", "route" => "/").record(0.003);
+        metrics::counter!("orrery_requests_total", "route" => "/").increment(1);
+        metrics().unwrap().run_upkeep();
+        let text = handle.render();
+        assert!(text.contains("# HELP orrery_requests_total Requests answered"), "{text}");
+        assert!(
+            text.contains("orrery_request_seconds_bucket{route=\"/\",le=\"0.005\"} 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains("orrery_request_seconds_bucket{route=\"/\",le=\"0.0025\"} 0"),
+            "{text}"
+        );
+    }
+}
