@@ -4,6 +4,10 @@
 //! calls it once for an attempt, bounds it in time, and cancels it by dropping the future, which
 //! must release whatever the run held (a connection, a process).
 
+pub mod builtin;
+pub mod http;
+pub mod template;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

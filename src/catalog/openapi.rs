@@ -1,0 +1,313 @@
+//! A model's request schema as an OpenAPI 3.0 document (`spec/decisions.md` part 2).
+//!
+//! OpenAPI 3.0 knows an older and smaller JSON Schema: `null` is said by `nullable`, a constant by
+//! an `enum` of one, exclusive bounds by booleans, and `$defs` stand in `components`. What it cannot
+//! say is left out, so that the document admits a little more than the model does, never less.
+
+use serde_json::{Map, Value, json};
+
+use super::Model;
+use crate::domain::model::OutputType;
+
+/// Where definitions of the request schema stand in the document.
+const SCHEMAS: &str = "#/components/schemas/";
+/// Keywords that mean the same in both.
+const KEPT: &[&str] = &[
+    "title", "description", "default", "enum", "format", "pattern", "multipleOf", "minLength",
+    "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+    "required", "deprecated", "readOnly", "writeOnly",
+];
+
+/// The document of one model.
+#[must_use]
+pub fn openapi(model: &Model) -> Value {
+    let mut schemas = Map::new();
+    let text = model.schema.text();
+    for holder in ["$defs", "definitions"] {
+        let definitions = text.get(holder).and_then(Value::as_object).into_iter().flatten();
+        for (name, definition) in definitions {
+            schemas.insert(component(name), translate(definition));
+        }
+    }
+    schemas.insert("Input".to_owned(), translate(text));
+    schemas.insert("Output".to_owned(), output(model.output_type));
+    json!({
+        "openapi": "3.0.3",
+        "info": {
+            "title": model.title,
+            "description": model.description,
+            "version": "0.0.1",
+        },
+        "paths": {"/v1/prediction/": {"post": operation(model)}},
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+    })
+}
+
+fn operation(model: &Model) -> Value {
+    let created = json!({
+        "type": "object",
+        "required": ["status", "message", "predictionID"],
+        "properties": {
+            "status": {"type": "string"},
+            "message": {"type": "string"},
+            "predictionID": {"type": "string", "format": "uuid"},
+        },
+    });
+    json!({
+        "operationId": "createPrediction",
+        "summary": format!("Run {}", model.title),
+        "security": [{"ApiKey": []}],
+        "requestBody": {
+            "required": true,
+            "content": {"application/json": {"schema": {
+                "type": "object",
+                "required": ["model", "version", "input"],
+                "properties": {
+                    "model": {"type": "string", "enum": [model.slug.as_str()]},
+                    "version": {"type": "string"},
+                    "input": {"$ref": format!("{SCHEMAS}Input")},
+                    "webhook_url": {"type": "string"},
+                    "webhook_secret": {"type": "string"},
+                    "fallback_selector": {"type": "string"},
+                },
+            }}},
+        },
+        "responses": {
+            "200": {
+                "description": "The prediction was accepted; its output will fit Output.",
+                "content": {"application/json": {"schema": created}},
+            },
+        },
+    })
+}
+
+fn output(output_type: OutputType) -> Value {
+    match output_type {
+        OutputType::String => json!({"type": "string"}),
+        OutputType::Array => json!({"type": "array", "items": {}}),
+        OutputType::Object => json!({"type": "object"}),
+        OutputType::Number => json!({"type": "number"}),
+        OutputType::Boolean => json!({"type": "boolean"}),
+        OutputType::Image | OutputType::Audio | OutputType::Video | OutputType::File => json!({
+            "oneOf": [
+                {"type": "string", "format": "uri"},
+                {"type": "array", "items": {"type": "string", "format": "uri"}},
+            ],
+        }),
+    }
+}
+
+/// A definition's name as a component's: only characters that OpenAPI allows, and none of ours.
+fn component(name: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name: String = name.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
+    match name.as_str() {
+        "Input" | "Output" | "" => format!("{name}_"),
+        _ => name,
+    }
+}
+
+/// A JSON Schema in the words of OpenAPI 3.0.
+fn translate(schema: &Value) -> Value {
+    let Value::Object(schema) = schema else {
+        // `false` admits nothing, `true` everything.
+        return if *schema == Value::Bool(false) { json!({"not": {}}) } else { json!({}) };
+    };
+    if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+        return reference(target);
+    }
+    let mut translated = Map::new();
+    for keyword in KEPT {
+        if let Some(value) = schema.get(*keyword) {
+            translated.insert((*keyword).to_owned(), value.clone());
+        }
+    }
+    types(schema, &mut translated);
+    bounds(schema, &mut translated);
+    children(schema, &mut translated);
+    if let Some(constant) = schema.get("const") {
+        translated.insert("enum".to_owned(), json!([constant]));
+    }
+    if let Some(example) = schema.get("examples").and_then(|examples| examples.get(0)) {
+        translated.insert("example".to_owned(), example.clone());
+    }
+    if translated.get("required").is_some_and(|required| *required == json!([])) {
+        translated.remove("required");
+    }
+    Value::Object(translated)
+}
+
+fn reference(target: &str) -> Value {
+    let name = target.strip_prefix("#/$defs/").or_else(|| target.strip_prefix("#/definitions/"));
+    match name.filter(|name| !name.contains('/')) {
+        Some(name) => json!({"$ref": format!("{SCHEMAS}{}", component(name))}),
+        None if target == "#" => json!({"$ref": format!("{SCHEMAS}Input")}),
+        // Into some other place: it cannot be said, so anything is admitted.
+        None => json!({}),
+    }
+}
+
+/// `type`, where a list of types and `null` have words of their own.
+fn types(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
+    let listed = match schema.get("type") {
+        None => return,
+        Some(Value::Array(types)) => types.clone(),
+        Some(one) => vec![one.clone()],
+    };
+    let named: Vec<&Value> = listed.iter().filter(|name| *name != "null").collect();
+    if named.len() < listed.len() {
+        translated.insert("nullable".to_owned(), true.into());
+        nullable_enum(translated);
+    }
+    let typed = |name: &Value| {
+        let items = (name == "array" && !schema.contains_key("items")).then(|| json!({}));
+        match items {
+            Some(items) => json!({"type": name, "items": items}),
+            None => json!({"type": name}),
+        }
+    };
+    match named.as_slice() {
+        [] => {
+            translated.insert("enum".to_owned(), json!([null]));
+        }
+        [one] => {
+            let Value::Object(typed) = typed(one) else { return };
+            translated.extend(typed);
+        }
+        several => {
+            let several: Vec<Value> = several.iter().map(|name| typed(name)).collect();
+            translated.insert("anyOf".to_owned(), several.into());
+        }
+    }
+}
+
+/// In OpenAPI 3.0 a nullable enumeration must name null too.
+fn nullable_enum(translated: &mut Map<String, Value>) {
+    if let Some(Value::Array(values)) = translated.get_mut("enum")
+        && !values.contains(&Value::Null)
+    {
+        values.push(Value::Null);
+    }
+}
+
+/// Exclusive bounds are booleans beside the plain ones.
+fn bounds(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
+    for (plain, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
+        match (schema.get(plain), schema.get(exclusive)) {
+            (_, Some(bound @ Value::Number(_))) => {
+                translated.insert(plain.to_owned(), bound.clone());
+                translated.insert(exclusive.to_owned(), true.into());
+            }
+            (Some(bound), _) => {
+                translated.insert(plain.to_owned(), bound.clone());
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
+    if let Some(Value::Object(properties)) = schema.get("properties") {
+        let properties = properties.iter().map(|(name, value)| (name.clone(), translate(value)));
+        translated.insert("properties".to_owned(), Value::Object(properties.collect()));
+    }
+    match schema.get("items") {
+        // A list of schemas is a tuple, which cannot be said.
+        Some(Value::Array(_)) => {
+            translated.insert("items".to_owned(), json!({}));
+        }
+        Some(items) => {
+            translated.insert("items".to_owned(), translate(items));
+        }
+        None => {}
+    }
+    match schema.get("additionalProperties") {
+        Some(Value::Bool(allowed)) => {
+            translated.insert("additionalProperties".to_owned(), (*allowed).into());
+        }
+        Some(of_others) => {
+            translated.insert("additionalProperties".to_owned(), translate(of_others));
+        }
+        None => {}
+    }
+    for keyword in ["allOf", "anyOf", "oneOf"] {
+        if let Some(Value::Array(parts)) = schema.get(keyword) {
+            alternatives(keyword, parts, translated);
+        }
+    }
+    if let Some(not) = schema.get("not") {
+        translated.insert("not".to_owned(), translate(not));
+    }
+}
+
+/// A `null` among the alternatives is said by `nullable`.
+fn alternatives(keyword: &str, parts: &[Value], translated: &mut Map<String, Value>) {
+    let is_null = |part: &&Value| part.get("type").is_some_and(|name| name == "null");
+    let mut named: Vec<Value> =
+        parts.iter().filter(|part| keyword == "allOf" || !is_null(part)).map(translate).collect();
+    if named.len() < parts.len() {
+        translated.insert("nullable".to_owned(), true.into());
+    }
+    if named.is_empty() {
+        return;
+    }
+    // `types` may have put alternatives there already: both must hold.
+    if let Some(Value::Array(types)) = translated.remove(keyword) {
+        let both = vec![json!({keyword: types}), json!({keyword: named})];
+        let all = translated.entry("allOf").or_insert_with(|| json!([]));
+        if let Value::Array(all) = all {
+            all.extend(both);
+        }
+        return;
+    }
+    if keyword == "allOf"
+        && let Some(Value::Array(held)) = translated.get_mut("allOf")
+    {
+        held.append(&mut named);
+        return;
+    }
+    translated.insert(keyword.to_owned(), named.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keywords_are_said_in_the_older_words() {
+        for (schema, expect) in [
+            (json!({"type": ["string", "null"]}), json!({"nullable": true, "type": "string"})),
+            (json!({"const": 3}), json!({"enum": [3]})),
+            (json!({"exclusiveMinimum": 1}), json!({"minimum": 1, "exclusiveMinimum": true})),
+            (json!({"minimum": 1, "maximum": 2}), json!({"minimum": 1, "maximum": 2})),
+            (json!({"type": "array"}), json!({"type": "array", "items": {}})),
+            (
+                json!({"type": ["string", "array"]}),
+                json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {}}]}),
+            ),
+            (
+                json!({"anyOf": [{"type": "null"}, {"type": "integer"}]}),
+                json!({"nullable": true, "anyOf": [{"type": "integer"}]}),
+            ),
+            (
+                json!({"enum": ["a"], "type": ["string", "null"]}),
+                json!({"enum": ["a", null], "nullable": true, "type": "string"}),
+            ),
+            (json!({"$ref": "#/$defs/a b"}), json!({"$ref": "#/components/schemas/a_b"})),
+            (json!({"$ref": "#"}), json!({"$ref": "#/components/schemas/Input"})),
+            (json!({"examples": [1, 2], "required": []}), json!({"example": 1})),
+            (
+                json!({"$schema": "x", "if": {}, "prefixItems": [], "properties": {"a": true}}),
+                json!({"properties": {"a": {}}}),
+            ),
+            (json!(false), json!({"not": {}})),
+        ] {
+            assert_eq!(translate(&schema), expect, "{schema}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The catalog over a folder that changes under it.
+
+use serde_json::json;
+
+use super::*;
+
+fn manifest(slug: &str, title: &str) -> String {
+    format!(
+        "slug = '{slug}'\ntitle = '{title}'\noutput_type = 'string'\n\
+         [cost]\ntype = 'fixed'\namount = 0.002\n\
+         [runner]\ntype = 'builtin'\nname = 'text-template'\n"
+    )
+}
+
+fn open() -> (tempfile::TempDir, Catalog) {
+    let folder = tempfile::tempdir().unwrap();
+    let (catalog, report) = Catalog::open(folder.path().to_path_buf(), Policy::default());
+    assert_eq!(report.loaded, builtin::ALL.len(), "{:?}", report.faults);
+    (folder, catalog)
+}
+
+#[test]
+fn a_broken_file_leaves_the_last_good_version_and_a_removed_one_takes_it() {
+    let (folder, catalog) = open();
+    let path = folder.path().join("a.toml");
+    fs::write(&path, manifest("team/a", "First")).unwrap();
+    assert!(catalog.reload().faults.is_empty());
+    assert_eq!(catalog.get("team/a").unwrap().title, "First");
+    fs::write(&path, "slug = ").unwrap();
+    let report = catalog.reload();
+    assert_eq!(report.faults.len(), 1);
+    assert_eq!(catalog.get("team/a").unwrap().title, "First");
+    fs::write(&path, manifest("team/a", "Second")).unwrap();
+    assert!(catalog.reload().faults.is_empty());
+    assert_eq!(catalog.get("team/a").unwrap().title, "Second");
+    fs::remove_file(&path).unwrap();
+    assert_eq!(catalog.reload().removed, ["team/a"]);
+    assert!(catalog.get("team/a").is_none());
+}
+
+#[test]
+fn two_files_with_one_slug_are_both_named() {
+    let (folder, catalog) = open();
+    for name in ["a.toml", "b.toml", "c.txt"] {
+        fs::write(folder.path().join(name), manifest("same", name)).unwrap();
+    }
+    let report = catalog.reload();
+    let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
+    let said = fault.to_string();
+    assert!(said.contains("b.toml") && said.contains("a.toml already"), "{said}");
+    assert_eq!(catalog.get("same").unwrap().title, "a.toml");
+}
+
+#[test]
+fn a_manifest_overrides_a_built_in_model() {
+    let (folder, catalog) = open();
+    fs::write(folder.path().join("t.toml"), manifest("text-template", "Ours")).unwrap();
+    assert!(catalog.reload().faults.is_empty());
+    assert_eq!(catalog.get("text-template").unwrap().title, "Ours");
+    assert_eq!(catalog.len(), builtin::ALL.len());
+}
+
+#[test]
+fn details_have_every_key_of_the_specification() {
+    let (folder, catalog) = open();
+    fs::write(folder.path().join("a.toml"), manifest("a", "A")).unwrap();
+    assert!(catalog.reload().faults.is_empty());
+    let model = catalog.get("a").unwrap();
+    let expect = json!({
+        "title": "A",
+        "slug": "a",
+        "version": "0.0.1",
+        "output_type": "string",
+        "request_schema": {"type": "object"},
+        "cost": {
+            "currency": "USD",
+            "type": "fixed",
+            "amount": 0.002,
+            "unit": "execution",
+            "estimate": "$0.002 per execution",
+            "description": "Pricing is an estimate and may change as rates are updated.",
+        },
+    });
+    assert_eq!(serde_json::to_string(&detail(&model)).unwrap(), expect.to_string());
+    let free = catalog.get("image-qr").unwrap();
+    assert_eq!(serde_json::to_value(detail(&free)).unwrap()["cost"], Value::Null);
+}
+
+#[test]
+fn every_model_has_a_document() {
+    let (_folder, catalog) = open();
+    for model in catalog.list() {
+        let document = openapi(&model);
+        let slug = &document["paths"]["/v1/prediction/"]["post"]["requestBody"]["content"]
+            ["application/json"]["schema"]["properties"]["model"]["enum"][0];
+        assert_eq!(slug, model.slug.as_str());
+        assert_eq!(document["openapi"], "3.0.3");
+        assert_eq!(document["info"]["title"], model.title);
+        assert!(document["components"]["schemas"]["Input"]["properties"].is_object());
+    }
+}

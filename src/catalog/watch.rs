@@ -1,0 +1,64 @@
+//! Watches the models folder and reloads the catalog when something in it has changed and settled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher};
+use tokio::sync::Notify;
+
+use super::{Catalog, Report};
+use crate::runtime::Tasks;
+
+/// A change counts when nothing more has changed for so long: editors write in several steps.
+const SETTLED: Duration = Duration::from_millis(300);
+
+impl Catalog {
+    /// Reloads after each change of the folder until the service stops; `reloaded` is called after
+    /// each reload. A folder that cannot be watched is said so once: a signal reloads it still.
+    pub fn watch(&self, tasks: &Tasks, reloaded: impl Fn(&Report) + Send + Sync + 'static) {
+        let changed = Arc::new(Notify::new());
+        let tell = Arc::clone(&changed);
+        let folder = self.shared.folder.clone();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                tell.notify_one();
+            }
+        });
+        let watching = watcher.and_then(|mut watcher| {
+            watcher.watch(&folder, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        let watcher = match watching {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                let folder = folder.display();
+                tracing::warn!(%folder, %error, "the models folder is not watched");
+                return;
+            }
+        };
+        let (catalog, stopping) = (self.clone(), tasks.clone());
+        tasks.spawn(async move {
+            // Dropping the watcher would end the watch.
+            let _watcher = watcher;
+            loop {
+                tokio::select! {
+                    () = stopping.stopping() => return,
+                    () = changed.notified() => {}
+                }
+                while tokio::time::timeout(SETTLED, changed.notified()).await.is_ok() {}
+                if let Ok(report) = catalog.reload_off_thread().await {
+                    reloaded(&report);
+                }
+            }
+        });
+    }
+
+    /// As [`Catalog::reload`], on a blocking thread.
+    ///
+    /// # Errors
+    /// When the thread panicked or the service stops.
+    pub async fn reload_off_thread(&self) -> Result<Report, tokio::task::JoinError> {
+        let catalog = self.clone();
+        tokio::task::spawn_blocking(move || catalog.reload()).await
+    }
+}

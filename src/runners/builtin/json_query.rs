@@ -1,0 +1,45 @@
+//! `json-query`: asks a JSON document by a JMESPath expression.
+
+use serde_json::{Value, json};
+
+use super::{Builtin, Work, refuse, text};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::model::OutputType;
+
+pub(super) const MODEL: Builtin = Builtin {
+    slug: "json-query",
+    title: "JSON query",
+    description: "Picks and reshapes parts of a JSON document by a JMESPath expression.",
+    output_type: OutputType::Object,
+    schema,
+    work: Work::Pure(query),
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["expression", "document"],
+        "additionalProperties": false,
+        "properties": {
+            "expression": {
+                "type": "string",
+                "title": "Expression",
+                "description": "JMESPath, such as: people[?age > `30`].name",
+                "minLength": 1,
+                "maxLength": 2000,
+            },
+            "document": {"title": "Document", "description": "Any JSON value."},
+        },
+    })
+}
+
+fn query(input: &Value) -> Result<Value, Failure> {
+    let fault = |error: jmespath::JmespathError| refuse(format!("the query failed: {error}"));
+    let expression = jmespath::compile(text(input, "expression")).map_err(fault)?;
+    let document = input.get("document").unwrap_or(&Value::Null);
+    let found = expression.search(document).map_err(fault)?;
+    serde_json::to_value(&*found).map_err(|error| {
+        Failure::new(ErrorClass::InternalError, format!("the result has no JSON form: {error}"))
+    })
+}

@@ -1,0 +1,163 @@
+//! The models that come with the service, so that a box does real work with nothing else installed.
+//!
+//! Each is a thin adapter over a well-kept crate: a request schema and a pure function. They run on
+//! blocking threads, a bounded number at once; since a blocking thread cannot be stopped, each
+//! schema bounds its input so that any run is short. None keeps state or reads a file.
+
+mod html_to_text;
+mod image_qr;
+mod image_resize;
+mod images;
+mod json_query;
+mod text_keywords;
+mod text_language;
+mod text_sentiment;
+mod text_summary;
+mod text_template;
+mod words;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::{Job, Run, Runner, Success};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::model::{OutputType, Usage};
+use crate::http::client::Client;
+use crate::http::egress::Policy;
+
+/// Built-in runs that work at once, over all built-in models: one for each core of a small box and
+/// some that wait for memory.
+pub const AT_ONCE: usize = 4;
+/// The longest text that a built-in model takes, in characters.
+pub const TEXT_MAX: u64 = 1_000_000;
+
+/// What a built-in model does with an input that fits its schema.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    /// Computes on the input alone.
+    Pure(fn(&Value) -> Result<Value, Failure>),
+    /// Computes on the input and the image that its field `image` names.
+    OnImage(fn(&Value, &[u8]) -> Result<Value, Failure>),
+}
+
+/// A model that comes with the service.
+#[derive(Debug, Clone, Copy)]
+pub struct Builtin {
+    pub slug: &'static str,
+    pub title: &'static str,
+    pub description: &'static str,
+    pub output_type: OutputType,
+    /// The request schema.
+    pub schema: fn() -> Value,
+    work: Work,
+}
+
+/// All of them, by slug.
+pub const ALL: &[Builtin] = &[
+    html_to_text::MODEL,
+    image_qr::MODEL,
+    image_resize::MODEL,
+    json_query::MODEL,
+    text_keywords::MODEL,
+    text_language::MODEL,
+    text_sentiment::MODEL,
+    text_summary::MODEL,
+    text_template::MODEL,
+];
+
+/// The built-in model of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Builtin> {
+    ALL.iter().find(|builtin| builtin.slug == name)
+}
+
+/// What the runs of all built-in models share.
+#[derive(Debug, Clone)]
+pub struct Bench {
+    places: Arc<Semaphore>,
+    client: Client,
+    policy: Arc<Policy>,
+}
+
+impl Bench {
+    /// `policy` judges the image URLs that inputs name.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+            client: Client::guarded(policy.clone()),
+            policy: Arc::new(policy),
+        }
+    }
+
+    /// The runner of a built-in model.
+    #[must_use]
+    pub fn runner(&self, builtin: &'static Builtin) -> Arc<dyn Runner> {
+        Arc::new(BuiltinRunner { builtin, bench: self.clone() })
+    }
+}
+
+#[derive(Debug)]
+struct BuiltinRunner {
+    builtin: &'static Builtin,
+    bench: Bench,
+}
+
+impl Runner for BuiltinRunner {
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let bytes = match self.builtin.work {
+                Work::Pure(_) => Vec::new(),
+                Work::OnImage(_) => {
+                    let Bench { client, policy, .. } = &self.bench;
+                    images::load(client, policy, text(&job.input, "image")).await?
+                }
+            };
+            let stopped = |_stopped| Failure::new(ErrorClass::InternalError, "the service stops");
+            let place = Arc::clone(&self.bench.places).acquire_owned().await.map_err(stopped)?;
+            let work = self.builtin.work;
+            let started = Instant::now();
+            let working = tokio::task::spawn_blocking(move || {
+                // The place is free again when the work is done, also when nobody waits for it.
+                let _place = place;
+                match work {
+                    Work::Pure(compute) => compute(&job.input),
+                    Work::OnImage(compute) => compute(&job.input, &bytes),
+                }
+            });
+            let output = match working.await {
+                Ok(output) => output?,
+                Err(_panic) => {
+                    let sentence = format!("the model '{}' panicked", self.builtin.slug);
+                    return Err(Failure::new(ErrorClass::InternalError, sentence).into());
+                }
+            };
+            let usage = Usage { run_time: started.elapsed(), ..Usage::default() };
+            Ok(Success { output, usage, logs: None })
+        })
+    }
+}
+
+/// A text field that the schema has checked; empty when it is absent.
+fn text<'a>(input: &'a Value, field: &str) -> &'a str {
+    input.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A number field that the schema has checked.
+fn number(input: &Value, field: &str, default: u32) -> u32 {
+    let number = input.get(field).and_then(Value::as_u64);
+    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(default)
+}
+
+/// The input is at fault, in a sentence.
+fn refuse(sentence: impl Into<String>) -> Failure {
+    Failure::new(ErrorClass::InvalidUserInput, sentence)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

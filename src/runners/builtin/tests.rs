@@ -1,0 +1,154 @@
+//! Every built-in model on good and bad input, as the engine calls it: schema first, then the run.
+
+use serde_json::json;
+
+use super::*;
+use crate::schema::Schema;
+
+async fn run(slug: &str, input: Value) -> Result<Value, String> {
+    let builtin = find(slug).unwrap();
+    let schema = Schema::compile(&(builtin.schema)()).unwrap();
+    let input = schema.check(input).map_err(|violations| violations[0].message.clone())?;
+    let runner = Bench::new(Policy::default()).runner(builtin);
+    let job = Job { attempt_key: "test".to_owned(), input: Arc::new(input) };
+    runner.run(job).await.map(|success| success.output).map_err(|error| {
+        assert_eq!(error.failure.class, ErrorClass::InvalidUserInput, "{error}");
+        error.failure.message
+    })
+}
+
+#[tokio::test]
+async fn templates_are_rendered_within_bounds() {
+    let hello = json!({"template": "Hello {{ name }}!", "values": {"name": "Ada"}});
+    assert_eq!(run("text-template", hello).await, Ok(json!("Hello Ada!")));
+    for (template, expect) in [
+        ("{{ missing }}", "undefined value"),
+        ("{% if", "syntax error"),
+        ("{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}", "fuel"),
+        ("{% include '/etc/passwd' %}", "template not found"),
+        ("{{ 'x' * 9999999 }}", "longer than"),
+    ] {
+        let said = run("text-template", json!({"template": template})).await.unwrap_err();
+        assert!(said.contains(expect), "{said}");
+    }
+    assert!(run("text-template", json!({})).await.unwrap_err().contains("'template'"));
+}
+
+#[tokio::test]
+async fn languages_are_told_apart() {
+    for (text, language) in [
+        ("The quick brown fox jumps over the lazy dog and runs away.", "eng"),
+        ("Der schnelle braune Fuchs springt über den faulen Hund.", "deu"),
+        ("Быстрая коричневая лиса прыгает через ленивую собаку.", "rus"),
+    ] {
+        let output = run("text-language", json!({"text": text})).await.unwrap();
+        assert_eq!(output["language"], language);
+    }
+    assert!(run("text-language", json!({"text": "123"})).await.unwrap_err().contains("no letters"));
+}
+
+#[tokio::test]
+async fn sentiments_have_the_right_sign() {
+    for (text, label) in [
+        ("I love this, it is wonderful!", "positive"),
+        ("This is terrible and I hate it.", "negative"),
+        ("The box stands on the table.", "neutral"),
+    ] {
+        let output = run("text-sentiment", json!({"text": text})).await.unwrap();
+        assert_eq!(output["label"], label, "{output}");
+    }
+}
+
+const ARTICLE: &str = "Solar power is growing fast. Many towns build solar power plants on old \
+    roofs. My neighbour has a cat. Solar plants give clean power to towns. The cat sleeps a lot.";
+
+#[tokio::test]
+async fn a_summary_keeps_the_topic_and_the_order() {
+    let output = run("text-summary", json!({"text": ARTICLE, "sentences": 2})).await.unwrap();
+    let summary = output.as_str().unwrap();
+    assert!(summary.contains("solar power plants") && !summary.contains("cat"), "{summary}");
+    assert_eq!(run("text-summary", json!({"text": ""})).await, Ok(json!("")));
+}
+
+#[tokio::test]
+async fn keywords_are_the_phrases_of_the_topic() {
+    let output = run("text-keywords", json!({"text": ARTICLE, "count": 3})).await.unwrap();
+    let first = output[0]["keyword"].as_str().unwrap();
+    assert!(first.contains("solar power plants"), "{output}");
+    assert_eq!(output.as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn json_is_queried() {
+    let document = json!({"people": [{"name": "a", "age": 20}, {"name": "b", "age": 40}]});
+    let input = json!({"expression": "people[?age > `30`].name", "document": document});
+    assert_eq!(run("json-query", input).await, Ok(json!(["b"])));
+    let broken = run("json-query", json!({"expression": "people[", "document": 1})).await;
+    assert!(broken.unwrap_err().contains("the query failed"));
+    let deep = json!({"expression": "[".repeat(2000), "document": 1});
+    assert!(run("json-query", deep).await.is_err());
+}
+
+#[tokio::test]
+async fn html_becomes_text() {
+    let html = "<h1>Title</h1><p>One <b>two</b> <a href='http://x/'>three</a></p><script>no</script>";
+    let output = run("html-to-text", json!({"html": html})).await.unwrap();
+    let text = output.as_str().unwrap();
+    assert!(text.contains("Title") && text.contains("two") && !text.contains("no"), "{text}");
+    let deep = "<div>".repeat(10_000);
+    assert!(run("html-to-text", json!({"html": deep})).await.unwrap_err().contains("nests deeper"));
+}
+
+fn decoded(output: &Value) -> (u32, u32, image::ImageFormat) {
+    let bytes = output.as_str().unwrap().split_once(";base64,").unwrap().1;
+    let bytes = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, bytes).unwrap();
+    let (image, format) = images::decode(&bytes).unwrap();
+    (image.width(), image.height(), format)
+}
+
+fn png(width: u32, height: u32) -> String {
+    let image = image::DynamicImage::new_rgba8(width, height);
+    images::encode(&image, image::ImageFormat::Png).unwrap()
+}
+
+#[tokio::test]
+async fn images_are_resized_cropped_and_converted() {
+    use image::ImageFormat::{Jpeg, Png};
+    for (input, expect) in [
+        (json!({"width": 50}), (50, 25, Png)),
+        (json!({"height": 10}), (20, 10, Png)),
+        (json!({"width": 30, "height": 30}), (30, 15, Png)),
+        (json!({"width": 30, "height": 30, "fit": "cover"}), (30, 30, Png)),
+        (json!({"width": 30, "height": 40, "fit": "fill", "format": "jpeg"}), (30, 40, Jpeg)),
+        (json!({"format": "jpeg"}), (100, 50, Jpeg)),
+    ] {
+        let mut input = input;
+        input["image"] = png(100, 50).into();
+        assert_eq!(decoded(&run("image-resize", input).await.unwrap()), expect);
+    }
+}
+
+#[tokio::test]
+async fn bad_images_are_refused_in_words() {
+    for (image, expect) in [
+        ("data:image/png;base64,AAAA", "image: its format is not known"),
+        ("data:image/png,plain", "must be base64"),
+        ("data:image/png;base64,!", "no valid base64"),
+        ("http://127.0.0.1:1/a.png", "forbidden address"),
+        ("file:///etc/passwd", "absolute http"),
+    ] {
+        let said = run("image-resize", json!({"image": image})).await.unwrap_err();
+        assert!(said.contains(expect), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_qr_code_is_drawn() {
+    let output = run("image-qr", json!({"text": "https://example.com"})).await.unwrap();
+    let (width, height, _) = decoded(&output);
+    assert!(width >= 256 && width == height);
+    let svg = run("image-qr", json!({"text": "a", "format": "svg"})).await.unwrap();
+    assert!(svg.as_str().unwrap().starts_with("data:image/svg+xml;base64,"));
+    let long = json!({"text": "x".repeat(2900), "correction": "high"});
+    assert!(run("image-qr", long).await.unwrap_err().contains("does not fit"));
+}

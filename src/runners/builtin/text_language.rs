@@ -1,0 +1,47 @@
+//! `text-language`: tells the language that a text is written in.
+
+use serde_json::{Value, json};
+use whatlang::{Lang, Script};
+
+use super::{Builtin, TEXT_MAX, Work, refuse, text};
+use crate::domain::attempt::Failure;
+use crate::domain::model::OutputType;
+
+pub(super) const MODEL: Builtin = Builtin {
+    slug: "text-language",
+    title: "Language detection",
+    description: "Tells which of some seventy languages a text is written in.",
+    output_type: OutputType::Object,
+    schema,
+    work: Work::Pure(detect),
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["text"],
+        "additionalProperties": false,
+        "properties": {
+            "text": {
+                "type": "string",
+                "title": "Text",
+                "description": "A sentence or more; the longer, the surer.",
+                "minLength": 1,
+                "maxLength": TEXT_MAX,
+            },
+        },
+    })
+}
+
+fn detect(input: &Value) -> Result<Value, Failure> {
+    let found = whatlang::detect(text(input, "text"))
+        .ok_or_else(|| refuse("the text has no letters to tell a language by"))?;
+    let (language, script): (Lang, Script) = (found.lang(), found.script());
+    Ok(json!({
+        "language": language.code(),
+        "name": language.eng_name(),
+        "script": script.name(),
+        "confidence": found.confidence(),
+        "reliable": found.is_reliable(),
+    }))
+}

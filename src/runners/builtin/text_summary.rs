@@ -1,0 +1,73 @@
+//! `text-summary`: the sentences of a text that say the most, in their order.
+//!
+//! Extractive, by the frequency measure of Luhn (1958): a sentence scores the frequencies of its
+//! topical words over its length. It never makes up a sentence.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use unicode_segmentation::UnicodeSegmentation;
+
+use super::words::StopWords;
+use super::{Builtin, TEXT_MAX, Work, number, text};
+use crate::domain::attempt::Failure;
+use crate::domain::model::OutputType;
+
+const DEFAULT_SENTENCES: u32 = 3;
+
+pub(super) const MODEL: Builtin = Builtin {
+    slug: "text-summary",
+    title: "Summary",
+    description: "Picks the sentences of a text that say the most, in their order.",
+    output_type: OutputType::String,
+    schema,
+    work: Work::Pure(summarize),
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["text"],
+        "additionalProperties": false,
+        "properties": {
+            "text": {"type": "string", "title": "Text", "maxLength": TEXT_MAX},
+            "sentences": {
+                "type": "integer",
+                "title": "How many sentences",
+                "minimum": 1,
+                "maximum": 50,
+                "default": DEFAULT_SENTENCES,
+            },
+        },
+    })
+}
+
+fn summarize(input: &Value) -> Result<Value, Failure> {
+    let text = text(input, "text");
+    let stop_words = StopWords::of_language_of(text);
+    let sentences: Vec<&str> =
+        text.unicode_sentences().map(str::trim).filter(|sentence| !sentence.is_empty()).collect();
+    let words: Vec<Vec<String>> =
+        sentences.iter().map(|sentence| stop_words.topical(sentence)).collect();
+    let mut frequencies: HashMap<&str, usize> = HashMap::new();
+    for word in words.iter().flatten() {
+        *frequencies.entry(word).or_default() += 1;
+    }
+    let score = |words: &Vec<String>| {
+        let sum: usize = words.iter().filter_map(|word| frequencies.get(word.as_str())).sum();
+        density(sum, words.len())
+    };
+    let mut ranked: Vec<(usize, f64)> = words.iter().map(score).enumerate().collect();
+    ranked.sort_by(|(a, score_a), (b, score_b)| score_b.total_cmp(score_a).then(a.cmp(b)));
+    let count = usize::try_from(number(input, "sentences", DEFAULT_SENTENCES)).unwrap_or(usize::MAX);
+    let mut chosen: Vec<usize> = ranked.into_iter().take(count).map(|(index, _)| index).collect();
+    chosen.sort_unstable();
+    let chosen = chosen.into_iter().filter_map(|index| sentences.get(index).copied());
+    Ok(chosen.collect::<Vec<_>>().join(" ").into())
+}
+
+/// The root keeps long sentences from losing to a short one that repeats the topic's name.
+#[expect(clippy::cast_precision_loss, reason = "counts of words stay far below 2^53")]
+fn density(sum: usize, words: usize) -> f64 {
+    if words == 0 { 0.0 } else { sum as f64 / (words as f64).sqrt() }
+}

@@ -1,0 +1,82 @@
+//! `text-template`: renders a Jinja template. Fuel bounds its work, a writer its output.
+
+use std::io;
+
+use minijinja::{Environment, UndefinedBehavior};
+use serde_json::{Value, json};
+
+use super::{Builtin, Work, refuse, text};
+use crate::domain::attempt::Failure;
+use crate::domain::model::OutputType;
+
+/// Instructions that one rendering may take: some tens of milliseconds.
+const FUEL: u64 = 200_000;
+/// The longest rendered text, in bytes.
+const OUTPUT_MAX: usize = 4 * 1024 * 1024;
+
+pub(super) const MODEL: Builtin = Builtin {
+    slug: "text-template",
+    title: "Text template",
+    description: "Renders a Jinja template with the values that it is given.",
+    output_type: OutputType::String,
+    schema,
+    work: Work::Pure(render),
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["template"],
+        "additionalProperties": false,
+        "properties": {
+            "template": {
+                "type": "string",
+                "title": "Template",
+                "description": "A Jinja template, such as: Hello {{ name }}!",
+                "maxLength": 100_000,
+            },
+            "values": {
+                "type": "object",
+                "title": "Values",
+                "description": "What the template may name.",
+                "default": {},
+            },
+        },
+    })
+}
+
+fn render(input: &Value) -> Result<Value, Failure> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    let fault = |error: &minijinja::Error| refuse(format!("the template cannot be rendered: {error}"));
+    let template = environment.template_from_str(text(input, "template"));
+    let template = template.map_err(|error| fault(&error))?;
+    let mut output = Bounded(Vec::new());
+    let values = minijinja::Value::from_serialize(input.get("values").unwrap_or(&Value::Null));
+    if let Err(error) = template.render_captured_to(values, &mut output) {
+        return Err(if output.0.len() >= OUTPUT_MAX {
+            refuse(format!("the rendered text is longer than {OUTPUT_MAX} bytes"))
+        } else {
+            fault(&error)
+        });
+    }
+    Ok(String::from_utf8_lossy(&output.0).into())
+}
+
+/// Takes no more than [`OUTPUT_MAX`] bytes.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = OUTPUT_MAX.saturating_sub(self.0.len()).min(bytes.len());
+        if room == 0 && !bytes.is_empty() {
+            return Err(io::Error::other("too long"));
+        }
+        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        Ok(room)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

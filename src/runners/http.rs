@@ -1,0 +1,167 @@
+//! The runner `http`: any inference server that answers one request with one result.
+//!
+//! It asks once: retries and fallbacks belong to the engine. What the provider says is repeated to
+//! the caller, shortened; headers, which may hold secrets, never are.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use serde_json::Value;
+
+use super::template::Template;
+use super::{Job, Run, Runner, Success};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::model::Usage;
+use crate::domain::money::Usd;
+use crate::http::client::{self, Answer, Client, Limits, Overflow};
+use crate::http::connector;
+
+/// The largest answer, in bytes.
+pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
+/// Characters of a provider's error that are repeated.
+const QUOTED: usize = 300;
+
+/// How one model is asked.
+#[derive(Debug)]
+pub struct Settings {
+    /// Named in sentences.
+    pub model: String,
+    pub url: String,
+    pub method: hyper::Method,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What is sent; `None`: the whole input.
+    pub body: Option<Template>,
+    /// JSON pointer to the output; `None`: the whole answer.
+    pub output: Option<String>,
+    /// JSON pointer to a cost in the answer.
+    pub cost_report: String,
+    /// The most that one request may take.
+    pub timeout: Duration,
+}
+
+/// The runner of one model.
+#[derive(Debug)]
+pub struct HttpRunner {
+    settings: Settings,
+    client: Client,
+}
+
+impl HttpRunner {
+    /// A runner over the operator's own client.
+    #[must_use]
+    pub const fn new(settings: Settings, client: Client) -> Self {
+        Self { settings, client }
+    }
+
+    fn request(&self, job: &Job) -> Result<Request<Bytes>, Failure> {
+        let body = match &self.settings.body {
+            None => job.input.to_string(),
+            Some(template) => template.fill(&job.input).to_string(),
+        };
+        let mut request = Request::builder()
+            .method(self.settings.method.clone())
+            .uri(&self.settings.url)
+            .header("idempotency-key", &job.attempt_key);
+        if !self.settings.headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in &self.settings.headers {
+            request = request.header(name, value);
+        }
+        let has_body = self.settings.method != hyper::Method::GET;
+        let body = if has_body { Bytes::from(body) } else { Bytes::new() };
+        request.body(body).map_err(|error| {
+            let model = &self.settings.model;
+            let sentence = format!("the request of the model '{model}' cannot be made: {error}");
+            Failure::new(ErrorClass::InvalidModelConfig, sentence)
+        })
+    }
+
+    fn read(&self, answer: &Answer, run_time: Duration) -> Result<Success, super::Error> {
+        let model = &self.settings.model;
+        let status = answer.status.as_u16();
+        if let Some(class) = ErrorClass::of_http_status(status) {
+            let sentence = format!("the model '{model}' answered {status}: {}", quote(&answer.body));
+            return Err(super::Error {
+                failure: Failure::new(class, sentence),
+                cost: self.cost(&serde_json::from_slice(&answer.body).unwrap_or_default()),
+                logs: None,
+            });
+        }
+        let misfit = |what: &str| {
+            let sentence = format!("the model '{model}' {what}: {}", quote(&answer.body));
+            Failure::new(ErrorClass::ProviderError, sentence)
+        };
+        let body: Value = serde_json::from_slice(&answer.body)
+            .map_err(|_garbage| misfit("gave an answer that is no JSON"))?;
+        let cost = self.cost(&body);
+        let output = match &self.settings.output {
+            None => body,
+            Some(pointer) => body
+                .pointer(pointer)
+                .cloned()
+                .ok_or_else(|| misfit(&format!("gave an answer without {pointer}")))?,
+        };
+        let usage = Usage { run_time, cost, ..Usage::default() };
+        Ok(Success { output, usage, logs: None })
+    }
+
+    /// The cost that the answer tells, if it tells one.
+    fn cost(&self, body: &Value) -> Option<Usd> {
+        let dollars = body.pointer(&self.settings.cost_report)?.as_f64()?;
+        Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
+    }
+}
+
+impl Runner for HttpRunner {
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let request = self.request(&job)?;
+            let limits = Limits {
+                total: self.settings.timeout,
+                answer_bytes: ANSWER_MAX,
+                overflow: Overflow::Fail,
+            };
+            let started = Instant::now();
+            let answer = self.client.send(request, &limits).await;
+            let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
+            self.read(&answer, started.elapsed())
+        })
+    }
+}
+
+/// A request that got no answer, as a failure of the model.
+pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
+    let class = match error {
+        client::Error::Timeout { .. } => ErrorClass::ExecutionTimeout,
+        client::Error::TooLarge { .. } | client::Error::Protocol { .. } => {
+            ErrorClass::ProviderError
+        }
+        client::Error::Connection(connector::Error::Forbidden(_) | connector::Error::NoHost) => {
+            ErrorClass::InvalidModelConfig
+        }
+        client::Error::Connection(
+            connector::Error::Resolve { .. }
+            | connector::Error::Connect { .. }
+            | connector::Error::Tls { .. }
+            | connector::Error::Timeout { .. },
+        ) => ErrorClass::ProviderUnavailable,
+    };
+    Failure::new(class, format!("the model '{model}': {error}"))
+}
+
+/// The beginning of what a provider said, on one line.
+pub(super) fn quote(body: &[u8]) -> String {
+    let head = body.get(..body.len().min(4 * QUOTED)).unwrap_or_default();
+    let text = String::from_utf8_lossy(head);
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let quoted: String = visible.take(QUOTED).collect();
+    if quoted.trim().is_empty() { "(nothing)".to_owned() } else { quoted.trim().to_owned() }
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;
