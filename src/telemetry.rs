@@ -109,6 +109,7 @@ fn describe() {
         ("orrery_requests_total", "Requests answered, by host, method, route and status"),
         ("orrery_executions_total", "Executions that ended, by status"),
         ("orrery_commits_total", "Commits made durable"),
+        ("orrery_flushes_total", "Groups of commits that went to the disk together"),
         ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
         ("orrery_webhook_retries_total", "Delivery attempts that failed and will be repeated"),
     ];

@@ -2,10 +2,58 @@
 //!
 //! A first key is made only where a person reads standard output; elsewhere it would end in a log.
 
-use crate::config::Config;
+use super::first_run::{self, Welcome};
+use super::output;
+use crate::config::{Config, TlsMode};
 use crate::telemetry;
 
 pub(super) async fn run(config: Config) -> anyhow::Result<()> {
     telemetry::start_logs(&config.log)?;
-    super::service::serve(config).await
+    if !output::on_a_terminal() {
+        return super::service::serve(config, false, |_no_key| {
+            tracing::info!("ready; `orrery key create --name NAME` makes a key");
+        })
+        .await;
+    }
+    let greeted = config.clone();
+    super::service::serve(config, true, move |key: Option<String>| {
+        // Nothing is lost with a greeting that cannot be written: `orrery key create` makes keys.
+        drop(output::raw(greeting(&greeted, key.as_deref()).as_bytes()));
+    })
+    .await
+}
+
+/// The greeting on a terminal, with the key of a first start.
+fn greeting(config: &Config, key: Option<&str>) -> String {
+    let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
+    let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })
+        && config.hosts.base.public_url.starts_with("https:");
+    let authority = config.data_dir.join("tls").join("ca.pem");
+    first_run::render(&Welcome {
+        version: env!("CARGO_PKG_VERSION"),
+        hosts: &hosts,
+        data_dir: &config.data_dir,
+        key,
+        authority: self_made.then_some(authority.as_path()),
+        in_colour: output::in_colour(&std::io::stdout()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_trusts_the_self_made_authority_only_where_it_is_used() {
+        let mut config = Config::defaults();
+        assert!(!greeting(&config, Some("smk_X")).contains("--cacert"));
+        config.hosts.base.public_url = "https://box.lan:8443".to_owned();
+        let text = greeting(&config, Some("smk_X"));
+        assert!(
+            text.contains("--cacert './orrery-data/tls/ca.pem' https://box.lan:8443"),
+            "{text}"
+        );
+        config.tls.mode = TlsMode::Files { certificate: "c".into(), private_key: "k".into() };
+        assert!(!greeting(&config, Some("smk_X")).contains("--cacert"));
+    }
 }

@@ -12,8 +12,13 @@ pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
     Admin::open(config, offline).await
 }
 
-/// Runs the service until it is told to stop.
-pub(super) async fn serve(_config: Config) -> anyhow::Result<()> {
+/// Runs the service until it is told to stop. Once it is ready, calls `ready` with the first key,
+/// which it makes only if `make_first_key` and the store holds no organization yet.
+pub(super) async fn serve(
+    _config: Config,
+    _make_first_key: bool,
+    _ready: impl FnOnce(Option<String>) + Send + 'static,
+) -> anyhow::Result<()> {
     anyhow::bail!("this build holds no service yet")
 }
 

@@ -13,6 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Fault;
+use crate::nearest;
 
 /// A value that is not what its key expects, and where it stands (bytes of the file).
 #[derive(Debug)]
@@ -212,7 +213,7 @@ impl<'r> Section<'r> {
             if self.names.contains(&name) {
                 continue;
             }
-            let hint = nearest(name, &self.names)
+            let hint = nearest::to(name, &self.names)
                 .map_or(String::new(), |known| format!("; did you mean `{known}`?"));
             let message = format!("unknown key `{}`{hint}", self.join(name));
             self.reader.fault(Some(&key.span()), message);
@@ -245,15 +246,4 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before.get(line_start..).unwrap_or("").chars().count() + 1;
     (before.matches('\n').count() + 1, column)
-}
-
-/// The known name that `name` most likely was meant to be: at most a third of it differs.
-fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
-    let allowed = (name.chars().count() / 3).max(2);
-    known
-        .iter()
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), *candidate))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
 }

@@ -33,11 +33,11 @@ fn paths(text: &str) -> BTreeSet<String> {
     fn collect(prefix: &str, table: &toml::Table, into: &mut BTreeSet<String>) {
         for (key, value) in table {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-            match value {
-                toml::Value::Table(inner) if !matches!(key.as_str(), "prices" | "aliases") => {
+            match value.as_table() {
+                Some(inner) if !matches!(key.as_str(), "prices" | "aliases") => {
                     collect(&path, inner, into);
                 }
-                _ => {
+                Some(_) | None => {
                     into.insert(path);
                 }
             }

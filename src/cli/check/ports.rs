@@ -28,14 +28,13 @@ fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
         let detail = format!("{address} is taken; the service of this data folder is running");
         return finding(name, Verdict::Good, detail);
     }
-    let what_to_do = match error.kind() {
-        ErrorKind::AddrInUse => "another program listens there; choose another port",
-        ErrorKind::PermissionDenied => {
-            "ports below 1024 need AmbientCapabilities=CAP_NET_BIND_SERVICE"
-        }
-        ErrorKind::AddrNotAvailable => "no interface of this machine has this address",
-        _ => "choose another address",
-    };
+    let remedies = [
+        (ErrorKind::AddrInUse, "another program listens there; choose another port"),
+        (ErrorKind::PermissionDenied, "ports below 1024 need CAP_NET_BIND_SERVICE"),
+        (ErrorKind::AddrNotAvailable, "no interface of this machine has this address"),
+    ];
+    let remedy = remedies.iter().find(|(kind, _)| *kind == error.kind());
+    let what_to_do = remedy.map_or("choose another address", |(_, what_to_do)| what_to_do);
     finding(name, Verdict::Fault, format!("{address} cannot be used ({error}): {what_to_do}"))
 }
 
