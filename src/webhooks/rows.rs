@@ -171,7 +171,7 @@ pub async fn load(
     organization: OrganizationId,
     execution: ExecutionId,
 ) -> Result<Option<Delivery>, Error> {
-    let keys = vec![delivery(organization, execution), progress(organization, execution)];
+    let keys = [delivery(organization, execution), progress(organization, execution)];
     let mut rows = store.get_many(&keys).await?.into_iter();
     let (contents, progress) = (rows.next().flatten(), rows.next().flatten());
     let Some(contents) = contents else { return Ok(None) };

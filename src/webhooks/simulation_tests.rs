@@ -547,3 +547,21 @@ async fn leftovers_and_lost_payloads_end() {
     assert_eq!(error, Some("the payload is no longer stored"));
     assert!(bench.folder.path().exists());
 }
+
+#[tokio::test]
+async fn a_delivery_that_a_scan_found_first_is_not_sent_again_when_it_is_handed_over() {
+    let bench = Bench::new(Options::default());
+    let delivery = bench.delivery("http://a.example/", None);
+    let mut commit = Commit::new();
+    enqueue(&mut commit, &delivery).unwrap();
+    bench.store.commit(commit).await.unwrap();
+    bench.outbox.start(&bench.tasks);
+    bench.until_attempts(delivery.execution, 1).await;
+    bench.until_idle().await;
+    bench.outbox.wake(delivery.clone());
+    let later = bench.send("http://a.example/").await;
+    bench.until_attempts(later, 1).await;
+    bench.until_idle().await;
+    assert_eq!(bench.script.seen("a.example").len(), 2);
+    assert_eq!(bench.load(delivery.execution).await.progress.attempts.len(), 1);
+}
