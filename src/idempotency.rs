@@ -28,6 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Rows that a sweep looks at in one go.
 const SWEEP_BATCH: usize = 500;
 
+/// A key that cannot be one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Idempotency-Key must have 1 to {KEY_MAX} characters")]
+pub struct InvalidKey;
+
+/// Checks a key as it came.
+///
+/// # Errors
+/// [`InvalidKey`] in a sentence for the client.
+pub fn check_key(key: &str) -> Result<(), InvalidKey> {
+    if (1..=KEY_MAX).contains(&key.chars().count()) { Ok(()) } else { Err(InvalidKey) }
+}
+
 type Place = [u8; 32];
 
 /// What the first request came to.

@@ -1,6 +1,7 @@
 //! Orrery.
 
 pub mod accounts;
+pub mod api;
 pub mod billing;
 pub mod catalog;
 pub mod cli;

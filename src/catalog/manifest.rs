@@ -354,7 +354,7 @@ output = "/caption"
             (with("\"5s\"", "\"5 parsecs\""), "6:11 timeout is a duration such as"),
             (with("concurrency = 2", "concurrency = 0"), "5:15 concurrency must be at least 1"),
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
-            (with("type = \"http\"", "type = \"cog\""), "13:8 runner: this version runs builtin"),
+            (with("type = \"http\"", "type = \"cog\""), "14:8 runner: this version runs builtin"),
             (with("http://127.0.0.1:5000/predict", "/x"), "runner: url must be an absolute"),
             (with("output = \"/caption\"", "output = \"caption\""), "runner: output is a JSON pointer"),
             (with("\"yes\"", "\"${env:ORRERY_TEST_UNSET}\""), "ORRERY_TEST_UNSET is not set"),

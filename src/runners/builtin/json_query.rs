@@ -7,6 +7,11 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::OutputType;
 
+/// The longest expression, in characters, and the most brackets and prefixes in it: parsing and
+/// searching recurse with both.
+const LONGEST: u64 = 500;
+const NESTING_MAX: usize = 40;
+
 pub(super) const MODEL: Builtin = Builtin {
     slug: "json-query",
     title: "JSON query",
@@ -27,7 +32,7 @@ fn schema() -> Value {
                 "title": "Expression",
                 "description": "JMESPath, such as: people[?age > `30`].name",
                 "minLength": 1,
-                "maxLength": 2000,
+                "maxLength": LONGEST,
             },
             "document": {"title": "Document", "description": "Any JSON value."},
         },
@@ -36,7 +41,11 @@ fn schema() -> Value {
 
 fn query(input: &Value) -> Result<Value, Failure> {
     let fault = |error: jmespath::JmespathError| refuse(format!("the query failed: {error}"));
-    let expression = jmespath::compile(text(input, "expression")).map_err(fault)?;
+    let expression = text(input, "expression");
+    if expression.matches(['[', '(', '{', '!', '&', '@']).count() > NESTING_MAX {
+        return Err(refuse(format!("the query nests more than {NESTING_MAX} times")));
+    }
+    let expression = jmespath::compile(expression).map_err(fault)?;
     let document = input.get("document").unwrap_or(&Value::Null);
     let found = expression.search(document).map_err(fault)?;
     serde_json::to_value(&*found).map_err(|error| {

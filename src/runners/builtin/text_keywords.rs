@@ -14,7 +14,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
 /// Longer runs of topical words are lists or tables, not phrases.
-const LONGEST_PHRASE: usize = 4;
+const LONGEST_PHRASE: usize = 5;
 const DEFAULT_COUNT: u32 = 10;
 
 pub(super) const MODEL: Builtin = Builtin {

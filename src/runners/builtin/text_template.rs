@@ -2,6 +2,7 @@
 
 use std::io;
 
+use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value, json};
 
@@ -53,7 +54,7 @@ fn render(input: &Value) -> Result<Value, Failure> {
     let template = environment.template_from_str(text(input, "template"));
     let template = template.map_err(|error| fault(&error))?;
     let mut output = Bounded(Vec::new());
-    let values = minijinja::Value::from_serialize(input.get("values").unwrap_or(&Value::Null));
+    let values = Serde(input.get("values").unwrap_or(&Value::Null));
     if let Err(error) = template.render_captured_to(values, &mut output) {
         return Err(if output.0.len() >= OUTPUT_MAX {
             refuse(format!("the rendered text is longer than {OUTPUT_MAX} bytes"))

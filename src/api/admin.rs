@@ -1,0 +1,146 @@
+//! The operator's routes on the control socket: what the command line asks for. Whoever can open
+//! the socket owns the data folder; no key is asked for.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::accounts::DEFAULT_ORGANIZATION;
+use crate::domain::account::{ApiKey, Organization};
+use crate::domain::ids::KeyId;
+use crate::http::{self, Reply, reply};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewKey {
+    name: String,
+    organization: Option<String>,
+    expires_in_seconds: Option<u64>,
+    created_by: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewOrganization {
+    name: String,
+}
+
+/// `POST /admin/keys`: the only answer that ever holds a full key.
+pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
+    let new: NewKey = context.call.json().await?;
+    let accounts = &context.services.accounts;
+    let organization = match new.organization.as_deref() {
+        None | Some(DEFAULT_ORGANIZATION) => accounts.ensure_default().await?.0,
+        Some(name) => accounts.organization(name).await?,
+    };
+    let span = new.expires_in_seconds.map(Duration::from_secs);
+    let (key, full) =
+        accounts.create_key(organization.id, &new.name, &new.created_by, span).await?;
+    let mut body = describe(&key, &organization);
+    if let Value::Object(fields) = &mut body {
+        fields.insert("key".to_owned(), full.into());
+    }
+    Ok(reply::json(StatusCode::CREATED, &body))
+}
+
+/// `GET /admin/keys?organization=`: of one organization, or of all.
+pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
+    let mut keys = Vec::new();
+    for organization in organizations(&context).await? {
+        let of_one = context.services.accounts.keys(organization.id).await?;
+        keys.extend(of_one.iter().map(|key| describe(key, &organization)));
+    }
+    Ok(reply::json(StatusCode::OK, &json!({"keys": keys})))
+}
+
+/// `DELETE /admin/keys/{id}`
+pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
+    let missing = || http::Error::not_found("there is no such key");
+    let id: KeyId = context.call.param("id").parse().map_err(|_no_id| missing())?;
+    let accounts = &context.services.accounts;
+    for organization in accounts.organizations().await? {
+        match accounts.delete_key(organization.id, id).await {
+            Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
+            Err(crate::accounts::Error::NoKey) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(missing())
+}
+
+/// `POST /admin/organizations`
+pub async fn create_organization(mut context: Context) -> Result<Reply, http::Error> {
+    let new: NewOrganization = context.call.json().await?;
+    let organization = context.services.accounts.create_organization(&new.name).await?;
+    Ok(reply::json(StatusCode::CREATED, &describe_organization(&organization)))
+}
+
+/// `GET /admin/organizations`
+pub async fn list_organizations(context: Context) -> Result<Reply, http::Error> {
+    let organizations = context.services.accounts.organizations().await?;
+    let listed: Vec<Value> = organizations.iter().map(describe_organization).collect();
+    Ok(reply::json(StatusCode::OK, &json!({"organizations": listed})))
+}
+
+/// `GET /admin/models`
+pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let models = services.catalog.list();
+    let describe = |model: &std::sync::Arc<crate::catalog::Model>| {
+        let load = services.engine.load(model.slug.as_str());
+        json!({
+            "slug": model.slug,
+            "title": model.title,
+            "output_type": model.output_type.as_str(),
+            "runner": model.runner_type,
+            "health": "ok",
+            "running": load.running,
+            "queued": load.queued,
+            "concurrency": model.concurrency,
+        })
+    };
+    let listed: Vec<Value> = models.iter().map(describe).collect();
+    Ok(reply::json(StatusCode::OK, &json!({"models": listed})))
+}
+
+/// `POST /admin/reload`: reads the models folder again.
+pub async fn reload(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
+    services.engine.models_changed();
+    let kept: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    let body = json!({"loaded": report.loaded, "kept": kept, "removed": report.removed});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// The organization that the query names, or all.
+async fn organizations(context: &Context) -> Result<Vec<Organization>, http::Error> {
+    let accounts = &context.services.accounts;
+    match context.call.query.get("organization") {
+        Some(name) => Ok(vec![accounts.organization(name).await?]),
+        None => Ok(accounts.organizations().await?),
+    }
+}
+
+fn describe(key: &ApiKey, organization: &Organization) -> Value {
+    json!({
+        "id": key.id.to_string(),
+        "prefix": key.prefix,
+        "name": key.name,
+        "organization": organization.name,
+        "created_by": key.created_by,
+        "created_at": key.created_at.to_string(),
+        "expires_at": key.expires_at.map(|time| time.to_string()),
+    })
+}
+
+fn describe_organization(organization: &Organization) -> Value {
+    json!({
+        "id": organization.id.to_string(),
+        "name": organization.name,
+        "created_at": organization.created_at.to_string(),
+    })
+}

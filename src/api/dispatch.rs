@@ -1,0 +1,191 @@
+//! The way of every request: id, route, key, rate, handler, answer, log. One place for all hosts.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+
+use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access};
+use crate::http::call::Limits;
+use crate::http::router::{Outcome, Router};
+use crate::http::server::{Answering, Service};
+use crate::http::{self, Body, Call, Peer, Reply, reply, request_id};
+
+/// Routes whose answers carry no `X-Request-Id` (`spec/decisions.md` part 1).
+const WITHOUT_REQUEST_ID: [&str; 4] = ["/", "/health", "/ready", "/metrics"];
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// One host: its role, its routes, and what they call.
+#[derive(Debug, Clone)]
+pub struct Host {
+    role: Role,
+    router: Arc<Router<&'static Route>>,
+    services: Arc<Services>,
+}
+
+impl Host {
+    /// The host of `role`, with the rows of [`ROUTES`] that name it.
+    ///
+    /// # Errors
+    /// When two rows of the table stand in each other's way.
+    pub fn new(role: Role, services: Arc<Services>) -> Result<Self, http::router::Error> {
+        let mut router = Router::new();
+        for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
+            router.insert(route.method.clone(), route.path, route)?;
+        }
+        Ok(Self { role, router: Arc::new(router), services })
+    }
+
+    /// Answers one request.
+    pub async fn answer(&self, request: Request<Body>, peer: Peer) -> Reply {
+        let started = Instant::now();
+        let id = request_id::of(request.headers());
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let origin = self.allowed_origin(request.headers());
+        let (route, result) = self.route(request, peer, &id).await;
+        let mut answer = result.unwrap_or_else(|error| {
+            report(&error, &id, &method, &path);
+            error.into_reply()
+        });
+        let path_of_route = route.map_or("", |route| route.path);
+        if !WITHOUT_REQUEST_ID.contains(&path_of_route)
+            && let Ok(value) = HeaderValue::from_str(&id)
+        {
+            answer.headers_mut().insert(X_REQUEST_ID, value);
+        }
+        if let Some(origin) = origin {
+            allow_origin(answer.headers_mut(), origin);
+        }
+        self.count(path_of_route, &method, answer.status(), started);
+        tracing::debug!(
+            request_id = %id, host = self.role.as_str(), %method, path, %peer,
+            status = answer.status().as_u16(), "request"
+        );
+        answer
+    }
+
+    async fn route(
+        &self,
+        request: Request<Body>,
+        peer: Peer,
+        id: &str,
+    ) -> (Option<&'static Route>, Result<Reply, http::Error>) {
+        let found = match self.router.find(request.method(), request.uri().path()) {
+            Ok(Outcome::Found { value, params }) => (*value, params),
+            Ok(Outcome::WrongMethod { allow }) => {
+                let preflight = request.method() == Method::OPTIONS
+                    && self.allowed_origin(request.headers()).is_some();
+                let answer = if preflight { Ok(preflight_reply(&allow)) } else { wrong_method(&allow) };
+                return (None, answer);
+            }
+            Ok(Outcome::NotFound) => return (None, Err(http::Error::not_found("not found"))),
+            Err(error) => return (None, Err(error)),
+        };
+        let (route, params) = found;
+        let limits = Limits {
+            body_bytes: match route.body {
+                BodyLimit::None => 0,
+                BodyLimit::Configured => self.services.settings.body_bytes,
+            },
+            body_idle: self.services.settings.body_timeout,
+        };
+        let call = Call::new(request, peer, id.to_owned(), params, limits);
+        (Some(route), self.handle(route, call).await)
+    }
+
+    async fn handle(&self, route: &'static Route, call: Call) -> Result<Reply, http::Error> {
+        if route.access == Access::Local && !call.peer.is_local_owner() {
+            return Err(http::Error::not_found("not found"));
+        }
+        let caller = access::check(&self.services, route.access, &call.headers).await?;
+        access::draw(&self.services, route.rate, caller.as_ref())?;
+        (route.handler)(Context::new(Arc::clone(&self.services), call, self.role, caller)).await
+    }
+
+    /// The request's origin, where the configuration allows it.
+    fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(hyper::header::ORIGIN)?;
+        let allowed = &self.services.settings.cors_origins;
+        let text = origin.to_str().ok()?;
+        allowed.iter().any(|one| one == "*" || one == text).then(|| origin.clone())
+    }
+
+    fn count(&self, path: &'static str, method: &Method, status: StatusCode, started: Instant) {
+        let labels = [
+            ("host", self.role.as_str().to_owned()),
+            ("method", known_method(method).to_owned()),
+            ("route", path.to_owned()),
+        ];
+        metrics::histogram!("orrery_request_seconds", &labels).record(started.elapsed());
+        let status = status.as_u16().to_string();
+        let [host, method, route] = labels;
+        let labels = [host, method, route, ("status", status)];
+        metrics::counter!("orrery_requests_total", &labels).increment(1);
+    }
+}
+
+impl Service for Host {
+    fn call(&self, request: Request<Body>, peer: Peer) -> Answering {
+        let host = self.clone();
+        Box::pin(async move { host.answer(request, peer).await })
+    }
+}
+
+/// A method as a metrics label: whatever a client invents is one word.
+fn known_method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+fn wrong_method(allow: &str) -> Result<Reply, http::Error> {
+    let error = http::Error::status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
+    Err(match HeaderValue::from_str(allow) {
+        Ok(allow) => error.with_header(hyper::header::ALLOW, allow),
+        Err(_) => error,
+    })
+}
+
+fn preflight_reply(allow: &str) -> Reply {
+    let mut answer = reply::empty(StatusCode::NO_CONTENT);
+    let headers = answer.headers_mut();
+    if let Ok(methods) = HeaderValue::from_str(allow) {
+        headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    }
+    headers.insert(
+        hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static(
+            "authorization, content-type, idempotency-key, last-event-id, x-api-key, x-request-id",
+        ),
+    );
+    headers.insert(hyper::header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
+    answer
+}
+
+fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.append(hyper::header::VARY, HeaderValue::from_static("origin"));
+    headers.insert(
+        hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("deprecation, link, retry-after, x-request-id, x-total-count"),
+    );
+}
+
+/// Logs an error once, here: what is ours loudly and with its cause, what is the client's quietly.
+fn report(error: &http::Error, id: &str, method: &Method, path: &str) {
+    let status = error.status.as_u16();
+    if error.status.is_server_error() {
+        let cause = error.cause();
+        tracing::error!(request_id = id, %method, path, status, cause, "{}", error.message);
+    } else {
+        tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
+    }
+}

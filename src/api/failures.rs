@@ -1,0 +1,70 @@
+//! What the layers below refuse, as answers: the one map from their errors to HTTP.
+
+use std::time::Duration;
+
+use crate::http::Error;
+use crate::{accounts, engine, idempotency, storage};
+
+/// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
+const QUEUE_RETRY: Duration = Duration::from_secs(5);
+
+impl From<storage::Error> for Error {
+    fn from(error: storage::Error) -> Self {
+        match error {
+            storage::Error::Unavailable { .. } => storage_unavailable().with_source(error),
+            storage::Error::Conflict { .. } => {
+                Self::conflict("it was changed meanwhile; try again").with_source(error)
+            }
+            storage::Error::Locked { .. }
+            | storage::Error::Malformed(_)
+            | storage::Error::Payload { .. }
+            | storage::Error::Folder { .. }
+            | storage::Error::NewerFormat { .. }
+            | storage::Error::NotDurable
+            | storage::Error::Damaged { .. } => Self::internal(error),
+        }
+    }
+}
+
+impl From<engine::Error> for Error {
+    fn from(error: engine::Error) -> Self {
+        match error {
+            engine::Error::QueueFull { .. } => {
+                Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
+            }
+            engine::Error::NotFound => Self::not_found("execution not found"),
+            engine::Error::AlreadyEnded(_) => Self::conflict(error.to_string()),
+            engine::Error::Storage(error) => error.into(),
+            engine::Error::Stopping => {
+                Self::unavailable("the service is stopping; try again in a moment")
+            }
+        }
+    }
+}
+
+impl From<accounts::Error> for Error {
+    fn from(error: accounts::Error) -> Self {
+        match error {
+            accounts::Error::InvalidName | accounts::Error::InvalidKeyName => {
+                Self::bad_request(error.to_string())
+            }
+            accounts::Error::Exists(_) => Self::conflict(error.to_string()),
+            accounts::Error::NoOrganization(_) | accounts::Error::NoKey => {
+                Self::not_found(error.to_string())
+            }
+            accounts::Error::Randomness(_) => Self::internal(error),
+            accounts::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<idempotency::InvalidKey> for Error {
+    fn from(error: idempotency::InvalidKey) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+/// The disk is full or failing: nothing was created, nothing acknowledged is lost.
+pub fn storage_unavailable() -> Error {
+    Error::unavailable("the disk is full or failing: nothing was stored; free some space")
+}

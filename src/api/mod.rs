@@ -1,0 +1,163 @@
+//! The API: what clients see. [`ROUTES`] is the whole of it on one screen.
+//!
+//! A handler parses, calls one verb of a layer below, replies. Wire types stand beside their
+//! handlers and are never the stored types. Nothing here keeps state.
+//!
+//! To add an endpoint: a handler in the file of its resource, a row in [`ROUTES`] with every column
+//! filled in, its words in `openapi.rs`, a test of each of its answers under `tests/it/`, and the
+//! new line of the route snapshot.
+
+mod access;
+mod admin;
+mod billing;
+mod context;
+mod dashboard;
+mod dispatch;
+mod failures;
+mod idempotent;
+mod models;
+mod openapi;
+mod predictions;
+mod root;
+mod services;
+
+use hyper::Method;
+
+pub use self::context::Context;
+pub use self::dispatch::Host as HostService;
+pub use self::services::{HostAddress, Readiness, Services};
+use crate::http;
+
+/// Which face of the service a route belongs to; each has a listener of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    Base,
+    Workflows,
+    Flows,
+    Agent,
+    Dashboard,
+    /// Prometheus reads here.
+    Metrics,
+    /// The Unix socket of the command line; its owner may do everything.
+    Control,
+}
+
+impl Role {
+    /// As `GET /` and the configuration spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Workflows => "workflows",
+            Self::Flows => "flows",
+            Self::Agent => "agent",
+            Self::Dashboard => "dashboard",
+            Self::Metrics => "metrics",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// Who may call a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anyone.
+    Public,
+    /// The holder of an API key.
+    Key,
+    /// Whoever can reach the listener: the control socket is its owner's alone.
+    Local,
+}
+
+/// How much body a route takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLimit {
+    /// None is read.
+    None,
+    /// `limits.body_bytes` of the configuration.
+    Configured,
+}
+
+/// Which token bucket a route draws from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// None.
+    Free,
+    /// `limits.rate` of the configuration, for each key.
+    Configured,
+    /// Three a second, for each key (`spec/api.md`, "Limits").
+    Balance,
+}
+
+/// What a handler comes to.
+pub type Handling =
+    std::pin::Pin<Box<dyn Future<Output = Result<http::Reply, http::Error>> + Send>>;
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    pub hosts: &'static [Role],
+    pub method: Method,
+    pub path: &'static str,
+    pub access: Access,
+    pub body: BodyLimit,
+    pub rate: Rate,
+    pub handler: fn(Context) -> Handling,
+}
+
+use Access::{Key, Local, Public};
+use BodyLimit::{Configured as Body, None as Bare};
+use Rate::{Balance, Configured as Keyed, Free};
+use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
+
+const API: &[Role] = &[Base, Workflows, Flows, Agent];
+const ALL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard];
+
+macro_rules! route {
+    ($hosts:expr, $method:ident, $path:literal, $access:ident, $body:ident, $rate:ident, $handler:path) => {
+        Route {
+            hosts: $hosts,
+            method: Method::$method,
+            path: $path,
+            access: $access,
+            body: $body,
+            rate: $rate,
+            handler: |context| Box::pin($handler(context)),
+        }
+    };
+}
+
+/// Every route: hosts, method, path, access, body, rate, handler. Nothing is defaulted. The router,
+/// 405, the OpenAPI documents, the metrics' labels and the route snapshot are made from this.
+#[rustfmt::skip]
+pub const ROUTES: &[Route] = &[
+    route!(API, GET, "/", Public, Bare, Free, root::index),
+    route!(ALL, GET, "/health", Public, Bare, Free, root::health),
+    route!(ALL, GET, "/ready", Public, Bare, Free, root::ready),
+    route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi),
+    route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics),
+
+    route!(&[Base], GET, "/v1/models", Public, Bare, Free, models::list),
+    route!(&[Base], GET, "/v1/models/{*slug}", Public, Bare, Free, models::get),
+    route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Bare, Free, models::openapi),
+    route!(&[Base], GET, "/v1/model", Public, Bare, Free, models::get_by_query),
+
+    route!(&[Base], POST, "/v1/prediction", Key, Body, Keyed, predictions::create),
+    route!(&[Base], POST, "/v1/prediction/run", Key, Body, Keyed, predictions::run),
+    route!(&[Base], GET, "/v1/prediction/{id}", Key, Bare, Keyed, predictions::get),
+    route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, Body, Keyed, predictions::cancel),
+
+    route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance),
+
+    route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page),
+    route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status),
+    route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset),
+
+    route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key),
+    route!(&[Control], GET, "/admin/keys", Local, Bare, Free, admin::list_keys),
+    route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key),
+    route!(&[Control], POST, "/admin/organizations", Local, Body, Free, admin::create_organization),
+    route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations),
+    route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
+    route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload),
+];

@@ -1,0 +1,68 @@
+//! Models: the catalog as clients read it. No key is asked for.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::Context;
+use crate::catalog::{self, Model};
+use crate::http::{self, Reply, reply};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 500;
+const X_TOTAL_COUNT: HeaderName = HeaderName::from_static("x-total-count");
+
+/// `GET /v1/models?name=&limit=&offset=`: a bare array, the total in `X-Total-Count`.
+pub async fn list(context: Context) -> Result<Reply, http::Error> {
+    let query = &context.call.query;
+    let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
+    let offset = usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?;
+    let name = query.get("name").unwrap_or_default().to_lowercase();
+    let matches = |model: &Arc<Model>| {
+        model.slug.as_str().to_lowercase().contains(&name)
+            || model.title.to_lowercase().contains(&name)
+    };
+    let found: Vec<_> = context.services.catalog.list().into_iter().filter(matches).collect();
+    let page: Vec<_> =
+        found.iter().skip(offset).take(limit).map(|model| catalog::detail(model)).collect();
+    let mut answer = reply::json(StatusCode::OK, &page);
+    answer.headers_mut().insert(X_TOTAL_COUNT, HeaderValue::from(found.len()));
+    Ok(answer)
+}
+
+/// `GET /v1/models/{slug}`
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let model = find(&context, context.call.param("slug"))?;
+    Ok(reply::json(StatusCode::OK, &catalog::detail(&model)))
+}
+
+/// `GET /v1/model?slug=`, deprecated.
+pub async fn get_by_query(context: Context) -> Result<Reply, http::Error> {
+    let slug = context.call.query.get("slug").filter(|slug| !slug.is_empty());
+    let slug = slug.ok_or_else(|| http::Error::bad_request("slug parameter is required"))?;
+    let model = find(&context, slug)?;
+    let mut answer = reply::json(StatusCode::OK, &catalog::detail(&model));
+    let headers = answer.headers_mut();
+    headers.insert("deprecation", HeaderValue::from_static("true"));
+    let link = format!("</v1/models/{}>; rel=\"successor-version\"", model.slug);
+    if let Ok(link) = HeaderValue::from_str(&link) {
+        headers.insert(hyper::header::LINK, link);
+    }
+    Ok(answer)
+}
+
+/// `GET /v1/models/{slug}/schemas/openapi`
+pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
+    let model = find(&context, context.call.param("slug"))?;
+    Ok(reply::json(StatusCode::OK, &catalog::openapi(&model)))
+}
+
+fn find(context: &Context, slug: &str) -> Result<Arc<Model>, http::Error> {
+    context.services.catalog.get(slug).ok_or_else(not_found)
+}
+
+/// The answer to an unknown slug, to the letter of the specification.
+pub fn not_found() -> http::Error {
+    http::Error::not_found("Failed to fetch model: model not found").bare()
+}

@@ -1,0 +1,299 @@
+//! Predictions: create, run, get, cancel (`spec/decisions.md` part 3).
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::idempotent::{self, Turn};
+use super::{Context, Role, Services, failures, models};
+use crate::accounts::Caller;
+use crate::domain::attempt::Attempt;
+use crate::domain::delivery::Webhook;
+use crate::domain::execution::{Candidate, Execution, Source, Status};
+use crate::domain::ids::ExecutionId;
+use crate::domain::signature;
+use crate::engine::outcome::Metrics;
+use crate::engine::{self, Submission};
+use crate::http::call::parse;
+use crate::http::{self, Reply, reply};
+use crate::idempotency::Answered;
+use crate::runtime::fresh;
+use crate::schema::Violation;
+use crate::storage::Commit;
+
+/// The longest `wait` of a `GET`, in seconds.
+const WAIT_MAX: u64 = 60;
+
+/// `POST /v1/prediction/`
+pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
+    let id = submit(&mut context, "prediction").await?;
+    Ok(reply::json(StatusCode::OK, &created(id)))
+}
+
+/// `POST /v1/prediction/run`: as create, and waits for the end.
+pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
+    let id = submit(&mut context, "prediction/run").await?;
+    let organization = context.caller()?.organization;
+    let services = &context.services;
+    let patience = services.settings.sync_wait;
+    let execution = services.engine.wait(organization, id, patience).await?;
+    let (status, message) = match execution.status {
+        Status::Created | Status::Processing => {
+            return Ok(reply::json(StatusCode::ACCEPTED, &created(id)));
+        }
+        Status::Success => ("success", "Prediction completed successfully"),
+        Status::Error => ("failed", "Prediction failed"),
+        Status::Cancelled => ("cancelled", "Prediction was cancelled"),
+    };
+    let body = Ended {
+        status,
+        message,
+        prediction_id: id.to_string(),
+        output: output_of(services, &execution).await?,
+        error: execution.fault.as_ref().map_or("", |fault| fault.cause.as_str()),
+    };
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `GET /v1/prediction/{id}?wait=`
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let wait = context.call.query.number("wait", 0..=WAIT_MAX, 0)?;
+    let id = id_of(&context)?;
+    let organization = context.caller()?.organization;
+    let services = &context.services;
+    let patience = Duration::from_secs(wait);
+    let execution = services.engine.wait(organization, id, patience).await.map_err(not_found)?;
+    let input = services.store.read_payload(&execution.input).await?;
+    let output = output_of(services, &execution).await?;
+    let view = view(services, &execution, &input, output.as_deref());
+    Ok(reply::json(StatusCode::OK, &view))
+}
+
+/// `POST /v1/prediction/{id}/cancel`
+pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
+    let id = id_of(&context)?;
+    let organization = context.caller()?.organization;
+    context.services.engine.cancel(organization, id).await.map_err(|error| match error {
+        engine::Error::AlreadyEnded(status) => {
+            let word = status.prediction_word();
+            http::Error::conflict(format!("Prediction has already ended with status {word}"))
+        }
+        other => not_found(other),
+    })?;
+    let body = json!({
+        "status": "cancelled",
+        "message": "Prediction canceled successfully",
+        "predictionID": id.to_string(),
+    });
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+fn created(id: ExecutionId) -> Value {
+    json!({
+        "status": "success",
+        "message": "Prediction created successfully",
+        "predictionID": id.to_string(),
+    })
+}
+
+fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
+    context.call.param("id").parse().map_err(|_no_id| http::Error::not_found("Prediction not found"))
+}
+
+fn not_found(error: engine::Error) -> http::Error {
+    match error {
+        engine::Error::NotFound => http::Error::not_found("Prediction not found"),
+        other => other.into(),
+    }
+}
+
+/// Checks the request and hands it to the engine; the id of what was created, now or under the same
+/// `Idempotency-Key` before.
+async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http::Error> {
+    let caller = context.caller()?;
+    let bytes = context.call.body().await?;
+    let body: Value = parse(&bytes)?;
+    let ticket = match idempotent::turn(context, caller.organization, route, &bytes).await? {
+        Turn::Create(ticket) => ticket,
+        Turn::Repeat(answered) => {
+            return answered.subject.parse().map_err(http::Error::internal);
+        }
+    };
+    let services = &context.services;
+    let mut submission = check(services, caller, &body)?;
+    if let Some(ticket) = &ticket {
+        let answered = Answered { subject: submission.id.to_string() };
+        ticket.record(&mut submission.beside, answered).map_err(http::Error::internal)?;
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    Ok(services.engine.submit(submission).await?.id)
+}
+
+/// The request as work for the engine.
+fn check(services: &Services, caller: Caller, body: &Value) -> Result<Submission, http::Error> {
+    let Value::Object(fields) = body else {
+        return Err(http::Error::bad_request("the request body must be a JSON object"));
+    };
+    let slug = text(body, "model")?.filter(|slug| !slug.is_empty());
+    let slug = slug.ok_or_else(|| http::Error::bad_request("model field is required"))?;
+    let version = text(body, "version")?.filter(|version| !version.is_empty());
+    if version.is_none() && !services.settings.optional_version {
+        return Err(http::Error::bad_request("version field is required"));
+    }
+    let input = match fields.get("input") {
+        None | Some(Value::Null) => {
+            return Err(http::Error::bad_request("input field is required"));
+        }
+        Some(input @ Value::Object(_)) => input.clone(),
+        Some(_) => return Err(http::Error::bad_request("input must be an object")),
+    };
+    let webhook = webhook(services, body)?;
+    let model = services.catalog.get(slug).ok_or_else(models::not_found)?;
+    let input = model.check_input(input).map_err(|violations| invalid_input(&violations))?;
+    if let Some(selector) = text(body, "fallback_selector")?.filter(|name| !name.is_empty()) {
+        // Chains are looked up by organization and primary model; none is stored under this name.
+        let shown: String = selector.chars().take(50).collect();
+        let message = format!("unknown fallback_selector '{shown}' for model '{slug}'");
+        return Err(http::Error::bad_request(message));
+    }
+    Ok(Submission {
+        id: fresh(),
+        organization: caller.organization,
+        key: caller.key,
+        source: Source::Api,
+        version: version.unwrap_or_default().to_owned(),
+        input: input.to_string(),
+        chain: vec![Candidate { model: model.slug.to_string() }],
+        webhook,
+        beside: Commit::new(),
+    })
+}
+
+/// Where the completion is to be announced. An empty URL means nowhere.
+fn webhook(services: &Services, body: &Value) -> Result<Option<Webhook>, http::Error> {
+    let secret = text(body, "webhook_secret")?.filter(|secret| !secret.is_empty());
+    let Some(url) = text(body, "webhook_url")?.filter(|url| !url.is_empty()) else {
+        return Ok(None);
+    };
+    let refuse = |what: String| http::Error::bad_request(what);
+    services.egress.check_url(url).map_err(|error| refuse(format!("webhook_url {error}")))?;
+    let seal = |secret: &str| {
+        signature::check_secret(secret).map_err(|error| refuse(format!("webhook_secret {error}")))?;
+        services.sealer.seal(secret).map_err(http::Error::internal)
+    };
+    let secret = secret.map(seal).transpose()?;
+    Ok(Some(Webhook { url: url.to_owned(), secret }))
+}
+
+/// A text field; null counts as absent.
+fn text<'a>(body: &'a Value, name: &str) -> Result<Option<&'a str>, http::Error> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(http::Error::bad_request(format!("{name} must be a string"))),
+    }
+}
+
+/// All violations, the first of them in the message.
+fn invalid_input(violations: &[Violation]) -> http::Error {
+    let first = violations.first().map_or("", |violation| violation.message.as_str());
+    http::Error::bad_request(format!("invalid input: {first}")).with_details(json!(violations))
+}
+
+async fn output_of(
+    services: &Services,
+    execution: &Execution,
+) -> Result<Option<Box<RawValue>>, http::Error> {
+    match &execution.output {
+        None => Ok(None),
+        Some(output) => Ok(Some(services.store.read_payload(output).await?)),
+    }
+}
+
+/// The answer of a run that has ended.
+#[derive(Serialize)]
+struct Ended<'a> {
+    status: &'static str,
+    message: &'static str,
+    #[serde(rename = "predictionID")]
+    prediction_id: String,
+    output: Option<Box<RawValue>>,
+    error: &'a str,
+}
+
+/// A prediction as clients read it.
+#[derive(Serialize)]
+struct Prediction<'a> {
+    id: String,
+    model: &'a str,
+    status: &'static str,
+    input: &'a RawValue,
+    output: Option<&'a RawValue>,
+    logs: Option<String>,
+    error: Option<&'a str>,
+    error_classification: Option<&'static str>,
+    metrics: Metrics,
+    urls: Urls,
+    created_at: String,
+    started_at: Option<String>,
+    completed_at: Option<String>,
+    attempts: Vec<Tried<'a>>,
+}
+
+#[derive(Serialize)]
+struct Urls {
+    get: String,
+    cancel: String,
+}
+
+#[derive(Serialize)]
+struct Tried<'a> {
+    model: &'a str,
+    status: &'static str,
+    error: Option<&'a str>,
+    error_classification: Option<&'static str>,
+    started_at: String,
+    completed_at: Option<String>,
+}
+
+fn view<'a>(
+    services: &Services,
+    execution: &'a Execution,
+    input: &'a RawValue,
+    output: Option<&'a RawValue>,
+) -> Prediction<'a> {
+    let fault = execution.fault.as_ref();
+    let url = format!("{}/v1/prediction/{}", services.url_of(Role::Base), execution.id);
+    Prediction {
+        id: execution.id.to_string(),
+        model: execution.requested_model(),
+        status: execution.status.prediction_word(),
+        input,
+        output,
+        logs: execution.logs.clone().or_else(|| services.engine.waiting_for(execution)),
+        error: fault.map(|fault| fault.cause.as_str()),
+        error_classification: fault.map(|fault| fault.class.as_str()),
+        metrics: Metrics::of(execution),
+        urls: Urls { cancel: format!("{url}/cancel"), get: url },
+        created_at: execution.created_at.to_string(),
+        started_at: execution.started_at.map(|time| time.to_string()),
+        completed_at: execution.completed_at.map(|time| time.to_string()),
+        attempts: execution.attempts.iter().map(tried).collect(),
+    }
+}
+
+fn tried(attempt: &Attempt) -> Tried<'_> {
+    Tried {
+        model: &attempt.model,
+        status: attempt.outcome.as_str(),
+        error: attempt.failure.as_ref().map(|failure| failure.message.as_str()),
+        error_classification: attempt.failure.as_ref().map(|failure| failure.class.as_str()),
+        started_at: attempt.started_at.to_string(),
+        completed_at: attempt.completed_at.map(|time| time.to_string()),
+    }
+}

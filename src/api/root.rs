@@ -1,0 +1,64 @@
+//! What every host answers without a key: who it is, whether it is well, what it offers.
+
+use hyper::StatusCode;
+use serde_json::json;
+
+use super::{Context, openapi as document};
+use crate::http::{self, Reply, reply};
+
+/// `GET /`
+pub async fn index(context: Context) -> Result<Reply, http::Error> {
+    let own = context.services.url_of(context.role);
+    let link = |path: &str| format!("{own}{path}");
+    Ok(reply::json(
+        StatusCode::OK,
+        &json!({
+            "name": "orrery",
+            "version": env!("CARGO_PKG_VERSION"),
+            "role": context.role.as_str(),
+            "links": {
+                "health": link("/health"),
+                "ready": link("/ready"),
+                "openapi": link("/openapi.json"),
+            },
+        }),
+    ))
+}
+
+/// `GET /health`
+pub async fn health(_context: Context) -> Result<Reply, http::Error> {
+    let body = json!({"status": "healthy", "version": env!("CARGO_PKG_VERSION")});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `GET /ready`: 503 until recovery has been read.
+pub async fn ready(context: Context) -> Result<Reply, http::Error> {
+    if !context.services.readiness.get() {
+        return Err(http::Error::unavailable("starting: unfinished work is being read"));
+    }
+    let body = json!({"status": "ready", "version": env!("CARGO_PKG_VERSION")});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `GET /openapi.json`: this host's own document.
+pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
+    let url = context.services.url_of(context.role);
+    Ok(reply::json(StatusCode::OK, &document::of_host(context.role, url)))
+}
+
+/// `GET /metrics`, in Prometheus' text format.
+pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let (running, queued) = services.engine.totals();
+    let stats = services.store.stats();
+    for (name, value) in [
+        ("orrery_executions_running", running as f64),
+        ("orrery_executions_queued", queued as f64),
+        ("orrery_commits_waiting", stats.waiting as f64),
+        ("orrery_store_bytes", stats.bytes_on_disk as f64),
+        ("orrery_models", services.catalog.list().len() as f64),
+    ] {
+        metrics::gauge!(name).set(value);
+    }
+    Ok(reply::text(StatusCode::OK, services.metrics.render()))
+}

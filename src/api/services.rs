@@ -1,0 +1,93 @@
+//! What handlers call: the verbs of the layers below, put together by `app`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use super::Role;
+use crate::accounts::Accounts;
+use crate::billing::Billing;
+use crate::catalog::Catalog;
+use crate::domain::time::Timestamp;
+use crate::engine::Engine;
+use crate::http::egress;
+use crate::http::rate::Limiter;
+use crate::idempotency::Idempotency;
+use crate::runtime::Clock;
+use crate::storage::{Sealer, Store};
+use crate::webhooks::Outbox;
+
+/// A host and the address by which clients reach it.
+#[derive(Debug, Clone)]
+pub struct HostAddress {
+    pub role: Role,
+    /// Without a slash at its end.
+    pub url: String,
+}
+
+/// Whether the service has read what a stop left unfinished.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// From now on `GET /ready` answers 200.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it is so.
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Settings that handlers read.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub body_bytes: usize,
+    /// How long a body may stand still.
+    pub body_timeout: Duration,
+    /// How long `POST /v1/prediction/run` holds its answer.
+    pub sync_wait: Duration,
+    /// A prediction may come without `version`.
+    pub optional_version: bool,
+    /// Origins that browsers may call from; empty: none.
+    pub cors_origins: Vec<String>,
+    /// Whether there is a balance to tell.
+    pub billing_enabled: bool,
+    pub hosts: Vec<HostAddress>,
+}
+
+/// Everything that a handler may call.
+#[derive(Debug)]
+pub struct Services {
+    pub settings: Settings,
+    pub clock: Clock,
+    pub started_at: Timestamp,
+    pub readiness: Readiness,
+    pub store: Store,
+    pub sealer: Sealer,
+    pub accounts: Accounts,
+    pub billing: Billing,
+    pub idempotency: Idempotency,
+    pub catalog: Catalog,
+    pub engine: Engine,
+    pub outbox: Outbox,
+    /// Judges the URLs that clients supply.
+    pub egress: egress::Policy,
+    /// For each key, where the configuration sets one.
+    pub rate: Option<Limiter>,
+    pub balance_rate: Limiter,
+    pub metrics: PrometheusHandle,
+}
+
+impl Services {
+    /// Where clients reach a host; empty when it has no listener.
+    #[must_use]
+    pub fn url_of(&self, role: Role) -> &str {
+        self.settings.hosts.iter().find(|host| host.role == role).map_or("", |host| &host.url)
+    }
+}
