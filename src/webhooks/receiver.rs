@@ -46,11 +46,12 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) const fn new() -> Self {
+    /// A stranger, which may have `most` slots in the end.
+    pub(super) fn new(most: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
             in_flight: 0,
-            slots: FIRST_SLOTS,
+            slots: FIRST_SLOTS.min(most),
             proven: false,
             failures: 0,
             gate: Gate::Closed,

@@ -530,7 +530,7 @@ impl Roster {
             if self.receivers.len() >= MAX_RECEIVERS {
                 return false;
             }
-            self.receivers.insert(Arc::clone(name), Receiver::new());
+            self.receivers.insert(Arc::clone(name), Receiver::new(self.slots_per_receiver));
         }
         true
     }

@@ -102,6 +102,15 @@ fn dead_receivers_do_not_slow_the_living() {
 }
 
 #[test]
+fn a_cap_of_one_holds_from_the_first_attempt_on() {
+    let mut roster = Roster::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
+    for number in 0..3 {
+        roster.offer(item("a", number));
+    }
+    assert_eq!(started(&mut roster).len(), 1);
+}
+
+#[test]
 fn strangers_and_the_dead_share_half_of_the_slots() {
     let mut roster = Roster::new(&Options { in_flight: 100, ..Options::default() });
     roster.offer(item("living", 0));
