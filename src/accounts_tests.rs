@@ -73,7 +73,8 @@ async fn a_deleted_key_never_rises_from_the_dead() {
         let readers: Vec<_> = (0..8)
             .map(|_| {
                 let (accounts, full) = (accounts.clone(), full.clone());
-                crate::runtime::Tasks::new().spawn(async move { accounts.authenticate(&full).await })
+                crate::runtime::Tasks::new()
+                    .spawn(async move { accounts.authenticate(&full).await })
             })
             .collect();
         accounts.delete_key(organization, key.id).await.unwrap();

@@ -2,10 +2,12 @@
 
 pub mod accounts;
 pub mod api;
+pub mod app;
 pub mod billing;
 pub mod catalog;
 pub mod cli;
 pub mod config;
+pub mod dashboard;
 pub mod domain;
 pub mod engine;
 pub mod http;

@@ -112,16 +112,16 @@ fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
         return Err(Error::TooDeep);
     }
     match schema {
-        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| {
-            match (name.as_str(), value) {
+        Value::Object(fields) => {
+            fields.iter().try_for_each(|(name, value)| match (name.as_str(), value) {
                 ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target))
                     if !target.starts_with('#') =>
                 {
                     Err(Error::RemoteRef(target.clone()))
                 }
                 _ => check_tree(value, depth + 1),
-            }
-        }),
+            })
+        }
         Value::Array(items) => items.iter().try_for_each(|item| check_tree(item, depth + 1)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
     }

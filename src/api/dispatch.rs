@@ -77,7 +77,8 @@ impl Host {
             Ok(Outcome::WrongMethod { allow }) => {
                 let preflight = request.method() == Method::OPTIONS
                     && self.allowed_origin(request.headers()).is_some();
-                let answer = if preflight { Ok(preflight_reply(&allow)) } else { wrong_method(&allow) };
+                let answer =
+                    if preflight { Ok(preflight_reply(&allow)) } else { wrong_method(&allow) };
                 return (None, answer);
             }
             Ok(Outcome::NotFound) => return (None, Err(http::Error::not_found("not found"))),

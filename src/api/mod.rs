@@ -25,7 +25,7 @@ use hyper::Method;
 
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
-pub use self::services::{HostAddress, Readiness, Services};
+pub use self::services::{HostAddress, Readiness, Services, Settings};
 use crate::http;
 
 /// Which face of the service a route belongs to; each has a listener of its own.
@@ -94,7 +94,7 @@ pub type Handling =
     std::pin::Pin<Box<dyn Future<Output = Result<http::Reply, http::Error>> + Send>>;
 
 /// A row of the table.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Route {
     pub hosts: &'static [Role],
     pub method: Method,

@@ -78,7 +78,8 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
     let mut refuse = |status: &str, description: &str| {
         let schema = json!({"$ref": "#/components/schemas/Error"});
         let content = json!({"application/json": {"schema": schema}});
-        responses.insert(status.to_owned(), json!({"description": description, "content": content}));
+        responses
+            .insert(status.to_owned(), json!({"description": description, "content": content}));
     };
     if route.access == Access::Key {
         refuse("401", "Invalid or missing API key");
@@ -136,17 +137,19 @@ fn words(route: &Route) -> Words {
         ("GET", "/v1/models/{*slug}/schemas/openapi") => {
             plain("A model's request schema", "An OpenAPI 3.0 document")
         }
-        ("GET", "/v1/model") => Words {
-            query: &["slug"],
-            ..plain("A model's detail (deprecated)", "Model detail")
-        },
+        ("GET", "/v1/model") => {
+            Words { query: &["slug"], ..plain("A model's detail (deprecated)", "Model detail") }
+        }
         ("POST", "/v1/prediction") => Words {
             body: Some(prediction_schema),
             ..plain("Create a prediction", "status, message and predictionID")
         },
         ("POST", "/v1/prediction/run") => Words {
             body: Some(prediction_schema),
-            ..plain("Create a prediction and wait for its end", "The output, or 202 when it goes on")
+            ..plain(
+                "Create a prediction and wait for its end",
+                "The output, or 202 when it goes on",
+            )
         },
         ("GET", "/v1/prediction/{id}") => Words {
             query: &["wait"],

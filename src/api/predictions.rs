@@ -100,7 +100,11 @@ fn created(id: ExecutionId) -> Value {
 }
 
 fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
-    context.call.param("id").parse().map_err(|_no_id| http::Error::not_found("Prediction not found"))
+    context
+        .call
+        .param("id")
+        .parse()
+        .map_err(|_no_id| http::Error::not_found("Prediction not found"))
 }
 
 fn not_found(error: engine::Error) -> http::Error {
@@ -183,7 +187,8 @@ fn webhook(services: &Services, body: &Value) -> Result<Option<Webhook>, http::E
     let refuse = |what: String| http::Error::bad_request(what);
     services.egress.check_url(url).map_err(|error| refuse(format!("webhook_url {error}")))?;
     let seal = |secret: &str| {
-        signature::check_secret(secret).map_err(|error| refuse(format!("webhook_secret {error}")))?;
+        signature::check_secret(secret)
+            .map_err(|error| refuse(format!("webhook_secret {error}")))?;
         services.sealer.seal(secret).map_err(http::Error::internal)
     };
     let secret = secret.map(seal).transpose()?;

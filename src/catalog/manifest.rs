@@ -125,10 +125,30 @@ struct WrittenRunner {
 
 /// Every key that a manifest may have, for the nearest one to an unknown key.
 const KEYS: &[&str] = &[
-    "slug", "title", "description", "output_type", "concurrency", "timeout", "queue_limit",
-    "request_schema", "request_schema_file", "cost", "runner", "type", "amount", "estimate",
-    "per_second", "per_million_input_tokens", "per_million_output_tokens", "report", "name", "url",
-    "method", "headers", "body", "output",
+    "slug",
+    "title",
+    "description",
+    "output_type",
+    "concurrency",
+    "timeout",
+    "queue_limit",
+    "request_schema",
+    "request_schema_file",
+    "cost",
+    "runner",
+    "type",
+    "amount",
+    "estimate",
+    "per_second",
+    "per_million_input_tokens",
+    "per_million_output_tokens",
+    "report",
+    "name",
+    "url",
+    "method",
+    "headers",
+    "body",
+    "output",
 ];
 
 /// A fault at a place in the text, before the file's name is known.
@@ -159,9 +179,8 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
 }
 
 fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
-    let written: Written = toml::from_str(text).map_err(|error| {
-        (error.span(), crate::nearest::explain(error.message(), KEYS))
-    })?;
+    let written: Written = toml::from_str(text)
+        .map_err(|error| (error.span(), crate::nearest::explain(error.message(), KEYS)))?;
     let slug = written.slug.into_inner();
     let cost = written.cost.map(Spanned::into_inner);
     let cost_report = cost.as_ref().and_then(|cost| cost.report.clone());
@@ -282,7 +301,8 @@ fn http_runner(
     let mut headers = Vec::new();
     for (name, value) in written.headers {
         let span = value.span();
-        let fault = |message: String| (Some(span.clone()), format!("runner: header {name}: {message}"));
+        let fault =
+            |message: String| (Some(span.clone()), format!("runner: header {name}: {message}"));
         let secret = secrets::expand(value.get_ref()).map_err(|error| fault(error.to_string()))?;
         if hyper::header::HeaderValue::from_str(secret.reveal()).is_err() {
             return Err(fault("has characters that a header cannot carry".to_owned()));
@@ -290,7 +310,9 @@ fn http_runner(
         let name = name.parse().map_err(|_invalid| fault("is no header name".to_owned()))?;
         headers.push((name, secret));
     }
-    if let Some(output) = written.output.as_ref().filter(|output| !output.get_ref().starts_with('/')) {
+    if let Some(output) =
+        written.output.as_ref().filter(|output| !output.get_ref().starts_with('/'))
+    {
         let message = "runner: output is a JSON pointer such as \"/caption\"".to_owned();
         return Err((Some(output.span()), message));
     }
@@ -356,7 +378,10 @@ output = "/caption"
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
             (with("type = \"http\"", "type = \"cog\""), "14:8 runner: this version runs builtin"),
             (with("http://127.0.0.1:5000/predict", "/x"), "runner: url must be an absolute"),
-            (with("output = \"/caption\"", "output = \"caption\""), "runner: output is a JSON pointer"),
+            (
+                with("output = \"/caption\"", "output = \"caption\""),
+                "runner: output is a JSON pointer",
+            ),
             (with("\"yes\"", "\"${env:ORRERY_TEST_UNSET}\""), "ORRERY_TEST_UNSET is not set"),
             (with("amount = 0.002", ""), "cost: a fixed cost needs an amount"),
             (with("amount = 0.002", "amount = -1"), "dollars, zero or more"),

@@ -23,8 +23,8 @@ use serde_json::Value;
 
 pub use self::detail::detail;
 pub use self::manifest::Fault;
-pub use self::openapi::openapi;
 use self::manifest::{HttpConfig, Manifest, RunnerConfig};
+pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::engine;
 use crate::http::client::Client;

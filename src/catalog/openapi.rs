@@ -13,9 +13,24 @@ use crate::domain::model::OutputType;
 const SCHEMAS: &str = "#/components/schemas/";
 /// Keywords that mean the same in both.
 const KEPT: &[&str] = &[
-    "title", "description", "default", "enum", "format", "pattern", "multipleOf", "minLength",
-    "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
-    "required", "deprecated", "readOnly", "writeOnly",
+    "title",
+    "description",
+    "default",
+    "enum",
+    "format",
+    "pattern",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minProperties",
+    "maxProperties",
+    "required",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
 ];
 
 /// The document of one model.

@@ -91,8 +91,8 @@ fn every_model_has_a_document() {
     let (_folder, catalog) = open();
     for model in catalog.list() {
         let document = openapi(&model);
-        let slug = &document["paths"]["/v1/prediction/"]["post"]["requestBody"]["content"]
-            ["application/json"]["schema"]["properties"]["model"]["enum"][0];
+        let slug = &document["paths"]["/v1/prediction/"]["post"]["requestBody"]["content"]["application/json"]
+            ["schema"]["properties"]["model"]["enum"][0];
         assert_eq!(slug, model.slug.as_str());
         assert_eq!(document["openapi"], "3.0.3");
         assert_eq!(document["info"]["title"], model.title);

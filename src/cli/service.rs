@@ -1,11 +1,14 @@
 //! The one place where the command line meets the rest of the program.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
 use super::check::{Finding, Verdict};
 use crate::config::Config;
 use crate::domain::time::Timestamp;
+use crate::http::tls;
+use crate::{app, catalog};
 
 /// The way to the running service, or to its store.
 pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
@@ -15,27 +18,37 @@ pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
 /// Runs the service until it is told to stop. Once it is ready, calls `ready` with the first key,
 /// which it makes only if `make_first_key` and the store holds no organization yet.
 pub(super) async fn serve(
-    _config: Config,
-    _make_first_key: bool,
-    _ready: impl FnOnce(Option<String>) + Send + 'static,
+    config: Config,
+    make_first_key: bool,
+    ready: impl FnOnce(Option<String>) + Send + 'static,
 ) -> anyhow::Result<()> {
-    anyhow::bail!("this build holds no service yet")
+    app::serve(config, make_first_key, ready).await
 }
 
 /// The slug of a good manifest, or its faults, each with file, line and column.
 pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
-    Err(vec![format!("{}: this build reads no manifests yet", file.display())])
+    catalog::check(file).map(|slug| slug.to_string()).map_err(|fault| vec![fault.to_string()])
 }
 
 /// Whether a certificate and its key fit together and hold now.
-pub(super) fn check_certificate(certificate: &Path, _key: &Path, _now: Timestamp) -> Finding {
-    Finding {
-        subject: "tls".to_owned(),
-        verdict: Verdict::Fault,
-        detail: format!("{}: this build reads no certificates yet", certificate.display()),
-    }
+pub(super) fn check_certificate(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
+    let (verdict, detail) = match tls::inspect(certificate, key, now) {
+        Ok(summary) if summary.not_after <= now => {
+            (Verdict::Fault, format!("{} ended {}", certificate.display(), summary.not_after))
+        }
+        Ok(summary) => {
+            let names = summary.names.join(", ");
+            (Verdict::Good, format!("for {names}, until {}", summary.not_after))
+        }
+        Err(error) => (Verdict::Fault, error.to_string()),
+    };
+    Finding { subject: "tls".to_owned(), verdict, detail }
 }
 
-async fn offline(_config: Config) -> anyhow::Result<InProcess> {
-    anyhow::bail!("this build opens no store yet: start the service first")
+async fn offline(config: Config) -> anyhow::Result<InProcess> {
+    let offline = Arc::new(app::offline(&config).await?);
+    Ok(Box::new(move |request| {
+        let offline = Arc::clone(&offline);
+        Box::pin(async move { offline.call(request).await })
+    }))
 }

@@ -269,7 +269,9 @@ impl Inner {
                     let (organization, id) = (execution.organization, execution.id);
                     billing::charge(&mut commit, organization, *amount, id, fresh(), now)?;
                 }
-                Effect::Announce => announced = self.announce(&mut commit, execution, output).await?,
+                Effect::Announce => {
+                    announced = self.announce(&mut commit, execution, output).await?
+                }
                 Effect::Start { .. } | Effect::Stop | Effect::Wake => {}
             }
         }

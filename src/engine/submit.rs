@@ -109,4 +109,3 @@ impl Inner {
         lanes.push(lane, Ticket { id: execution.id, payload });
     }
 }
-

@@ -19,7 +19,7 @@ const SMALL: Limits = Limits { body_bytes: 100, body_idle: Duration::from_secs(5
 fn pieces(count: usize, size: usize) -> Body {
     let piece = move |_| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; size])));
     let stream = futures_util::StreamExt::map(stream::iter(0..count), piece);
-    StreamBody::new(stream).map_err(|never| match never {}).boxed_unsync()
+    StreamBody::new(stream).map_err(|never| match never {}).boxed()
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn a_body_over_the_limit_is_refused_by_its_length_or_when_it_passes_it() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_stands_still_is_given_up() {
     let stream = stream::pending::<Result<Frame<Bytes>, Infallible>>();
-    let body = StreamBody::new(stream).map_err(|never| match never {}).boxed_unsync();
+    let body = StreamBody::new(stream).map_err(|never| match never {}).boxed();
     let error = call(body, SMALL).body().await.unwrap_err();
     assert_eq!(error.status, StatusCode::REQUEST_TIMEOUT);
 }

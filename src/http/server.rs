@@ -317,7 +317,7 @@ async fn answer(
     peer: Peer,
 ) -> Result<Reply, std::convert::Infallible> {
     let is_head = request.method() == Method::HEAD;
-    let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+    let request = request.map(|body| body.map_err(Into::into).boxed());
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
     let reply = answered.await.unwrap_or_else(|_panic| {
         tracing::error!("a handler panicked");

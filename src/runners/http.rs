@@ -84,7 +84,8 @@ impl HttpRunner {
         let model = &self.settings.model;
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
-            let sentence = format!("the model '{model}' answered {status}: {}", quote(&answer.body));
+            let sentence =
+                format!("the model '{model}' answered {status}: {}", quote(&answer.body));
             return Err(super::Error {
                 failure: Failure::new(class, sentence),
                 cost: self.cost(&serde_json::from_slice(&answer.body).unwrap_or_default()),

@@ -150,7 +150,10 @@ mod tests {
             (json!("{{input.image}}"), json!("data:x")),
             (json!("{{ input.n }}"), json!(3)),
             (json!("n is {{input.n}}, a is {{input.list.0.a}}"), json!("n is 3, a is true")),
-            (json!({"all": "{{input}}", "k": [1, "{{input.o}}"]}), json!({"all": input, "k": [1, {"k": null}]})),
+            (
+                json!({"all": "{{input}}", "k": [1, "{{input.o}}"]}),
+                json!({"all": input, "k": [1, {"k": null}]}),
+            ),
             (json!("{{input.missing.x}}"), json!(null)),
             (json!("<{{input.missing}}>"), json!("<>")),
             (json!("plain } text {"), json!("plain } text {")),

@@ -44,7 +44,8 @@ fn render(input: &Value) -> Result<Value, Failure> {
     }
     let width = usize::try_from(number(input, "width", DEFAULT_WIDTH)).unwrap_or(usize::MAX);
     let rendered = html2text::config::plain().string_from_read(html.as_bytes(), width);
-    let rendered = rendered.map_err(|error| refuse(format!("the page cannot be rendered: {error}")))?;
+    let rendered =
+        rendered.map_err(|error| refuse(format!("the page cannot be rendered: {error}")))?;
     Ok(rendered.trim_end().into())
 }
 

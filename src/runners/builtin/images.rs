@@ -25,7 +25,11 @@ const DECODED_MAX: u64 = 256 * 1024 * 1024;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The bytes behind a `data:` URI or an http(s) URL.
-pub(super) async fn load(client: &Client, policy: &Policy, source: &str) -> Result<Vec<u8>, Failure> {
+pub(super) async fn load(
+    client: &Client,
+    policy: &Policy,
+    source: &str,
+) -> Result<Vec<u8>, Failure> {
     if let Some(data) = source.strip_prefix("data:") {
         let encoded = data.split_once(";base64,").map(|(_type, encoded)| encoded);
         let encoded = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;
@@ -35,11 +39,8 @@ pub(super) async fn load(client: &Client, policy: &Policy, source: &str) -> Resu
     let url = policy.check_url(source).map_err(|error| refuse(format!("image: {error}")))?;
     let request = Request::get(url.as_str()).body(Bytes::new());
     let request = request.map_err(|error| refuse(format!("image: {error}")))?;
-    let limits = client::Limits {
-        total: FETCH_TIMEOUT,
-        answer_bytes: FILE_MAX,
-        overflow: Overflow::Fail,
-    };
+    let limits =
+        client::Limits { total: FETCH_TIMEOUT, answer_bytes: FILE_MAX, overflow: Overflow::Fail };
     let answer = client.send(request, &limits).await;
     let answer = answer.map_err(|error| refuse(format!("image: {error}")))?;
     if !answer.status.is_success() {
@@ -50,7 +51,8 @@ pub(super) async fn load(client: &Client, policy: &Policy, source: &str) -> Resu
 
 /// The decoded image and the format it came in.
 pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
-    let fault = |error: &dyn std::fmt::Display| refuse(format!("image: it cannot be read: {error}"));
+    let fault =
+        |error: &dyn std::fmt::Display| refuse(format!("image: it cannot be read: {error}"));
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|error| fault(&error))?;
     let format = reader.format().ok_or_else(|| refuse("image: its format is not known"))?;

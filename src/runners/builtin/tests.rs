@@ -97,7 +97,8 @@ async fn json_is_queried() {
 
 #[tokio::test]
 async fn html_becomes_text() {
-    let html = "<h1>Title</h1><p>One <b>two</b> <a href='http://x/'>three</a></p><script>no</script>";
+    let html =
+        "<h1>Title</h1><p>One <b>two</b> <a href='http://x/'>three</a></p><script>no</script>";
     let output = run("html-to-text", json!({"html": html})).await.unwrap();
     let text = output.as_str().unwrap();
     assert!(text.contains("Title") && text.contains("two") && !text.contains("no"), "{text}");

@@ -59,7 +59,8 @@ fn summarize(input: &Value) -> Result<Value, Failure> {
     };
     let mut ranked: Vec<(usize, f64)> = words.iter().map(score).enumerate().collect();
     ranked.sort_by(|(a, score_a), (b, score_b)| score_b.total_cmp(score_a).then(a.cmp(b)));
-    let count = usize::try_from(number(input, "sentences", DEFAULT_SENTENCES)).unwrap_or(usize::MAX);
+    let count =
+        usize::try_from(number(input, "sentences", DEFAULT_SENTENCES)).unwrap_or(usize::MAX);
     let mut chosen: Vec<usize> = ranked.into_iter().take(count).map(|(index, _)| index).collect();
     chosen.sort_unstable();
     let chosen = chosen.into_iter().filter_map(|index| sentences.get(index).copied());

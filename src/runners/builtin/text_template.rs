@@ -50,7 +50,8 @@ fn render(input: &Value) -> Result<Value, Failure> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    let fault = |error: &minijinja::Error| refuse(format!("the template cannot be rendered: {error}"));
+    let fault =
+        |error: &minijinja::Error| refuse(format!("the template cannot be rendered: {error}"));
     let template = environment.template_from_str(text(input, "template"));
     let template = template.map_err(|error| fault(&error))?;
     let mut output = Bounded(Vec::new());

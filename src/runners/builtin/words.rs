@@ -13,17 +13,15 @@ pub(super) struct StopWords(HashSet<&'static str>);
 impl StopWords {
     /// Those of the language that `text` is written in; English where that cannot be told.
     pub(super) fn of_language_of(text: &str) -> Self {
-        let code = whatlang::detect_lang(text).map_or("en", |language| two_letters(language.code()));
+        let code =
+            whatlang::detect_lang(text).map_or("en", |language| two_letters(language.code()));
         let list = stop_words::lookup(code).or_else(|| stop_words::lookup("en"));
         Self(list.unwrap_or_default().iter().copied().collect())
     }
 
     /// The topical words of `text`, in lower case, in their order.
     pub(super) fn topical(&self, text: &str) -> Vec<String> {
-        text.unicode_words()
-            .map(str::to_lowercase)
-            .filter(|word| self.is_topical(word))
-            .collect()
+        text.unicode_words().map(str::to_lowercase).filter(|word| self.is_topical(word)).collect()
     }
 
     /// Whether a word in lower case carries a topic.

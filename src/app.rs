@@ -1,0 +1,380 @@
+//! The composition root: opens every layer in order, serves, and stops them in reverse.
+//!
+//! The only place that knows all layers. [`start`] is a whole service in this process, [`serve`]
+//! runs one until a signal, [`offline`] opens one for the command line's own requests, without
+//! listeners and without running any work.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::accounts::Accounts;
+use crate::api::{HostAddress, HostService, Readiness, Role, Services, Settings};
+use crate::billing::Billing;
+use crate::catalog::{Catalog, Report};
+use crate::config::{Config, TlsMode};
+use crate::domain::delivery::Delivery;
+use crate::domain::ids::PayloadId;
+use crate::engine::{self, Engine};
+use crate::http::call::Peer;
+use crate::http::client::Client;
+use crate::http::egress::Policy;
+use crate::http::rate::Limiter;
+use crate::http::server::{Limits, Listener};
+use crate::http::tls::Certificates;
+use crate::http::{Body, Reply};
+use crate::idempotency::Idempotency;
+use crate::runtime::{Clock, Tasks, fresh};
+use crate::storage::{self, Sealer, Store};
+use crate::webhooks::{self, Outbox};
+use crate::{config, telemetry};
+
+/// The control socket's name within the data folder.
+pub const CONTROL_SOCKET: &str = "control.sock";
+/// The balance route's bucket (`spec/api.md`, "Limits").
+const BALANCE_PER_SECOND: u32 = 3;
+/// How often forgotten idempotency keys are swept out.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+/// The name of the key that a first start makes.
+const FIRST_KEY: &str = "first key";
+
+/// A service in this process.
+#[derive(Debug)]
+pub struct Running {
+    pub services: Arc<Services>,
+    tasks: Tasks,
+    grace: Duration,
+    addresses: Vec<(Role, SocketAddr)>,
+}
+
+impl Running {
+    /// Where a host listens; its first address.
+    #[must_use]
+    pub fn address(&self, role: Role) -> Option<SocketAddr> {
+        self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
+    }
+
+    /// Stops: no new connections, what ends within the grace ends, the rest is left to recovery.
+    pub async fn stop(self) {
+        self.tasks.stop();
+        if !self.tasks.ended(self.grace).await {
+            tracing::info!("some work is still running; the next start takes it up");
+        }
+        self.services.store.clone().close().await;
+    }
+}
+
+/// Opens the store and everything over it. Nothing listens and nothing runs yet.
+///
+/// # Errors
+/// When the store, its key file or the metrics cannot be opened, in a sentence that says what to do.
+fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Result<Arc<Services>> {
+    let clock = Clock::system();
+    let store = Store::open(&storage::Options {
+        folder: config.data_dir.clone(),
+        inline_bytes: config.engine.payload_inline_bytes,
+    })?;
+    let sealer = Sealer::open(&config.data_dir)?;
+    if config.models_dir.starts_with(&config.data_dir) {
+        std::fs::create_dir_all(&config.models_dir)
+            .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
+    }
+    let policy = policy(config);
+    let (catalog, report) = Catalog::open(config.models_dir.clone(), policy.clone());
+    log_faults(&report);
+    let guarded = Client::guarded(policy.clone());
+    let outbox = Outbox::new(
+        store.clone(),
+        sealer.clone(),
+        guarded,
+        clock.clone(),
+        outbox_options(&config.webhooks),
+    );
+    let waking = outbox.clone();
+    let engine = Engine::new(
+        store.clone(),
+        clock.clone(),
+        tasks.clone(),
+        Arc::new(catalog.clone()),
+        Arc::new(move |delivery: Delivery| waking.wake(delivery)),
+        engine::Options { active: config.engine.active },
+    );
+    let rate = config.limits.rate.as_ref();
+    Ok(Arc::new(Services {
+        settings: settings(config, hosts),
+        started_at: clock.now(),
+        readiness: Readiness::default(),
+        accounts: Accounts::new(store.clone(), clock.clone()),
+        billing: Billing::new(store.clone(), clock.clone()),
+        idempotency: Idempotency::new(store.clone(), clock.clone()),
+        rate: rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get())),
+        balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
+        metrics: telemetry::metrics()?,
+        egress: policy,
+        clock,
+        store,
+        sealer,
+        catalog,
+        engine,
+        outbox,
+    }))
+}
+
+fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
+    Settings {
+        body_bytes: config.limits.body_bytes,
+        body_timeout: config.limits.body_timeout,
+        sync_wait: config.limits.sync_wait,
+        optional_version: config.compat.optional_version,
+        cors_origins: config.cors.allow_origins.clone(),
+        billing_enabled: config.billing.enabled,
+        hosts,
+    }
+}
+
+fn policy(config: &Config) -> Policy {
+    let (allow, deny) = (config.egress.allow.clone(), config.egress.deny.clone());
+    Policy { allow, deny, loopback: false }
+}
+
+fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
+    webhooks::Options {
+        schedule: webhooks.schedule.clone(),
+        timeout: webhooks.timeout,
+        in_flight: webhooks.in_flight,
+        in_flight_per_receiver: webhooks.in_flight_per_receiver,
+        send_plain_secret: webhooks.send_plain_secret,
+        circuit_failures: webhooks.circuit_failures,
+        circuit_open: webhooks.circuit_open,
+    }
+}
+
+/// A listener that is bound but does not serve yet.
+struct Bound {
+    role: Role,
+    listener: Listener,
+    encrypted: bool,
+}
+
+/// Binds every address of every host, so that a taken port is known before anything else happens.
+fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
+    const ROLES: [Role; 5] =
+        [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
+    let (mut bound, mut hosts) = (Vec::new(), Vec::new());
+    for (role, (name, host)) in ROLES.into_iter().zip(config.hosts.named()) {
+        let mut url = host.public_url.clone();
+        for address in &host.listen {
+            let listener = Listener::tcp(*address).with_context(|| format!("the host {name}"))?;
+            if address.port() == 0
+                && let Some(actual) = listener.address()
+            {
+                url = url.replace(":0", &format!(":{}", actual.port()));
+            }
+            bound.push(Bound { role, listener, encrypted: config.tls.encrypts(address) });
+        }
+        hosts.push(HostAddress { role, url });
+    }
+    for address in &config.metrics.listen {
+        let listener = Listener::tcp(*address).context("metrics")?;
+        bound.push(Bound { role: Role::Metrics, listener, encrypted: false });
+    }
+    Ok((bound, hosts))
+}
+
+/// The certificate for encrypted listeners; `None` where there is none of them.
+fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certificates>> {
+    let hosts = config.hosts.named();
+    if !hosts.iter().flat_map(|(_, host)| &host.listen).any(|address| config.tls.encrypts(address))
+    {
+        return Ok(None);
+    }
+    let made = match &config.tls.mode {
+        TlsMode::Files { certificate, private_key } => {
+            Certificates::files(certificate, private_key)?
+        }
+        TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => {
+            let mut names = config.tls.names.clone();
+            let hosts = hosts.iter().filter_map(|(_, host)| url::Url::parse(&host.public_url).ok());
+            names.extend(hosts.filter_map(|url| url.host_str().map(str::to_owned)));
+            Certificates::self_signed(&config.data_dir, &names, clock.now())?
+        }
+    };
+    Ok(Some(made))
+}
+
+/// Starts a whole service: when this returns, it listens and has taken up unfinished work.
+///
+/// # Errors
+/// When a port, the store, a certificate or the control socket cannot be had.
+pub async fn start(config: &Config) -> anyhow::Result<Running> {
+    let (tasks, clock) = (Tasks::new(), Clock::system());
+    let (bound, hosts) = bind(config)?;
+    let services = open(config, &tasks, hosts)?;
+    let started: PayloadId = fresh();
+    let certificates = certificates(config, &clock)?;
+    let acceptor = certificates.as_ref().map(Certificates::acceptor);
+    let limits = Limits {
+        header_timeout: config.limits.header_timeout,
+        connections: Arc::new(Semaphore::new(config.limits.connections)),
+    };
+    let mut addresses = Vec::new();
+    for Bound { role, listener, encrypted } in bound {
+        addresses.extend(listener.address().map(|address| (role, address)));
+        let tls = acceptor.clone().filter(|_| encrypted);
+        listen(listener, role, tls, &services, &limits, &tasks)?;
+    }
+    let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
+    listen(control, Role::Control, None, &services, &limits, &tasks)?;
+    if let Some(certificates) = &certificates {
+        certificates.watch(&tasks);
+    }
+    let unfinished = services.engine.recover().await?;
+    services.outbox.start(&tasks);
+    services.readiness.set();
+    tracing::info!(unfinished, models = services.catalog.len(), "the service is up");
+    watch_models(&services, &tasks);
+    telemetry::keep_up(&tasks, services.metrics.clone());
+    tasks.spawn(sweep(Arc::clone(&services), tasks.clone(), started));
+    let grace = config.engine.shutdown_grace;
+    Ok(Running { services, tasks, grace, addresses })
+}
+
+fn listen(
+    listener: Listener,
+    role: Role,
+    tls: Option<TlsAcceptor>,
+    services: &Arc<Services>,
+    limits: &Limits,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let host = Arc::new(HostService::new(role, Arc::clone(services))?);
+    tasks.spawn(listener.serve(tls, host, limits.clone(), tasks.clone()));
+    Ok(())
+}
+
+fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
+    let changed = Arc::clone(services);
+    services.catalog.watch(tasks, move |report| {
+        log_faults(report);
+        tracing::info!(models = report.loaded, "the models folder was read again");
+        changed.engine.models_changed();
+    });
+}
+
+fn log_faults(report: &Report) {
+    for fault in &report.faults {
+        tracing::warn!(%fault, "a manifest is at fault; its last good version goes on, if any");
+    }
+}
+
+/// Sweeps out what a kill left and what is past its time, until the shutdown.
+async fn sweep(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
+    match services.store.sweep_payloads(started).await {
+        Ok(0) => {}
+        Ok(swept) => tracing::info!(swept, "payload files that nothing referred to are gone"),
+        Err(error) => tracing::error!(%error, "payload files cannot be swept"),
+    }
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(SWEEP_EVERY) => {}
+        }
+        if let Err(error) = services.idempotency.sweep().await {
+            tracing::error!(%error, "idempotency keys cannot be swept");
+        }
+    }
+}
+
+/// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is
+/// ready, `ready` is called with the first key, which is made only if `make_first_key` and the
+/// store holds no organization yet.
+///
+/// # Errors
+/// When it cannot start, or when the disk refused a write: what was acknowledged is kept, and the
+/// next start takes up the rest.
+pub async fn serve(
+    config: Config,
+    make_first_key: bool,
+    ready: impl FnOnce(Option<String>) + Send + 'static,
+) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let running = start(&config).await?;
+    let key = first_key(&running.services, make_first_key).await?;
+    notify(sd_notify::NotifyState::Ready);
+    ready(key);
+    let services = Arc::clone(&running.services);
+    let failure = loop {
+        tokio::select! {
+            _ = terminate.recv() => break None,
+            _ = interrupt.recv() => break None,
+            reason = services.store.failed() => break Some(reason),
+            _ = hang_up.recv() => reload(&services).await,
+        }
+    };
+    notify(sd_notify::NotifyState::Stopping);
+    running.stop().await;
+    match failure {
+        None => Ok(()),
+        Some(reason) => anyhow::bail!(
+            "the disk refused a write ({reason}): what was acknowledged is kept; free some space \
+             or replace the disk, then start again"
+        ),
+    }
+}
+
+async fn reload(services: &Services) {
+    if let Ok(report) = services.catalog.reload_off_thread().await {
+        log_faults(&report);
+        tracing::info!(models = report.loaded, "reloaded");
+        services.engine.models_changed();
+    }
+}
+
+/// Tells systemd, where it asked to be told.
+fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "systemd was not told");
+    }
+}
+
+/// The organization `default` and, on a first start that a person watches, a key for it.
+async fn first_key(services: &Services, make: bool) -> anyhow::Result<Option<String>> {
+    let is_first = services.accounts.organizations().await?.is_empty();
+    let (organization, _made) = services.accounts.ensure_default().await?;
+    if !(is_first && make) {
+        return Ok(None);
+    }
+    let made = services.accounts.create_key(organization.id, FIRST_KEY, "first start", None);
+    let (_, full) = made.await?;
+    Ok(Some(full))
+}
+
+/// A service for the command line's own requests: it answers as the control socket would, but
+/// listens nowhere and runs no work.
+#[derive(Debug)]
+pub struct Offline {
+    control: HostService,
+}
+
+impl Offline {
+    /// Answers one request.
+    pub async fn call(&self, request: hyper::Request<Body>) -> Reply {
+        self.control.answer(request, Peer::InProcess).await
+    }
+}
+
+/// Opens the store of `config` while no service runs on it.
+///
+/// # Errors
+/// When a service does run on it, or it cannot be opened.
+pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
+    let services = open(config, &Tasks::new(), Vec::new())?;
+    Ok(Offline { control: HostService::new(Role::Control, services)? })
+}
