@@ -53,6 +53,7 @@ impl Clock {
 
 /// A new id: UUID version 7, later than every one made before it in this process.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "this is the door to new ids")]
 pub fn fresh<T: Id>() -> T {
     T::from(Uuid::now_v7())
 }
@@ -87,7 +88,6 @@ impl Tasks {
     }
 
     /// Runs `task` until it ends. A shutdown waits for it, within its grace.
-    #[expect(clippy::disallowed_methods, reason = "this is the door to spawning")]
     pub fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future + Send + 'static,

@@ -33,6 +33,6 @@ impl Context {
     /// # Errors
     /// 401 on a route that asks for no key.
     pub fn caller(&self) -> Result<Caller, http::Error> {
-        self.caller.clone().ok_or_else(http::Error::unauthorized)
+        self.caller.ok_or_else(http::Error::unauthorized)
     }
 }

@@ -76,12 +76,12 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let id = id_of(&context)?;
     let organization = context.caller()?.organization;
-    context.services.engine.cancel(organization, id).await.map_err(|error| match error {
-        engine::Error::AlreadyEnded(status) => {
+    context.services.engine.cancel(organization, id).await.map_err(|error| {
+        if let engine::Error::AlreadyEnded(status) = &error {
             let word = status.prediction_word();
-            http::Error::conflict(format!("Prediction has already ended with status {word}"))
+            return http::Error::conflict(format!("Prediction has already ended with status {word}"));
         }
-        other => not_found(other),
+        not_found(error)
     })?;
     let body = json!({
         "status": "cancelled",
@@ -108,10 +108,10 @@ fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
 }
 
 fn not_found(error: engine::Error) -> http::Error {
-    match error {
-        engine::Error::NotFound => http::Error::not_found("Prediction not found"),
-        other => other.into(),
+    if matches!(error, engine::Error::NotFound) {
+        return http::Error::not_found("Prediction not found");
     }
+    error.into()
 }
 
 /// Checks the request and hands it to the engine; the id of what was created, now or under the same

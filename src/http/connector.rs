@@ -162,12 +162,13 @@ impl Connector {
 
 /// A refusal in words that do not depend on the platform.
 fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "not reachable".to_owned()
-        }
-        _ => error.to_string(),
+    let kind = error.kind();
+    if kind == io::ErrorKind::ConnectionRefused {
+        "connection refused".to_owned()
+    } else if matches!(kind, io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) {
+        "not reachable".to_owned()
+    } else {
+        error.to_string()
     }
 }
 

@@ -18,6 +18,12 @@ pub struct Error {
     pub status: StatusCode,
     /// Safe for the client to read.
     pub message: String,
+    /// Boxed, so that the error stays small beside the answers that it stands in for.
+    more: Box<More>,
+}
+
+#[derive(Debug, Default)]
+struct More {
     details: Option<Value>,
     bare: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -37,14 +43,7 @@ impl Error {
     /// Any status with a message for the client.
     #[must_use]
     pub fn status(status: StatusCode, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            details: None,
-            bare: false,
-            headers: Vec::new(),
-            source: None,
-        }
+        Self { status, message: message.into(), more: Box::default() }
     }
 
     /// 400
@@ -115,28 +114,28 @@ impl Error {
     /// Leaves `status` out of the body.
     #[must_use]
     pub fn bare(mut self) -> Self {
-        self.bare = true;
+        self.more.bare = true;
         self
     }
 
     /// Adds `details` to the body.
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
-        self.details = Some(details);
+        self.more.details = Some(details);
         self
     }
 
     /// Adds a header to the reply.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.headers.push((name, value));
+        self.more.headers.push((name, value));
         self
     }
 
     /// Adds what only the log may read.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
-        self.source = Some(source.into());
+        self.more.source = Some(source.into());
         self
     }
 
@@ -144,7 +143,7 @@ impl Error {
     #[must_use]
     pub fn cause(&self) -> String {
         let mut sentence = String::new();
-        let mut next = self.source.as_deref().map(|source| source as &dyn std::error::Error);
+        let mut next = self.more.source.as_deref().map(|source| source as &dyn std::error::Error);
         while let Some(cause) = next {
             if !sentence.is_empty() {
                 sentence.push_str(": ");
@@ -160,11 +159,11 @@ impl Error {
     pub fn into_reply(self) -> Reply {
         let body = ErrorBody {
             error: &self.message,
-            status: (!self.bare).then_some(self.status.as_u16()),
-            details: self.details.as_ref(),
+            status: (!self.more.bare).then_some(self.status.as_u16()),
+            details: self.more.details.as_ref(),
         };
         let mut reply = reply::json(self.status, &body);
-        for (name, value) in self.headers {
+        for (name, value) in self.more.headers {
             reply.headers_mut().append(name, value);
         }
         reply

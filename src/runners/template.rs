@@ -131,9 +131,9 @@ fn path_of(reference: &str) -> Result<Vec<String>, Error> {
 }
 
 fn look_up<'a>(input: &'a Value, path: &[String]) -> Option<&'a Value> {
-    path.iter().try_fold(input, |value, part| match value {
-        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
-        other => other.get(part),
+    path.iter().try_fold(input, |value, part| match value.as_array() {
+        Some(items) => items.get(part.parse::<usize>().ok()?),
+        None => value.get(part),
     })
 }
 
