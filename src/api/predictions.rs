@@ -79,7 +79,9 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     context.services.engine.cancel(organization, id).await.map_err(|error| {
         if let engine::Error::AlreadyEnded(status) = &error {
             let word = status.prediction_word();
-            return http::Error::conflict(format!("Prediction has already ended with status {word}"));
+            return http::Error::conflict(format!(
+                "Prediction has already ended with status {word}"
+            ));
         }
         not_found(error)
     })?;

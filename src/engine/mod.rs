@@ -275,3 +275,6 @@ impl Inner {
 fn ends(effects: &[Effect]) -> bool {
     effects.contains(&Effect::Wake)
 }
+
+#[cfg(test)]
+mod simulation_tests;

@@ -11,6 +11,8 @@ pub mod record;
 mod durable;
 mod error;
 mod folder;
+#[cfg(test)]
+pub mod fuse;
 mod payloads;
 mod seal;
 mod store;

@@ -17,6 +17,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::commit::Commit;
 use super::error::Error;
+#[cfg(test)]
+use super::fuse;
 use super::key::{Key, Table};
 use super::record::{Record, decode};
 use super::writer::{self, Figures, Message, Writer};
@@ -82,6 +84,8 @@ pub(super) struct Shared {
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
     _lock: File,
+    #[cfg(test)]
+    pub(super) fuse: fuse::Fuse,
 }
 
 /// The open store; clones share it.
@@ -140,6 +144,8 @@ impl Store {
             figures,
             failure: failed,
             _lock: lock,
+            #[cfg(test)]
+            fuse: fuse::Fuse::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -193,11 +199,16 @@ impl Store {
     /// [`Error::Conflict`] when a precondition does not hold, [`Error::Unavailable`] when the disk
     /// refuses.
     pub async fn commit(&self, commit: Commit) -> Result<(), Error> {
+        #[cfg(test)]
+        self.shared.fuse.before().await;
         let (done, written) = oneshot::channel();
         let closed = || Error::Unavailable { reason: "it is closed".to_owned() };
         let message = Message::Commit { commit, done };
         self.shared.outbox.send(message).await.map_err(|_closed| closed())?;
-        written.await.unwrap_or_else(|_dropped| Err(closed()))
+        let outcome = written.await.unwrap_or_else(|_dropped| Err(closed()));
+        #[cfg(test)]
+        self.shared.fuse.after().await;
+        outcome
     }
 
     /// Resolves with the reason when the disk has refused a write. Nothing is written any more

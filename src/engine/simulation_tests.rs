@@ -1,0 +1,262 @@
+//! The real executor on a real store with scripted runners: the process dies after any commit,
+//! starts again, and everything ends as if nothing had happened.
+//!
+//! The only waiting is that of the scripted models themselves, a few tens of milliseconds: one long
+//! enough to be marked as begun, one that hangs until its time-out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::billing::Billing;
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::delivery::Webhook;
+use crate::domain::execution::{Candidate, Source};
+use crate::domain::ids::KeyId;
+use crate::domain::model::{OutputType, Pricing, Usage};
+use crate::domain::money::Usd;
+use crate::runners::{self, Job, Run, Runner};
+use crate::runtime::fresh;
+use crate::storage::record::decode;
+use crate::storage::{Commit, Key, Page, Table};
+use crate::webhooks;
+
+const ORGANIZATION: [u8; 16] = [1; 16];
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The attempt keys that the models were called with, in order.
+type Calls = Arc<Mutex<Vec<String>>>;
+
+/// A model that does as its name says.
+#[derive(Debug)]
+struct Scripted {
+    name: String,
+    calls: Calls,
+}
+
+impl Runner for Scripted {
+    fn run(&self, job: Job) -> Run<'_> {
+        self.calls.lock().unwrap().push(job.attempt_key.clone());
+        Box::pin(async move {
+            match self.name.as_str() {
+                "slow" => tokio::time::sleep(Duration::from_millis(30)).await,
+                "hangs" => std::future::pending().await,
+                "panics" => panic!("as scripted"),
+                "fails" => {
+                    return Err(Failure::new(ErrorClass::ProviderError, "it failed").into());
+                }
+                "charges" => {
+                    let failure = Failure::new(ErrorClass::ProviderError, "it failed");
+                    let cost = Some(Usd::from_micros(5));
+                    return Err(runners::Error { failure, cost, logs: None });
+                }
+                _ => {}
+            }
+            let output = json!({"echo": job.input["n"], "by": self.name});
+            Ok(runners::Success { output, usage: Usage::default(), logs: None })
+        })
+    }
+}
+
+#[derive(Clone, Default)]
+struct Script {
+    calls: Calls,
+}
+
+impl Models for Script {
+    fn work(&self, slug: &str) -> Option<Work> {
+        let runner = Scripted { name: slug.to_owned(), calls: Arc::clone(&self.calls) };
+        (slug != "removed").then(|| Work {
+            runner: Arc::new(runner),
+            timeout: if slug == "hangs" { Duration::from_millis(40) } else { PATIENCE },
+            concurrency: 1,
+            queue_limit: 100,
+            output_type: OutputType::Object,
+            pricing: Some(Pricing::Fixed { amount: Usd::from_micros(100) }),
+        })
+    }
+}
+
+/// A process: an engine over a store, and what it has handed to the outbox.
+struct Process {
+    store: Store,
+    engine: Engine,
+    script: Script,
+}
+
+impl Process {
+    fn start(folder: &TempDir, blow_after: i64) -> Self {
+        let folder = folder.path().to_path_buf();
+        let options = storage::Options { folder, inline_bytes: 65_536 };
+        let store = Store::open(&options).unwrap();
+        store.blow_after(blow_after);
+        let script = Script::default();
+        let (clock, models) = (Clock::system(), Arc::new(script.clone()));
+        let engine = Engine::new(
+            store.clone(),
+            clock,
+            Tasks::new(),
+            models,
+            Arc::new(|_delivery| {}),
+            Options::default(),
+        );
+        Self { store, engine, script }
+    }
+}
+
+/// What is submitted: a chain, and whether it asks for a webhook.
+const WORK: [(&[&str], bool); 8] = [
+    (&["works"], true),
+    (&["fails", "works"], true),
+    (&["slow"], false),
+    (&["fails", "charges"], true),
+    (&["works"], false),
+    (&["panics", "slow"], true),
+    (&["hangs", "works"], false),
+    (&["fails", "removed"], true),
+];
+
+fn submission(number: usize) -> Submission {
+    let (chain, webhook) = WORK[number];
+    let url = "http://receiver.example/".to_owned();
+    Submission {
+        id: fresh(),
+        organization: ORGANIZATION.into(),
+        key: KeyId::from([2; 16]),
+        source: Source::Api,
+        version: "1".to_owned(),
+        input: json!({"n": number}).to_string(),
+        chain: chain.iter().map(|model| Candidate { model: (*model).to_owned() }).collect(),
+        webhook: webhook.then_some(Webhook { url, secret: None }),
+        beside: Commit::new(),
+    }
+}
+
+/// Outcomes that must not depend on when the process died, by the number of the work.
+type Outcomes = BTreeMap<u64, (Status, String, Vec<String>, Usd)>;
+
+async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
+    let prefix = Key::table(table);
+    store.page(Page { prefix, after: None, before: None, limit: 1000 }).await.unwrap()
+}
+
+async fn executions(store: &Store) -> Vec<Execution> {
+    let rows = rows(store, Table::Execution).await;
+    rows.iter().map(|(_, bytes)| decode(bytes).unwrap()).collect()
+}
+
+async fn outcomes(store: &Store) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for execution in executions(store).await {
+        let input = store.read_payload(&execution.input).await.unwrap();
+        let input: serde_json::Value = serde_json::from_str(input.get()).unwrap();
+        let output = match &execution.output {
+            Some(output) => store.read_payload(output).await.unwrap().get().to_owned(),
+            None => execution.fault.as_ref().map_or("", |fault| &fault.cause).to_owned(),
+        };
+        let tried = |attempt: &crate::domain::attempt::Attempt| {
+            format!("{} {} {}", attempt.number, attempt.model, attempt.outcome.as_str())
+        };
+        let attempts = execution.attempts.iter().map(tried).collect();
+        let outcome = (execution.status, output, attempts, execution.cost);
+        assert!(outcomes.insert(input["n"].as_u64().unwrap(), outcome).is_none());
+    }
+    outcomes
+}
+
+async fn all_end(process: &Process) {
+    for execution in executions(&process.store).await {
+        let ended =
+            process.engine.wait(execution.organization, execution.id, PATIENCE).await.unwrap();
+        assert!(ended.status.is_final(), "{ended:?}");
+    }
+}
+
+/// What the store must hold once everything has ended.
+async fn check_books(store: &Store) {
+    assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
+    let executions = executions(store).await;
+    let announced = executions.iter().filter(|execution| execution.webhook.is_some()).count();
+    assert_eq!(rows(store, Table::Delivery).await.len(), announced);
+    assert_eq!(rows(store, Table::Due).await.len(), announced);
+    for execution in executions.iter().filter(|execution| execution.webhook.is_some()) {
+        let delivery = webhooks::load(store, execution.organization, execution.id).await;
+        assert!(delivery.unwrap().is_some());
+    }
+    let cost: Usd = executions.iter().map(|execution| execution.cost).sum();
+    let billing = Billing::new(store.clone(), Clock::system());
+    assert_eq!(billing.balance(ORGANIZATION.into()).await.unwrap(), -cost);
+    let ledger = billing.ledger(ORGANIZATION.into(), None, 1000).await.unwrap();
+    assert_eq!(ledger.iter().map(|entry| entry.amount).sum::<Usd>(), -cost);
+}
+
+/// How many attempts of each execution had ended when the process died.
+async fn ended_attempts(store: &Store) -> HashMap<ExecutionId, usize> {
+    let ended = |execution: &Execution| {
+        execution.attempts.len() - usize::from(execution.running().is_some())
+    };
+    executions(store).await.iter().map(|execution| (execution.id, ended(execution))).collect()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Submits all work and lives until it has ended or the fuse blows. Answers how many attempts had
+/// ended on the disk by then, and how many commits were made.
+async fn live_and_die(folder: &TempDir, commits: i64) -> (HashMap<ExecutionId, usize>, i64) {
+    let process = Process::start(folder, commits);
+    let living = async {
+        process.engine.recover().await.unwrap();
+        for number in 0..WORK.len() {
+            process.engine.submit(submission(number)).await.unwrap();
+        }
+        all_end(&process).await;
+    };
+    tokio::select! {
+        () = living => {}
+        () = process.store.blown() => {}
+    }
+    process.engine.inner.tasks.stop();
+    process.store.clone().close().await;
+    let commits = i64::try_from(process.store.stats().commits).unwrap();
+    (ended_attempts(&process.store).await, commits)
+}
+
+/// A second life on what the first one left, to the end of all work.
+async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -> Outcomes {
+    let process = Process::start(folder, i64::MAX);
+    process.engine.recover().await.unwrap();
+    all_end(&process).await;
+    for call in process.script.calls.lock().unwrap().iter() {
+        let (id, rest) = call.split_once(':').unwrap();
+        let attempt: usize = rest.rsplit(':').next().unwrap().parse().unwrap();
+        let ended = ended_before.get(&id.parse().unwrap()).copied().unwrap_or(0);
+        assert!(attempt > ended, "attempt {attempt} ran again although {ended} had ended");
+    }
+    check_books(&process.store).await;
+    outcomes(&process.store).await
+}
+
+#[test]
+fn dying_after_any_commit_changes_no_outcome() {
+    let run = |commits: i64| {
+        let folder = tempfile::tempdir().unwrap();
+        // A runtime for each life: what a dead process was doing goes with it.
+        let (kept, commits) = runtime().block_on(live_and_die(&folder, commits));
+        (runtime().block_on(live_on(&folder, &kept)), commits)
+    };
+    let (undisturbed, commits) = run(i64::MAX);
+    assert_eq!(undisturbed.len(), WORK.len());
+    assert!(commits >= 20, "{commits}");
+    for after in 0..commits {
+        let (outcomes, _) = run(after);
+        for (number, outcome) in outcomes {
+            assert_eq!(Some(&outcome), undisturbed.get(&number), "died after {after} commits");
+        }
+    }
+}
