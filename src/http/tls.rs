@@ -1,28 +1,369 @@
-//! stub
+//! TLS of the listeners: a certificate of one's own making, or the operator's files, both renewed
+//! while connections are served.
+//!
+//! What cannot be served never takes the place of what is: a file that is broken is logged, and
+//! the certificate from before stays. A certificate that ended is served and logged, since only
+//! its clients can say whether they mind. Which listeners are encrypted is decided elsewhere.
+
+mod authority;
+mod pair;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, crypto};
+use tokio::time::MissedTickBehavior;
+use tokio_rustls::TlsAcceptor;
+
 use crate::domain::time::Timestamp;
-use crate::runtime::Tasks;
-use std::path::Path;
+use crate::runtime::{Clock, NoRandomness, Tasks};
+
+use authority::Folder;
+use pair::Pair;
+pub use pair::{Concern, Summary};
+
+/// How often the files and the end of the certificate are looked at.
+const POLL_EVERY: Duration = Duration::from_secs(30);
+/// What connections may speak, the best first (RFC 7301).
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Why there is no certificate to serve. Each names the file, and never shows what a key file holds.
 #[derive(Debug, thiserror::Error)]
-#[error("none")]
-pub struct Error;
+pub enum Error {
+    #[error("cannot read {}: {source}{}", path.display(), hint(source))]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}: {source}; the service's user must own the folder", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{} is no file, or larger than {most} bytes", path.display())]
+    NotAFile { path: PathBuf, most: u64 },
+    #[error("{} is not well-formed PEM: copy it again, whole", path.display())]
+    Pem { path: PathBuf },
+    #[error(
+        "{} holds no certificate: expected PEM with -----BEGIN CERTIFICATE-----, the server's own \
+         certificate first and those of the authorities behind it",
+        path.display()
+    )]
+    NoCertificate { path: PathBuf },
+    #[error("{} holds no private key: expected PEM with -----BEGIN PRIVATE KEY-----", path.display())]
+    NoKey { path: PathBuf },
+    #[error(
+        "the private key in {path} is encrypted, and nobody is there to type its passphrase at a \
+         start: decrypt it with openssl pkey -in {path} -out NEW_FILE",
+        path = path.display()
+    )]
+    EncryptedKey { path: PathBuf },
+    #[error("the certificate in {} cannot be served: {reason}", path.display())]
+    Certificate { path: PathBuf, reason: String },
+    #[error(
+        "the private key in {} cannot be used: {reason}; RSA from 2048 bits, ECDSA on P-256 or \
+         P-384, and Ed25519 can",
+        path.display()
+    )]
+    Key { path: PathBuf, reason: String },
+    #[error(
+        "the private key in {} is not that of the first certificate in {}: take both from one \
+         issue, and put the server's own certificate first",
+        key.display(), certificate.display()
+    )]
+    Mismatch { certificate: PathBuf, key: PathBuf },
+    #[error(
+        "a new certificate is due, and {} is not there to sign it: put it back, or delete {} for a \
+         new authority, which every client must then be given",
+        key.display(), certificate.display()
+    )]
+    NoAuthorityKey { certificate: PathBuf, key: PathBuf },
+    #[error("{name:?} is no name for a certificate: expected a host name or an IP address")]
+    Name { name: String },
+    #[error("{count} names for one certificate: at most {most}")]
+    Names { count: usize, most: usize },
+    #[error("the certificate cannot be made: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+    #[error("TLS cannot be set up: {0}")]
+    Setup(rustls::Error),
+}
+
+/// What to do about a file that cannot be read, where that is known.
+fn hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return "; the service's user must be able to read it and to enter its folder";
+    }
+    ""
+}
+
+/// What the listeners prove themselves with. Clones share one state: what one of them reloads, all
+/// of them serve, from the next handshake on.
+#[derive(Clone)]
+pub struct Certificates {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    source: Source,
+    current: Arc<Current>,
+    acceptor: TlsAcceptor,
+    /// Held while files are read and written, so that one reload does not see half of another.
+    looked: Mutex<Looked>,
+}
+
+/// Where the certificate comes from.
 #[derive(Debug)]
-pub struct Certificates;
-pub struct Summary {
-    pub names: Vec<String>,
-    pub not_after: Timestamp,
+enum Source {
+    SelfMade { folder: Folder, names: BTreeSet<String> },
+    Files { certificate: PathBuf, key: PathBuf },
 }
+
+/// The certificate that the next handshake gets, whatever name the client asks for.
+#[derive(Debug)]
+struct Current(ArcSwap<CertifiedKey>);
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+/// What the last look at the files found.
+#[derive(Debug)]
+struct Looked {
+    stamps: [Option<Stamp>; 2],
+    /// What is served.
+    pair: Pair,
+    /// Why what is served is not what the files hold, as it was logged.
+    failure: Option<String>,
+    /// What was logged about what is served.
+    concerns: Vec<Concern>,
+}
+
+/// Tells whether a file is the one from before. The time of the inode's change is in it, since a
+/// copy may bring an old time of modification with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// `None` when the file cannot be looked at.
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self {
+            file: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+/// What is to be known of a certificate and its key before they are served: whether they fit
+/// together, which names they are for, until when, and what clients will not like about them.
+///
+/// # Errors
+/// [`Error`] when they cannot be served.
+pub fn inspect(certificate: &Path, key: &Path, now: Timestamp) -> Result<Summary, Error> {
+    Ok(pair::read(certificate, key)?.summary(now))
+}
+
 impl Certificates {
-    pub fn self_signed(_: &Path, _: &[String], _: Timestamp) -> Result<Self, Error> {
-        Err(Error)
+    /// A certificate of this box's own authority, both kept in `dir/tls` and made where they are
+    /// missing. It is for `localhost`, 127.0.0.1, ::1, this machine's host name, and `names` (host
+    /// names, also such as `*.box.lan`, and IP addresses). Whoever has been given the authority
+    /// trusts every later certificate too.
+    ///
+    /// Reads and writes files; one process at a time for one `dir`.
+    ///
+    /// # Errors
+    /// [`Error`] when a name is none, or the folder cannot be read or written.
+    pub fn self_signed(dir: &Path, names: &[String], now: Timestamp) -> Result<Self, Error> {
+        let names = authority::all_names(names)?;
+        let source = Source::SelfMade { folder: Folder::new(dir.join("tls")), names };
+        let pair = source.load(now)?;
+        Self::serving(source, pair)
     }
-    pub fn files(_: &Path, _: &Path) -> Result<Self, Error> {
-        Err(Error)
+
+    /// The operator's certificate (with those of the authorities behind it) and private key, in
+    /// PEM. Reads files.
+    ///
+    /// # Errors
+    /// [`Error`] when they cannot be served.
+    pub fn files(certificate: &Path, key: &Path) -> Result<Self, Error> {
+        let pair = pair::read(certificate, key)?;
+        let (certificate, key) = (certificate.to_path_buf(), key.to_path_buf());
+        Self::serving(Source::Files { certificate, key }, pair)
     }
-    pub fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
-        panic!()
+
+    fn serving(source: Source, pair: Pair) -> Result<Self, Error> {
+        let current = Arc::new(Current(ArcSwap::new(Arc::clone(&pair.certified))));
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(&current)?));
+        // No stamps: the first look reads the files once more, and misses no change before it.
+        let looked = Looked { stamps: [None, None], pair, failure: None, concerns: Vec::new() };
+        let shared = Shared { source, current, acceptor, looked: Mutex::new(looked) };
+        Ok(Self { shared: Arc::new(shared) })
     }
-    pub fn watch(&self, _: &Tasks) {}
+
+    /// Shakes hands with the certificate that is current at the time: TLS 1.2 and 1.3, `h2` and
+    /// `http/1.1`. All acceptors share their session tickets.
+    #[must_use]
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.shared.acceptor.clone()
+    }
+
+    /// The certificate of the self-made authority, for clients to be given; `None` for files.
+    #[must_use]
+    pub fn ca_path(&self) -> Option<&Path> {
+        match &self.shared.source {
+            Source::SelfMade { folder, .. } => Some(&folder.authority),
+            Source::Files { .. } => None,
+        }
+    }
+
+    /// Reads the files again, and renews a self-made certificate that is due. Reads and writes
+    /// files: not for a thread that serves.
+    ///
+    /// # Errors
+    /// [`Error`] when they cannot be served. It is logged already, and the certificate from before
+    /// is served on.
+    pub fn reload(&self, now: Timestamp) -> Result<(), Error> {
+        self.refresh(&mut self.looked(), now)
+    }
+
+    /// Reloads when a file has changed, when a self-made certificate is due, and when the last time
+    /// failed, until the service stops; logs what clients will not like about the certificate.
+    pub fn watch(&self, tasks: &Tasks, clock: &Clock) {
+        let (certificates, clock, stopping) = (self.clone(), clock.clone(), tasks.clone());
+        tasks.spawn(async move {
+            let mut polls = tokio::time::interval(POLL_EVERY);
+            polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    () = stopping.stopping() => return,
+                    _ = polls.tick() => {}
+                }
+                let (polled, now) = (certificates.clone(), clock.now());
+                if let Err(error) = tokio::task::spawn_blocking(move || polled.poll(now)).await {
+                    tracing::error!(%error, "the certificate could not be looked at");
+                }
+            }
+        });
+    }
+
+    /// One look of [`Certificates::watch`].
+    fn poll(&self, now: Timestamp) {
+        let mut looked = self.looked();
+        let source = &self.shared.source;
+        let is_due = looked.failure.is_some()
+            || source.stamps() != looked.stamps
+            || source.is_due(&looked.pair, now);
+        if is_due {
+            let _logged = self.refresh(&mut looked, now);
+        }
+        let concerns = looked.pair.summary(now).concerns;
+        for concern in concerns.iter().filter(|concern| !looked.concerns.contains(concern)) {
+            let certificate = source.certificate().display();
+            tracing::warn!(%certificate, "the certificate {concern}");
+        }
+        looked.concerns = concerns;
+    }
+
+    fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<(), Error> {
+        let source = &self.shared.source;
+        // Taken before the files are read: what changes meanwhile is seen by the next look.
+        looked.stamps = source.stamps();
+        let certificate = source.certificate().display();
+        match source.load(now) {
+            Ok(pair) => {
+                if pair.certified.cert != looked.pair.certified.cert || looked.failure.is_some() {
+                    let names = pair.names.join(", ");
+                    let until = pair.not_after;
+                    tracing::info!(%certificate, %names, %until, "the certificate is served");
+                }
+                self.shared.current.0.store(Arc::clone(&pair.certified));
+                looked.pair = pair;
+                looked.failure = None;
+                Ok(())
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if looked.failure.as_ref() != Some(&text) {
+                    tracing::warn!(%certificate, %error, "the certificate from before is served on");
+                }
+                looked.failure = Some(text);
+                Err(error)
+            }
+        }
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Looked> {
+        // Every state that a panic could leave behind is one that the next look puts right.
+        self.shared.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
-pub fn inspect(_: &Path, _: &Path, _: Timestamp) -> Result<Summary, Error> {
-    Err(Error)
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").field("source", &self.shared.source).finish_non_exhaustive()
+    }
 }
+
+impl Source {
+    fn load(&self, now: Timestamp) -> Result<Pair, Error> {
+        match self {
+            Self::SelfMade { folder, names } => authority::provide(folder, names, now),
+            Self::Files { certificate, key } => pair::read(certificate, key),
+        }
+    }
+
+    fn certificate(&self) -> &Path {
+        match self {
+            Self::SelfMade { folder, .. } => &folder.certificate,
+            Self::Files { certificate, .. } => certificate,
+        }
+    }
+
+    fn stamps(&self) -> [Option<Stamp>; 2] {
+        let (certificate, key) = match self {
+            Self::SelfMade { folder, .. } => (&folder.certificate, &folder.key),
+            Self::Files { certificate, key } => (certificate, key),
+        };
+        [Stamp::of(certificate), Stamp::of(key)]
+    }
+
+    /// Whether a new certificate is to be made though no file has changed.
+    fn is_due(&self, pair: &Pair, now: Timestamp) -> bool {
+        match self {
+            Self::SelfMade { .. } => authority::is_due(pair, now),
+            Self::Files { .. } => false,
+        }
+    }
+}
+
+fn server_config(current: &Arc<Current>) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(Error::Setup)?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::<Current>::clone(current));
+    config.alpn_protocols = PROTOCOLS.iter().map(|protocol| protocol.to_vec()).collect();
+    // A client that comes back brings its session with it: nothing is kept here for each client.
+    config.ticketer = crypto::ring::Ticketer::new().map_err(Error::Setup)?;
+    Ok(config)
+}
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

@@ -1,0 +1,546 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::client::Resumption;
+use rustls::time_provider::TimeProvider;
+use rustls::{
+    ClientConfig, HandshakeKind, ProtocolVersion, RootCertStore, SupportedProtocolVersion,
+};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_rustls::TlsConnector;
+use x509_parser::time::ASN1Time;
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// 2026-11-20T09:30:00Z.
+const NOW: Timestamp = Timestamp::from_micros(1_795_167_000_000_000);
+
+fn days(count: u32) -> Timestamp {
+    NOW.plus(DAY * count)
+}
+
+/// The clock of a client, which stands still.
+#[derive(Debug)]
+struct At(Timestamp);
+
+impl TimeProvider for At {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = u64::try_from(self.0.unix_seconds()).unwrap();
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
+/// A client that trusts the authority in one file and nothing else.
+#[derive(Clone)]
+struct Client(ClientConfig);
+
+/// What a handshake agreed on.
+#[derive(Debug)]
+struct Agreed {
+    version: ProtocolVersion,
+    protocol: Option<Vec<u8>>,
+    kind: HandshakeKind,
+    certificate: CertificateDer<'static>,
+}
+
+impl Client {
+    fn trusting(authority: &Path, now: Timestamp) -> Self {
+        Self::speaking(authority, now, &[&TLS13, &TLS12])
+    }
+
+    fn speaking(
+        authority: &Path,
+        now: Timestamp,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+        let provider = Arc::new(crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_details(provider, Arc::new(At(now)))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.resumption = Resumption::in_memory_sessions(8);
+        Self(config)
+    }
+
+    fn offering(mut self, protocols: &[&[u8]]) -> Self {
+        self.0.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        self
+    }
+
+    /// Shakes hands over a pipe, and sends a word there and back.
+    async fn connect(&self, server: &Certificates, name: &str) -> Result<Agreed, String> {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connector = TlsConnector::from(Arc::new(self.0.clone()));
+        let accept = async {
+            let mut stream = server.acceptor().accept(far).await?;
+            let mut word = [0; 4];
+            stream.read_exact(&mut word).await?;
+            stream.write_all(&word).await?;
+            stream.flush().await
+        };
+        let connect = async {
+            let mut stream = connector.connect(name, near).await?;
+            stream.write_all(b"word").await?;
+            let mut word = [0; 4];
+            stream.read_exact(&mut word).await?;
+            assert_eq!(&word, b"word");
+            let session = stream.get_ref().1;
+            std::io::Result::Ok(Agreed {
+                version: session.protocol_version().unwrap(),
+                protocol: session.alpn_protocol().map(<[u8]>::to_vec),
+                kind: session.handshake_kind().unwrap(),
+                certificate: session.peer_certificates().unwrap()[0].clone(),
+            })
+        };
+        let (accepted, connected) = tokio::join!(accept, connect);
+        let agreed = connected.map_err(|error| error.to_string())?;
+        accepted.map_err(|error| error.to_string())?;
+        Ok(agreed)
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn made(dir: &TempDir, names: &[&str], now: Timestamp) -> Result<Certificates, Error> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    Certificates::self_signed(dir.path(), &names, now)
+}
+
+fn read(dir: &TempDir, name: &str) -> Vec<u8> {
+    fs::read(dir.path().join("tls").join(name)).unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// An operator's files: a certificate that signs itself, and its key.
+struct Files {
+    dir: TempDir,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Files {
+    fn new(names: &[&str]) -> Self {
+        let dir = folder();
+        let (certificate, key) = (dir.path().join("site.pem"), dir.path().join("site.key"));
+        let files = Self { dir, certificate, key };
+        files.issue(names, NOW, days(90));
+        files
+    }
+
+    fn issue(&self, names: &[&str], from: Timestamp, to: Timestamp) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = ASN1Time::from_timestamp(from.unix_seconds()).unwrap().to_datetime();
+        params.not_after = ASN1Time::from_timestamp(to.unix_seconds()).unwrap().to_datetime();
+        let key = KeyPair::generate().unwrap();
+        fs::write(&self.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+        fs::write(&self.key, key.serialize_pem()).unwrap();
+        fs::set_permissions(&self.key, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    fn open(&self) -> Result<Certificates, Error> {
+        Certificates::files(&self.certificate, &self.key)
+    }
+
+    fn inspect(&self) -> Result<Summary, Error> {
+        inspect(&self.certificate, &self.key, NOW)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+/// What the next handshake is given.
+fn served(certificates: &Certificates) -> Vec<u8> {
+    certificates.shared.current.0.load().cert[0].to_vec()
+}
+
+#[tokio::test]
+async fn both_versions_and_both_protocols_are_spoken() {
+    let dir = folder();
+    let server = made(&dir, &[], NOW).unwrap();
+    let authority = server.ca_path().unwrap();
+    let versions: [(&'static SupportedProtocolVersion, ProtocolVersion); 2] =
+        [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)];
+    for (version, expected) in versions {
+        let client = Client::speaking(authority, NOW, &[version]);
+        let agreed = client.connect(&server, "localhost").await.unwrap();
+        assert_eq!((agreed.version, agreed.protocol), (expected, None));
+    }
+    let both: [&[u8]; 2] = [b"http/1.1", b"h2"];
+    for (offered, expected) in [(&both[..], "h2"), (&both[..1], "http/1.1")] {
+        let client = Client::trusting(authority, NOW).offering(offered);
+        let agreed = client.connect(&server, "localhost").await.unwrap();
+        assert_eq!(agreed.version, ProtocolVersion::TLSv1_3);
+        assert_eq!(agreed.protocol.as_deref(), Some(expected.as_bytes()));
+    }
+    let client = Client::trusting(authority, NOW).offering(&[b"spdy/3"]);
+    assert!(client.connect(&server, "localhost").await.is_err());
+}
+
+#[tokio::test]
+async fn the_certificate_is_for_its_names_and_no_others() {
+    let dir = folder();
+    let extra = ["Box.LAN.", "*.apps.lan", "10.0.0.7", "FE80::0:1"];
+    let server = made(&dir, &extra, NOW).unwrap();
+    let client = Client::trusting(server.ca_path().unwrap(), NOW);
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let own = ["localhost", "127.0.0.1", "::1", machine.as_str()];
+    for name in own.into_iter().chain(["box.lan", "a.apps.lan", "10.0.0.7", "fe80::1"]) {
+        if let Err(error) = client.connect(&server, name).await {
+            panic!("{name}: {error}");
+        }
+    }
+    for name in ["box.example", "a.b.apps.lan", "10.0.0.8", "::2"] {
+        let error = client.connect(&server, name).await.unwrap_err();
+        assert!(error.contains("not valid for name"), "{name}: {error}");
+    }
+    let stranger = Client::trusting(made(&folder(), &[], NOW).unwrap().ca_path().unwrap(), NOW);
+    let error = stranger.connect(&server, "localhost").await.unwrap_err();
+    assert!(error.contains("UnknownIssuer"), "{error}");
+}
+
+#[test]
+fn what_is_no_name_is_refused() {
+    for name in ["", "a b", "exa_mple..com", "*.", "a.*.b", "Ünï", "https://box.lan", "10.0.0.0/8"]
+    {
+        let error = made(&folder(), &[name], NOW).unwrap_err();
+        assert!(matches!(error, Error::Name { .. }), "{name}: {error}");
+    }
+    let many: Vec<String> = (0..100).map(|number| format!("box{number}.lan")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(matches!(made(&folder(), &many, NOW), Err(Error::Names { .. })));
+    assert!(made(&folder(), &many[..90], NOW).is_ok());
+}
+
+#[test]
+fn the_folder_and_the_keys_are_the_owners_alone() {
+    let dir = folder();
+    made(&dir, &[], NOW).unwrap();
+    let tls = dir.path().join("tls");
+    assert_eq!(mode(&tls), 0o700);
+    let mut names: Vec<_> =
+        fs::read_dir(&tls).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["ca.key", "ca.pem", "server.key", "server.pem"]);
+    for (name, expected) in
+        [("ca.key", 0o600), ("server.key", 0o600), ("ca.pem", 0o644), ("server.pem", 0o644)]
+    {
+        assert_eq!(mode(&tls.join(name)), expected, "{name}");
+    }
+    // A folder that was opened is closed again, and a half-written key that others could read is
+    // replaced by one that they cannot.
+    fs::set_permissions(&tls, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(tls.join("server.key.half"), "left by a kill").unwrap();
+    fs::set_permissions(tls.join("server.key.half"), fs::Permissions::from_mode(0o666)).unwrap();
+    made(&dir, &["box.lan"], NOW).unwrap();
+    assert_eq!((mode(&tls), mode(&tls.join("server.key"))), (0o700, 0o600));
+    assert!(!tls.join("server.key.half").exists());
+}
+
+#[tokio::test]
+async fn a_certificate_that_fits_is_kept_and_others_are_made_anew() {
+    let dir = folder();
+    let first = made(&dir, &["box.lan"], NOW).unwrap();
+    let client = Client::trusting(first.ca_path().unwrap(), days(366));
+    let (authority, certificate) = (read(&dir, "ca.pem"), read(&dir, "server.pem"));
+    // 397 days of life, renewed when 30 are left.
+    for (names, now, is_kept) in [
+        (vec!["BOX.lan", "127.0.0.1"], days(366), true),
+        (vec!["box.lan", "shed.lan"], days(366), false),
+        (vec!["box.lan"], days(366), false),
+        (vec!["box.lan"], days(366 + 366), true),
+        (vec!["box.lan"], days(366 + 368), false),
+        // A clock that was ahead, and was set right.
+        (vec!["box.lan"], NOW, false),
+    ] {
+        let before = read(&dir, "server.pem");
+        let server = made(&dir, &names, now).unwrap();
+        assert_eq!(read(&dir, "server.pem") == before, is_kept, "{names:?} at {now}");
+        assert_eq!(read(&dir, "ca.pem"), authority);
+        let client = Client::trusting(server.ca_path().unwrap(), now);
+        client.connect(&server, "box.lan").await.unwrap();
+    }
+    assert_ne!(read(&dir, "server.pem"), certificate);
+    // Who holds an object from before serves what it has, until it reloads.
+    assert!(client.connect(&first, "box.lan").await.is_ok());
+}
+
+#[tokio::test]
+async fn an_authority_outlives_its_certificate() {
+    let dir = folder();
+    let server = made(&dir, &[], NOW).unwrap();
+    let kept = dir.path().join("given-to-a-client.pem");
+    fs::copy(server.ca_path().unwrap(), &kept).unwrap();
+    let old = fs::read(&kept).unwrap();
+    // Lost, and near its end: written again, of the same key and under the same name.
+    fs::remove_file(server.ca_path().unwrap()).unwrap();
+    for now in [NOW, days(18 * 365 + 1)] {
+        let server = made(&dir, &[], now).unwrap();
+        assert_ne!(read(&dir, "ca.pem"), old);
+        for authority in [&kept, server.ca_path().unwrap()] {
+            Client::trusting(authority, now).connect(&server, "localhost").await.unwrap();
+        }
+    }
+    let renewed = read(&dir, "ca.pem");
+    made(&dir, &[], days(18 * 365 + 500)).unwrap();
+    assert_eq!(read(&dir, "ca.pem"), renewed);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_never_set_does_no_lasting_harm() {
+    let dir = folder();
+    let server = made(&dir, &[], Timestamp::from_micros(5_000_000)).unwrap();
+    let given = dir.path().join("given.pem");
+    fs::copy(server.ca_path().unwrap(), &given).unwrap();
+    server.reload(NOW).unwrap();
+    Client::trusting(&given, NOW).connect(&server, "localhost").await.unwrap();
+}
+
+#[test]
+fn a_lost_authority_key_costs_nothing_until_it_is_needed() {
+    let dir = folder();
+    made(&dir, &[], NOW).unwrap();
+    let key = dir.path().join("tls/ca.key");
+    fs::remove_file(&key).unwrap();
+    made(&dir, &[], NOW).unwrap();
+    let error = made(&dir, &["box.lan"], NOW).unwrap_err().to_string();
+    assert!(error.contains(&key.display().to_string()) && error.contains("put it back"), "{error}");
+    // A key of another authority signs nothing in this one's name.
+    fs::write(&key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    let error = made(&dir, &["box.lan"], NOW).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    assert!(made(&dir, &[], NOW).is_ok());
+}
+
+#[tokio::test]
+async fn what_a_kill_or_another_authority_leaves_is_made_anew() {
+    let dir = folder();
+    made(&dir, &[], NOW).unwrap();
+    let other = folder();
+    made(&other, &[], NOW).unwrap();
+    let copy = |name: &str| {
+        let (from, to) = (other.path().join("tls").join(name), dir.path().join("tls").join(name));
+        fs::copy(from, to).unwrap();
+    };
+    let damages: [&dyn Fn(); 5] = [
+        &|| copy("server.key"),
+        &|| ["server.key", "server.pem"].into_iter().for_each(copy),
+        &|| fs::remove_file(dir.path().join("tls/server.pem")).unwrap(),
+        &|| fs::write(dir.path().join("tls/server.key"), "").unwrap(),
+        &|| fs::write(dir.path().join("tls/server.pem"), "-----BEGIN CERTIFICATE-----").unwrap(),
+    ];
+    for (number, damage) in damages.into_iter().enumerate() {
+        damage();
+        let server = made(&dir, &[], NOW).unwrap();
+        let client = Client::trusting(server.ca_path().unwrap(), NOW);
+        if let Err(error) = client.connect(&server, "localhost").await {
+            panic!("damage {number}: {error}");
+        }
+    }
+    // The authority is not made anew over one that is only damaged: clients would be locked out.
+    fs::write(dir.path().join("tls/ca.pem"), "no certificate").unwrap();
+    assert!(matches!(made(&dir, &[], NOW), Err(Error::NoCertificate { .. })));
+}
+
+#[tokio::test]
+async fn files_are_reloaded_and_broken_ones_change_nothing() {
+    let files = Files::new(&["box.lan"]);
+    let server = files.open().unwrap();
+    assert_eq!(server.ca_path(), None);
+    let acceptor_holder = server.clone();
+    let first = served(&server);
+    let client = Client::trusting(&files.certificate, NOW);
+    let agreed = client.connect(&acceptor_holder, "box.lan").await.unwrap();
+    assert_eq!(agreed.certificate.to_vec(), first);
+
+    let breakages: [&dyn Fn(); 4] = [
+        &|| fs::write(&files.key, "").unwrap(),
+        &|| fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap(),
+        &|| fs::write(&files.certificate, "half of it").unwrap(),
+        &|| fs::remove_file(&files.certificate).unwrap(),
+    ];
+    for breakage in breakages {
+        breakage();
+        assert!(server.reload(NOW).is_err());
+        assert_eq!(served(&server), first);
+        client.connect(&acceptor_holder, "box.lan").await.unwrap();
+    }
+
+    files.issue(&["box.lan"], NOW, days(90));
+    server.reload(NOW).unwrap();
+    assert_ne!(served(&server), first);
+    let client = Client::trusting(&files.certificate, NOW);
+    let agreed = client.connect(&acceptor_holder, "box.lan").await.unwrap();
+    assert_eq!(agreed.certificate.to_vec(), served(&server));
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_resumes_its_session() {
+    let dir = folder();
+    let server = made(&dir, &[], NOW).unwrap();
+    for version in [&TLS12, &TLS13] {
+        let client = Client::speaking(server.ca_path().unwrap(), NOW, &[version]);
+        let first = client.connect(&server, "localhost").await.unwrap();
+        let second = client.connect(&server, "localhost").await.unwrap();
+        assert_eq!((first.kind, second.kind), (HandshakeKind::Full, HandshakeKind::Resumed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watch_sees_changes_and_survives_broken_files() {
+    let files = Files::new(&["box.lan"]);
+    let server = files.open().unwrap();
+    let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
+    server.watch(&tasks, &clock);
+    // The clock is paused: it moves on only when every task, and every thread of theirs, rests.
+    let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
+    two_looks().await;
+    let first = served(&server);
+
+    fs::write(&files.key, "broken").unwrap();
+    two_looks().await;
+    assert_eq!(served(&server), first);
+    assert!(server.looked().failure.as_ref().unwrap().contains("site.key"));
+
+    files.issue(&["box.lan"], NOW, days(90));
+    two_looks().await;
+    assert_eq!(served(&server), pair::chain(&files.certificate).unwrap()[0].to_vec());
+    assert_ne!(served(&server), first);
+    assert_eq!(server.looked().failure, None);
+    assert_eq!(server.looked().concerns, []);
+
+    clock.advance(DAY * 91);
+    two_looks().await;
+    assert_eq!(server.looked().concerns, [Concern::Ended { not_after: days(90) }]);
+
+    tasks.stop();
+    assert!(tasks.ended(POLL_EVERY).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watch_renews_what_is_due_and_serves_on_when_it_cannot() {
+    let dir = folder();
+    let server = made(&dir, &[], NOW).unwrap();
+    let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
+    server.watch(&tasks, &clock);
+    let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
+    two_looks().await;
+    let first = served(&server);
+    clock.advance(DAY * 366);
+    two_looks().await;
+    assert_eq!(served(&server), first);
+
+    // The key is away: what is served still holds for a month.
+    let (key, away) = (dir.path().join("tls/ca.key"), dir.path().join("away"));
+    fs::rename(&key, &away).unwrap();
+    clock.advance(DAY * 2);
+    two_looks().await;
+    assert_eq!(served(&server), first);
+    assert!(server.looked().failure.as_ref().unwrap().contains("ca.key"));
+
+    fs::rename(&away, &key).unwrap();
+    two_looks().await;
+    assert_ne!(served(&server), first);
+    let client = Client::trusting(server.ca_path().unwrap(), clock.now());
+    client.connect(&server, "localhost").await.unwrap();
+    tasks.stop();
+    assert!(tasks.ended(POLL_EVERY).await);
+}
+
+#[test]
+fn a_summary_says_the_names_the_end_and_what_speaks_against_it() {
+    let files = Files::new(&["box.lan", "10.0.0.7", "fe80::1"]);
+    let summary = files.inspect().unwrap();
+    assert_eq!(summary.names, ["box.lan", "10.0.0.7", "fe80::1"]);
+    assert_eq!((summary.not_before, summary.not_after), (NOW, days(90)));
+    assert_eq!(summary.concerns, []);
+
+    let at = |now| inspect(&files.certificate, &files.key, now).unwrap().concerns;
+    let not_after = days(90);
+    assert_eq!(at(days(80)), []);
+    assert_eq!(at(days(81)), [Concern::EndsSoon { not_after }]);
+    assert_eq!(at(days(91)), [Concern::Ended { not_after }]);
+    let early = at(Timestamp::from_micros(0));
+    assert_eq!(early, [Concern::NotYetValid { not_before: NOW }]);
+    assert!(early[0].is_refused() && Concern::Ended { not_after }.is_refused());
+    assert!(!Concern::EndsSoon { not_after }.is_refused());
+    let text = format!("the certificate {}", Concern::Ended { not_after });
+    assert_eq!(text, "the certificate ended at 2027-02-18T09:30:00.000Z: renew it");
+
+    fs::set_permissions(&files.key, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(at(NOW), [Concern::OpenKey { mode: 0o644 }]);
+    fs::set_permissions(&files.key, fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(at(NOW), []);
+    files.issue(&[], NOW, days(90));
+    assert_eq!(at(NOW), [Concern::NoNames]);
+}
+
+#[test]
+fn errors_name_the_file_and_what_to_do() {
+    const OLD_ENCRYPTED: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
+                                 DEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
+    const ENCRYPTED: &str =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    const NO_KEY: &str = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n";
+    const BAD_BASE64: &str = "-----BEGIN PRIVATE KEY-----\n?secret?\n-----END PRIVATE KEY-----\n";
+    const NO_X509: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let check = |damage: &dyn Fn(&Files), file: &str, expected: &str| {
+        let files = Files::new(&["box.lan"]);
+        damage(&files);
+        let error = files.inspect().unwrap_err().to_string();
+        assert!(error.contains(&files.path(file).display().to_string()), "{file}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(!error.contains("secret") && !error.contains("c2VjcmV0"), "{error}");
+    };
+    let key = |text: &'static str| move |files: &Files| fs::write(&files.key, text).unwrap();
+    check(&key(OLD_ENCRYPTED), "site.key", "decrypt it with openssl pkey");
+    check(&key(ENCRYPTED), "site.key", "decrypt it with openssl pkey");
+    check(&key(NO_KEY), "site.key", "cannot be used");
+    check(&key(BAD_BASE64), "site.key", "not well-formed PEM");
+    check(&key(""), "site.key", "holds no private key");
+    check(&|files| drop(fs::copy(&files.certificate, &files.key)), "site.key", "no private key");
+    check(&|files| drop(fs::copy(&files.key, &files.certificate)), "site.pem", "no certificate");
+    check(&|files| fs::write(&files.certificate, NO_X509).unwrap(), "site.pem", "cannot be served");
+    check(&|files| fs::remove_file(&files.key).unwrap(), "site.key", "No such file");
+    let large = |files: &Files| fs::write(&files.key, vec![b'\n'; (1 << 20) + 1]).unwrap();
+    check(&large, "site.key", "larger than 1048576 bytes");
+    let no_file = |files: &Files| {
+        fs::remove_file(&files.key).unwrap();
+        fs::create_dir(&files.key).unwrap();
+    };
+    check(&no_file, "site.key", "is no file");
+    let other_key = |files: &Files| {
+        fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    };
+    check(&other_key, "site.key", "is not that of the first certificate");
+    // The chain in the wrong order.
+    let other_first = |files: &Files| {
+        let own = fs::read_to_string(&files.certificate).unwrap();
+        let other = fs::read_to_string(Files::new(&["other"]).certificate).unwrap();
+        fs::write(&files.certificate, other + &own).unwrap();
+    };
+    check(&other_first, "site.pem", "put the server's own certificate first");
+}
+
+#[test]
+fn a_folder_that_takes_no_files_is_named() {
+    let dir = folder();
+    fs::write(dir.path().join("tls"), "a file").unwrap();
+    let error = made(&dir, &[], NOW).unwrap_err().to_string();
+    assert!(error.contains(&dir.path().join("tls").display().to_string()), "{error}");
+}
