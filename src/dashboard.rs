@@ -1,23 +1,40 @@
 //! The dashboard's files: embedded in the binary, each with the headers that a browser needs to
 //! keep it, to check it for a change, and to run nothing but it.
 //!
-//! Plain data in and out: this never speaks HTTP, reads a disk or knows what the page shows. The
-//! page asks the service itself, on the same origin, by `GET /status.json`.
+//! This never reads a disk and never knows what the page shows: the page asks the service itself,
+//! on the same origin, by `GET /status.json`.
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use rust_embed::RustEmbed;
 
-/// The file that stands for `/`.
-pub const PAGE: &str = "index.html";
+use crate::http::{Reply, reply};
 
-/// What a browser may do with these files: run and show what comes from this origin, talk to this
-/// origin, and nothing else. No inline script or style, no frame around it, no form.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-    img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
-    frame-ancestors 'none'";
-/// Kept, and asked about before each use: an update of the binary shows at once.
-const CACHE_CONTROL: &str = "no-cache";
+/// What every file says beside its type and tag. A browser may run and show what comes from this
+/// origin, talk to this origin, and nothing else: no inline script or style, no frame around it, no
+/// form. It keeps a file and asks before each use, so that an update of the binary shows at once.
+const HEADERS: [(HeaderName, HeaderValue); 5] = [
+    (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    (
+        CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+             connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        ),
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        HeaderValue::from_static("same-origin"),
+    ),
+    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+];
 /// Characters of an `If-None-Match` that are read; what is longer counts as absent.
 const IF_NONE_MATCH_MAX: usize = 4096;
 
@@ -25,37 +42,26 @@ const IF_NONE_MATCH_MAX: usize = 4096;
 #[folder = "static/"]
 struct Files;
 
-/// One answer with a file of the dashboard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asset {
-    /// 200, or 304 when the browser has the file already.
-    pub status: u16,
-    /// Names in lower case, and values.
-    pub headers: Vec<(&'static str, String)>,
-    /// Empty with 304.
-    pub bytes: Cow<'static, [u8]>,
-}
-
-/// The file at `path` (`index.html`, `style.css`, …), unless there is none. `if_none_match` is the
-/// request's header of that name.
+/// The file at `path` (`index.html`, `style.css`, …), unless there is none; 304 without a body when
+/// the browser has it already. `if_none_match` is the request's header of that name.
 #[must_use]
-pub fn asset(path: &str, if_none_match: Option<&str>) -> Option<Asset> {
+pub fn asset(path: &str, if_none_match: Option<&HeaderValue>) -> Option<Reply> {
     let file = Files::get(path)?;
     let tag = tag(&file.metadata.sha256_hash());
-    let unchanged = if_none_match.is_some_and(|known| matches(known, &tag));
-    let mut headers = vec![
-        ("cache-control", CACHE_CONTROL.to_owned()),
-        ("content-security-policy", CONTENT_SECURITY_POLICY.to_owned()),
-        ("cross-origin-resource-policy", "same-origin".to_owned()),
-        ("etag", tag),
-        ("referrer-policy", "no-referrer".to_owned()),
-        ("x-content-type-options", "nosniff".to_owned()),
-    ];
-    if unchanged {
-        return Some(Asset { status: 304, headers, bytes: Cow::Borrowed(&[]) });
-    }
-    headers.push(("content-type", content_type(path).to_owned()));
-    Some(Asset { status: 200, headers, bytes: file.data })
+    let known = if_none_match.and_then(|known| known.to_str().ok());
+    let mut answer = if known.is_some_and(|known| matches(known, &tag)) {
+        reply::empty(StatusCode::NOT_MODIFIED)
+    } else {
+        let bytes = match file.data {
+            Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+            Cow::Owned(bytes) => bytes.into(),
+        };
+        reply::with_type(StatusCode::OK, HeaderValue::from_static(content_type(path)), bytes)
+    };
+    let headers = answer.headers_mut();
+    headers.extend(HEADERS);
+    headers.insert(ETAG, HeaderValue::try_from(tag).ok()?);
+    Some(answer)
 }
 
 /// Half of the content's SHA-256, in base 16 and quotation marks: a strong `ETag` (RFC 9110,
@@ -85,37 +91,45 @@ fn content_type(path: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+    use hyper::header::CONTENT_TYPE;
+
     use super::*;
 
-    fn header<'a>(asset: &'a Asset, name: &str) -> Option<&'a str> {
-        asset.headers.iter().find(|(held, _)| *held == name).map(|(_, value)| value.as_str())
+    fn ask(path: &str, known: &str) -> Option<Reply> {
+        asset(path, Some(&HeaderValue::from_str(known).unwrap()))
     }
 
-    fn text(path: &str) -> String {
-        String::from_utf8(asset(path, None).unwrap().bytes.into_owned()).unwrap()
+    fn tag_of(reply: &Reply) -> String {
+        reply.headers()[ETAG].to_str().unwrap().to_owned()
     }
 
-    #[test]
-    fn every_file_has_a_type_and_guards() {
+    async fn text(reply: Reply) -> String {
+        let bytes = reply.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_file_has_a_type_and_guards() {
         let names: Vec<_> = Files::iter().collect();
-        assert!(names.iter().any(|name| name == PAGE), "{names:?}");
+        assert!(names.iter().any(|name| name == "index.html"), "{names:?}");
         for name in names {
-            let asset = asset(&name, None).unwrap();
-            assert_eq!(asset.status, 200);
+            let answer = asset(&name, None).unwrap();
+            assert_eq!(answer.status(), StatusCode::OK);
             assert_ne!(content_type(&name), "application/octet-stream", "{name}");
-            assert_eq!(header(&asset, "content-type"), Some(content_type(&name)));
-            assert_eq!(header(&asset, "x-content-type-options"), Some("nosniff"));
-            assert!(header(&asset, "content-security-policy").unwrap().contains("'none'"));
-            assert!(!asset.bytes.is_empty(), "{name}");
+            assert_eq!(answer.headers()[CONTENT_TYPE], content_type(&name));
+            assert_eq!(answer.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
+            let policy = answer.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"));
+            assert!(!text(answer).await.is_empty(), "{name}");
         }
     }
 
-    #[test]
-    fn what_is_known_is_not_sent_again() {
-        let first = asset(PAGE, None).unwrap();
-        let tag = header(&first, "etag").unwrap();
+    #[tokio::test]
+    async fn what_is_known_is_not_sent_again() {
+        let tag = tag_of(&asset("index.html", None).unwrap());
         for (known, status) in [
-            (tag.to_owned(), 304),
+            (tag.clone(), 304),
             (format!("W/{tag}"), 304),
             (format!("\"other\", {tag}"), 304),
             ("*".to_owned(), 304),
@@ -124,12 +138,13 @@ mod tests {
             (String::new(), 200),
             (format!("{}{tag}", "\"a\",".repeat(2000)), 200),
         ] {
-            let again = asset(PAGE, Some(&known)).unwrap();
-            assert_eq!(again.status, status, "{known}");
-            assert_eq!(again.bytes.is_empty(), status == 304);
-            assert_eq!(header(&again, "etag"), Some(tag));
+            let again = ask("index.html", &known).unwrap();
+            assert_eq!(again.status(), status, "{known}");
+            assert_eq!(tag_of(&again), tag);
+            assert_eq!(again.headers()[CACHE_CONTROL], "no-cache");
+            assert_eq!(text(again).await.is_empty(), status == 304);
         }
-        assert_ne!(header(&asset("app.js", None).unwrap(), "etag"), Some(tag));
+        assert_ne!(tag_of(&asset("app.js", None).unwrap()), tag);
     }
 
     #[test]
@@ -137,13 +152,13 @@ mod tests {
         for path in
             ["", "/", ".", "../Cargo.toml", "/etc/passwd", "static/index.html", "INDEX.HTML"]
         {
-            assert_eq!(asset(path, None), None, "{path}");
+            assert!(asset(path, None).is_none(), "{path}");
         }
     }
 
-    #[test]
-    fn the_page_needs_nothing_that_its_policy_forbids() {
-        let page = text(PAGE);
+    #[tokio::test]
+    async fn the_page_needs_nothing_that_its_policy_forbids() {
+        let page = text(asset("index.html", None).unwrap()).await;
         for forbidden in ["<style", " style=", " onclick=", "javascript:", "http://", "https://"] {
             assert!(!page.contains(forbidden), "{forbidden}");
         }
@@ -154,9 +169,9 @@ mod tests {
             let name = reference.split('"').next().unwrap();
             assert!(asset(name, None).is_some(), "{name}");
         }
-        let style = text("style.css");
+        let style = text(asset("style.css", None).unwrap()).await;
         assert!(!style.contains("url(") && !style.contains("@import"));
-        let script = text("app.js");
+        let script = text(asset("app.js", None).unwrap()).await;
         for forbidden in ["innerHTML", "eval(", "document.write", "http://", "https://"] {
             assert!(!script.contains(forbidden), "{forbidden}");
         }
