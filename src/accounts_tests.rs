@@ -22,7 +22,7 @@ async fn a_key_opens_until_it_is_deleted() {
     for _ in 0..2 {
         assert_eq!(accounts.authenticate(&full).await.unwrap(), caller);
     }
-    assert_eq!(accounts.keys(organization).await.unwrap(), [key.clone()]);
+    assert_eq!(accounts.keys(organization).await.unwrap(), std::slice::from_ref(&key));
     accounts.delete_key(organization, key.id).await.unwrap();
     assert_eq!(accounts.authenticate(&full).await.unwrap(), None);
     assert_eq!(accounts.keys(organization).await.unwrap(), []);

@@ -50,6 +50,7 @@ pub struct Running {
     tasks: Tasks,
     grace: Duration,
     addresses: Vec<(Role, SocketAddr)>,
+    certificates: Option<Certificates>,
 }
 
 impl Running {
@@ -57,6 +58,20 @@ impl Running {
     #[must_use]
     pub fn address(&self, role: Role) -> Option<SocketAddr> {
         self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
+    }
+
+    /// Reads the models folder and the certificate files again.
+    pub async fn reload(&self) {
+        if let Ok(report) = self.services.catalog.reload_off_thread().await {
+            log_faults(&report);
+            tracing::info!(models = report.loaded, "the models folder was read again");
+            self.services.engine.models_changed();
+        }
+        if let Some(certificates) = &self.certificates
+            && let Err(error) = certificates.reload(self.services.clock.now())
+        {
+            tracing::warn!(%error, "the certificate that is served stays as it was");
+        }
     }
 
     /// Stops: no new connections, what ends within the grace ends, the rest is left to recovery.
@@ -231,7 +246,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
     listen(control, Role::Control, None, &services, &limits, &tasks)?;
     if let Some(certificates) = &certificates {
-        certificates.watch(&tasks);
+        certificates.watch(&tasks, &clock);
     }
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
@@ -241,7 +256,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     telemetry::keep_up(&tasks, services.metrics.clone());
     tasks.spawn(sweep(Arc::clone(&services), tasks.clone(), started));
     let grace = config.engine.shutdown_grace;
-    Ok(Running { services, tasks, grace, addresses })
+    Ok(Running { services, tasks, grace, addresses, certificates })
 }
 
 fn listen(
@@ -315,7 +330,7 @@ pub async fn serve(
             _ = terminate.recv() => break None,
             _ = interrupt.recv() => break None,
             reason = services.store.failed() => break Some(reason),
-            _ = hang_up.recv() => reload(&services).await,
+            _ = hang_up.recv() => running.reload().await,
         }
     };
     notify(sd_notify::NotifyState::Stopping);
@@ -326,14 +341,6 @@ pub async fn serve(
             "the disk refused a write ({reason}): what was acknowledged is kept; free some space \
              or replace the disk, then start again"
         ),
-    }
-}
-
-async fn reload(services: &Services) {
-    if let Ok(report) = services.catalog.reload_off_thread().await {
-        log_faults(&report);
-        tracing::info!(models = report.loaded, "reloaded");
-        services.engine.models_changed();
     }
 }
 

@@ -1,4 +1,60 @@
-//! Orrery.
+//! Orrery: one binary that turns one Linux box into an AI model service.
+//!
+//! This is the map for those who change the code. Users read `README.md` and `docs/`.
+//!
+//! # Layers
+//!
+//! An arrow may only be followed to the left; `tests/tidy.rs` holds it.
+//!
+//! ```text
+//! domain <- (storage, http, runtime) <- (runners, catalog, engine, webhooks, accounts, billing,
+//!           idempotency, dashboard, schema) <- api <- app <- cli <- main
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`domain`] | plain data and pure functions: ids, money, executions, the machine |
+//! | [`storage`] | the only place that knows the embedded store; a write is durable when it returns |
+//! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
+//! | [`runtime`] | the doors to clock, randomness and tasks |
+//! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
+//! | [`runners`] | input to output: the built-in models, and any HTTP inference server |
+//! | [`catalog`] | manifests to models, reloaded while the service runs |
+//! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
+//! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
+//! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
+//! | [`api`] | what clients see: the route table on one screen, one file for each resource |
+//! | [`app`] | the composition root: opens all of it in order, stops it in reverse |
+//! | [`config`], [`telemetry`], [`cli`] | one file of settings, logs and metrics, the command line |
+//!
+//! # The way of a request
+//!
+//! `http::server` accepts and bounds it, `api::dispatch` gives it an id, finds its route, checks key
+//! and rate, calls the handler, and turns whatever comes back into one answer, one log line, one
+//! count. A handler parses, calls one verb of a layer below, replies.
+//!
+//! # The way of an execution
+//!
+//! 1. `engine::submit` reserves a place in the model's lane, then commits the execution, its row in
+//!    the lane and what has to stand beside it. Only then is the request answered.
+//! 2. `engine::lanes` says who runs next: lanes in turn, each first in, first out, under its cap.
+//!    Only a window on a lane's head is in memory, the rest waits on the disk.
+//! 3. `engine::executor` takes it: [`domain::machine::apply`] changes the state and names the
+//!    effects. Durable effects (the lane's row, the charge, the webhook's delivery) are committed
+//!    together with the state; volatile ones follow the commit.
+//! 4. `webhooks::outbox` sends the delivery until the receiver acknowledges it or the schedule ends.
+//!
+//! # Invariants
+//!
+//! - **Commit, then act.** Nobody answers, starts or sends anything on a write that has not returned.
+//! - Every unfinished execution has exactly one row in exactly one lane; a finished one has none.
+//!   Recovery is nothing but reading those rows.
+//! - Outcome, charge, webhook and lane stand in one commit.
+//! - An attempt's number is its fence: a report that carries another one changes nothing.
+//! - Whoever changes an execution holds its cell's lock until the commit has returned.
+//! - Every queue, body, window, cache and loop has a limit with a name.
+//! - There is no `unsafe` but in `storage::durable`, and no clock, spawn or random number but through
+//!   [`runtime`].
 
 pub mod accounts;
 pub mod api;
