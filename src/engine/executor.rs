@@ -25,7 +25,8 @@ use crate::domain::machine::{self, Effect, Event};
 use crate::domain::money::Usd;
 use crate::runners::{self, Job};
 use crate::runtime::fresh;
-use crate::storage::Commit;
+use crate::storage::record::Malformed;
+use crate::storage::{self, Commit};
 use crate::webhooks;
 
 use super::models::Work;
@@ -33,6 +34,9 @@ use super::models::Work;
 /// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
 /// should the process die, it runs again under the same number.
 const MARK_AFTER: Duration = Duration::from_millis(25);
+
+/// When a lane that could not be read is tried again.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the lane of a model that the catalog lost is given, so that its work comes up and fails.
 const ORPHAN_CONCURRENCY: usize = 16;
@@ -79,7 +83,8 @@ impl Inner {
                     self.tasks.spawn(async move {
                         if let Err(error) = inner.refill(&lane).await {
                             tracing::error!(lane = &*lane, %error, "a lane cannot be read");
-                            return;
+                            tokio::time::sleep(READ_AGAIN).await;
+                            inner.lanes().refilled(&lane, Vec::new(), false);
                         }
                         inner.pump();
                     });
@@ -133,11 +138,18 @@ impl Inner {
     ) -> Result<Option<Execution>, Error> {
         let Some((execution, attempt)) = self.begin(cell, key).await? else { return Ok(None) };
         let work = self.models.work(execution.model());
-        let input = self.store.read_payload(&execution.input).await?;
-        let report = tokio::select! {
-            biased;
-            () = cell.stop.cancelled() => return Ok(None),
-            report = self.attempt(cell, &execution, attempt, work.as_ref(), &input) => report,
+        let report = match self.store.read_payload(&execution.input).await {
+            Ok(input) => tokio::select! {
+                biased;
+                () = cell.stop.cancelled() => return Ok(None),
+                report = self.attempt(cell, &execution, attempt, work.as_ref(), &input) => report,
+            },
+            // Also what cannot be read must come to an end.
+            Err(error @ storage::Error::Payload { .. }) => {
+                let sentence = format!("the stored input is damaged: {error}");
+                Err(Failure::new(ErrorClass::InternalError, sentence).into())
+            }
+            Err(error) => return Err(error.into()),
         };
         let (event, output) = self.digest(attempt, report, work.as_ref()).await?;
         let mut state = cell.state.lock().await;
@@ -294,7 +306,10 @@ impl Inner {
         output: Option<&RawValue>,
     ) -> Result<Option<Delivery>, Error> {
         let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
-        let body = announcement(execution, output).unwrap_or_default();
+        let body = announcement(execution, output).map_err(|error| Malformed {
+            record: "webhook body",
+            reason: error.to_string(),
+        })?;
         let body = self.store.write_payload(body).await?;
         self.store.claim(commit, &body);
         let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
