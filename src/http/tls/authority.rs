@@ -236,7 +236,7 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
 
 /// A name that goes with the key: two boxes have two, and one box has the same for ever, also when
 /// its host name changes.
-fn authority_name(key: &KeyPair) -> DistinguishedName {
+pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
     let digest = Sha256::digest(key.public_key_raw());
     let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let mut name = DistinguishedName::new();
