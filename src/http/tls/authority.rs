@@ -43,8 +43,9 @@ const CLOCK_SKEW: Duration = DAY;
 /// 1970). The authority holds from then on, so that a clock that was ahead when it was made does
 /// no harm either.
 const EARLIEST: Timestamp = Timestamp::from_micros(1_735_689_600_000_000);
-/// Names in one certificate: it is sent whole in each full handshake.
-const MOST_NAMES: usize = 100;
+/// Names in one certificate, which is sent whole in each full handshake: as many as the configuration
+/// takes, and room for the hosts' own.
+const MOST_NAMES: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
 const KEY_MODE: u32 = 0o600;
@@ -236,7 +237,7 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
 
 /// A name that goes with the key: two boxes have two, and one box has the same for ever, also when
 /// its host name changes.
-fn authority_name(key: &KeyPair) -> DistinguishedName {
+pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
     let digest = Sha256::digest(key.public_key_raw());
     let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let mut name = DistinguishedName::new();
@@ -262,7 +263,9 @@ fn asn1(moment: Timestamp) -> Result<ASN1Time, Error> {
 
 /// The one form of a name that is written and compared: `None` for what is no name.
 fn canonical(name: &str) -> Option<String> {
-    if let Ok(address) = name.parse::<IpAddr>() {
+    // A URL writes an IPv6 address in brackets, and hosts of URLs are names here.
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    if let Ok(address) = bare.parse::<IpAddr>() {
         return Some(address.to_string());
     }
     let name = name.trim_end_matches('.').to_ascii_lowercase();
