@@ -67,10 +67,11 @@ impl Running {
             tracing::info!(models = report.loaded, "the models folder was read again");
             self.services.engine.models_changed();
         }
-        if let Some(certificates) = &self.certificates
-            && let Err(error) = certificates.reload(self.services.clock.now())
-        {
-            tracing::warn!(%error, "the certificate that is served stays as it was");
+        if let Some(certificates) = self.certificates.clone() {
+            let now = self.services.clock.now();
+            // It logs its own faults, and serves the last good certificate on.
+            let reloading = tokio::task::spawn_blocking(move || certificates.reload(now).is_ok());
+            tracing::info!(good = reloading.await.unwrap_or(false), "the certificate was read again");
         }
     }
 

@@ -33,13 +33,17 @@ pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
 /// Whether a certificate and its key fit together and hold now.
 pub(super) fn check_certificate(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
     let (verdict, detail) = match tls::inspect(certificate, key, now) {
-        Ok(summary) if summary.not_after <= now => {
-            (Verdict::Fault, format!("{} ended {}", certificate.display(), summary.not_after))
-        }
-        Ok(summary) => {
-            let names = summary.names.join(", ");
-            (Verdict::Good, format!("for {names}, until {}", summary.not_after))
-        }
+        Ok(summary) => match summary.concerns.first() {
+            Some(concern) => {
+                let refused = summary.concerns.iter().any(tls::Concern::is_refused);
+                let verdict = if refused { Verdict::Fault } else { Verdict::Warning };
+                (verdict, format!("{}: the certificate {concern}", certificate.display()))
+            }
+            None => {
+                let names = summary.names.join(", ");
+                (Verdict::Good, format!("for {names}, until {}", summary.not_after))
+            }
+        },
         Err(error) => (Verdict::Fault, error.to_string()),
     };
     Finding { subject: "tls".to_owned(), verdict, detail }
