@@ -6,6 +6,7 @@
 //! are kept in memory, so that most requests touch no disk.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use subtle::ConstantTimeEq;
 
 use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
-use crate::runtime::{Clock, fresh, random_bytes};
+use crate::domain::time::Timestamp;
+use crate::runtime::{Clock, Tasks, fresh, random_bytes};
 use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
@@ -35,8 +37,8 @@ const SHOWN: usize = KEY_PREFIX.len() + 4;
 const CACHED_KEYS: usize = 10_000;
 /// The longest name of an organization or a key.
 const NAME_MAX: usize = 64;
-/// Rows that a list reads at once.
-const PAGE: usize = 1000;
+/// Organizations, or keys of one organization, that a list shows; it stops there.
+const LISTED: usize = 10_000;
 
 impl Record for Organization {
     const NAME: &'static str = "organization";
@@ -71,18 +73,54 @@ impl From<storage::record::Malformed> for Error {
     }
 }
 
+/// The first characters of a key (`smk_abcd`): enough to tell keys apart, too little to use one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Prefix([u8; SHOWN]);
+
+impl Prefix {
+    /// Of a key in its full form, or of its prefix; shorter text is filled up with `_`.
+    fn of(key: &str) -> Self {
+        let mut shown = [b'_'; SHOWN];
+        for (place, byte) in shown.iter_mut().zip(key.bytes().filter(u8::is_ascii)) {
+            *place = byte;
+        }
+        Self(shown)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prefix({self})")
+    }
+}
+
 /// Who calls, as a valid key says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     pub organization: OrganizationId,
     pub key: KeyId,
+    /// For display and logs.
+    pub prefix: Prefix,
 }
 
 type Hash = [u8; 32];
 
+/// What a request needs of a key.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    caller: Caller,
+    expires_at: Option<Timestamp>,
+}
+
 #[derive(Debug, Default)]
 struct Cache {
-    keys: HashMap<Hash, ApiKey>,
+    keys: HashMap<Hash, Known>,
     /// Counts deletions: a key read before one and entered behind it could rise from the dead.
     deletions: u64,
 }
@@ -93,13 +131,16 @@ pub struct Accounts {
     store: Store,
     clock: Clock,
     cache: Arc<RwLock<Cache>>,
+    /// Deletions. A shutdown need not wait for them: the store writes what it was handed, and the
+    /// keys in memory end with the process.
+    tasks: Tasks,
 }
 
 impl Accounts {
     /// The accounts of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, cache: Arc::default() }
+        Self { store, clock, cache: Arc::default(), tasks: Tasks::new() }
     }
 
     /// Makes an organization.
@@ -129,6 +170,9 @@ impl Accounts {
     /// [`Error::NoOrganization`], [`Error::Storage`].
     pub async fn organization(&self, name: &str) -> Result<Organization, Error> {
         let missing = || Error::NoOrganization(name.to_owned());
+        if !is_organization_name(name) {
+            return Err(missing());
+        }
         let row = self.store.get(&name_key(name)).await?.ok_or_else(missing)?;
         let id: [u8; 16] = row.try_into().map_err(|_length| missing())?;
         self.store.read(&organization_key(id.into())).await?.ok_or_else(missing)
@@ -146,7 +190,7 @@ impl Accounts {
         }
     }
 
-    /// All organizations, oldest first.
+    /// The organizations, oldest first, [`LISTED`] at most.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -158,7 +202,8 @@ impl Accounts {
     /// Makes a key. The text is the full key: it is not kept and cannot be shown again.
     ///
     /// # Errors
-    /// [`Error::InvalidKeyName`], [`Error::Randomness`], [`Error::Storage`].
+    /// [`Error::InvalidKeyName`], [`Error::NoOrganization`], [`Error::Randomness`],
+    /// [`Error::Storage`].
     pub async fn create_key(
         &self,
         organization: OrganizationId,
@@ -182,14 +227,19 @@ impl Accounts {
         };
         let hash = hash(&full);
         let mut commit = Commit::new();
-        commit.expect(Expect::Absent(hash_key(&hash)));
+        // A new key that is there already cannot be: that is 1 in 2^160.
+        commit.expect(Expect::Present(organization_key(organization)));
         commit.put(hash_key(&hash), &key)?;
         commit.put_bytes(id_key(organization, key.id), hash.to_vec());
-        self.store.commit(commit).await?;
-        Ok((key, full))
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => {
+                Err(Error::NoOrganization(organization.to_string()))
+            }
+            written => Ok(written.map(|()| (key, full))?),
+        }
     }
 
-    /// The keys of an organization, oldest first.
+    /// The keys of an organization, oldest first, [`LISTED`] at most.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -201,16 +251,31 @@ impl Accounts {
         found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
     }
 
-    /// Deletes a key; no request gets by with it once this has returned.
+    /// Deletes a key; no request gets by with it once this has returned, nor once its commit is on
+    /// the disk when nobody waits for the return any more.
     ///
     /// # Errors
     /// [`Error::NoKey`], [`Error::Storage`].
     pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
+        let accounts = self.clone();
+        // In a task of its own: a client that hangs up must not leave a deleted key in memory.
+        let task = self.tasks.spawn(async move { accounts.delete(organization, id).await });
+        task.await.unwrap_or_else(|error| {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        })
+    }
+
+    async fn delete(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let by_id = id_key(organization, id);
         let hash = self.store.get(&by_id).await?.ok_or(Error::NoKey)?;
         let mut commit = Commit::new();
+        commit.expect(Expect::Present(by_id.clone()));
         commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
-        self.store.commit(commit).await?;
+        match self.store.commit(commit).await {
+            Ok(()) => {}
+            Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),
+            Err(error) => return Err(error.into()),
+        }
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         cache.deletions += 1;
         if let Ok(hash) = Hash::try_from(hash.as_slice()) {
@@ -224,54 +289,61 @@ impl Accounts {
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
     pub async fn authenticate(&self, presented: &str) -> Result<Option<Caller>, Error> {
-        if presented.len() != KEY_LENGTH || !presented.starts_with(KEY_PREFIX) {
+        if !has_the_form_of_a_key(presented) {
             return Ok(None);
         }
         let hash = hash(presented);
-        let (cached, deletions) = {
+        let (known, deletions) = {
             let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
             let held = cache.keys.get_key_value(&hash);
+            // The map has compared already; this comparison is the one that decides, and takes the
+            // same time whatever the bytes.
             let held = held.filter(|(held, _)| bool::from(held.ct_eq(&hash)));
-            (held.map(|(_, key)| self.caller(key)), cache.deletions)
+            (held.map(|(_, known)| *known), cache.deletions)
         };
-        if let Some(caller) = cached {
-            return Ok(caller);
+        if let Some(known) = known {
+            return Ok(self.valid(&known));
         }
         let Some(key) = self.store.read::<ApiKey>(&hash_key(&hash)).await? else { return Ok(None) };
-        let caller = self.caller(&key);
+        let prefix = Prefix::of(&key.prefix);
+        let caller = Caller { organization: key.organization, key: key.id, prefix };
+        let known = Known { caller, expires_at: key.expires_at };
+        self.remember(hash, known, deletions);
+        Ok(self.valid(&known))
+    }
+
+    /// Keeps a key that was read when `deletions` had been counted, unless there was another since.
+    fn remember(&self, hash: Hash, known: Known, deletions: u64) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         if cache.deletions == deletions {
             if cache.keys.len() >= CACHED_KEYS {
                 cache.keys.clear();
             }
-            cache.keys.insert(hash, key);
+            cache.keys.insert(hash, known);
         }
-        Ok(caller)
     }
 
-    /// The caller behind a stored key, unless it has expired.
-    fn caller(&self, key: &ApiKey) -> Option<Caller> {
-        let expired = key.expires_at.is_some_and(|end| end <= self.clock.now());
-        (!expired).then_some(Caller { organization: key.organization, key: key.id })
+    /// The caller behind a known key, unless it has expired.
+    fn valid(&self, known: &Known) -> Option<Caller> {
+        let expired = known.expires_at.is_some_and(|end| end <= self.clock.now());
+        (!expired).then_some(known.caller)
     }
 
     async fn rows(&self, prefix: Key) -> Result<Vec<storage::Row>, Error> {
-        let mut rows: Vec<storage::Row> = Vec::new();
-        loop {
-            let after = rows.last().map(|(key, _)| key.clone());
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
-            let more = self.store.page(page).await?;
-            if more.is_empty() {
-                return Ok(rows);
-            }
-            rows.extend(more);
-        }
+        let page = Page { prefix, after: None, before: None, limit: LISTED };
+        Ok(self.store.page(page).await?)
     }
 }
 
 fn is_organization_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// Whether the text could be a key. What could not is refused before anything is hashed or read.
+fn has_the_form_of_a_key(text: &str) -> bool {
+    let digits = text.strip_prefix(KEY_PREFIX).filter(|_| text.len() == KEY_LENGTH);
+    digits.is_some_and(|digits| digits.bytes().all(|digit| DIGITS.contains(&digit)))
 }
 
 /// `smk_` and 160 random bits in 32 digits.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::storage::Options;
+use crate::storage::record::encode;
 
 async fn accounts() -> (tempfile::TempDir, Accounts, Clock, OrganizationId) {
     let folder = tempfile::tempdir().unwrap();
@@ -18,7 +19,9 @@ async fn a_key_opens_until_it_is_deleted() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (key, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     assert!(full.starts_with(&key.prefix) && full.len() == 36 && key.prefix.len() == 8);
-    let caller = Some(Caller { organization, key: key.id });
+    let prefix = Prefix::of(&full);
+    assert_eq!(prefix.to_string(), key.prefix);
+    let caller = Some(Caller { organization, key: key.id, prefix });
     for _ in 0..2 {
         assert_eq!(accounts.authenticate(&full).await.unwrap(), caller);
     }
@@ -31,14 +34,56 @@ async fn a_key_opens_until_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn what_is_no_key_opens_nothing() {
+async fn what_is_no_key_opens_nothing_and_fills_nothing() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
-    let upper = full.to_uppercase();
-    let foreign = format!("smk_{}", "a".repeat(32));
-    for presented in ["", "smk_", &full[1..], &upper, &foreign, "smk_é", &"x".repeat(10_000)] {
+    let (upper, spaced) = (full.to_uppercase(), format!("{full} "));
+    let (short, long) = ("x".repeat(3), "smk_".repeat(10_000));
+    let accented = format!("smk_{}é", "a".repeat(30));
+    assert_eq!(accented.len(), KEY_LENGTH);
+    for presented in
+        ["", "smk_", "smk_é", &full[1..], &full[..35], &upper, &spaced, &short, &long, &accented]
+    {
+        assert!(!has_the_form_of_a_key(presented), "{presented}");
         assert_eq!(accounts.authenticate(presented).await.unwrap(), None, "{presented}");
     }
+    for digit in 0..100 {
+        let foreign = random_key().unwrap();
+        assert!(has_the_form_of_a_key(&foreign), "{foreign}");
+        assert_eq!(accounts.authenticate(&foreign).await.unwrap(), None);
+        let mut near = full.clone().into_bytes();
+        let place = 4 + digit % 32;
+        near[place] = if near[place] == b'a' { b'b' } else { b'a' };
+        let near = String::from_utf8(near).unwrap();
+        assert_eq!(accounts.authenticate(&near).await.unwrap(), None);
+    }
+    assert!(accounts.cache.read().unwrap().keys.is_empty());
+}
+
+#[tokio::test]
+async fn a_key_in_use_is_read_from_the_disk_once() {
+    let (_folder, accounts, _, organization) = accounts().await;
+    let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
+    let first = accounts.authenticate(&full).await.unwrap();
+    // The row goes behind the accounts' back, as nothing in the service would do it.
+    let mut commit = Commit::new();
+    commit.delete(hash_key(&hash(&full)));
+    accounts.store.commit(commit).await.unwrap();
+    assert!(first.is_some());
+    assert_eq!(accounts.authenticate(&full).await.unwrap(), first);
+    let fresh = Accounts::new(accounts.store.clone(), accounts.clock.clone());
+    assert_eq!(fresh.authenticate(&full).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_keys_in_memory_are_bounded() {
+    let (_folder, accounts, _, organization) = accounts().await;
+    let caller = Caller { organization, key: fresh(), prefix: Prefix::of("smk_abcd") };
+    for number in 0..=CACHED_KEYS as u64 {
+        let known = Known { caller, expires_at: None };
+        accounts.remember(Sha256::digest(number.to_be_bytes()).into(), known, 0);
+    }
+    assert_eq!(accounts.cache.read().unwrap().keys.len(), 1);
 }
 
 #[tokio::test]
@@ -87,6 +132,54 @@ async fn a_deleted_key_never_rises_from_the_dead() {
 }
 
 #[tokio::test]
+async fn a_key_that_was_read_before_its_deletion_is_not_kept_behind_it() {
+    let (_folder, accounts, _, organization) = accounts().await;
+    let (key, full) = accounts.create_key(organization, "race", "root", None).await.unwrap();
+    let caller = accounts.authenticate(&full).await.unwrap().unwrap();
+    let read_before = accounts.cache.read().unwrap().deletions;
+    accounts.delete_key(organization, key.id).await.unwrap();
+    accounts.remember(hash(&full), Known { caller, expires_at: None }, read_before);
+    assert_eq!(accounts.authenticate(&full).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_deletion_that_nobody_waits_for_counts_all_the_same() {
+    let (_folder, accounts, _, organization) = accounts().await;
+    let (key, full) = accounts.create_key(organization, "gone", "root", None).await.unwrap();
+    assert!(accounts.authenticate(&full).await.unwrap().is_some());
+    {
+        let mut deletion = std::pin::pin!(accounts.delete_key(organization, key.id));
+        assert!(futures_util::poll!(&mut deletion).is_pending());
+    }
+    assert!(accounts.tasks.ended(Duration::from_secs(60)).await);
+    assert_eq!(accounts.authenticate(&full).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn of_many_deletions_of_a_key_one_succeeds() {
+    let (_folder, accounts, _, organization) = accounts().await;
+    let (key, _) = accounts.create_key(organization, "once", "root", None).await.unwrap();
+    let deletions = (0..8).map(|_| accounts.delete_key(organization, key.id));
+    let outcomes = futures_util::future::join_all(deletions).await;
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    let refused = outcomes.iter().filter(|outcome| matches!(outcome, Err(Error::NoKey)));
+    assert_eq!(refused.count(), 7);
+}
+
+#[tokio::test]
+async fn a_key_is_of_its_organization() {
+    let (_folder, accounts, _, mine) = accounts().await;
+    let other = accounts.create_organization("other").await.unwrap().id;
+    let (key, full) = accounts.create_key(mine, "mine", "root", None).await.unwrap();
+    assert_eq!(accounts.keys(other).await.unwrap(), []);
+    let foreign = accounts.delete_key(other, key.id).await;
+    assert!(matches!(foreign, Err(Error::NoKey)));
+    assert_eq!(accounts.authenticate(&full).await.unwrap().unwrap().organization, mine);
+    let nobodys = accounts.create_key(fresh(), "nobody", "root", None).await;
+    assert!(matches!(nobodys, Err(Error::NoOrganization(_))));
+}
+
+#[tokio::test]
 async fn names_are_checked_and_unique() {
     let (_folder, accounts, _, organization) = accounts().await;
     for bad in ["", "A", "a b", "é", &"x".repeat(65)] {
@@ -113,4 +206,39 @@ fn keys_are_spelled_without_look_alikes() {
     assert_eq!(key.len(), KEY_LENGTH);
     assert!(key[4..].bytes().all(|digit| DIGITS.contains(&digit)), "{key}");
     assert_ne!(key, random_key().unwrap());
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_judged_without_a_panic(text in ".*") {
+        proptest::prop_assert!(!has_the_form_of_a_key(&text) || text.len() == KEY_LENGTH);
+        proptest::prop_assert_eq!(Prefix::of(&text).to_string().len(), SHOWN);
+    }
+}
+
+#[test]
+fn the_records_keep_their_form_on_disk() {
+    let organization = Organization {
+        id: [1; 16].into(),
+        name: "default".to_owned(),
+        created_at: "2026-11-20T09:30:00Z".parse().unwrap(),
+    };
+    let key = ApiKey {
+        id: [2; 16].into(),
+        organization: organization.id,
+        name: "ci".to_owned(),
+        prefix: "smk_abcd".to_owned(),
+        created_by: "root".to_owned(),
+        created_at: organization.created_at,
+        expires_at: None,
+    };
+    let golden = |json: &str| [b"\x01", json.as_bytes()].concat();
+    let stored = r#"{"id":"01010101-0101-0101-0101-010101010101","name":"default","#.to_owned()
+        + r#""created_at":1795167000000000}"#;
+    assert_eq!(encode(&organization).unwrap(), golden(&stored));
+    let stored = r#"{"id":"02020202-0202-0202-0202-020202020202","#.to_owned()
+        + r#""organization":"01010101-0101-0101-0101-010101010101","name":"ci","#
+        + r#""prefix":"smk_abcd","created_by":"root","created_at":1795167000000000}"#;
+    assert_eq!(encode(&key).unwrap(), golden(&stored));
+    assert_eq!(decode::<ApiKey>(&golden(&stored)).unwrap(), key);
 }

@@ -16,6 +16,24 @@ impl Record for LedgerEntry {
     const NAME: &'static str = "ledger entry";
 }
 
+/// The largest top-up: a thousand million dollars, far from where adding would saturate.
+pub const TOP_UP_MAX: Usd = Usd::from_micros(1_000_000_000_000_000);
+
+/// Why a ledger refuses.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("a top-up is more than 0 and at most {TOP_UP_MAX} USD")]
+    Amount,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
 /// The ledgers of a store.
 #[derive(Debug, Clone)]
 pub struct Billing {
@@ -23,7 +41,8 @@ pub struct Billing {
     clock: Clock,
 }
 
-/// Adds a charge to the commit of what is charged for. `amount` is positive.
+/// Adds a charge to the commit of what is charged for. `amount` is not negative; `entry` is new:
+/// its time is its place in the ledger. Whether it is charged once is the caller's commit.
 ///
 /// # Errors
 /// [`Malformed`] never in practice: an entry has a JSON form.
@@ -70,15 +89,14 @@ impl Billing {
         self.store.counter(&balance_key(organization)).await.map(Usd::from_micros)
     }
 
-    /// Adds to the balance and answers what it is then, at least.
+    /// Adds to the balance and answers what it is then, charges of the meantime included.
     ///
     /// # Errors
-    /// [`storage::Error`] when the store cannot be written.
-    pub async fn top_up(
-        &self,
-        organization: OrganizationId,
-        amount: Usd,
-    ) -> Result<Usd, storage::Error> {
+    /// [`Error::Amount`] for what is not above zero or over [`TOP_UP_MAX`]; [`Error::Storage`].
+    pub async fn top_up(&self, organization: OrganizationId, amount: Usd) -> Result<Usd, Error> {
+        if amount <= Usd::ZERO || amount > TOP_UP_MAX {
+            return Err(Error::Amount);
+        }
         let entry = LedgerEntry {
             id: fresh(),
             kind: EntryKind::TopUp,
@@ -89,7 +107,7 @@ impl Billing {
         let mut commit = Commit::new();
         write(&mut commit, organization, &entry)?;
         self.store.commit(commit).await?;
-        self.balance(organization).await
+        Ok(self.balance(organization).await?)
     }
 
     /// Up to `limit` entries, newest first, behind `after`.
@@ -118,36 +136,5 @@ fn balance_key(organization: OrganizationId) -> Key {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::storage::Options;
-
-    #[tokio::test]
-    async fn the_entries_add_up_to_the_balance() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
-        let store = Store::open(&options).unwrap();
-        let clock = Clock::scripted(Timestamp::from_micros(1));
-        let billing = Billing::new(store.clone(), clock);
-        let (mine, other) = (OrganizationId::from([1; 16]), OrganizationId::from([2; 16]));
-        billing.top_up(other, Usd::from_micros(5)).await.unwrap();
-        billing.top_up(mine, Usd::from_micros(1000)).await.unwrap();
-        let charges = (0..200).map(|_| {
-            let mut commit = Commit::new();
-            let one = Usd::from_micros(1);
-            charge(&mut commit, mine, one, fresh(), fresh(), Timestamp::from_micros(2)).unwrap();
-            store.commit(commit)
-        });
-        for written in futures_util::future::join_all(charges).await {
-            written.unwrap();
-        }
-        let ledger = billing.ledger(mine, None, 1000).await.unwrap();
-        assert_eq!(ledger.len(), 201);
-        let sum: Usd = ledger.iter().map(|entry| entry.amount).sum();
-        assert_eq!(sum, Usd::from_micros(800));
-        assert_eq!(billing.balance(mine).await.unwrap(), sum);
-        assert_eq!(billing.balance(other).await.unwrap(), Usd::from_micros(5));
-        let page = billing.ledger(mine, Some(ledger[9].id), 2).await.unwrap();
-        assert_eq!(page, ledger[10..12]);
-    }
-}
+#[path = "billing_tests.rs"]
+mod tests;

@@ -1,8 +1,11 @@
 //! `Idempotency-Key`: a create or trigger that comes twice under one key happens once.
 //!
-//! The first answer's essence is written in the commit of what was created, so that neither is
-//! there without the other. While the first is being answered, a second waits for it, a bounded
-//! time. Keys are forgotten after 24 hours (`spec/decisions.md` part 3).
+//! The first answer's essence is written in the commit of what was created, under the condition
+//! that no other has written one meanwhile: neither is there without the other, and never two. While
+//! the first is being answered, a second waits for it, a bounded time. Keys are forgotten after 24
+//! hours (`spec/decisions.md` part 3).
+//!
+//! This never makes an answer and never keeps the body of a request, only its hash.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,12 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use crate::domain::ids::OrganizationId;
 use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
+use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode};
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
@@ -27,6 +32,8 @@ pub const KEY_MAX: usize = 255;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Rows that a sweep looks at in one go.
 const SWEEP_BATCH: usize = 500;
+/// The longest body, in bytes of JSON, that is kept with an answer.
+pub const BODY_MAX: usize = 32 * 1024;
 
 /// A key that cannot be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +55,32 @@ type Place = [u8; 32];
 pub struct Answered {
     /// The id of what was created; the answer is made from it again.
     pub subject: String,
+    /// The answer itself, where it cannot be made again from the subject alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+/// An answer, word for word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// [`BODY_MAX`] bytes at most.
+    pub body: Value,
+}
+
+impl Answered {
+    /// One thing was created; its id says all.
+    #[must_use]
+    pub fn created(subject: impl ToString) -> Self {
+        Self { subject: subject.to_string(), answer: None }
+    }
+
+    /// Something was created whose answer is kept whole.
+    #[must_use]
+    pub fn whole(subject: impl ToString, status: u16, body: Value) -> Self {
+        Self { subject: subject.to_string(), answer: Some(Answer { status, body }) }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,6 +89,13 @@ struct Remembered {
     body: String,
     answered: Answered,
     at: Timestamp,
+}
+
+impl Remembered {
+    /// Whether its time is over: it counts as absent then.
+    fn is_past(&self, now: Timestamp) -> bool {
+        now.since(self.at) >= REMEMBERED
+    }
 }
 
 impl Record for Remembered {
@@ -89,6 +129,8 @@ pub struct Ticket {
     under_way: Arc<Mutex<HashMap<Place, watch::Receiver<()>>>>,
     place: Place,
     row: Key,
+    /// What has to stand under `row` still when the answer is written.
+    expect: Expect,
     body: String,
     now: Timestamp,
     _done: watch::Sender<()>,
@@ -150,14 +192,19 @@ impl Idempotency {
     ) -> Result<Begin, storage::Error> {
         let now = self.clock.now();
         let under_way = Arc::clone(&self.under_way);
-        let ticket = Ticket { under_way, place, row: row.clone(), body, now, _done: done };
-        let remembered = self.store.read::<Remembered>(&row).await?;
-        match remembered.filter(|remembered| now.since(remembered.at) < REMEMBERED) {
-            None => Ok(Begin::Fresh(ticket)),
-            Some(remembered) if remembered.body == ticket.body => {
-                Ok(Begin::Replay(remembered.answered))
-            }
-            Some(_) => Ok(Begin::Mismatch),
+        let expect = Expect::Absent(row.clone());
+        let mut ticket = Ticket { under_way, place, row, expect, body, now, _done: done };
+        let Some(bytes) = self.store.get(&ticket.row).await? else {
+            return Ok(Begin::Fresh(ticket));
+        };
+        let remembered: Remembered = decode(&bytes)?;
+        if remembered.is_past(now) {
+            ticket.expect = Expect::Equal(ticket.row.clone(), bytes);
+            Ok(Begin::Fresh(ticket))
+        } else if remembered.body == ticket.body {
+            Ok(Begin::Replay(remembered.answered))
+        } else {
+            Ok(Begin::Mismatch)
         }
     }
 
@@ -174,30 +221,47 @@ impl Idempotency {
             let rows = self.store.page(page).await?;
             let Some((last, _)) = rows.last() else { return Ok(swept) };
             after = Some(last.clone());
-            let mut commit = Commit::new();
+            let mut deletions = Vec::new();
             for (key, bytes) in rows {
-                let remembered: Remembered = decode(&bytes)?;
-                if now.since(remembered.at) >= REMEMBERED {
-                    commit.delete(key);
-                    swept += 1;
+                if decode::<Remembered>(&bytes)?.is_past(now) {
+                    deletions.push(self.delete(key, bytes));
                 }
             }
-            if !commit.is_empty() {
-                self.store.commit(commit).await?;
+            for deleted in futures_util::future::join_all(deletions).await {
+                swept += usize::from(deleted?);
             }
+        }
+    }
+
+    /// Deletes a row unless a new answer has taken its place: each in a commit of its own, which
+    /// the store's writer merges.
+    async fn delete(&self, key: Key, bytes: Vec<u8>) -> Result<bool, storage::Error> {
+        let mut commit = Commit::new();
+        commit.expect(Expect::Equal(key.clone(), bytes)).delete(key);
+        match self.store.commit(commit).await {
+            Ok(()) => Ok(true),
+            Err(storage::Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }
 
 impl Ticket {
-    /// Adds the answer to the commit of what was created. The ticket must live until that commit
-    /// has returned.
+    /// Adds the answer to the commit of what is created. The ticket should live until that commit
+    /// has returned: a later request waits for it then. Should it not, that commit still stands
+    /// alone: of two under one key the second fails with [`storage::Error::Conflict`].
     ///
     /// # Errors
-    /// [`Malformed`] never in practice: an answer has a JSON form.
+    /// [`Malformed`] when the answer's body is longer than [`BODY_MAX`].
     pub fn record(&self, commit: &mut Commit, answered: Answered) -> Result<(), Malformed> {
+        let body = answered.answer.as_ref().map_or(0, |answer| answer.body.to_string().len());
+        if body > BODY_MAX {
+            let reason = format!("its body has {body} bytes, more than {BODY_MAX}");
+            return Err(Malformed { record: Remembered::NAME, reason });
+        }
         let remembered = Remembered { body: self.body.clone(), answered, at: self.now };
         commit.put(self.row.clone(), &remembered)?;
+        commit.expect(self.expect.clone());
         Ok(())
     }
 }
@@ -224,63 +288,5 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::storage::Options;
-
-    const ORGANIZATION: [u8; 16] = [1; 16];
-
-    fn keys() -> (tempfile::TempDir, Idempotency, Clock) {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
-        let clock = Clock::scripted(Timestamp::from_micros(1));
-        let keys = Idempotency::new(Store::open(&options).unwrap(), clock.clone());
-        (folder, keys, clock)
-    }
-
-    async fn begin(keys: &Idempotency, key: &str, body: &str) -> Begin {
-        keys.begin(ORGANIZATION.into(), "create", key, body.as_bytes()).await.unwrap()
-    }
-
-    async fn finish(keys: &Idempotency, ticket: Ticket, subject: &str) {
-        let mut commit = Commit::new();
-        ticket.record(&mut commit, Answered { subject: subject.to_owned() }).unwrap();
-        keys.store.commit(commit).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn the_second_is_answered_as_the_first_for_a_day() {
-        let (_folder, keys, clock) = keys();
-        let Begin::Fresh(ticket) = begin(&keys, "k", "body").await else { panic!("not fresh") };
-        finish(&keys, ticket, "id-1").await;
-        let Begin::Replay(answered) = begin(&keys, "k", "body").await else { panic!("no replay") };
-        assert_eq!(answered.subject, "id-1");
-        assert!(matches!(begin(&keys, "k", "other").await, Begin::Mismatch));
-        assert!(matches!(begin(&keys, "k2", "body").await, Begin::Fresh(_)));
-        let other = keys.begin([2; 16].into(), "create", "k", b"body").await.unwrap();
-        assert!(matches!(other, Begin::Fresh(_)));
-        assert_eq!(keys.sweep().await.unwrap(), 0);
-        clock.advance(REMEMBERED);
-        assert!(matches!(begin(&keys, "k", "other").await, Begin::Fresh(_)));
-        assert_eq!(keys.sweep().await.unwrap(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_failed_first_leaves_the_key_free() {
-        let (_folder, keys, _) = keys();
-        let first = begin(&keys, "k", "body").await;
-        drop(first);
-        assert!(matches!(begin(&keys, "k", "another").await, Begin::Fresh(_)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_second_waits_for_the_first_and_then_gives_up() {
-        let (_folder, keys, _) = keys();
-        let Begin::Fresh(ticket) = begin(&keys, "k", "body").await else { panic!("not fresh") };
-        assert!(matches!(begin(&keys, "k", "body").await, Begin::InProgress));
-        // The store's writer is outside of tokio's time: from here on it is the real one.
-        tokio::time::resume();
-        let (second, ()) = tokio::join!(begin(&keys, "k", "body"), finish(&keys, ticket, "id-1"));
-        assert!(matches!(second, Begin::Replay(_)), "{second:?}");
-    }
-}
+#[path = "idempotency_tests.rs"]
+mod tests;

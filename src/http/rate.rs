@@ -1,30 +1,43 @@
 //! Token buckets: so many requests a second for each key, and a burst.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota, RateLimiter};
 
 use crate::domain::ids::KeyId;
 
-/// Buckets that are kept; past it those that are full again are dropped.
+/// Buckets that are kept without a look at them. Past it, those that are full again are dropped,
+/// which changes nothing for their keys.
 const BUCKETS: usize = 10_000;
 
-/// One bucket for each key.
+/// One bucket for each key that has called of late.
 #[derive(Debug)]
-pub struct Limiter {
-    buckets: DefaultKeyedRateLimiter<KeyId>,
-    clock: DefaultClock,
+pub struct Limiter<C: Clock = DefaultClock> {
+    buckets: RateLimiter<KeyId, DefaultKeyedStateStore<KeyId>, C, NoOpMiddleware<C::Instant>>,
+    /// How many buckets there may be before the next look: twice what the last one left, so that
+    /// the cost of looking stays a small part of each check.
+    look_at: AtomicUsize,
 }
 
 impl Limiter {
     /// Buckets that hold `burst` and gain `per_second`; zero of either counts as one.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
+        Self::with_clock(per_second, burst, DefaultClock::default())
+    }
+}
+
+impl<C: Clock> Limiter<C> {
+    fn with_clock(per_second: u32, burst: u32, clock: C) -> Self {
         let at_least_one = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::per_second(at_least_one(per_second)).allow_burst(at_least_one(burst));
-        Self { buckets: RateLimiter::keyed(quota), clock: DefaultClock::default() }
+        let buckets = RateLimiter::new(quota, DefaultKeyedStateStore::default(), clock);
+        Self { buckets, look_at: AtomicUsize::new(BUCKETS) }
     }
 
     /// Takes one from the key's bucket.
@@ -32,25 +45,71 @@ impl Limiter {
     /// # Errors
     /// The time until there is one, when it is empty.
     pub fn check(&self, key: KeyId) -> Result<(), Duration> {
-        if self.buckets.len() > BUCKETS {
+        if self.buckets.len() > self.look_at.load(Ordering::Relaxed) {
             self.buckets.retain_recent();
+            self.buckets.shrink_to_fit();
+            self.look_at
+                .store(self.buckets.len().saturating_mul(2).max(BUCKETS), Ordering::Relaxed);
         }
-        self.buckets.check_key(&key).map_err(|refused| refused.wait_time_from(self.clock.now()))
+        let now = || self.buckets.clock().now();
+        self.buckets.check_key(&key).map_err(|refused| refused.wait_time_from(now()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use governor::clock::FakeRelativeClock;
+
     use super::*;
 
+    fn key(number: u64) -> KeyId {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        KeyId::from(id)
+    }
+
     #[test]
-    fn a_burst_passes_and_the_next_waits_less_than_a_second() {
-        let limiter = Limiter::new(3, 3);
-        let (mine, other) = (KeyId::from([1; 16]), KeyId::from([2; 16]));
+    fn a_burst_passes_and_the_next_waits_its_turn() {
+        let clock = FakeRelativeClock::default();
+        let limiter = Limiter::with_clock(4, 3, clock.clone());
+        let quarter = Duration::from_millis(250);
         for _ in 0..3 {
-            assert_eq!(limiter.check(mine), Ok(()));
+            assert_eq!(limiter.check(key(1)), Ok(()));
         }
-        assert!(limiter.check(mine).is_err_and(|wait| wait <= Duration::from_secs(1)));
-        assert_eq!(limiter.check(other), Ok(()));
+        assert_eq!(limiter.check(key(1)), Err(quarter));
+        assert_eq!(limiter.check(key(2)), Ok(()));
+        clock.advance(quarter);
+        assert_eq!(limiter.check(key(1)), Ok(()));
+        assert_eq!(limiter.check(key(1)), Err(quarter));
+        clock.advance(Duration::from_secs(60));
+        for _ in 0..3 {
+            assert_eq!(limiter.check(key(1)), Ok(()));
+        }
+        assert!(limiter.check(key(1)).is_err());
+    }
+
+    #[test]
+    fn zero_counts_as_one() {
+        let limiter = Limiter::with_clock(0, 0, FakeRelativeClock::default());
+        assert_eq!(limiter.check(key(1)), Ok(()));
+        assert_eq!(limiter.check(key(1)), Err(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn buckets_of_keys_that_rest_are_dropped_and_no_others() {
+        let clock = FakeRelativeClock::default();
+        let limiter = Limiter::with_clock(1, 1, clock.clone());
+        for number in 0..=BUCKETS as u64 {
+            assert_eq!(limiter.check(key(number)), Ok(()));
+        }
+        // All of them called this very second: none may be forgotten.
+        assert!(limiter.check(key(0)).is_err());
+        assert_eq!(limiter.buckets.len(), BUCKETS + 1);
+        clock.advance(Duration::from_secs(60));
+        let later = 2 * BUCKETS;
+        for number in 1..=later {
+            assert_eq!(limiter.check(key((BUCKETS + number) as u64)), Ok(()));
+        }
+        assert_eq!(limiter.buckets.len(), later);
     }
 }

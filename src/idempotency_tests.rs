@@ -1,0 +1,244 @@
+//! Requests under one key: in turn, at once, with another body, a day later, hung up on.
+
+use serde_json::json;
+
+use super::*;
+use crate::runtime::Tasks;
+use crate::storage::Options;
+use crate::storage::record::encode;
+
+const ORGANIZATION: [u8; 16] = [1; 16];
+/// What stands for the created thing: a counter of how often it was created.
+const CREATED: [u8; 16] = [9; 16];
+
+fn keys() -> (tempfile::TempDir, Idempotency, Clock) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
+    let clock = Clock::scripted(Timestamp::from_micros(1));
+    let keys = Idempotency::new(Store::open(&options).unwrap(), clock.clone());
+    (folder, keys, clock)
+}
+
+fn created() -> Key {
+    Key::table(Table::Balance).id(OrganizationId::from(CREATED))
+}
+
+async fn begin(keys: &Idempotency, key: &str, body: &str) -> Begin {
+    keys.begin(ORGANIZATION.into(), "create", key, body.as_bytes()).await.unwrap()
+}
+
+async fn fresh(keys: &Idempotency, key: &str, body: &str) -> Ticket {
+    match begin(keys, key, body).await {
+        Begin::Fresh(ticket) => ticket,
+        other => panic!("not fresh: {other:?}"),
+    }
+}
+
+fn creation(ticket: &Ticket, subject: &str) -> Commit {
+    let mut commit = Commit::new();
+    commit.add(created(), 1);
+    ticket.record(&mut commit, Answered::created(subject)).unwrap();
+    commit
+}
+
+async fn finish(keys: &Idempotency, ticket: Ticket, subject: &str) {
+    keys.store.commit(creation(&ticket, subject)).await.unwrap();
+}
+
+fn word(begin: &Begin) -> String {
+    match begin {
+        Begin::Fresh(_) => "fresh".to_owned(),
+        Begin::Replay(answered) => format!("replay {}", answered.subject),
+        Begin::Mismatch => "mismatch".to_owned(),
+        Begin::InProgress => "in progress".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn who_comes_second_hears_what_the_first_heard() {
+    let (_folder, keys, clock) = keys();
+    let ticket = fresh(&keys, "k", "body").await;
+    finish(&keys, ticket, "id-1").await;
+    let day = REMEMBERED;
+    let blink = Duration::from_micros(1);
+    for (organization, route, key, body, after, expected) in [
+        (1, "create", "k", "body", Duration::ZERO, "replay id-1"),
+        (1, "create", "k", "other", Duration::ZERO, "mismatch"),
+        (1, "create", "k", "", Duration::ZERO, "mismatch"),
+        (1, "create", "k2", "body", Duration::ZERO, "fresh"),
+        (1, "create", "K", "body", Duration::ZERO, "fresh"),
+        (1, "creat", "ek", "body", Duration::ZERO, "fresh"),
+        (1, "run", "k", "body", Duration::ZERO, "fresh"),
+        (2, "create", "k", "body", Duration::ZERO, "fresh"),
+        (1, "create", "k", "body", day - blink, "replay id-1"),
+        (1, "create", "k", "other", Duration::ZERO, "mismatch"),
+        (1, "create", "k", "body", blink, "fresh"),
+        (1, "create", "k", "other", Duration::ZERO, "fresh"),
+    ] {
+        clock.advance(after);
+        let organization = OrganizationId::from([organization; 16]);
+        let begun = keys.begin(organization, route, key, body.as_bytes()).await.unwrap();
+        assert_eq!(word(&begun), expected, "{organization} {route} {key} {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_remembered_anew_after_its_day() {
+    let (_folder, keys, clock) = keys();
+    let ticket = fresh(&keys, "k", "body").await;
+    finish(&keys, ticket, "id-1").await;
+    clock.advance(REMEMBERED);
+    let ticket = fresh(&keys, "k", "other").await;
+    finish(&keys, ticket, "id-2").await;
+    assert_eq!(word(&begin(&keys, "k", "other").await), "replay id-2");
+    assert_eq!(word(&begin(&keys, "k", "body").await), "mismatch");
+    assert_eq!(keys.sweep().await.unwrap(), 0);
+    clock.advance(REMEMBERED);
+    assert_eq!(keys.sweep().await.unwrap(), 1);
+    assert_eq!(keys.sweep().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_sweep_takes_what_is_past_in_batches_and_leaves_the_rest() {
+    let (_folder, keys, clock) = keys();
+    let old = SWEEP_BATCH + 10;
+    for number in 0..old {
+        let ticket = fresh(&keys, &format!("old-{number}"), "body").await;
+        let commit = creation(&ticket, "id");
+        drop(ticket);
+        keys.store.commit(commit).await.unwrap();
+    }
+    clock.advance(REMEMBERED);
+    let ticket = fresh(&keys, "new", "body").await;
+    finish(&keys, ticket, "id-new").await;
+    assert_eq!(keys.sweep().await.unwrap(), old);
+    assert_eq!(word(&begin(&keys, "new", "body").await), "replay id-new");
+}
+
+#[tokio::test]
+async fn a_sweep_leaves_an_answer_that_took_the_place_of_an_old_one() {
+    let (_folder, keys, clock) = keys();
+    let ticket = fresh(&keys, "k", "body").await;
+    let row = ticket.row.clone();
+    finish(&keys, ticket, "id-1").await;
+    clock.advance(REMEMBERED);
+    let seen = keys.store.get(&row).await.unwrap().unwrap();
+    let ticket = fresh(&keys, "k", "body").await;
+    finish(&keys, ticket, "id-2").await;
+    assert!(!keys.delete(row, seen).await.unwrap());
+    assert_eq!(word(&begin(&keys, "k", "body").await), "replay id-2");
+}
+
+#[tokio::test]
+async fn a_failed_first_leaves_the_key_free() {
+    let (_folder, keys, _) = keys();
+    drop(fresh(&keys, "k", "body").await);
+    drop(fresh(&keys, "k", "another").await);
+    assert!(keys.under_way.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_waits_for_the_first_and_then_gives_up() {
+    let (_folder, keys, _) = keys();
+    let ticket = fresh(&keys, "k", "body").await;
+    assert_eq!(word(&begin(&keys, "k", "body").await), "in progress");
+    // The store's writer is outside of tokio's time: from here on it is the real one.
+    tokio::time::resume();
+    let (second, ()) = tokio::join!(begin(&keys, "k", "body"), finish(&keys, ticket, "id-1"));
+    assert_eq!(word(&second), "replay id-1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_at_once_one_creates_and_all_hear_of_it() {
+    let (_folder, keys, _) = keys();
+    let tasks = Tasks::new();
+    let clients: Vec<_> = (0..32)
+        .map(|number| {
+            let keys = keys.clone();
+            tasks.spawn(async move {
+                match begin(&keys, "k", "body").await {
+                    Begin::Fresh(ticket) => {
+                        let subject = format!("id-{number}");
+                        finish(&keys, ticket, &subject).await;
+                        subject
+                    }
+                    Begin::Replay(answered) => answered.subject,
+                    other => panic!("{other:?}"),
+                }
+            })
+        })
+        .collect();
+    let mut heard = Vec::new();
+    for client in clients {
+        heard.push(client.await.unwrap());
+    }
+    heard.dedup();
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    assert_eq!(keys.store.counter(&created()).await.unwrap(), 1);
+    assert!(keys.under_way.lock().unwrap().is_empty());
+}
+
+/// A client hangs up: its ticket goes, while its commit is still on the way to the disk.
+#[tokio::test]
+async fn a_commit_without_its_ticket_still_stands_alone() {
+    let (_folder, keys, clock) = keys();
+    for (round, subject) in [(1, "id-1"), (2, "id-3")] {
+        let first = fresh(&keys, "k", "body").await;
+        let on_its_way = creation(&first, subject);
+        drop(first);
+        let second = fresh(&keys, "k", "body").await;
+        let too_late = creation(&second, "id-2");
+        keys.store.commit(on_its_way).await.unwrap();
+        let refused = keys.store.commit(too_late).await.unwrap_err();
+        assert!(matches!(refused, storage::Error::Conflict { .. }), "{refused}");
+        drop(second);
+        assert_eq!(word(&begin(&keys, "k", "body").await), format!("replay {subject}"));
+        assert_eq!(keys.store.counter(&created()).await.unwrap(), round);
+        // The second round: the same over an answer whose day is over.
+        clock.advance(REMEMBERED);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_can_be_kept_whole_up_to_its_limit() {
+    let (_folder, keys, _) = keys();
+    let ticket = fresh(&keys, "k", "body").await;
+    let mut commit = Commit::new();
+    let long = Answered::whole("bulk", 202, json!("x".repeat(BODY_MAX - 1)));
+    assert!(ticket.record(&mut commit, long).is_err());
+    assert!(commit.is_empty());
+    let answered = Answered::whole("bulk", 202, json!({"executions": ["a", "b"]}));
+    ticket.record(&mut commit, answered.clone()).unwrap();
+    keys.store.commit(commit).await.unwrap();
+    drop(ticket);
+    match begin(&keys, "k", "body").await {
+        Begin::Replay(replayed) => assert_eq!(replayed, answered),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_key_has_1_to_255_characters() {
+    for (key, is_key) in [
+        (String::new(), false),
+        ("k".to_owned(), true),
+        ("x".repeat(255), true),
+        ("é".repeat(255), true),
+        ("x".repeat(256), false),
+    ] {
+        assert_eq!(check_key(&key).is_ok(), is_key, "{}", key.len());
+    }
+    assert_eq!(InvalidKey.to_string(), "Idempotency-Key must have 1 to 255 characters");
+}
+
+#[test]
+fn the_record_keeps_its_form_on_disk() {
+    let remembered = Remembered {
+        body: "00ff".to_owned(),
+        answered: Answered::created("id-1"),
+        at: Timestamp::from_micros(5),
+    };
+    let golden = b"\x01{\"body\":\"00ff\",\"answered\":{\"subject\":\"id-1\"},\"at\":5}";
+    assert_eq!(encode(&remembered).unwrap(), golden);
+    assert_eq!(decode::<Remembered>(golden).unwrap().answered, remembered.answered);
+}
