@@ -35,7 +35,7 @@ pub(super) fn check_certificate(certificate: &Path, key: &Path, now: Timestamp) 
     let (verdict, detail) = match tls::inspect(certificate, key, now) {
         Ok(summary) => match summary.concerns.first() {
             Some(concern) => {
-                let refused = summary.concerns.iter().any(tls::Concern::is_refused);
+                let refused = summary.concerns.iter().any(|concern| concern.is_refused());
                 let verdict = if refused { Verdict::Fault } else { Verdict::Warning };
                 (verdict, format!("{}: the certificate {concern}", certificate.display()))
             }
