@@ -131,7 +131,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
     let services = &context.services;
     let mut submission = check(services, caller, &body)?;
     if let Some(ticket) = &ticket {
-        let answered = Answered { subject: submission.id.to_string() };
+        let answered = Answered::created(submission.id);
         ticket.record(&mut submission.beside, answered).map_err(http::Error::internal)?;
     }
     if services.store.is_cramped() {
