@@ -1,3 +1,5 @@
+//! TLS by real handshakes: certificates made, kept, replaced, reloaded, refused.
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use rcgen::{CertificateParams, KeyPair};

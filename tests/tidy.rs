@@ -1,0 +1,337 @@
+//! The shape of the code, held by a test: who may import whom, that every file opens with what it is
+//! and stays of a readable size, that the doors to the outside are used, that nothing half-done is
+//! left. What clippy can hold is not repeated here.
+//!
+//! Each rule is a function from a file to its faults, with a table of bad snippets of its own below:
+//! a rule that finds nothing in them is broken.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of a test: a panic here is the test's failure"
+)]
+
+#[path = "tidy/code.rs"]
+mod code;
+#[path = "tidy/tree.rs"]
+mod tree;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use code::Code;
+use tree::{File, Tree};
+
+/// The layers, from the bottom to the top: each module of `src/` with those that it may import, all
+/// of them rows further up. A new module gets a row; a new arrow gets a word here, and a reason in
+/// its commit.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("domain", &[]),
+    ("nearest", &[]),
+    ("schema", &[]),
+    ("runtime", &["domain"]),
+    ("storage", &["domain", "runtime"]),
+    ("http", &["domain", "runtime"]),
+    ("config", &["nearest"]),
+    ("telemetry", &["config", "runtime"]),
+    ("dashboard", &["http"]),
+    ("accounts", &["domain", "runtime", "storage"]),
+    ("billing", &["domain", "runtime", "storage"]),
+    ("idempotency", &["domain", "runtime", "storage"]),
+    ("webhooks", &["domain", "http", "runtime", "storage"]),
+    ("runners", &["domain", "http", "runtime", "schema"]),
+    ("engine", &["billing", "domain", "runners", "runtime", "storage", "webhooks"]),
+    // The catalog answers the engine's question which models there are.
+    ("catalog", &["domain", "engine", "http", "nearest", "runners", "runtime", "schema"]),
+    (
+        "api",
+        &[
+            "accounts",
+            "billing",
+            "catalog",
+            "dashboard",
+            "domain",
+            "engine",
+            "http",
+            "idempotency",
+            "runtime",
+            "schema",
+            "storage",
+            "webhooks",
+        ],
+    ),
+    (
+        "app",
+        &[
+            "accounts",
+            "api",
+            "billing",
+            "catalog",
+            "config",
+            "domain",
+            "engine",
+            "http",
+            "idempotency",
+            "runtime",
+            "storage",
+            "telemetry",
+            "webhooks",
+        ],
+    ),
+    ("cli", &["app", "catalog", "config", "domain", "http", "runtime", "telemetry"]),
+    ("main", &["cli"]),
+];
+
+/// Lines of a file of `src/`.
+const LINES_MAX: usize = 600;
+/// Lines of a file of tests: tables are long.
+const TEST_LINES_MAX: usize = 700;
+
+/// What stands in the code of the named files or folders only: the doors.
+const DOORS: &[(&str, &[&str], &str)] = &[
+    ("unsafe", &["src/storage/durable.rs"], "the one place with unsafe code"),
+    ("sled", &["src/storage/"], "nothing else knows which engine keeps the data"),
+    ("tokio::spawn", &["src/runtime.rs"], "start tasks through runtime::Tasks"),
+    ("task::spawn", &["src/runtime.rs"], "start tasks through runtime::Tasks"),
+    ("thread::spawn", &[], "a thread has a name: thread::Builder, in storage alone"),
+    ("thread::Builder", &["src/storage/"], "threads beside tokio's are storage's alone"),
+    ("SystemTime::now", &["src/runtime.rs"], "take the time from runtime::Clock"),
+    ("Utc::now", &[], "take the time from runtime::Clock"),
+    ("now_v7", &["src/runtime.rs"], "make ids by runtime::fresh"),
+    ("SystemRandom", &["src/runtime.rs"], "draw random bytes by runtime::random_bytes"),
+];
+
+/// What is nowhere, not in a comment either: work that is not done.
+const UNFINISHED: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+    concat!("to", "do!"),
+    concat!("unimple", "mented!"),
+    concat!("db", "g!"),
+    concat!("#[ig", "nore"),
+];
+
+/// The modules that `file` imports and its layer may not.
+fn faults_of_layers(file: &File, code: &Code) -> Vec<String> {
+    let own = file.top_module();
+    let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == own) else {
+        return match own {
+            "lib" => Vec::new(),
+            _ => vec![format!("the module {own} has no row in LAYERS")],
+        };
+    };
+    let imports = code.imports(file.depth());
+    let foreign =
+        imports.iter().filter(|(_, module)| module != own && !allowed.contains(&module.as_str()));
+    foreign.map(|(line, module)| format!("line {line}: {own} may not import {module}")).collect()
+}
+
+/// No head that says what the file is, or too many lines.
+fn faults_of_form(file: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    let says = file.text.strip_prefix("//! ").is_some_and(|rest| rest.trim_start().len() > 10);
+    if !says {
+        faults.push("it does not open with `//!` and what it is".to_owned());
+    }
+    let most = if file.is_test() { TEST_LINES_MAX } else { LINES_MAX };
+    let lines = file.text.lines().count();
+    if lines > most {
+        faults.push(format!("{lines} lines, more than {most}: split it"));
+    }
+    faults
+}
+
+/// Doors that are used from the wrong place.
+fn faults_of_doors(file: &File, code: &Code) -> Vec<String> {
+    let elsewhere = |places: &[&str]| !places.iter().any(|place| file.path.starts_with(place));
+    let mut faults = Vec::new();
+    for (door, places, reason) in DOORS.iter().filter(|(_, places, _)| elsewhere(places)) {
+        for line in code.lines_with(door) {
+            faults.push(format!("line {line}: {door}: {reason}; it belongs to {places:?}"));
+        }
+    }
+    faults
+}
+
+/// Words of work that is not done.
+fn faults_of_unfinished(file: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, line) in (1..).zip(file.text.lines()) {
+        for word in UNFINISHED.iter().filter(|word| code::has_word(line, word)) {
+            faults.push(format!("line {number}: {word}"));
+        }
+    }
+    faults
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_code_keeps_its_shape() {
+    let tree = Tree::of_crate(root());
+    assert!(tree.files.len() > 100, "only {} files found", tree.files.len());
+    let mut faults = tree.faults.clone();
+    for file in &tree.files {
+        let code = Code::of(&file.text);
+        let mut found = faults_of_form(file);
+        found.extend(faults_of_unfinished(file));
+        if file.path.starts_with("src/") {
+            found.extend(faults_of_layers(file, &code));
+            found.extend(faults_of_doors(file, &code));
+        }
+        faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", file.path)));
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn the_layers_go_one_way_and_each_is_there() {
+    let mut below = BTreeSet::new();
+    for (name, imports) in LAYERS {
+        for import in *imports {
+            assert!(below.contains(import), "{name} imports {import}, which is not below it");
+        }
+        assert!(imports.is_sorted(), "{name}: {imports:?}");
+        assert!(below.insert(name), "{name} stands twice");
+    }
+    let tree = Tree::of_crate(root());
+    let there: BTreeSet<&str> = tree.files.iter().map(File::top_module).collect();
+    for (name, _) in LAYERS {
+        assert!(there.contains(name), "{name} has a row and no file");
+    }
+}
+
+/// An arrow that nobody follows is taken out of the table, so that it stays the map.
+#[test]
+fn each_arrow_is_followed() {
+    let tree = Tree::of_crate(root());
+    for (name, imports) in LAYERS {
+        let files = tree.files.iter().filter(|file| file.top_module() == *name);
+        let used: BTreeSet<String> = files
+            .flat_map(|file| Code::of(&file.text).imports(file.depth()))
+            .map(|(_, module)| module)
+            .collect();
+        for import in *imports {
+            assert!(used.contains(*import), "{name} imports nothing of {import}");
+        }
+    }
+}
+
+fn file(path: &str, module: &str, text: &str) -> File {
+    File {
+        path: path.to_owned(),
+        module: module.split("::").map(str::to_owned).collect(),
+        text: text.to_owned(),
+    }
+}
+
+#[test]
+fn a_wrong_import_is_found_however_it_is_written() {
+    for (module, text, faults) in [
+        ("domain::money", "use crate::storage::Key;", 1),
+        ("domain::money", "use crate::storage;", 1),
+        ("domain::money", "use orrery::storage::Key;", 1),
+        ("domain::money", "pub(crate) use crate::{storage::Key, domain::ids, runtime};", 2),
+        (
+            "domain::money",
+            "use crate::{\n    domain::{ids, time},\n    http::{self, Reply},\n};",
+            1,
+        ),
+        ("domain::money", "fn f() { crate::storage::open() }", 1),
+        ("domain::money", "fn f(key: &crate :: storage :: Key) {}", 1),
+        ("domain::money", "json!({\"a\": crate::storage::KEY})", 1),
+        ("domain::money", "use super::super::storage::Key;", 1),
+        ("domain::money", "mod tests { use super::super::super::storage; }", 1),
+        ("domain::money", "use crate::*;", 1),
+        ("domain::money", "use crate as everything;", 1),
+        ("domain", "use super::storage::Key;", 1),
+        ("engine::lanes", "use crate::api;", 1),
+        ("engine::lanes", "use crate::accounts::Accounts;", 1),
+        ("webhooks", "use crate::engine;", 1),
+        ("storage::store", "use crate::http::Reply;", 1),
+        ("main", "use orrery::{cli, app};", 1),
+        ("novelty", "", 1),
+        // What is allowed, and what only looks like an import.
+        ("domain::money", "use crate::domain::ids;", 0),
+        ("domain::money", "use super::ids;", 0),
+        ("domain::money", "mod tests { use super::super::ids; }", 0),
+        ("domain::money", "mod tests { use super::*; }\nuse super::ids;", 0),
+        ("domain::money", "// as in crate::storage::Key", 0),
+        ("domain::money", "/* crate::storage /* nested */ crate::http */", 0),
+        ("domain::money", "let a = \"crate::storage \\\" crate::http\";", 0),
+        ("domain::money", "let a = r#\"crate::storage \" crate::http\"#;", 0),
+        ("domain::money", "let (a, b) = ('\"', crate::domain::X); let c = '\\''; // '", 0),
+        ("domain::money", "fn f<'a>(a: &'a str) -> crate::domain::X<'a> {}", 0),
+        ("domain::money", "let mycrate::storage = 1;", 0),
+        ("engine::lanes", "use crate::{domain::ids, storage, webhooks};", 0),
+        ("lib", "pub mod storage;", 0),
+    ] {
+        let file = file("src/x.rs", module, text);
+        let found = faults_of_layers(&file, &Code::of(text));
+        assert_eq!(found.len(), faults, "{module}: {text}\n{found:?}");
+    }
+}
+
+#[test]
+fn a_door_used_from_the_wrong_place_is_found() {
+    for (path, text, faults) in [
+        ("src/engine/mod.rs", "tokio::spawn(async {});", 1),
+        ("src/engine/mod.rs", "use tokio::spawn;", 1),
+        ("src/engine/mod.rs", "use tokio::task::{self, spawn};", 1),
+        ("src/engine/mod.rs", "use tokio::{spawn, select};", 1),
+        ("src/engine/mod.rs", "let now = std::time::SystemTime::now();", 1),
+        ("src/engine/mod.rs", "unsafe { f() }", 1),
+        ("src/engine/mod.rs", "use sled::Db;", 1),
+        ("src/engine/mod.rs", "std::thread::spawn(f);", 1),
+        ("src/storage/store.rs", "std::thread::spawn(f); std::thread::Builder::new();", 1),
+        ("src/storage/store.rs", "unsafe { f() }", 1),
+        ("src/storage/durable.rs", "unsafe { f() }", 0),
+        ("src/storage/store.rs", "use sled::Db;", 0),
+        ("src/runtime.rs", "tokio::spawn(async {}); SystemTime::now(); Uuid::now_v7();", 0),
+        ("src/engine/mod.rs", "tokio::task::spawn_blocking(f); tasks.spawn(f);", 0),
+        ("src/engine/mod.rs", "#![deny(unsafe_code)] // unsafe, sled, tokio::spawn", 0),
+        ("src/engine/mod.rs", "let a = \"unsafe\"; let unsafely = 1;", 0),
+    ] {
+        let found = faults_of_doors(&file(path, "engine", text), &Code::of(text));
+        assert_eq!(found.len(), faults, "{path}: {text}\n{found:?}");
+    }
+}
+
+#[test]
+fn a_file_without_a_head_or_end_is_found() {
+    let long = |lines: usize| format!("//! What this is.\n{}", "\n".repeat(lines - 1));
+    for (path, text, faults) in [
+        ("src/a.rs", "//! What this is.\n".to_owned(), 0),
+        ("src/a.rs", String::new(), 1),
+        ("src/a.rs", "use std::io;\n//! What this is.\n".to_owned(), 1),
+        ("src/a.rs", "// What this is.\n".to_owned(), 1),
+        ("src/a.rs", "//!\n//! \n".to_owned(), 1),
+        ("src/a.rs", long(LINES_MAX), 0),
+        ("src/a.rs", long(LINES_MAX + 1), 1),
+        ("src/a_tests.rs", long(TEST_LINES_MAX), 0),
+        ("src/a/tests.rs", long(TEST_LINES_MAX), 0),
+        ("tests/a.rs", long(TEST_LINES_MAX), 0),
+        ("tests/a.rs", long(TEST_LINES_MAX + 1), 1),
+    ] {
+        let found = faults_of_form(&file(path, "a", &text));
+        assert_eq!(found.len(), faults, "{path}: {found:?}");
+    }
+}
+
+#[test]
+fn what_is_not_done_is_found() {
+    for word in UNFINISHED {
+        for line in [format!("    // {word}: later"), format!("let a = 1; {word}(a)]")] {
+            let found = faults_of_unfinished(&file("src/a.rs", "a", &format!("//! A.\n{line}\n")));
+            assert_eq!(found.len(), 1, "{line}: {found:?}");
+            assert!(found[0].starts_with("line 2"), "{found:?}");
+        }
+    }
+    for line in ["let photodo = 1;", "XXXL", "a hacksaw ignores it"] {
+        assert_eq!(faults_of_unfinished(&file("src/a.rs", "a", line)), [""; 0], "{line}");
+    }
+}

@@ -1,0 +1,189 @@
+//! The files of the crate, each with the module that it is: found by following the `mod` lines from
+//! `lib.rs`, as the compiler does, so that a file that nobody compiles is found as well.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One file of Rust.
+#[derive(Debug)]
+pub struct File {
+    /// From the crate's root, with `/`: `src/domain/money.rs`.
+    pub path: String,
+    /// Its module: `["domain", "money"]`; of `lib.rs` and of what is no module, its bare name.
+    pub module: Vec<String>,
+    pub text: String,
+}
+
+impl File {
+    /// The module at the crate's root that it is or belongs to.
+    pub fn top_module(&self) -> &str {
+        self.module.first().map_or("", String::as_str)
+    }
+
+    /// How many modules deep it is.
+    pub fn depth(&self) -> usize {
+        self.module.len()
+    }
+
+    /// Whether it holds tests only.
+    pub fn is_test(&self) -> bool {
+        let is_beside = self.path.ends_with("_tests.rs") || self.path.ends_with("/tests.rs");
+        is_beside || self.path.starts_with("tests/")
+    }
+}
+
+/// All files of Rust, and what is wrong with where they are.
+#[derive(Debug)]
+pub struct Tree {
+    pub files: Vec<File>,
+    pub faults: Vec<String>,
+}
+
+impl Tree {
+    /// The tree of the crate in the folder `root`.
+    pub fn of_crate(root: &Path) -> Self {
+        let mut tree = Self { files: Vec::new(), faults: Vec::new() };
+        for name in ["lib", "main"] {
+            tree.follow(root, &root.join(format!("src/{name}.rs")), Vec::new(), name);
+        }
+        let followed: BTreeSet<String> = tree.files.iter().map(|file| file.path.clone()).collect();
+        for path in files_below(&root.join("src")) {
+            let path = name_from(root, &path);
+            if !followed.contains(&path) {
+                tree.faults.push(format!("{path}: no `mod` line leads to it"));
+            }
+        }
+        for folder in ["tests", "benches"] {
+            for path in files_below(&root.join(folder)) {
+                let text = fs::read_to_string(&path).unwrap();
+                let module = vec![folder.to_owned()];
+                tree.files.push(File { path: name_from(root, &path), module, text });
+            }
+        }
+        tree
+    }
+
+    /// Takes the file up, and the files of its `mod` lines.
+    fn follow(&mut self, root: &Path, path: &Path, module: Vec<String>, name: &str) {
+        let Ok(text) = fs::read_to_string(path) else {
+            self.faults.push(format!("{}: cannot be read", name_from(root, path)));
+            return;
+        };
+        let is_folder = matches!(name, "lib" | "main" | "mod");
+        for (child, at) in modules_of(&text) {
+            let mut module = module.clone();
+            module.push(child.clone());
+            let folder = path.parent().unwrap();
+            if let Some(at) = at {
+                self.follow(root, &folder.join(at), module, &child);
+                continue;
+            }
+            let folder = if is_folder { folder.to_path_buf() } else { folder.join(name) };
+            let (flat, deep) = (folder.join(format!("{child}.rs")), folder.join(&child));
+            if flat.exists() {
+                self.follow(root, &flat, module, &child);
+            } else {
+                self.follow(root, &deep.join("mod.rs"), module, "mod");
+            }
+        }
+        let module = if module.is_empty() { vec![name.to_owned()] } else { module };
+        self.files.push(File { path: name_from(root, path), module, text });
+    }
+}
+
+/// The modules that a file declares with files of their own, each with its `#[path]`, if any.
+fn modules_of(text: &str) -> Vec<(String, Option<String>)> {
+    let mut modules = Vec::new();
+    let mut path = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("#[path = \"") {
+            path = rest.strip_suffix("\"]").map(str::to_owned);
+            continue;
+        }
+        let declaration = line.strip_suffix(';').map(|line| {
+            let behind = line.strip_prefix("pub").unwrap_or(line);
+            let behind = behind
+                .strip_prefix('(')
+                .map_or(behind, |scope| scope.split_once(')').map_or(behind, |(_, behind)| behind));
+            behind.trim_start()
+        });
+        if let Some(name) = declaration.and_then(|line| line.strip_prefix("mod ")) {
+            modules.push((name.to_owned(), path.take()));
+        } else if !line.starts_with("#[") {
+            path = None;
+        }
+    }
+    modules
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return files };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn name_from(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap().to_string_lossy().replace('\\', "/")
+}
+
+#[test]
+fn the_lines_that_lead_to_files_are_read() {
+    let text = "mod a;\npub mod b;\npub(super) mod c;\npub(in crate::x) mod d;\nmod e {\n}\n\
+        #[cfg(test)]\n#[path = \"f_tests.rs\"]\nmod tests;\n#[path = \"g.rs\"]\nfn g() {}\nmod h;\n\
+        // mod i;\nlet mod_j = 1;\n";
+    let modules = modules_of(text);
+    let names: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "d", "tests", "h"]);
+    let paths: Vec<Option<&str>> = modules.iter().map(|(_, path)| path.as_deref()).collect();
+    assert_eq!(paths, [None, None, None, None, Some("f_tests.rs"), None]);
+}
+
+#[test]
+fn a_file_that_nobody_compiles_and_one_that_is_missing_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("src/main.rs", "");
+    write("src/lib.rs", "mod a;\npub mod b;\nmod gone;\n");
+    write("src/a.rs", "mod c;\n#[path = \"a_tests.rs\"]\nmod tests;\n");
+    write("src/a/c.rs", "");
+    write("src/a_tests.rs", "");
+    write("src/b/mod.rs", "mod d;\n");
+    write("src/b/d.rs", "");
+    write("src/b/orphan.rs", "");
+    write("tests/it/main.rs", "");
+    let tree = Tree::of_crate(folder.path());
+    let mut modules: Vec<String> =
+        tree.files.iter().map(|file| format!("{} {}", file.path, file.module.join("::"))).collect();
+    modules.sort();
+    assert_eq!(
+        modules,
+        [
+            "src/a.rs a",
+            "src/a/c.rs a::c",
+            "src/a_tests.rs a::tests",
+            "src/b/d.rs b::d",
+            "src/b/mod.rs b",
+            "src/lib.rs lib",
+            "src/main.rs main",
+            "tests/it/main.rs tests",
+        ]
+    );
+    assert_eq!(
+        tree.faults,
+        ["src/gone/mod.rs: cannot be read", "src/b/orphan.rs: no `mod` line leads to it"]
+    );
+}
