@@ -23,6 +23,8 @@ use super::key::{Key, Table};
 use super::record::{Record, decode};
 use super::writer::{self, Figures, Message, Writer};
 use super::{durable, folder};
+use crate::domain::ids::{Id, RequestId};
+use crate::runtime::fresh;
 
 /// The format that this release writes.
 const FORMAT: u32 = 1;
@@ -313,12 +315,14 @@ fn check_format(db: &sled::Db, folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Writes, flushes, and checks that the flush went through `durable`.
+/// Writes, flushes, and checks that the flush went through `durable`. What is written is new at
+/// every start: the engine leaves out a write of what is there already, and then has nothing to
+/// flush.
 fn prove_durable(db: &sled::Db) -> Result<(), Error> {
     let before = durable::calls();
     let key = Key::table(Table::Meta).text("started");
-    let started = before.to_be_bytes();
-    db.insert(key.as_bytes(), &started).map_err(|error| Error::unavailable(&error))?;
+    let start: RequestId = fresh();
+    db.insert(key.as_bytes(), &start.bytes()).map_err(|error| Error::unavailable(&error))?;
     db.flush().map_err(|error| Error::unavailable(&error))?;
     if durable::calls() > before { Ok(()) } else { Err(Error::NotDurable) }
 }

@@ -42,6 +42,19 @@ async fn what_was_committed_is_there_after_reopening() {
 }
 
 #[tokio::test]
+async fn every_start_writes_something_new_to_prove_its_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let store = Store::open(&options(&folder)).unwrap();
+        let started = store.get(&Key::table(Table::Meta).text("started")).await.unwrap();
+        assert!(!seen.contains(&started), "a write of the same bytes flushes nothing");
+        seen.push(started);
+        store.close().await;
+    }
+}
+
+#[tokio::test]
 async fn a_second_process_is_told_who_holds_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let _store = Store::open(&options(&folder)).unwrap();

@@ -1,0 +1,300 @@
+//! The real binary, killed, cut off from power, out of disk, stuck: nothing acknowledged is lost,
+//! each ends once, each is paid once, each webhook arrives.
+//!
+//! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`.
+//! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
+//! `docs/durability.md` says what each test stands for.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and tells its seed"
+)]
+
+#[path = "crash/image.rs"]
+mod image;
+#[path = "crash/load.rs"]
+mod load;
+#[path = "crash/providers.rs"]
+mod providers;
+mod support;
+#[path = "crash/verdict.rs"]
+mod verdict;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use image::Mounted;
+use load::{Ask, Book, Load, Shared};
+use providers::{Providers, STUCK_CONCURRENCY};
+use support::dice::Dice;
+use support::service::{Service, Setup, take_room};
+use support::{count_from, eventually};
+
+/// Clients that create predictions at one time.
+const CLIENTS: usize = 32;
+const MIB: u64 = 1024 * 1024;
+
+/// A service whose models and receivers are up, with a key.
+struct World {
+    setup: Setup,
+    providers: Arc<Providers>,
+    book: Shared,
+    dice: Dice,
+    key: String,
+}
+
+impl World {
+    /// Configuration in `folder`, data in `data`; with it the first start.
+    fn new(folder: &Path, data: &Path) -> (Self, Service) {
+        let dice = Dice::seeded();
+        let providers = Providers::start();
+        let setup = Setup::new(folder, data, "");
+        providers.add_models(&setup);
+        let service = setup.start();
+        let key = setup.create_key();
+        (Self { setup, providers, book: Book::shared(), dice, key }, service)
+    }
+
+    fn load(&mut self) -> Load {
+        Load::start(CLIENTS, &self.setup, &self.key, &self.providers, &self.book, &mut self.dice)
+    }
+
+    fn acknowledged(&self) -> usize {
+        self.book.lock().unwrap().acknowledged.len()
+    }
+
+    /// Returns at a random moment under load: after some acknowledgements, and a little more.
+    fn wait_for_a_random_moment(&mut self) {
+        let wanted = self.acknowledged() + usize::try_from(self.dice.within(1..250)).unwrap();
+        eventually("predictions are acknowledged", || {
+            (self.acknowledged() >= wanted).then_some(())
+        });
+        std::thread::sleep(Duration::from_micros(self.dice.within(0..20_000)));
+    }
+
+    /// Load, a random moment, SIGKILL.
+    fn kill_under_load(&mut self, service: Service) {
+        let load = self.load();
+        self.wait_for_a_random_moment();
+        service.kill();
+        load.end();
+        Book::assert_none_refused(&self.book);
+    }
+
+    fn check_all(&self) -> verdict::Ends {
+        verdict::check_all(&self.setup, &self.key, &self.providers, &self.book)
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kills_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut world, mut service) = World::new(folder.path(), &folder.path().join("data"));
+    for _ in 0..count_from("ORRERY_CRASH_ROUNDS", 6) {
+        world.kill_under_load(service);
+        service = world.setup.start();
+        Book::clear_doubts(&world.book, &mut world.setup.client(&world.key));
+    }
+    let ends = world.check_all();
+    // What has ended stays as it is, whatever comes.
+    service.kill();
+    let _service = world.setup.start();
+    assert!(world.check_all() == ends, "an end has changed after it was told");
+    println!("{} predictions acknowledged", ends.len());
+}
+
+#[test]
+fn a_kill_during_the_start_after_a_kill_does_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut world, mut service) = World::new(folder.path(), &folder.path().join("data"));
+    for _ in 0..count_from("ORRERY_CRASH_STARTS", 3) {
+        world.kill_under_load(service);
+        let starting = world.setup.spawn();
+        std::thread::sleep(Duration::from_micros(world.dice.within(0..150_000)));
+        starting.kill();
+        service = world.setup.start();
+    }
+    world.check_all();
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_a_power_cut() {
+    if !image::can_mount() {
+        return;
+    }
+    for _ in 0..count_from("ORRERY_CRASH_CUTS", 2) {
+        let folder = tempfile::tempdir().unwrap();
+        let (image, copy) = (folder.path().join("disk.img"), folder.path().join("copy.img"));
+        image::make(&image, 512).unwrap();
+        let disk = Mounted::new(&image, &folder.path().join("disk")).unwrap();
+        let (mut world, service) = World::new(folder.path(), &disk.point().join("data"));
+        let load = world.load();
+        world.wait_for_a_random_moment();
+        service.freeze();
+        let before_the_cut = Book::ids(&world.book);
+        image::copy_at_one_moment(&image, &copy);
+        service.kill();
+        load.end();
+
+        let disk = Mounted::new(&copy, &folder.path().join("disk-after")).unwrap();
+        let setup = Setup::new(folder.path(), &disk.point().join("data"), "");
+        let _service = setup.start();
+        let ends = verdict::settle(&setup, &world.key, &before_the_cut);
+        world.book.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
+        verdict::check_ends(&world.book, &ends);
+        verdict::check_webhooks(&world.providers, &world.book);
+        Book::repeat_keys(&world.book, &mut setup.client(&world.key));
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_work_and_loses_none() {
+    if !image::can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("disk.img");
+    image::make(&image, 320).unwrap();
+    let disk = Mounted::new(&image, &folder.path().join("disk")).unwrap();
+    let (mut world, service) = World::new(folder.path(), &disk.point().join("data"));
+    let fillers = disk.point().join("fillers");
+    fs::create_dir(&fillers).unwrap();
+
+    // Nearly full: a clear refusal, what is there can be read, and it works again once there is
+    // room.
+    let load = world.load();
+    world.wait_for_a_random_moment();
+    let filler = fillers.join("most");
+    assert!(take_room(&filler, disk.free_bytes() - 40 * MIB));
+    wait_for_a_refusal(&world);
+    load.end();
+    verdict::settle(&world.setup, &world.key, &Book::ids(&world.book));
+    fs::remove_file(&filler).unwrap();
+    wait_for_an_acknowledgement(&mut world);
+
+    // Full to the last block, under load: the process refuses or ends.
+    let load = world.load();
+    world.wait_for_a_random_moment();
+    let mut service = fill_up(&world, &disk, &fillers, service);
+    load.end();
+    if service.ended().is_none() {
+        service.kill();
+    }
+    // A start without room may fail, but harms nothing.
+    let mut starting = world.setup.spawn();
+    eventually("a start on a full disk comes to something", || {
+        (starting.ended().is_some() || starting.is_ready()).then_some(())
+    });
+    starting.kill();
+
+    fs::remove_dir_all(&fillers).unwrap();
+    let _service = world.setup.start();
+    world.check_all();
+    wait_for_an_acknowledgement(&mut world);
+}
+
+fn wait_for_a_refusal(world: &World) {
+    eventually("creates are refused", || {
+        (!world.book.lock().unwrap().refused.is_empty()).then_some(())
+    });
+    let refused = std::mem::take(&mut world.book.lock().unwrap().refused);
+    for (status, text) in refused {
+        assert_eq!(status, 503, "{text}");
+        assert!(text.contains("the disk is full or failing: nothing was stored"), "{text}");
+    }
+}
+
+/// Sends until one is taken.
+fn wait_for_an_acknowledgement(world: &mut World) {
+    let mut client = world.setup.client(&world.key);
+    let before = world.acknowledged();
+    eventually("creates are taken again", || {
+        Ask::random(&mut world.dice, &world.providers).send(&mut client, &world.book);
+        (world.acknowledged() > before).then_some(())
+    });
+    world.book.lock().unwrap().refused.clear();
+}
+
+/// Takes the disk's last block, again and again, until the service refuses or ends.
+fn fill_up(world: &World, disk: &Mounted, fillers: &Path, mut service: Service) -> Service {
+    let mut more = 0;
+    eventually("the full disk is noticed", || {
+        let free = disk.free_bytes();
+        if free > 0 {
+            more += 1;
+            take_room(&fillers.join(more.to_string()), free);
+        }
+        let noticed = !world.book.lock().unwrap().refused.is_empty();
+        (noticed || service.ended().is_some()).then_some(())
+    });
+    service
+}
+
+#[test]
+fn a_hanging_model_fills_its_own_lane_only() {
+    const STUCK: u64 = 60;
+    const OTHERS: u64 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let (world, _service) = World::new(folder.path(), &folder.path().join("data"));
+    let mut client = world.setup.client(&world.key);
+    for mark in 0..STUCK {
+        assert!(Ask::stuck(mark, 0).send(&mut client, &world.book));
+    }
+    let stuck = Book::ids(&world.book);
+    for mark in 0..OTHERS {
+        assert!(Ask::template(mark, 0).send(&mut client, &world.book));
+    }
+    let ids = Book::ids(&world.book);
+    let others: Vec<String> = ids.into_iter().filter(|id| !stuck.contains(id)).collect();
+    // All others end while not one of the stuck ones has.
+    verdict::settle(&world.setup, &world.key, &others);
+    let running = usize::try_from(STUCK_CONCURRENCY).unwrap();
+    assert_eq!(world.providers.gate.held(), running, "the stuck lane runs at its cap");
+    for id in &stuck {
+        let body = client.get(&format!("/v1/prediction/{id}")).unwrap().json();
+        assert!(body["completed_at"].is_null(), "{body}");
+    }
+    world.providers.gate.open();
+    world.check_all();
+}
+
+#[test]
+fn a_backlog_is_taken_up_after_a_kill() {
+    const BACKLOG: usize = 2_000;
+    const INPUT_BYTES: usize = 30_000;
+    /// All inputs together have 60 MB.
+    const MORE_RESIDENT_BYTES: u64 = 30 * MIB;
+    let folder = tempfile::tempdir().unwrap();
+    let (world, service) = World::new(folder.path(), &folder.path().join("data"));
+    let empty = service.resident_bytes();
+    std::thread::scope(|scope| {
+        for part in 0..8 {
+            let (mut client, book) = (world.setup.client(&world.key), &world.book);
+            scope.spawn(move || {
+                for mark in (0..BACKLOG as u64).filter(|mark| mark % 8 == part) {
+                    assert!(Ask::stuck(mark, INPUT_BYTES).send(&mut client, book));
+                }
+            });
+        }
+    });
+    assert_eq!(world.acknowledged(), BACKLOG);
+    service.kill();
+    let service = world.setup.start();
+    let running = f64::from(STUCK_CONCURRENCY);
+    eventually("the lane runs at its cap again", || {
+        (world.setup.metric("orrery_executions_running") == Some(running)).then_some(())
+    });
+    let queued = world.setup.metric("orrery_executions_queued");
+    assert_eq!(queued, Some(BACKLOG as f64 - running));
+    let resident = service.resident_bytes();
+    println!("resident: {} MiB empty, {} MiB with the backlog", empty / MIB, resident / MIB);
+    assert!(resident < empty + MORE_RESIDENT_BYTES, "{resident} bytes, {empty} when empty");
+    world.providers.gate.open();
+    world.check_all();
+    assert_eq!(world.setup.metric("orrery_executions_queued"), Some(0.0));
+}

@@ -1,0 +1,211 @@
+//! Clients that create predictions, and the book of what was acknowledged to them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+
+use crate::providers::{COST_MICROS, Providers};
+use crate::support::dice::Dice;
+use crate::support::http::Client;
+use crate::support::service::Setup;
+
+const CREATE: &str = "/v1/prediction/";
+/// Text that makes a payload a file of its own.
+const LARGE_BYTES: usize = 70_000;
+
+/// One prediction to ask for, and what must come of it.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    body: String,
+    pub key: Option<String>,
+    pub has_webhook: bool,
+    /// `None`: it fails, on purpose.
+    pub output: Option<Value>,
+    pub cost_micros: i64,
+}
+
+/// What the clients know.
+#[derive(Debug, Default)]
+pub struct Book {
+    /// By id.
+    pub acknowledged: HashMap<String, Ask>,
+    /// Sent under an `Idempotency-Key`, and the connection broke: there or not there.
+    pub doubtful: Vec<Ask>,
+    /// Answers that refused, and their texts.
+    pub refused: Vec<(u16, String)>,
+}
+
+pub type Shared = Arc<Mutex<Book>>;
+
+impl Ask {
+    /// Any of the kinds that the mix has.
+    pub fn random(dice: &mut Dice, providers: &Providers) -> Self {
+        let mark = dice.next();
+        let mut ask = if dice.once_in(2) {
+            Self::template(mark, if dice.once_in(40) { LARGE_BYTES } else { 0 })
+        } else {
+            Self::priced(mark, dice.once_in(8))
+        };
+        if dice.once_in(3) {
+            ask.add_webhook(providers, dice.once_in(2).then(|| format!("secret-{mark:x}")));
+        }
+        ask
+    }
+
+    /// The built-in model; free. With padding, its input and output are files.
+    pub fn template(mark: u64, padding: usize) -> Self {
+        let input = json!({
+            "template": "{{ mark }}{{ padding }}",
+            "values": {"mark": mark.to_string(), "padding": "x".repeat(padding)},
+        });
+        let output = json!(format!("{mark}{}", "x".repeat(padding)));
+        Self {
+            body: json!({"model": "text-template", "version": "1", "input": input}).to_string(),
+            key: None,
+            has_webhook: false,
+            output: Some(output),
+            cost_micros: 0,
+        }
+    }
+
+    /// The model that costs. Always under a key, so that none can be made and paid unknown to its
+    /// client.
+    fn priced(mark: u64, fails: bool) -> Self {
+        let input = json!({"mark": mark, "fails": fails});
+        Self {
+            body: json!({"model": "priced", "version": "1", "input": input}).to_string(),
+            key: Some(format!("key-{mark:x}")),
+            has_webhook: false,
+            output: (!fails).then(|| json!(mark)),
+            cost_micros: if fails { 0 } else { COST_MICROS },
+        }
+    }
+
+    /// A prediction of a model whose answer waits for the gate.
+    pub fn stuck(mark: u64, padding: usize) -> Self {
+        let input = json!({"mark": mark, "padding": "x".repeat(padding)});
+        Self {
+            body: json!({"model": "stuck", "version": "1", "input": input}).to_string(),
+            key: None,
+            has_webhook: false,
+            output: Some(json!(mark)),
+            cost_micros: 0,
+        }
+    }
+
+    fn add_webhook(&mut self, providers: &Providers, secret: Option<String>) {
+        let mut body: Value = serde_json::from_str(&self.body).unwrap();
+        body["webhook_url"] = json!(providers.hook_url(secret.as_deref()));
+        if let Some(secret) = secret {
+            body["webhook_secret"] = json!(secret);
+        }
+        self.body = body.to_string();
+        self.has_webhook = true;
+    }
+
+    /// Sends it and writes down what came of it. False when the connection broke.
+    pub fn send(self, client: &mut Client, book: &Shared) -> bool {
+        let header = self.key.clone();
+        let headers: Vec<(&str, &str)> =
+            header.iter().map(|key| ("Idempotency-Key", key.as_str())).collect();
+        let Ok(answer) = client.post(CREATE, &headers, &self.body) else {
+            if self.key.is_some() {
+                book.lock().unwrap().doubtful.push(self);
+            }
+            return false;
+        };
+        if answer.status() != 200 {
+            book.lock().unwrap().refused.push((answer.status(), answer.text()));
+            return true;
+        }
+        let body = answer.json();
+        let id = body["predictionID"].as_str().unwrap().to_owned();
+        let earlier = book.lock().unwrap().acknowledged.insert(id.clone(), self.clone());
+        if let Some(earlier) = earlier {
+            assert_eq!(earlier.key, self.key, "two requests were given one id, {id}");
+        }
+        true
+    }
+}
+
+impl Book {
+    pub fn shared() -> Shared {
+        Arc::default()
+    }
+
+    /// The ids so far.
+    pub fn ids(book: &Shared) -> Vec<String> {
+        book.lock().unwrap().acknowledged.keys().cloned().collect()
+    }
+
+    /// Sends everything doubtful again, until each has an id.
+    pub fn clear_doubts(book: &Shared, client: &mut Client) {
+        let doubtful = std::mem::take(&mut book.lock().unwrap().doubtful);
+        for ask in doubtful {
+            assert!(ask.send(client, book), "the connection broke while nothing was killed");
+        }
+    }
+
+    /// Sends every request that had a key again: each must be answered with the id that it has.
+    pub fn repeat_keys(book: &Shared, client: &mut Client) {
+        let keyed: Vec<(String, Ask)> = {
+            let book = book.lock().unwrap();
+            let keyed = book.acknowledged.iter().filter(|(_, ask)| ask.key.is_some());
+            keyed.map(|(id, ask)| (id.clone(), ask.clone())).collect()
+        };
+        let before = book.lock().unwrap().acknowledged.len();
+        for (id, ask) in keyed {
+            let key = ask.key.as_deref().unwrap();
+            let answer = client.post(CREATE, &[("Idempotency-Key", key)], &ask.body).unwrap();
+            assert_eq!(answer.json()["predictionID"], id.as_str(), "{key} was given two ids");
+        }
+        assert_eq!(book.lock().unwrap().acknowledged.len(), before);
+    }
+
+    /// Fails when anything was refused.
+    pub fn assert_none_refused(book: &Shared) {
+        assert_eq!(book.lock().unwrap().refused, [], "refused under ordinary load");
+    }
+}
+
+/// Clients at work; each stops when its connection breaks or the load is told to end.
+#[derive(Debug)]
+pub struct Load {
+    ending: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    pub fn start(
+        count: usize,
+        setup: &Setup,
+        key: &str,
+        providers: &Arc<Providers>,
+        book: &Shared,
+        dice: &mut Dice,
+    ) -> Self {
+        let ending = Arc::new(AtomicBool::new(false));
+        let client = |mut dice: Dice| {
+            let (mut client, providers) = (setup.client(key), Arc::clone(providers));
+            let (ending, book) = (Arc::clone(&ending), Arc::clone(book));
+            std::thread::spawn(move || {
+                while !ending.load(Ordering::Relaxed)
+                    && Ask::random(&mut dice, &providers).send(&mut client, &book)
+                {}
+            })
+        };
+        let clients = (0..count).map(|_| client(dice.fork())).collect();
+        Self { ending, clients }
+    }
+
+    /// Waits for the clients' last answers.
+    pub fn end(self) {
+        self.ending.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            client.join().unwrap();
+        }
+    }
+}

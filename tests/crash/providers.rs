@@ -1,0 +1,124 @@
+//! The outside of the service: models on an inference server, and the receiver of webhooks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use orrery::domain::signature;
+use serde_json::{Value, json};
+
+use crate::support::http::Message;
+use crate::support::server::{Answer, Gate, Server};
+use crate::support::service::Setup;
+
+/// What a success of the model `priced` costs: a sum that no binary fraction has.
+pub const COST_MICROS: i64 = 123;
+/// One in so many deliveries is answered with 500.
+const REFUSED_DELIVERIES: usize = 9;
+
+/// Both servers, which live longer than the service that is killed.
+#[derive(Debug)]
+pub struct Providers {
+    models: Server,
+    receiver: Server,
+    /// Holds the model `stuck` back.
+    pub gate: Gate,
+    arrivals: Arc<Mutex<Arrivals>>,
+}
+
+/// What the receiver was sent.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    /// The first body of each execution's announcement.
+    pub bodies: HashMap<String, Vec<u8>>,
+    count: usize,
+    /// Everything that no receiver should see.
+    pub faults: Vec<String>,
+}
+
+impl Providers {
+    pub fn start() -> Arc<Self> {
+        let gate = Gate::default();
+        let held = gate.clone();
+        let models = Server::start(move |request| answer_as_model(request, &held));
+        let arrivals = Arc::<Mutex<Arrivals>>::default();
+        let noted = Arc::clone(&arrivals);
+        let receiver = Server::start(move |request| noted.lock().unwrap().note(request));
+        Arc::new(Self { models, receiver, gate, arrivals })
+    }
+
+    /// Writes the manifests of the models: `priced` answers at once, `stuck` once the gate is open.
+    pub fn add_models(&self, setup: &Setup) {
+        let manifest = |slug: &str, concurrency: u32| {
+            let url = self.models.url(&format!("/{slug}"));
+            format!(
+                "slug = \"{slug}\"\noutput_type = \"number\"\nconcurrency = {concurrency}\n\
+                 queue_limit = 1000000\ntimeout = \"10m\"\n\
+                 [request_schema]\ntype = \"object\"\n\
+                 [runner]\ntype = \"http\"\nurl = \"{url}\"\noutput = \"/echo\"\n"
+            )
+        };
+        let cost = format!("[cost]\ntype = \"fixed\"\namount = 0.{COST_MICROS:06}\n");
+        setup.add_model("priced", &format!("{}{cost}", manifest("priced", 8)));
+        setup.add_model("stuck", &manifest("stuck", STUCK_CONCURRENCY));
+    }
+
+    /// Where a webhook goes; the path tells the receiver which secret signs it.
+    pub fn hook_url(&self, secret: Option<&str>) -> String {
+        self.receiver.url(&format!("/hook/{}", secret.unwrap_or_default()))
+    }
+
+    /// Looks at what has arrived.
+    pub fn arrivals<T>(&self, look: impl FnOnce(&Arrivals) -> T) -> T {
+        look(&self.arrivals.lock().unwrap())
+    }
+}
+
+/// Runs of the model `stuck` at one time.
+pub const STUCK_CONCURRENCY: u32 = 3;
+
+fn answer_as_model(request: &Message, gate: &Gate) -> Answer {
+    if request.second_word() == "/stuck" {
+        gate.pass();
+    }
+    let input = request.json();
+    if input["fails"] == json!(true) {
+        return (500, r#"{"error":"out of memory, on purpose"}"#.to_owned());
+    }
+    (200, json!({"echo": input["mark"]}).to_string())
+}
+
+impl Arrivals {
+    fn note(&mut self, request: &Message) -> Answer {
+        self.count += 1;
+        if let Err(fault) = self.check(request) {
+            self.faults.push(fault);
+        }
+        let refuses = self.count.is_multiple_of(REFUSED_DELIVERIES);
+        (if refuses { 500 } else { 200 }, "{}".to_owned())
+    }
+
+    fn check(&mut self, request: &Message) -> Result<(), String> {
+        let body: Value = request.json();
+        let id = body["execution_id"].as_str().ok_or("a body without execution_id")?;
+        let secret = request.second_word().trim_start_matches("/hook/");
+        let signed = request.header("x-webhook-signature");
+        match (secret, signed) {
+            ("", None) => {}
+            ("", Some(_)) => return Err(format!("{id} is signed without a secret")),
+            (_, None) => return Err(format!("{id} is not signed")),
+            (secret, Some(signed)) => {
+                let time = request.header("x-webhook-timestamp").and_then(|text| text.parse().ok());
+                let time = time.ok_or(format!("{id} has no time stamp"))?;
+                if !signature::verify(secret, time, &request.body, signed) {
+                    return Err(format!("{id} has a wrong signature"));
+                }
+            }
+        }
+        let first = self.bodies.entry(id.to_owned()).or_insert_with(|| request.body.clone());
+        if *first != request.body {
+            let (first, now) = (String::from_utf8_lossy(first), request.text());
+            return Err(format!("{id} was announced as {first} and as {now}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What must be true once everything acknowledged has had time to end.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::load::{Ask, Book, Shared};
+use crate::providers::Providers;
+use crate::support::http::Client;
+use crate::support::service::Setup;
+use crate::support::{PATIENCE, eventually};
+
+/// Readers at one time.
+const READERS: usize = 8;
+/// Seconds that one question is held for an end.
+const HELD_SECONDS: u32 = 30;
+
+/// The answers of `GET /v1/prediction/{id}`, by id, byte for byte.
+pub type Ends = HashMap<String, Vec<u8>>;
+
+/// Waits until each of `ids` has ended; fails for one that is not there.
+pub fn settle(setup: &Setup, key: &str, ids: &[String]) -> Ends {
+    let ends = Mutex::new(Ends::new());
+    let share = ids.len().div_ceil(READERS).max(1);
+    std::thread::scope(|scope| {
+        for share in ids.chunks(share) {
+            let ends = &ends;
+            scope.spawn(move || {
+                let mut client = setup.client(key);
+                for id in share {
+                    let body = wait_for_end(&mut client, id);
+                    ends.lock().unwrap().insert(id.clone(), body);
+                }
+            });
+        }
+    });
+    ends.into_inner().unwrap()
+}
+
+fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let path = format!("/v1/prediction/{id}?wait={HELD_SECONDS}");
+        let answer = client.get(&path).unwrap();
+        assert_eq!(answer.status(), 200, "{id} was acknowledged: {}", answer.text());
+        let status = answer.json()["status"].as_str().unwrap_or_default().to_owned();
+        if ["success", "error", "cancelled"].contains(&status.as_str()) {
+            return answer.body;
+        }
+        assert!(Instant::now() < deadline, "{id} does not end: {}", answer.text());
+    }
+}
+
+/// Whether each ended the way that was asked for; answers the sum of the costs in micro-dollars.
+pub fn check_ends(book: &Shared, ends: &Ends) -> i64 {
+    let book = book.lock().unwrap();
+    let mut sum = 0;
+    for (id, ask) in &book.acknowledged {
+        let body: Value = serde_json::from_slice(&ends[id]).unwrap();
+        check_end(id, ask, &body);
+        sum += micros(&body["metrics"]["cost"]);
+    }
+    sum
+}
+
+fn check_end(id: &str, ask: &Ask, body: &Value) {
+    let status = if ask.output.is_some() { "success" } else { "error" };
+    assert_eq!(body["status"], status, "{id}: {body}");
+    let output = ask.output.as_ref().unwrap_or(&Value::Null);
+    assert!(body["output"] == *output, "{id} has another output than was asked for");
+    assert_eq!(micros(&body["metrics"]["cost"]), ask.cost_micros, "{id}");
+    let attempts = body["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 1, "{id}: a kill adds no attempt: {attempts:?}");
+    assert_eq!(attempts[0]["status"], status, "{id}");
+    let time = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let times = [
+        time(&body["created_at"]),
+        time(&body["started_at"]),
+        time(&attempts[0]["started_at"]),
+        time(&attempts[0]["completed_at"]),
+        time(&body["completed_at"]),
+    ];
+    assert!(times.is_sorted() && !times[0].is_empty(), "{id}: {times:?}");
+}
+
+/// Dollars of JSON as whole micro-dollars.
+fn micros(dollars: &Value) -> i64 {
+    let micros = dollars.as_f64().unwrap() * 1e6;
+    assert!((micros - micros.round()).abs() < 1e-6, "{dollars} is no whole micro-dollar");
+    #[expect(clippy::cast_possible_truncation, reason = "a test's sums are small")]
+    let whole = micros.round() as i64;
+    whole
+}
+
+/// The organization's balance in micro-dollars. The route answers three times a second.
+pub fn balance(client: &mut Client) -> i64 {
+    eventually("the balance is told", || {
+        let answer = client.get("/v1/billing/balance").unwrap();
+        (answer.status() == 200).then(|| micros(&answer.json()["balance_usd"]))
+    })
+}
+
+/// Waits until each webhook that was asked for has arrived; fails for one that was not, and for
+/// everything that the receiver found wrong.
+pub fn check_webhooks(providers: &Providers, book: &Shared) {
+    let (asked, not_asked): (Vec<String>, Vec<String>) = {
+        let book = book.lock().unwrap();
+        let ids = |wanted: bool| {
+            let held = book.acknowledged.iter().filter(|(_, ask)| ask.has_webhook == wanted);
+            held.map(|(id, _)| id.clone()).collect()
+        };
+        (ids(true), ids(false))
+    };
+    eventually("every webhook arrives", || {
+        providers.arrivals(|arrivals| {
+            asked.iter().all(|id| arrivals.bodies.contains_key(id)).then_some(())
+        })
+    });
+    providers.arrivals(|arrivals| {
+        assert_eq!(arrivals.faults, [] as [String; 0]);
+        for id in not_asked {
+            assert!(!arrivals.bodies.contains_key(&id), "{id} asked for no webhook");
+        }
+    });
+}
+
+/// Everything at once, on a running service: all there, each ended as asked, paid once, announced.
+pub fn check_all(setup: &Setup, key: &str, providers: &Providers, book: &Shared) -> Ends {
+    let mut client = setup.client(key);
+    Book::clear_doubts(book, &mut client);
+    let ends = settle(setup, key, &Book::ids(book));
+    let sum = check_ends(book, &ends);
+    assert_eq!(balance(&mut client), -sum, "the balance is the sum of the costs");
+    check_webhooks(providers, book);
+    Book::repeat_keys(book, &mut client);
+    ends
+}

@@ -1,0 +1,138 @@
+//! HTTP/1.1 as tests need it: messages with `Content-Length`, a client that keeps its connection.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Header lines that a message may have.
+const LINES_MAX: usize = 100;
+/// The largest body, in bytes.
+const BODY_MAX: usize = 64 * 1024 * 1024;
+/// How long the client waits for an answer, which a request may hold back for 60 s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(75);
+
+/// A request or an answer.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// The first line.
+    pub start: String,
+    headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Message {
+    /// Reads one message. An end before its first byte is an error too.
+    pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
+        let start = line(reader)?;
+        let mut headers = Vec::new();
+        loop {
+            let line = line(reader)?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').ok_or(io::ErrorKind::InvalidData)?;
+            headers.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
+            if headers.len() > LINES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        let mut message = Self { start, headers, body: Vec::new() };
+        let length = message.header("content-length").map_or(Ok(0), str::parse);
+        let length: usize = length.map_err(io::Error::other)?;
+        if length > BODY_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        message.body.resize(length, 0);
+        reader.read_exact(&mut message.body)?;
+        Ok(message)
+    }
+
+    /// A header's value; the name in small letters.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The second word of the first line: a request's path, an answer's status.
+    pub fn second_word(&self) -> &str {
+        self.start.split(' ').nth(1).unwrap_or_default()
+    }
+
+    pub fn status(&self) -> u16 {
+        self.second_word().parse().unwrap_or_default()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {} {}", self.start, self.text()))
+    }
+}
+
+fn line(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    if reader.take(64 * 1024).read_line(&mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+/// A client of one host, with an API key. It repeats nothing: an error says that the request may
+/// or may not have been taken, and the next one goes over a new connection.
+#[derive(Debug)]
+pub struct Client {
+    address: SocketAddr,
+    key: String,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+impl Client {
+    pub fn new(address: SocketAddr, key: &str) -> Self {
+        Self { address, key: key.to_owned(), connection: None }
+    }
+
+    pub fn get(&mut self, path: &str) -> io::Result<Message> {
+        self.send("GET", path, &[], "")
+    }
+
+    pub fn post(&mut self, path: &str, more: &[(&str, &str)], body: &str) -> io::Result<Message> {
+        self.send("POST", path, more, body)
+    }
+
+    fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        more: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Message> {
+        let (address, key, length) = (self.address, &self.key, body.len());
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n");
+        request.push_str(&format!("X-API-Key: {key}\r\nContent-Length: {length}\r\n"));
+        for (name, value) in more {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        request.push_str(body);
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(address)?,
+        };
+        connection.get_mut().write_all(request.as_bytes())?;
+        let answer = Message::read(&mut connection)?;
+        if answer.header("connection") != Some("close") {
+            self.connection = Some(connection);
+        }
+        Ok(answer)
+    }
+}
+
+fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect_timeout(&address, ANSWER_WITHIN)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    Ok(BufReader::new(stream))
+}

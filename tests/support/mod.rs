@@ -1,0 +1,37 @@
+//! What integration tests share: the real binary on a data folder of its own, a client, a server
+//! that plays models and webhook receivers, and random choices that a seed repeats.
+//!
+//! Plain threads and blocking sockets: nothing here runs on the code that it tests.
+
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
+pub mod dice;
+pub mod http;
+pub mod server;
+pub mod service;
+
+use std::time::{Duration, Instant};
+
+/// How long a test waits for anything before it fails.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Looks until there is something to see, and fails after [`PATIENCE`], naming `what`.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "after {PATIENCE:?} still waiting: {what}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// A number from the environment, for longer runs by hand.
+pub fn count_from(variable: &str, default: u32) -> u32 {
+    std::env::var(variable).ok().map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is no whole number"))
+    })
+}

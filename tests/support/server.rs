@@ -1,0 +1,104 @@
+//! A server on a free loopback port: a thread for each connection, one function for all requests.
+
+use std::io::{BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+use super::http::Message;
+
+/// A status and a body of JSON.
+pub type Answer = (u16, String);
+
+/// Serves until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stopping: Arc<AtomicBool>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves `answer` on a port of 127.0.0.1.
+    pub fn start(answer: impl Fn(&Message) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (answer, stop) = (Arc::new(answer), Arc::clone(&stopping));
+        let accepting = std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let answer = Arc::clone(&answer);
+                std::thread::spawn(move || serve(stream, &*answer));
+            }
+        });
+        Self { address, stopping, accepting: Some(accepting) }
+    }
+
+    /// An address of this server; `path` begins with a slash.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread; it ends with the first connection that it sees now.
+        drop(TcpStream::connect(self.address));
+        if let Some(accepting) = self.accepting.take() {
+            drop(accepting.join());
+        }
+    }
+}
+
+/// Answers until the other side has gone.
+fn serve(stream: TcpStream, answer: &(impl Fn(&Message) -> Answer + ?Sized)) {
+    let Ok(mut writer) = stream.try_clone() else { return };
+    let mut reader = BufReader::new(stream);
+    while let Ok(request) = Message::read(&mut reader) {
+        let (status, body) = answer(&request);
+        let head = format!(
+            "HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        if writer.write_all(format!("{head}{body}").as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// A gate that holds everyone back until it is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Gate(Arc<(Mutex<Passage>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct Passage {
+    open: bool,
+    held: usize,
+}
+
+impl Gate {
+    /// Returns once the gate is open.
+    pub fn pass(&self) {
+        let (passage, opened) = &*self.0;
+        let mut passage = passage.lock().unwrap();
+        passage.held += 1;
+        let mut passage = opened.wait_while(passage, |passage| !passage.open).unwrap();
+        passage.held -= 1;
+    }
+
+    /// How many it holds back.
+    pub fn held(&self) -> usize {
+        self.0.0.lock().unwrap().held
+    }
+
+    /// Lets everyone through, from now on.
+    pub fn open(&self) {
+        self.0.0.lock().unwrap().open = true;
+        self.0.1.notify_all();
+    }
+}

@@ -1,0 +1,217 @@
+//! The real binary, on a data folder and a loopback address of its own.
+//!
+//! Each service listens on an address 127.x.y.z that no other has, on the ports of the default
+//! configuration: no port has to be searched for, and none can be taken away between two starts.
+
+use std::fs::{self, File, OpenOptions};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::eventually;
+use super::http::{Client, Message};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
+const BASE_PORT: u16 = 8080;
+const METRICS_PORT: u16 = 9464;
+/// Lines of the service's log that a failure shows.
+const SHOWN_LINES: usize = 25;
+
+/// Everything that a start needs; a test may start it many times.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    folder: PathBuf,
+    address: Ipv4Addr,
+    config: PathBuf,
+    data: PathBuf,
+}
+
+impl Setup {
+    /// Configuration, manifests and log in `folder`, everything that the service writes in `data`.
+    /// Webhooks to loopback are allowed and quickly repeated; `more` goes to the configuration's
+    /// end.
+    pub fn new(folder: &Path, data: &Path, more: &str) -> Self {
+        let models = folder.join("models.d");
+        fs::create_dir_all(&models).unwrap();
+        let address = own_address();
+        let host =
+            |name: &str, port: u16| format!("[hosts.{name}]\nlisten = \"{address}:{port}\"\n");
+        let hosts: String = ["base", "workflows", "flows", "agent", "dashboard"]
+            .iter()
+            .zip(BASE_PORT..)
+            .map(|(name, port)| host(name, port))
+            .collect();
+        let text = format!(
+            "data_dir = {data:?}\nmodels_dir = {models:?}\n{hosts}\
+             [metrics]\nlisten = \"{address}:{METRICS_PORT}\"\n\
+             [egress]\nallow = [\"127.0.0.0/8\"]\n\
+             [webhooks]\nschedule = [\"100ms\", \"200ms\", \"400ms\", \"1s\", \"2s\", \"4s\"]\n\
+             {more}"
+        );
+        let config = folder.join(format!("config-{address}.toml"));
+        fs::write(&config, text).unwrap();
+        Self { folder: folder.to_owned(), address, config, data: data.to_owned() }
+    }
+
+    /// Adds a model; before a start.
+    pub fn add_model(&self, name: &str, manifest: &str) {
+        fs::write(self.folder.join("models.d").join(format!("{name}.toml")), manifest).unwrap();
+    }
+
+    /// Where the service keeps its data.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Starts the process and waits for nothing.
+    pub fn spawn(&self) -> Service {
+        let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        let child = self.command(&["serve"]).stderr(log).stdout(Stdio::null()).spawn().unwrap();
+        Service { child, setup: self.clone() }
+    }
+
+    /// Starts the service and waits until it is ready.
+    pub fn start(&self) -> Service {
+        let mut service = self.spawn();
+        service.wait_until_ready();
+        service
+    }
+
+    /// A new key of the organization `default`, made while the service runs.
+    pub fn create_key(&self) -> String {
+        let made = self.command(&["key", "create", "--name", "test"]).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    }
+
+    /// A client of the base host.
+    pub fn client(&self, key: &str) -> Client {
+        Client::new(self.at(BASE_PORT), key)
+    }
+
+    /// The value of a gauge or counter without labels, as `GET /metrics` tells it.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let answer = Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?;
+        let text = answer.text();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        value.parse().ok()
+    }
+
+    /// The last lines of the service's log.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join(format!("log-{}", self.address))
+    }
+
+    fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(self.address), port)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.arg("--config").arg(&self.config).args(arguments).current_dir(&self.folder);
+        command.env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+        command
+    }
+}
+
+/// A running service; killed when it is dropped.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    setup: Setup,
+}
+
+impl Service {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until `GET /ready` answers 200; fails at once when the process ends instead.
+    pub fn wait_until_ready(&mut self) {
+        let ready = eventually("the service is ready", || match self.ended() {
+            Some(status) => Some(Err(status)),
+            None => self.is_ready().then_some(Ok(())),
+        });
+        if let Err(status) = ready {
+            panic!("the service did not start ({status}):\n{}", self.setup.log_tail());
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        let answer = Client::new(self.setup.at(BASE_PORT), "").get("/ready");
+        answer.is_ok_and(|answer: Message| answer.status() == 200)
+    }
+
+    /// How the process ended, if it did by itself.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// SIGKILL; returns when the process is gone.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// SIGSTOP; returns when no thread runs any more, also none inside a write to the disk.
+    pub fn freeze(&self) {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        eventually("every thread stands still", || {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            let mut states = threads.filter_map(|thread| {
+                let stat = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+                stat.rsplit(") ").next()?.chars().next()
+            });
+            states.all(|state| state == 'T').then_some(())
+        });
+    }
+
+    fn end(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+        if std::thread::panicking() {
+            eprintln!("the service's log ends with:\n{}", self.setup.log_tail());
+        }
+    }
+}
+
+/// A loopback address for one service of one test process.
+fn own_address() -> Ipv4Addr {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    const OF_A_PROCESS: u32 = 250;
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    assert!(made < OF_A_PROCESS, "a test process has {OF_A_PROCESS} addresses");
+    // 127.1.0.0 and on: below it are the addresses that others use.
+    let place = 0x1_0000 + (std::process::id() % 60_000) * OF_A_PROCESS + made;
+    Ipv4Addr::from(0x7F00_0000 + place)
+}
+
+/// Makes a file of `bytes` that takes its room on the disk. False when the disk has less: then it
+/// takes what there is.
+pub fn take_room(path: &Path, bytes: u64) -> bool {
+    File::create(path).unwrap();
+    let length = bytes.to_string();
+    let mut command = Command::new("fallocate");
+    command.args(["--length", &length]).arg(path).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
