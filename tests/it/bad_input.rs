@@ -98,7 +98,9 @@ async fn what_is_no_http_is_refused_or_cut_off() {
         format!("GET /v1/models HTTP/1.1\r\nHost: x\r\n{long_header}\r\n"),
         format!("GET /{long_path} HTTP/1.1\r\nHost: x\r\n\r\n"),
         format!("POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"),
-        format!("POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"),
+        format!(
+            "POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"
+        ),
     ] {
         let answer = service.raw(request.as_bytes()).await;
         let shown: String = answer.chars().take(60).collect();
@@ -134,8 +136,10 @@ async fn slow_heads_and_bodies_are_given_up() {
     let times = "limits.header_timeout = '200ms'\nlimits.body_timeout = '200ms'\n";
     let service = Service::configured(times).await;
     for head in ["", "G", "PRI", "GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
+        // Each ends, and none in a success; to `PRI` an HTTP/2 server says hello before it goes.
         let answer = service.raw(head.as_bytes()).await;
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{head}: {answer}");
+        let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
+        assert!(refused || (head == "PRI" && !answer.contains("HTTP")), "{head}: {answer}");
     }
     let slow = format!(
         "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nContent-Length: 100\r\n\r\n{{",

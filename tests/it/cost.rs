@@ -42,7 +42,8 @@ async fn a_success_costs_its_price_once() {
 async fn a_cost_that_the_provider_reports_wins_also_on_a_failure() {
     let service = Service::start().await;
     let provider = Provider::start().await;
-    for (slug, path, status) in [("good", "/billed/200", "success"), ("bad", "/billed/500", "error")]
+    for (slug, path, status) in
+        [("good", "/billed/200", "success"), ("bad", "/billed/500", "error")]
     {
         service.manifest(&provider.manifest(slug, path, FIXED));
         let id = service.create(slug, json!({})).await;

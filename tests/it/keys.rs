@@ -28,7 +28,8 @@ fn keyed(service: &Service, id: &str) -> Vec<(String, Ask)> {
 async fn a_route_that_asks_for_a_key_refuses_every_other_text() {
     let service = Service::start().await;
     let accounts = &service.running.services.accounts;
-    let expired = accounts.create_key(service.organization.id, "gone", "test", Some(Duration::ZERO));
+    let expired =
+        accounts.create_key(service.organization.id, "gone", "test", Some(Duration::ZERO));
     let (_, expired) = expired.await.unwrap();
     let wrong = format!("{}a", &service.key[..service.key.len() - 1]);
     let routes = keyed(&service, "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f");

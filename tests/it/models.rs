@@ -188,12 +188,12 @@ async fn every_built_in_model_works_as_its_documents_say() {
         ("html-to-text", json!({"html": "<h1>Title</h1><p>words</p>"})),
         ("image-qr", json!({"text": "https://example.com"})),
         ("image-resize", json!({"image": pixel, "width": 2, "height": 2})),
-        ("json-query", json!({"data": {"a": [1, 2]}, "query": "a[1]"})),
+        ("json-query", json!({"document": {"a": [1, 2]}, "expression": "a"})),
         ("text-keywords", json!({"text": text})),
         ("text-language", json!({"text": text})),
         ("text-sentiment", json!({"text": text})),
         ("text-summary", json!({"text": text, "sentences": 1})),
-        ("text-template", json!({"template": "Hello {{ name }}", "data": {"name": "Ada"}})),
+        ("text-template", json!({"template": "Hello {{ name }}", "values": {"name": "Ada"}})),
     ];
     let tried: Vec<&str> = inputs.iter().map(|(slug, _)| *slug).collect();
     let all: Vec<&str> = builtin::ALL.iter().map(|builtin| builtin.slug).collect();

@@ -43,7 +43,7 @@ async fn large_inputs_outputs_and_webhooks_come_back_whole() {
 
 #[tokio::test]
 async fn a_body_at_the_limit_is_taken_and_one_byte_more_is_not() {
-    let service = Service::configured("limits.body_bytes = '128KiB'\n").await;
+    let service = Service::configured("limits.body_bytes = '64KiB'\n").await;
     let body = |length: usize| {
         let empty = r#"{"model":"text-template","version":"1","input":{"template":""}}"#;
         let text = "x".repeat(length - empty.len());
@@ -53,7 +53,7 @@ async fn a_body_at_the_limit_is_taken_and_one_byte_more_is_not() {
         let post = service.post("/v1/prediction/", &Value::Null);
         post.body(text).send()
     };
-    ask(body(131_072)).await.expect(200);
-    let refused = ask(body(131_073)).await;
-    refused.expect_error(413, "the request body is larger than 131072 bytes");
+    ask(body(65_536)).await.expect(200);
+    let refused = ask(body(65_537)).await;
+    refused.expect_error(413, "the request body is larger than 65536 bytes");
 }

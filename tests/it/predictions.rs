@@ -123,7 +123,11 @@ async fn what_is_no_json_is_told_where() {
         let body = ask.send().await.expect(400);
         assert_eq!((&body["error"], &body["status"]), (&json!("invalid JSON body"), &json!(400)));
         let details = &body["details"];
-        assert_eq!((&details["line"], &details["column"]), (&json!(line), &json!(column)), "{text}");
+        assert_eq!(
+            (&details["line"], &details["column"]),
+            (&json!(line), &json!(column)),
+            "{text}"
+        );
         assert!(!details["message"].as_str().unwrap().is_empty());
         assert_eq!(details.as_object().unwrap().len(), 3);
     }

@@ -37,10 +37,8 @@ async fn a_changed_file_is_served_and_a_broken_one_keeps_the_last_good() {
     let id = service.create("a", json!({"n": 1})).await;
     assert_eq!(service.ended(&id).await["output"], json!({"n": 1}));
     std::fs::remove_file(service.models().join("a.toml")).unwrap();
-    until("removal", async || {
-        (service.get("/v1/models/a").await.status == 404).then_some(())
-    })
-    .await;
+    until("removal", async || (service.get("/v1/models/a").await.status == 404).then_some(()))
+        .await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use client::{Answer, Ask};
 pub use provider::Provider;
-pub use receiver::{Received, Receiver};
+pub use receiver::Receiver;
 pub use service::Service;
 
 /// The longest that any test waits for one thing; far beyond what it takes.

@@ -89,9 +89,7 @@ impl State {
         self.requests.lock().unwrap().push(request);
         self.arrived.send_modify(|count| *count += 1);
         match path.trim_start_matches('/').split_once('/') {
-            Some(("status", status)) => {
-                reply(status.parse().unwrap(), format!("this is {status}"))
-            }
+            Some(("status", status)) => reply(status.parse().unwrap(), format!("this is {status}")),
             Some(("billed", status)) => {
                 let body = json!({"output": input, "metrics": {"cost": 0.25}});
                 reply(status.parse().unwrap(), body.to_string())

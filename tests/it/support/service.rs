@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 
 use super::client::{Answer, Ask, Connections};
 use super::within;
@@ -36,6 +37,38 @@ metrics.listen = "127.0.0.1:0"
 egress.allow = ["127.0.0.0/8"]
 "#;
 
+/// The runtime of one service. Dropping it ends everything in it, as the end of a process would.
+struct Own(Option<Runtime>);
+
+impl Own {
+    fn new() -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        Self(Some(builder.worker_threads(1).enable_all().build().unwrap()))
+    }
+
+    /// Starts a service in it.
+    async fn start(&self, config: &Config) -> Running {
+        let config = config.clone();
+        let starting = async move { app::start(&config).await };
+        self.0.as_ref().unwrap().spawn(starting).await.unwrap().unwrap()
+    }
+
+    /// Ends everything and waits until it is gone.
+    async fn end(mut self) {
+        let runtime = self.0.take().unwrap();
+        let ending = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        tokio::task::spawn_blocking(ending).await.unwrap();
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// A running service.
 pub struct Service {
     pub folder: TempDir,
@@ -46,6 +79,7 @@ pub struct Service {
     pub other_key: String,
     pub organization: Organization,
     connections: Connections,
+    runtime: Own,
 }
 
 impl Service {
@@ -68,22 +102,26 @@ impl Service {
         let mut config = Config::load(&file).unwrap();
         config.engine.shutdown_grace = Duration::from_millis(200);
         adjust(&mut config);
-        let running = app::start(&config).await.unwrap();
+        let runtime = Own::new();
+        let running = runtime.start(&config).await;
         let accounts = &running.services.accounts;
         let (organization, _) = accounts.ensure_default().await.unwrap();
         let (_, key) = accounts.create_key(organization.id, "test", "test", None).await.unwrap();
         let other = accounts.create_organization("other").await.unwrap();
         let (_, other_key) = accounts.create_key(other.id, "test", "test", None).await.unwrap();
         let connections = Client::builder(TokioExecutor::new()).build_http();
-        Self { folder, config, running, key, other_key, organization, connections }
+        Self { folder, config, running, key, other_key, organization, connections, runtime }
     }
 
-    /// Stops it and starts it again on the same folder.
+    /// Stops it and starts it again on the same folder. What is still running after the grace is
+    /// gone then, as it would be with its process.
     pub async fn restart(self) -> Self {
         self.running.stop().await;
-        let running = app::start(&self.config).await.unwrap();
+        self.runtime.end().await;
+        let runtime = Own::new();
+        let running = runtime.start(&self.config).await;
         let connections = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-        Self { running, connections, ..self }
+        Self { running, connections, runtime, ..self }
     }
 
     pub fn address(&self, role: Role) -> SocketAddr {
@@ -164,6 +202,6 @@ impl Service {
         let mut answer = Vec::new();
         // A connection that is reset has ended too.
         let _ended = within("end of the connection", stream.read_to_end(&mut answer)).await;
-        String::from_utf8(answer).unwrap()
+        String::from_utf8_lossy(&answer).into_owned()
     }
 }
