@@ -12,8 +12,8 @@ use crate::http::router::{Outcome, Router};
 use crate::http::server::{Answering, Service};
 use crate::http::{self, Body, Call, Peer, Reply, reply, request_id};
 
-/// Routes whose answers carry no `X-Request-Id` (`spec/decisions.md` part 1).
-const WITHOUT_REQUEST_ID: [&str; 4] = ["/", "/health", "/ready", "/metrics"];
+/// Paths whose answers carry no `X-Request-Id`, refusals included (`spec/decisions.md` part 1).
+const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// One host: its role, its routes, and what they call.
@@ -50,7 +50,7 @@ impl Host {
             error.into_reply()
         });
         let path_of_route = route.map_or("", |route| route.path);
-        if !WITHOUT_REQUEST_ID.contains(&path_of_route)
+        if !has_no_request_id(&path)
             && let Ok(value) = HeaderValue::from_str(&id)
         {
             answer.headers_mut().insert(X_REQUEST_ID, value);
@@ -132,6 +132,10 @@ impl Service for Host {
         let host = self.clone();
         Box::pin(async move { host.answer(request, peer).await })
     }
+}
+
+fn has_no_request_id(path: &str) -> bool {
+    WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }
 
 /// A method as a metrics label: whatever a client invents is one word.

@@ -189,8 +189,7 @@ fn webhook(services: &Services, body: &Value) -> Result<Option<Webhook>, http::E
     let refuse = |what: String| http::Error::bad_request(what);
     services.egress.check_url(url).map_err(|error| refuse(format!("webhook_url {error}")))?;
     let seal = |secret: &str| {
-        signature::check_secret(secret)
-            .map_err(|error| refuse(format!("webhook_secret {error}")))?;
+        signature::check_secret(secret).map_err(|error| refuse(error.to_string()))?;
         services.sealer.seal(secret).map_err(http::Error::internal)
     };
     let secret = secret.map(seal).transpose()?;

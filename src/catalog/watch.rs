@@ -45,7 +45,13 @@ impl Catalog {
                     () = stopping.stopping() => return,
                     () = changed.notified() => {}
                 }
-                while tokio::time::timeout(SETTLED, changed.notified()).await.is_ok() {}
+                loop {
+                    tokio::select! {
+                        () = stopping.stopping() => return,
+                        () = changed.notified() => {}
+                        () = tokio::time::sleep(SETTLED) => break,
+                    }
+                }
                 if let Ok(report) = catalog.reload_off_thread().await {
                     reloaded(&report);
                 }

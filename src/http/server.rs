@@ -21,7 +21,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
 use super::body::{self, Body};
@@ -287,14 +287,24 @@ impl Connection {
             .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(self.timeout);
-        let answering = Arc::clone(&self.service);
+        let (answering, first) = (Arc::clone(&self.service), Arc::new(Notify::new()));
+        let first_came = Arc::clone(&first);
         let service = service_fn(move |request| {
+            first_came.notify_one();
             let service = Arc::clone(&answering);
             async move { answer(&service, request, peer).await }
         });
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
+        // Pings begin with the first frames: without this, a client that sends none would hold its
+        // place for ever.
+        let nothing_came = async {
+            if tokio::time::timeout(self.timeout, first.notified()).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = nothing_came => return,
             () = self.tasks.stopping() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await

@@ -1,7 +1,5 @@
 //! The server over real sockets on loopback: hostile clients, limits, panics and the drain.
 
-use tokio::sync::Notify;
-
 use super::*;
 
 /// Answers by path: `/panic` panics, `/hold` waits for `release`, others say their path.

@@ -15,7 +15,8 @@ const NESTING_MAX: usize = 40;
 pub(super) const MODEL: Builtin = Builtin {
     slug: "json-query",
     title: "JSON query",
-    description: "Picks and reshapes parts of a JSON document by a JMESPath expression.",
+    description: "Picks and reshapes parts of a JSON document by a JMESPath expression. The output \
+                  holds what was found, of whatever type, as `result`.",
     output_type: OutputType::Object,
     schema,
     work: Work::Pure(query),
@@ -48,7 +49,8 @@ fn query(input: &Value) -> Result<Value, Failure> {
     let expression = jmespath::compile(expression).map_err(fault)?;
     let document = input.get("document").unwrap_or(&Value::Null);
     let found = expression.search(document).map_err(fault)?;
-    serde_json::to_value(&*found).map_err(|error| {
+    let result = serde_json::to_value(&*found).map_err(|error| {
         Failure::new(ErrorClass::InternalError, format!("the result has no JSON form: {error}"))
-    })
+    })?;
+    Ok(json!({"result": result}))
 }

@@ -82,7 +82,7 @@ async fn keywords_are_the_phrases_of_the_topic() {
 async fn json_is_queried() {
     let document = json!({"people": [{"name": "a", "age": 20}, {"name": "b", "age": 40}]});
     let input = json!({"expression": "people[?age > `30`].name", "document": document});
-    assert_eq!(run("json-query", input).await, Ok(json!(["b"])));
+    assert_eq!(run("json-query", input).await, Ok(json!({"result": ["b"]})));
     let broken = run("json-query", json!({"expression": "people[", "document": 1})).await;
     assert!(broken.unwrap_err().contains("the query failed"));
     for (deep, document) in [

@@ -1,0 +1,152 @@
+//! Hostile and broken requests: a clear refusal or a closed connection, and the service goes on.
+
+use std::fmt::Write;
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Service, within};
+
+const CREATE: &str = "/v1/prediction/";
+
+/// That it still serves, on a fresh connection.
+async fn goes_on(service: &Service) {
+    let answer = service.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let id = service.create("text-template", json!({"template": "on"})).await;
+    assert_eq!(service.ended(&id).await["output"], "on");
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_refused_in_words() {
+    let service = Service::start().await;
+    let open = format!(r#"{{"model":{}"#, "[".repeat(10_000));
+    let closed = format!(r#"{{"input":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    let objects = format!("{}1{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
+    let in_input = format!(
+        r#"{{"model":"text-template","version":"1","input":{{"template":"x","data":{}}}}}"#,
+        closed
+    );
+    let bodies: [&[u8]; 8] = [
+        open.as_bytes(),
+        closed.as_bytes(),
+        objects.as_bytes(),
+        in_input.as_bytes(),
+        b"{\"model\":\"\xff\xfe\"}",
+        b"\xff\xfe{\x00}\x00",
+        b"{\"model\":\"\\ud800\"}",
+        b"{\"model\":1e99999}",
+    ];
+    for body in bodies {
+        let ask = service.ask(Role::Base, Method::POST, CREATE).key(&service.key);
+        let refusal = ask.body(body.to_vec()).send().await.expect(400);
+        assert_eq!(refusal["error"], "invalid JSON body");
+        assert!(refusal["details"]["line"].is_u64(), "{refusal}");
+    }
+    goes_on(&service).await;
+}
+
+#[tokio::test]
+async fn a_length_over_the_limit_is_refused_before_the_body() {
+    let service = Service::start().await;
+    let head = format!(
+        "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nContent-Length: 1073741824\r\n\r\n",
+        service.key
+    );
+    let answer = service.raw(head.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{answer}");
+    let body = r#"{"error":"the request body is larger than 8388608 bytes","status":413}"#;
+    assert!(answer.ends_with(body), "{answer}");
+    let keyless = head.replace(&service.key, "smk_none");
+    let answer = service.raw(keyless.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{answer}");
+    let on_get = head.replace("POST /v1/prediction/", "GET /v1/models");
+    let answer = service.raw(on_get.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    goes_on(&service).await;
+}
+
+#[tokio::test]
+async fn a_body_without_a_length_is_cut_at_the_limit() {
+    let service = Service::configured("limits.body_bytes = '1KiB'\n").await;
+    let mut request = format!(
+        "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+        service.key
+    );
+    for _ in 0..3 {
+        write!(request, "200\r\n{}\r\n", "x".repeat(512)).unwrap();
+    }
+    let answer = service.raw(request.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{answer}");
+    goes_on(&service).await;
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_refused_or_cut_off() {
+    let service = Service::start().await;
+    let many_headers = "X: y\r\n".repeat(1000);
+    let long_header = format!("X: {}\r\n", "y".repeat(1 << 20));
+    let long_path = "a".repeat(1 << 20);
+    for request in [
+        "\r\n\r\n\r\nhello\r\n\r\n".to_owned(),
+        "GET / HTTP/9.9\r\n\r\n".to_owned(),
+        "G\u{0}T / HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+        format!("GET /v1/models HTTP/1.1\r\nHost: x\r\n{many_headers}\r\n"),
+        format!("GET /v1/models HTTP/1.1\r\nHost: x\r\n{long_header}\r\n"),
+        format!("GET /{long_path} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        format!("POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"),
+        format!(
+            "POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"
+        ),
+    ] {
+        let answer = service.raw(request.as_bytes()).await;
+        let shown: String = answer.chars().take(60).collect();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{shown}");
+    }
+    goes_on(&service).await;
+}
+
+#[tokio::test]
+async fn half_a_request_costs_nothing() {
+    let service = Service::start().await;
+    let body = r#"{"model":"text-template","version":"1","input":{"template":"x"}}"#;
+    let length = body.len();
+    let whole = format!(
+        "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nContent-Length: {length}\r\n\r\n{body}",
+        service.key
+    );
+    for cut in [1, 3, 20, whole.len() - body.len() - 1, whole.len() - body.len(), whole.len() - 1] {
+        let mut stream = TcpStream::connect(service.address(Role::Base)).await.unwrap();
+        stream.write_all(&whole.as_bytes()[..cut]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let _ended = within("end", stream.read_to_end(&mut answer)).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{cut}: {answer}");
+    }
+    assert_eq!(service.engine().totals(), (0, 0), "half a request created something");
+    goes_on(&service).await;
+}
+
+#[tokio::test]
+async fn slow_heads_and_bodies_are_given_up() {
+    let times = "limits.header_timeout = '200ms'\nlimits.body_timeout = '200ms'\n";
+    let service = Service::configured(times).await;
+    for head in ["", "G", "PRI", "GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
+        // Each ends, and none in a success; to `PRI` an HTTP/2 server says hello before it goes.
+        let answer = service.raw(head.as_bytes()).await;
+        let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
+        assert!(refused || (head == "PRI" && !answer.contains("HTTP")), "{head}: {answer}");
+    }
+    let slow = format!(
+        "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nContent-Length: 100\r\n\r\n{{",
+        service.key
+    );
+    let answer = service.raw(slow.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
+    assert!(answer.ends_with(r#"{"error":"no byte of the body came for 200ms","status":408}"#));
+    goes_on(&service).await;
+}

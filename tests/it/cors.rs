@@ -1,0 +1,59 @@
+//! Browsers from elsewhere: nothing by default, what the configuration allows, no more.
+
+use hyper::Method;
+use orrery::api::Role;
+
+use crate::support::{Answer, Service};
+
+const ORIGIN: &str = "https://app.example";
+
+async fn ask(service: &Service, method: Method, path: &str, origin: &str) -> Answer {
+    let ask = service.ask(Role::Base, method, path).header("origin", origin);
+    ask.header("access-control-request-method", "POST").send().await
+}
+
+#[tokio::test]
+async fn it_is_off_by_default() {
+    let service = Service::start().await;
+    let answer = ask(&service, Method::GET, "/v1/models", ORIGIN).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("access-control-allow-origin"), "");
+    let preflight = ask(&service, Method::OPTIONS, "/v1/prediction", ORIGIN).await;
+    preflight.expect_error(405, "method not allowed");
+    assert_eq!(preflight.header("access-control-allow-origin"), "");
+}
+
+#[tokio::test]
+async fn an_allowed_origin_gets_preflight_answers_and_errors_too() {
+    let service = Service::configured(&format!("cors.allow_origins = ['{ORIGIN}']\n")).await;
+    let preflight = ask(&service, Method::OPTIONS, "/v1/prediction/", ORIGIN).await;
+    assert_eq!((preflight.status, preflight.text.as_str()), (204, ""));
+    assert_eq!(preflight.header("access-control-allow-origin"), ORIGIN);
+    assert_eq!(preflight.header("access-control-allow-methods"), "POST");
+    let headers = preflight.header("access-control-allow-headers");
+    for name in ["authorization", "x-api-key", "content-type", "idempotency-key"] {
+        assert!(headers.contains(name), "{headers}");
+    }
+    for (path, status) in [("/v1/models", 200), ("/v1/prediction/x", 401), ("/v1/nothing", 404)] {
+        let answer = ask(&service, Method::GET, path, ORIGIN).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("access-control-allow-origin"), ORIGIN, "{path}");
+        assert_eq!(answer.header("vary"), "origin", "{path}");
+        assert!(answer.header("access-control-expose-headers").contains("x-request-id"));
+    }
+    for origin in ["https://evil.example", "https://app.example.evil.example", "null"] {
+        let answer = ask(&service, Method::GET, "/v1/models", origin).await;
+        assert_eq!(answer.header("access-control-allow-origin"), "", "{origin}");
+        let preflight = ask(&service, Method::OPTIONS, "/v1/prediction", origin).await;
+        assert_eq!(preflight.status, 405, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn a_star_allows_every_origin() {
+    let service = Service::configured("cors.allow_origins = ['*']\n").await;
+    for origin in [ORIGIN, "http://localhost:3000"] {
+        let answer = ask(&service, Method::GET, "/v1/models", origin).await;
+        assert_eq!(answer.header("access-control-allow-origin"), origin);
+    }
+}

@@ -1,0 +1,71 @@
+//! What predictions cost: in their metrics, in the ledger, in the balance, always the same.
+
+use orrery::domain::account::EntryKind;
+use orrery::domain::money::Usd;
+use serde_json::{Value, json};
+
+use crate::support::{Provider, Service};
+
+const FIXED: &str = "[cost]\ntype = 'fixed'\namount = 0.002\n";
+
+async fn balance(service: &Service) -> Usd {
+    service.running.services.billing.balance(service.organization.id).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_success_costs_its_price_once() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("priced", "/echo", FIXED));
+    let mut charged = Vec::new();
+    for _ in 0..3 {
+        let id = service.create("priced", json!({})).await;
+        let prediction = service.ended(&id).await;
+        assert_eq!(prediction["metrics"]["cost"], 0.002);
+        charged.insert(0, id);
+    }
+    let ledger = service.ledger().await;
+    let executions: Vec<String> =
+        ledger.iter().map(|entry| entry.execution.unwrap().to_string()).collect();
+    assert_eq!(executions, charged);
+    for entry in &ledger {
+        assert_eq!((entry.kind, entry.amount), (EntryKind::Charge, Usd::from_micros(-2000)));
+    }
+    assert_eq!(balance(&service).await, Usd::from_micros(-6000));
+    service.get("/v1/billing/balance").await.expect_text(200, r#"{"balance_usd":-0.006}"#);
+    let service = service.restart().await;
+    assert_eq!(balance(&service).await, Usd::from_micros(-6000));
+    assert_eq!(service.ledger().await, ledger);
+}
+
+#[tokio::test]
+async fn a_cost_that_the_provider_reports_wins_also_on_a_failure() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    for (slug, path, status) in
+        [("good", "/billed/200", "success"), ("bad", "/billed/500", "error")]
+    {
+        service.manifest(&provider.manifest(slug, path, FIXED));
+        let id = service.create(slug, json!({})).await;
+        let prediction = service.ended(&id).await;
+        let (said, cost) = (&prediction["status"], &prediction["metrics"]["cost"]);
+        assert_eq!((said, cost), (&json!(status), &json!(0.25)));
+    }
+    assert_eq!(balance(&service).await, Usd::from_micros(-500_000));
+    assert_eq!(service.ledger().await.len(), 2);
+}
+
+#[tokio::test]
+async fn what_fails_or_has_no_price_costs_nothing() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("broken", "/status/500", FIXED));
+    service.manifest(&provider.manifest("free", "/echo", ""));
+    for slug in ["broken", "free"] {
+        let id = service.create(slug, json!({})).await;
+        let prediction: Value = service.ended(&id).await;
+        assert_eq!(prediction["metrics"]["cost"], 0.0, "{slug}");
+    }
+    assert!(service.ledger().await.is_empty());
+    assert_eq!(balance(&service).await, Usd::ZERO);
+}

@@ -1,0 +1,93 @@
+//! `Idempotency-Key`: a create that comes again happens once.
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Provider, Service};
+
+const CREATE: &str = "/v1/prediction/";
+const RUN: &str = "/v1/prediction/run";
+
+fn request(text: &str) -> Value {
+    json!({"model": "text-template", "version": "1", "input": {"template": text}})
+}
+
+async fn send(service: &Service, path: &str, key: &str, body: &Value) -> Answer {
+    service.post(path, body).header("idempotency-key", key).send().await
+}
+
+fn id_of(answer: &Answer) -> String {
+    answer.expect(200)["predictionID"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_same_key_and_body_have_the_same_answer_also_after_a_restart() {
+    let service = Service::start().await;
+    let longest = "k".repeat(255);
+    for key in ["k", "order 7: a/b", &longest] {
+        let first = send(&service, CREATE, key, &request("a")).await;
+        let second = send(&service, "/v1/prediction", key, &request("a")).await;
+        assert_eq!((second.status, &second.text), (200, &first.text));
+    }
+    let first = send(&service, CREATE, "k", &request("a")).await;
+    let service = service.restart().await;
+    let again = send(&service, CREATE, "k", &request("a")).await;
+    assert_eq!(again.text, first.text);
+    assert_eq!(service.ended(&id_of(&again)).await["output"], "a");
+}
+
+#[tokio::test]
+async fn a_key_belongs_to_its_organization_and_route() {
+    let service = Service::start().await;
+    let mine = send(&service, CREATE, "k", &request("a")).await;
+    let ran = send(&service, RUN, "k", &request("a")).await;
+    let other = service.ask(Role::Base, Method::POST, CREATE).key(&service.other_key);
+    let others = other.json(&request("b")).header("idempotency-key", "k").send().await;
+    let (mine, ran, others) = (id_of(&mine), id_of(&ran), id_of(&others));
+    assert!(mine != ran && mine != others && ran != others);
+    let again = send(&service, RUN, "k", &request("a")).await;
+    assert_eq!(again.expect(200)["output"], "a");
+    assert_eq!(id_of(&again), ran);
+}
+
+#[tokio::test]
+async fn another_body_and_a_bad_key_are_refused() {
+    let service = Service::start().await;
+    send(&service, CREATE, "k", &request("a")).await.expect(200);
+    let other = send(&service, CREATE, "k", &request("b")).await;
+    other.expect_error(422, "this Idempotency-Key was used with another request body");
+    for key in ["", &"k".repeat(256)] {
+        let answer = send(&service, CREATE, key, &request("a")).await;
+        answer.expect_error(400, "Idempotency-Key must have 1 to 255 characters");
+    }
+    let answer = send(&service, CREATE, "schl\u{fc}ssel", &request("a")).await;
+    answer.expect_error(400, "Idempotency-Key must be visible ASCII");
+}
+
+#[tokio::test]
+async fn a_refused_request_leaves_its_key_free() {
+    let service = Service::start().await;
+    let mut bad = request("a");
+    bad["model"] = "of-nobody".into();
+    assert_eq!(send(&service, CREATE, "k", &bad).await.status, 404);
+    send(&service, CREATE, "k", &request("a")).await.expect(200);
+}
+
+#[tokio::test]
+async fn many_at_once_create_one() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let priced = "[cost]\ntype = 'fixed'\namount = 0.002\n";
+    service.manifest(&provider.manifest("echo", "/echo", priced));
+    let body = json!({"model": "echo", "version": "1", "input": {"n": 1}});
+    let many = std::iter::repeat_with(|| send(&service, CREATE, "k", &body)).take(32);
+    let answers = futures_util::future::join_all(many).await;
+    let first = id_of(&answers[0]);
+    for answer in &answers {
+        assert_eq!(id_of(answer), first);
+    }
+    service.ended(&first).await;
+    assert_eq!(provider.requests().len(), 1);
+    assert_eq!(service.ledger().await.len(), 1);
+}

@@ -1,0 +1,129 @@
+//! Keys: both header forms on every route that asks for one, and the one text of a refusal.
+
+use std::time::Duration;
+
+use hyper::Method;
+use orrery::api::{Access, ROUTES, Role};
+use serde_json::json;
+
+use crate::support::{Ask, Service};
+
+const REFUSAL: &str = r#"{"error":"Invalid or missing API key"}"#;
+
+/// A request for every route on every host that asks for a key, without one; `id` is what paths
+/// name.
+fn keyed(service: &Service, id: &str) -> Vec<(String, Ask)> {
+    let rows = ROUTES.iter().filter(|route| route.access == Access::Key);
+    rows.flat_map(|route| {
+        route.hosts.iter().map(|role| {
+            let path = route.path.replace("{id}", id);
+            let ask = service.ask(*role, route.method.clone(), &path).body("{}");
+            (format!("{} {} {path}", role.as_str(), route.method), ask)
+        })
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn a_route_that_asks_for_a_key_refuses_every_other_text() {
+    let service = Service::start().await;
+    let accounts = &service.running.services.accounts;
+    let expired =
+        accounts.create_key(service.organization.id, "gone", "test", Some(Duration::ZERO));
+    let (_, expired) = expired.await.unwrap();
+    let wrong = format!("{}a", &service.key[..service.key.len() - 1]);
+    let routes = keyed(&service, "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f");
+    assert!(routes.len() >= 5, "the table has lost its keys");
+    for (name, ask) in routes {
+        let mut refused = vec![ask.clone(), ask.clone().header("cookie", &service.key)];
+        for key in ["", "smk_", "none", "\u{ff}", &expired, &wrong, &format!("{}x", service.key)] {
+            refused.push(ask.clone().key(key));
+            refused.push(ask.clone().header("authorization", format!("Bearer {key}")));
+        }
+        for scheme in ["Basic ", "", "Bearer"] {
+            let value = format!("{scheme}{}", service.key);
+            refused.push(ask.clone().header("authorization", value));
+        }
+        for ask in refused {
+            let answer = ask.send().await;
+            assert_eq!((answer.status, answer.text.as_str()), (401, REFUSAL), "{name}");
+            assert_eq!(answer.header("www-authenticate"), "Bearer", "{name}");
+            assert!(!answer.header("x-request-id").is_empty(), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn both_header_forms_open_every_route_in_any_letter_case() {
+    let service = Service::start().await;
+    let (key, bearer) = (service.key.clone(), format!("Bearer {}", service.key));
+    let lower = format!("bearer {}", service.key);
+    let forms = [
+        ("X-API-Key", &key),
+        ("X-API-KEY", &key),
+        ("x-api-key", &key),
+        ("Authorization", &bearer),
+        ("authorization", &lower),
+    ];
+    for (name, ask) in keyed(&service, "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f") {
+        for (header, value) in forms {
+            let answer = ask.clone().header(header, value).send().await;
+            assert_ne!(answer.status, 401, "{name} {header}: {value}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_key_opens_nothing_from_then_on() {
+    let service = Service::start().await;
+    service.get("/v1/billing/balance").await.expect(200);
+    let accounts = &service.running.services.accounts;
+    let keys = accounts.keys(service.organization.id).await.unwrap();
+    assert_eq!(keys.len(), 1);
+    accounts.delete_key(service.organization.id, keys[0].id).await.unwrap();
+    service.get("/v1/billing/balance").await.expect_text(401, REFUSAL);
+}
+
+#[tokio::test]
+async fn what_another_organization_owns_is_not_found() {
+    let service = Service::start().await;
+    let id = service.create("text-template", json!({"template": "hello"})).await;
+    service.ended(&id).await;
+    let by_id = ROUTES.iter().filter(|route| route.path.contains("{id}"));
+    let mut asked = 0;
+    for route in by_id.filter(|route| route.access == Access::Key) {
+        let path = route.path.replace("{id}", &id);
+        let ask = |key: &str| {
+            service.ask(Role::Base, route.method.clone(), &path).key(key).body("{}").send()
+        };
+        ask(&service.other_key).await.expect_error(404, "Prediction not found");
+        assert_ne!(ask(&service.key).await.status, 404, "{path}");
+        asked += 1;
+    }
+    assert!(asked >= 2, "the table has lost its ids");
+    for id in ["none", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f"] {
+        let path = format!("/v1/prediction/{id}");
+        service.get(&path).await.expect_error(404, "Prediction not found");
+        service.cancel(id).await.expect_error(404, "Prediction not found");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_for_each_key_is_off_until_it_is_configured() {
+    let limits = "limits.rate.requests_per_second = 1\nlimits.rate.burst = 2\n";
+    let service = Service::configured(limits).await;
+    let path = "/v1/prediction/0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
+    let many = std::iter::repeat_with(|| service.get(path)).take(20);
+    let answers = futures_util::future::join_all(many).await;
+    let passed = answers.iter().filter(|answer| answer.status == 404).count();
+    assert!((2..20).contains(&passed), "{passed} passed");
+    let refused = answers.iter().find(|answer| answer.status != 404).unwrap();
+    refused.expect_error(429, "too many requests");
+    assert_eq!(refused.header("retry-after"), "1");
+    let other = service.ask(Role::Base, Method::GET, path).key(&service.other_key).send().await;
+    other.expect_error(404, "Prediction not found");
+    let unlimited = Service::start().await;
+    for _ in 0..20 {
+        unlimited.get(path).await.expect_error(404, "Prediction not found");
+    }
+}

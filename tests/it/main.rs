@@ -1,0 +1,29 @@
+//! The service as its clients meet it: started in this process on free loopback ports, asked over
+//! real connections, each documented answer held to its text.
+//!
+//! One file for each resource; what they share stands in `support`. Nothing sleeps to wait for a
+//! result and nothing leaves this machine.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic"
+)]
+
+mod bad_input;
+mod billing;
+mod cancel;
+mod cors;
+mod cost;
+mod hosts;
+mod idempotency;
+mod keys;
+mod models;
+mod payloads;
+mod predictions;
+mod reload;
+mod routes;
+mod runs;
+mod support;
+mod webhooks;

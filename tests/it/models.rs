@@ -1,0 +1,217 @@
+//! Models: the list, the detail in both routes, the OpenAPI document of each.
+
+use hyper::Method;
+use orrery::api::Role;
+use orrery::runners::builtin;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Provider, Service};
+
+const UNKNOWN: &str = r#"{"error":"Failed to fetch model: model not found"}"#;
+
+const SCHEMA: &str = r#"
+description = 'Says what an image shows.'
+[request_schema]
+"$schema" = "https://json-schema.org/draft/2020-12/schema"
+type = 'object'
+required = ['image']
+properties.image = { type = 'string', format = 'uri' }
+properties.tone = { const = 'plain' }
+properties.words = { type = ['integer', 'null'], exclusiveMinimum = 0 }
+[cost]
+type = 'fixed'
+amount = 0.002
+"#;
+
+async fn open(service: &Service, path: &str) -> Answer {
+    service.ask(Role::Base, Method::GET, path).send().await
+}
+
+#[tokio::test]
+async fn the_list_is_a_bare_array_with_its_total_in_a_header() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("Vendor/Caption", "/echo", "title = 'What is SHOWN'"));
+    let total = builtin::ALL.len() + 1;
+    let answer = open(&service, "/v1/models").await;
+    let all = answer.expect(200);
+    assert_eq!(all.as_array().unwrap().len(), total);
+    assert_eq!(answer.header("x-total-count"), total.to_string());
+    for (query, expected, count) in [
+        ("name=vendor/CAP", vec!["Vendor/Caption"], 1),
+        ("name=is%20shown", vec!["Vendor/Caption"], 1),
+        ("name=nobody", vec![], 0),
+        ("limit=1", vec!["Vendor/Caption"], total),
+        ("limit=2&offset=1", vec!["html-to-text", "image-qr"], total),
+        ("offset=1000", vec![], total),
+        ("limit=500&name=image-", vec!["image-qr", "image-resize"], 2),
+    ] {
+        let answer = open(&service, &format!("/v1/models?{query}")).await;
+        let page = answer.expect(200);
+        let slugs: Vec<&str> =
+            page.as_array().unwrap().iter().map(|model| model["slug"].as_str().unwrap()).collect();
+        assert_eq!(slugs, expected, "{query}");
+        assert_eq!(answer.header("x-total-count"), count.to_string(), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_out_of_range_is_told_the_range() {
+    let service = Service::start().await;
+    for limit in ["0", "501", "-1", "many", "", "1.5", "99999999999999999999"] {
+        let answer = open(&service, &format!("/v1/models?limit={limit}")).await;
+        answer.expect_error(400, "limit must be a whole number from 1 to 500");
+    }
+    for offset in ["-1", "x", ""] {
+        let answer = open(&service, &format!("/v1/models?offset={offset}")).await;
+        answer.expect_error(400, "offset must be a whole number from 0 to 4294967295");
+    }
+}
+
+#[tokio::test]
+async fn a_detail_has_every_key_and_the_same_in_both_routes() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("vendor/caption", "/echo", SCHEMA));
+    let usage = "[cost]\ntype = 'usage_based'\n";
+    service.manifest(&provider.manifest("by-use", "/echo", usage));
+    let usage = "[cost]\ntype = 'usage_based'\nestimate = '$0.10 a second'\nper_second = 0.1\n";
+    service.manifest(&provider.manifest("by-second", "/echo", usage));
+
+    let detail = open(&service, "/v1/models/vendor/caption").await.expect(200);
+    let disclaimer = "Pricing is an estimate and may change as rates are updated.";
+    let expected = json!({
+        "title": "vendor/caption",
+        "slug": "vendor/caption",
+        "version": "0.0.1",
+        "output_type": "object",
+        "request_schema": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "required": ["image"],
+            "properties": {
+                "image": {"type": "string", "format": "uri"},
+                "tone": {"const": "plain"},
+                "words": {"type": ["integer", "null"], "exclusiveMinimum": 0},
+            },
+        },
+        "cost": {
+            "currency": "USD",
+            "type": "fixed",
+            "amount": 0.002,
+            "unit": "execution",
+            "estimate": "$0.002 per execution",
+            "description": disclaimer,
+        },
+    });
+    assert_eq!(detail, expected);
+    for (slug, estimate) in [("by-use", "Usage-based pricing"), ("by-second", "$0.10 a second")] {
+        let cost = &open(&service, &format!("/v1/models/{slug}")).await.expect(200)["cost"];
+        let expected = json!({
+            "currency": "USD",
+            "type": "usage_based",
+            "amount": null,
+            "unit": null,
+            "estimate": estimate,
+            "description": disclaimer,
+        });
+        assert_eq!(*cost, expected);
+    }
+    let unpriced = open(&service, "/v1/models/text-template").await.expect(200);
+    assert_eq!(unpriced.get("cost"), Some(&Value::Null));
+
+    let by_query = open(&service, "/v1/model?slug=vendor/caption").await;
+    assert_eq!(by_query.expect(200), expected);
+    assert_eq!(by_query.header("deprecation"), "true");
+    let link = "</v1/models/vendor/caption>; rel=\"successor-version\"";
+    assert_eq!(by_query.header("link"), link);
+}
+
+#[tokio::test]
+async fn an_unknown_model_and_a_missing_slug_have_their_texts() {
+    let service = Service::start().await;
+    for path in [
+        "/v1/models/of-nobody",
+        "/v1/models/of/nobody/",
+        "/v1/models/of-nobody/schemas/openapi",
+        "/v1/models/a%20b",
+        "/v1/models/%2e%2e/%2e%2e/etc/passwd",
+        "/v1/model?slug=of-nobody",
+    ] {
+        open(&service, path).await.expect_text(404, UNKNOWN);
+    }
+    for path in ["/v1/model", "/v1/model?slug=", "/v1/model?name=text-template"] {
+        open(&service, path).await.expect_error(400, "slug parameter is required");
+    }
+    open(&service, "/v1/models/%ff").await.expect_error(400, "the path is no UTF-8");
+}
+
+#[tokio::test]
+async fn the_openapi_document_says_the_schema_in_the_older_words() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("vendor/caption", "/echo", SCHEMA));
+    let path = "/v1/models/vendor/caption/schemas/openapi";
+    let document = open(&service, path).await.expect(200);
+    assert_eq!(document["openapi"], "3.0.3");
+    assert_eq!(document["info"]["title"], "vendor/caption");
+    let post = &document["paths"]["/v1/prediction/"]["post"];
+    let body = &post["requestBody"]["content"]["application/json"]["schema"];
+    assert_eq!(body["properties"]["model"]["enum"], json!(["vendor/caption"]));
+    assert_eq!(body["properties"]["input"], json!({"$ref": "#/components/schemas/Input"}));
+    assert_eq!(body["required"], json!(["model", "version", "input"]));
+    for field in ["version", "webhook_url", "webhook_secret", "fallback_selector"] {
+        assert_eq!(body["properties"][field]["type"], "string", "{field}");
+    }
+    let schemas = &document["components"]["schemas"];
+    let input = json!({
+        "type": "object",
+        "required": ["image"],
+        "properties": {
+            "image": {"type": "string", "format": "uri"},
+            "tone": {"enum": ["plain"]},
+            "words": {
+                "type": "integer", "nullable": true, "minimum": 0, "exclusiveMinimum": true,
+            },
+        },
+    });
+    assert_eq!(schemas["Input"], input);
+    assert_eq!(schemas["Output"]["type"], "object");
+}
+
+#[tokio::test]
+async fn every_built_in_model_works_as_its_documents_say() {
+    let service = Service::start().await;
+    let text = "Orrery is a wonderful machine. It shows how the planets move around the sun.";
+    let pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==";
+    let inputs = [
+        ("html-to-text", json!({"html": "<h1>Title</h1><p>words</p>"})),
+        ("image-qr", json!({"text": "https://example.com"})),
+        ("image-resize", json!({"image": pixel, "width": 2, "height": 2})),
+        ("json-query", json!({"document": {"a": [1, 2]}, "expression": "a"})),
+        ("text-keywords", json!({"text": text})),
+        ("text-language", json!({"text": text})),
+        ("text-sentiment", json!({"text": text})),
+        ("text-summary", json!({"text": text, "sentences": 1})),
+        ("text-template", json!({"template": "Hello {{ name }}", "values": {"name": "Ada"}})),
+    ];
+    let tried: Vec<&str> = inputs.iter().map(|(slug, _)| *slug).collect();
+    let all: Vec<&str> = builtin::ALL.iter().map(|builtin| builtin.slug).collect();
+    assert_eq!(tried, all);
+    for (slug, input) in inputs {
+        let id = service.create(slug, input).await;
+        let prediction = service.ended(&id).await;
+        assert_eq!(prediction["status"], "success", "{prediction}");
+        let kind = &open(&service, &format!("/v1/models/{slug}")).await.expect(200)["output_type"];
+        let output = &prediction["output"];
+        let fits = match kind.as_str().unwrap() {
+            "string" | "image" => output.is_string(),
+            "array" => output.is_array(),
+            "object" => output.is_object(),
+            "number" => output.is_number(),
+            "boolean" => output.is_boolean(),
+            other => panic!("{other}"),
+        };
+        assert!(fits, "{slug} gives {kind}: {output}");
+    }
+}

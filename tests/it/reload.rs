@@ -1,0 +1,84 @@
+//! The models folder while the service runs: a changed file is served, a broken one keeps the last
+//! good version, and nothing in a manifest makes the service fetch anything.
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::json;
+
+use crate::support::{Provider, Service, until};
+
+fn titled(provider: &Provider, slug: &str, title: &str) -> String {
+    provider.manifest(slug, "/echo", &format!("title = '{title}'"))
+}
+
+/// The title of a model, once it is served and is `expected`.
+async fn served(service: &Service, slug: &str, expected: &str) {
+    let path = format!("/v1/models/{slug}");
+    until(expected, async || {
+        let answer = service.ask(Role::Base, Method::GET, &path).send().await;
+        (answer.status == 200 && answer.json()["title"] == expected).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_changed_file_is_served_and_a_broken_one_keeps_the_last_good() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest_file("a.toml", &titled(&provider, "a", "First"));
+    served(&service, "a", "First").await;
+    service.manifest_file("a.toml", &titled(&provider, "a", "Second"));
+    served(&service, "a", "Second").await;
+    // The reload that serves `b` has seen the broken file too.
+    service.manifest_file("a.toml", "slug = 'a'\ntitle = ");
+    service.manifest_file("b.toml", &titled(&provider, "b", "Witness"));
+    served(&service, "b", "Witness").await;
+    served(&service, "a", "Second").await;
+    let id = service.create("a", json!({"n": 1})).await;
+    assert_eq!(service.ended(&id).await["output"], json!({"n": 1}));
+    std::fs::remove_file(service.models().join("a.toml")).unwrap();
+    until("removal", async || (service.get("/v1/models/a").await.status == 404).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_reference_that_leaves_the_manifest_is_refused_and_never_fetched() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    for (slug, target) in [
+        ("by-http", provider.url("/echo")),
+        ("by-file", "file:///etc/hostname".to_owned()),
+        ("by-name", "other.json".to_owned()),
+    ] {
+        let schema = format!("[request_schema]\nproperties.a = {{ '$ref' = '{target}' }}\n");
+        service.manifest_file(&format!("{slug}.toml"), &provider.manifest(slug, "/echo", &schema));
+    }
+    let report = service.running.services.catalog.reload();
+    assert_eq!(report.faults.len(), 3);
+    for fault in &report.faults {
+        assert!(fault.to_string().contains("leaves the document"), "{fault}");
+    }
+    for slug in ["by-http", "by-file", "by-name"] {
+        let answer = service.get(&format!("/v1/models/{slug}")).await;
+        answer.expect_text(404, r#"{"error":"Failed to fetch model: model not found"}"#);
+    }
+    assert!(provider.requests().is_empty(), "something was fetched");
+}
+
+#[tokio::test]
+async fn work_that_waits_outlives_a_restart_and_its_model_does_too() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let first = service.create("held", json!({})).await;
+    provider.arrived(1).await;
+    let second = service.create("held", json!({})).await;
+    let service = service.restart().await;
+    provider.hung_up(1).await;
+    provider.release(2);
+    for id in [first, second] {
+        let prediction = service.ended(&id).await;
+        assert_eq!(prediction["status"], "success", "{prediction}");
+        assert_eq!(prediction["attempts"].as_array().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,160 @@
+//! The route table as a whole: what it says, and what holds for every row of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hyper::Method;
+use orrery::api::{Access, ROUTES, Role, Route};
+use serde_json::Value;
+
+use crate::support::Service;
+
+const TCP: [Role; 6] =
+    [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard, Role::Metrics];
+
+/// A path of the route that could be somebody's.
+fn path_of(route: &Route) -> String {
+    route
+        .path
+        .replace("{id}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
+        .replace("{*slug}", "text-template")
+        .replace("{*file}", "style.css")
+}
+
+/// Every row on every TCP host that has it.
+fn rows() -> impl Iterator<Item = (Role, &'static Route)> {
+    TCP.into_iter()
+        .flat_map(|role| ROUTES.iter().map(move |route| (role, route)))
+        .filter(|(role, route)| route.hosts.contains(role))
+}
+
+#[test]
+fn the_table() {
+    let table: String = ROUTES
+        .iter()
+        .map(|route| {
+            let hosts: Vec<&str> = route.hosts.iter().map(|role| role.as_str()).collect();
+            format!(
+                "{:<38} {:<6} {:<36} {:<6} {:<10} {:?}\n",
+                hosts.join(" "),
+                route.method.as_str(),
+                route.path,
+                format!("{:?}", route.access),
+                format!("{:?}", route.body),
+                route.rate,
+            )
+        })
+        .collect();
+    insta::assert_snapshot!(table);
+}
+
+#[tokio::test]
+async fn a_wrong_method_is_told_which_ones_there_are() {
+    let service = Service::start().await;
+    let mut allowed: BTreeMap<(Role, String), BTreeSet<&str>> = BTreeMap::new();
+    for (role, route) in rows() {
+        let methods = allowed.entry((role, path_of(route))).or_default();
+        methods.insert(route.method.as_str());
+        if route.method == Method::GET {
+            methods.insert("HEAD");
+        }
+    }
+    for ((role, path), methods) in allowed {
+        let answer = service.ask(role, Method::PATCH, &path).key(&service.key).send().await;
+        answer.expect_error(405, "method not allowed");
+        let told: BTreeSet<&str> = answer.header("allow").split(", ").collect();
+        assert_eq!(told, methods, "{} {path}", role.as_str());
+    }
+}
+
+#[tokio::test]
+async fn a_slash_at_the_end_changes_nothing_and_nothing_redirects() {
+    let service = Service::start().await;
+    for (role, route) in rows().filter(|(_, route)| route.path != "/") {
+        let path = path_of(route);
+        let ask = |path: &str| service.ask(role, route.method.clone(), path).send();
+        let (plain, slashed) = (ask(&path).await, ask(&format!("{path}/")).await);
+        assert_eq!(plain.status, slashed.status, "{path}");
+        assert!(!(300..400).contains(&plain.status), "{path} redirects");
+    }
+    for path in ["/v1/nothing", "/v1/nothing/", "/v2", "/metrics", "/admin/keys"] {
+        let answer = service.get(path).await;
+        answer.expect_error(404, "not found");
+    }
+}
+
+#[tokio::test]
+async fn head_answers_as_get_without_a_body() {
+    let service = Service::start().await;
+    for (role, route) in rows().filter(|(_, route)| route.method == Method::GET) {
+        let path = path_of(route);
+        let ask = |method| service.ask(role, method, &path).key(&service.key).send();
+        let (get, head) = (ask(Method::GET).await, ask(Method::HEAD).await);
+        assert_eq!((head.status, head.text.as_str()), (get.status, ""), "{path}");
+        assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
+        // Figures that move between two requests may change the length, never whether there is one.
+        assert_eq!(head.header("content-length").is_empty(), get.text.is_empty(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_id_is_echoed_where_it_is_fit_and_made_elsewhere() {
+    let service = Service::start().await;
+    let longest = "x".repeat(128);
+    for id in ["abc-1", "~!@#$%^&*()", &longest] {
+        let answer = service.ask(Role::Base, Method::GET, "/v1/models").header("x-request-id", id);
+        assert_eq!(answer.send().await.header("x-request-id"), id);
+    }
+    let too_long = "x".repeat(129);
+    for id in ["", "two words", "\u{e9}", "tab\there", &too_long] {
+        let ask = service.ask(Role::Base, Method::GET, "/v1/models").header("x-request-id", id);
+        let answer = ask.send().await;
+        let made: uuid::Uuid = answer.header("x-request-id").parse().unwrap();
+        assert_eq!(made.get_version_num(), 7, "{id}");
+    }
+    let mut made = BTreeSet::new();
+    for (role, route) in rows() {
+        let path = path_of(route);
+        let answer = service.ask(role, route.method.clone(), &path).send().await;
+        let id = answer.header("x-request-id").to_owned();
+        let without = ["/", "/health", "/ready", "/metrics"].contains(&route.path);
+        assert_eq!(id.is_empty(), without, "{path}: '{id}'");
+        assert!(without || made.insert(id), "{path}: an id twice");
+        let refused = service.ask(role, Method::PATCH, &path).send().await;
+        assert_eq!(refused.header("x-request-id").is_empty(), without, "{path}, refused");
+    }
+    for path in ["/v1/nothing", "/v1/models/%ff"] {
+        let answer = service.ask(Role::Base, Method::GET, path).send().await;
+        assert!(!answer.header("x-request-id").is_empty(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn each_host_describes_itself_from_the_table() {
+    let service = Service::start().await;
+    for role in TCP.into_iter().filter(|role| *role != Role::Metrics) {
+        let answer = service.ask(role, Method::GET, "/openapi.json").send().await;
+        let document = answer.expect(200);
+        assert_eq!(document["openapi"], "3.1.0");
+        let url = format!("http://{}", service.address(role));
+        assert_eq!(document["servers"][0]["url"], url);
+        let mut described = BTreeSet::new();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                described.insert(format!("{} {path}", method.to_uppercase()));
+                assert!(!operation["summary"].as_str().unwrap().is_empty(), "{path}");
+            }
+        }
+        let expected: BTreeSet<String> = ROUTES
+            .iter()
+            .filter(|route| route.hosts.contains(&role))
+            .map(|route| format!("{} {}", route.method, route.path.replace("{*", "{")))
+            .collect();
+        assert_eq!(described, expected, "{}", role.as_str());
+        let keyed = |route: &&Route| route.hosts.contains(&role) && route.access == Access::Key;
+        for route in ROUTES.iter().filter(keyed) {
+            let method = route.method.as_str().to_lowercase();
+            let operation = &document["paths"][route.path][&method];
+            assert_ne!(operation["security"], Value::Null, "{}", route.path);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The client: one request put together in one line, one answer with what tests ask of it.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::header::HeaderMap;
+use hyper::{Method, Request};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::Value;
+
+use super::within;
+
+pub type Connections = Client<HttpConnector, Full<Bytes>>;
+
+/// A request that is being put together.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    connections: Connections,
+    method: Method,
+    url: String,
+    headers: Vec<(String, Vec<u8>)>,
+    body: Bytes,
+}
+
+impl Ask {
+    pub fn new(connections: &Connections, method: Method, url: String) -> Self {
+        let connections = connections.clone();
+        Self { connections, method, url, headers: Vec::new(), body: Bytes::new() }
+    }
+
+    /// With an API key, in the header of that name.
+    pub fn key(self, key: &str) -> Self {
+        self.header("x-api-key", key)
+    }
+
+    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name.to_owned(), value.as_ref().to_vec()));
+        self
+    }
+
+    pub fn json(self, body: &Value) -> Self {
+        let text = body.to_string();
+        self.header("content-type", "application/json").body(text)
+    }
+
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Sends it and reads the whole answer.
+    pub async fn send(self) -> Answer {
+        let mut request = Request::builder().method(self.method).uri(&self.url);
+        for (name, value) in &self.headers {
+            request = request.header(name, value.as_slice());
+        }
+        let request = request.body(Full::new(self.body)).unwrap();
+        let answer = within("answer", self.connections.request(request)).await.unwrap();
+        let (parts, body) = answer.into_parts();
+        let bytes = within("body", body.collect()).await.unwrap().to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, text }
+    }
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {}", self.text))
+    }
+
+    /// A header's text, or nothing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The body, once the status is found to be as expected.
+    #[track_caller]
+    pub fn expect(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text);
+        self.json()
+    }
+
+    /// The status and the whole body, byte for byte.
+    #[track_caller]
+    pub fn expect_text(&self, status: u16, text: &str) {
+        assert_eq!((self.status, self.text.as_str()), (status, text));
+    }
+
+    /// An error of the shape that every route shares: message and status, nothing else.
+    #[track_caller]
+    pub fn expect_error(&self, status: u16, message: &str) {
+        let message = Value::from(message);
+        self.expect_text(status, &format!(r#"{{"error":{message},"status":{status}}}"#));
+    }
+}

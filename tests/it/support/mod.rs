@@ -1,0 +1,37 @@
+//! What the tests share: the service, a client, a model server and a webhook receiver.
+
+mod client;
+mod provider;
+mod receiver;
+mod server;
+mod service;
+
+use std::future::Future;
+use std::time::Duration;
+
+pub use client::{Answer, Ask};
+pub use provider::Provider;
+pub use receiver::Receiver;
+pub use service::Service;
+
+/// The longest that any test waits for one thing; far beyond what it takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What `waited_for` comes to, or a failed test that names it.
+pub async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, waited_for).await.unwrap_or_else(|_| panic!("no {what} came"))
+}
+
+/// Asks again and again until `probe` has an answer.
+pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    within(what, async {
+        loop {
+            ticks.tick().await;
+            if let Some(found) = probe().await {
+                return found;
+            }
+        }
+    })
+    .await
+}

@@ -1,0 +1,132 @@
+//! A model server that does what the path says: echoes, fails, bills, or holds its answer until
+//! the test lets it go, and then knows whether its client is still there.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+
+use super::server::{Reply, Whole, reply, serve};
+use super::within;
+
+#[derive(Debug)]
+struct State {
+    gate: Semaphore,
+    arrived: watch::Sender<usize>,
+    hung_up: watch::Sender<usize>,
+    requests: Mutex<Vec<Whole>>,
+}
+
+/// The model server.
+#[derive(Debug)]
+pub struct Provider {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+impl Provider {
+    pub async fn start() -> Self {
+        let state = Arc::new(State {
+            gate: Semaphore::new(0),
+            arrived: watch::Sender::new(0),
+            hung_up: watch::Sender::new(0),
+            requests: Mutex::default(),
+        });
+        let shared = Arc::clone(&state);
+        let address = serve(move |request| Arc::clone(&shared).answer(request)).await;
+        Self { address, state }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// The manifest of a model that asks this server at `path`; `more` are further top-level keys.
+    /// The output is what the answer holds under `output`.
+    pub fn manifest(&self, slug: &str, path: &str, more: &str) -> String {
+        let url = self.url(path);
+        format!(
+            "slug = '{slug}'\noutput_type = 'object'\n{more}\n\
+             [runner]\ntype = 'http'\nurl = '{url}'\noutput = '/output'\n"
+        )
+    }
+
+    /// Lets that many held answers go.
+    pub fn release(&self, count: usize) {
+        self.state.gate.add_permits(count);
+    }
+
+    /// Waits until that many requests have come, in all.
+    pub async fn arrived(&self, count: usize) {
+        let mut arrived = self.state.arrived.subscribe();
+        within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
+    }
+
+    /// Waits until that many clients have gone without their answer.
+    pub async fn hung_up(&self, count: usize) {
+        let mut hung_up = self.state.hung_up.subscribe();
+        within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
+    }
+
+    /// What has come so far.
+    pub fn requests(&self) -> Vec<Whole> {
+        self.state.requests.lock().unwrap().clone()
+    }
+
+    /// The prediction that the newest request works for, as its `Idempotency-Key` says.
+    pub fn newest_prediction(&self) -> String {
+        let requests = self.requests();
+        let key = requests.last().unwrap().headers()["idempotency-key"].to_str().unwrap();
+        key.split(':').next().unwrap().to_owned()
+    }
+}
+
+impl State {
+    async fn answer(self: Arc<Self>, request: Whole) -> Reply {
+        let path = request.uri().path().to_owned();
+        let input: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        self.requests.lock().unwrap().push(request);
+        self.arrived.send_modify(|count| *count += 1);
+        match path.trim_start_matches('/').split_once('/') {
+            Some(("status", status)) => reply(status.parse().unwrap(), format!("this is {status}")),
+            Some(("billed", status)) => {
+                let body = json!({"output": input, "metrics": {"cost": 0.25}});
+                reply(status.parse().unwrap(), body.to_string())
+            }
+            _ => match path.as_str() {
+                "/echo" => reply(200, json!({"output": input}).to_string()),
+                "/list" => reply(200, json!({"output": ["a://one"]}).to_string()),
+                "/garbage" => reply(200, "<html>"),
+                "/no-output" => reply(200, json!({"result": 1}).to_string()),
+                "/hold" => {
+                    let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
+                    self.gate.acquire().await.unwrap().forget();
+                    waiting.end();
+                    reply(200, json!({"output": {"held": true}}).to_string())
+                }
+                other => panic!("no such stand-in: {other}"),
+            },
+        }
+    }
+}
+
+/// Tells when it is dropped before its answer.
+struct Waiting {
+    hung_up: watch::Sender<usize>,
+    answered: bool,
+}
+
+impl Waiting {
+    fn end(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.hung_up.send_modify(|count| *count += 1);
+        }
+    }
+}

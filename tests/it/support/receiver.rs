@@ -1,0 +1,75 @@
+//! A webhook receiver that keeps what came and answers with the statuses that it was given.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::server::{Whole, reply, serve};
+use super::within;
+
+/// A webhook as it came.
+#[derive(Debug)]
+pub struct Received(Whole);
+
+impl Received {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.0.headers().get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.0.body()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(self.bytes()).unwrap()
+    }
+
+    pub fn method(&self) -> &str {
+        self.0.method().as_str()
+    }
+}
+
+/// The receiver.
+#[derive(Debug)]
+pub struct Receiver {
+    address: SocketAddr,
+    incoming: UnboundedReceiver<Whole>,
+}
+
+impl Receiver {
+    /// Answers 200 to everything.
+    pub async fn start() -> Self {
+        Self::answering([]).await
+    }
+
+    /// Answers with these statuses in turn, then with 200.
+    pub async fn answering(statuses: impl IntoIterator<Item = u16>) -> Self {
+        let statuses: VecDeque<u16> = statuses.into_iter().collect();
+        let statuses = Arc::new(Mutex::new(statuses));
+        let (sender, incoming) = unbounded_channel();
+        let address = serve(move |request| {
+            let status = statuses.lock().unwrap().pop_front().unwrap_or(200);
+            sender.send(request).unwrap();
+            async move { reply(status, "thanks") }
+        })
+        .await;
+        Self { address, incoming }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/hook?from=orrery", self.address)
+    }
+
+    /// The next one that comes.
+    pub async fn next(&mut self) -> Received {
+        Received(within("webhook", self.incoming.recv()).await.unwrap())
+    }
+
+    /// Whether none has come that was not taken yet.
+    pub fn is_empty(&self) -> bool {
+        self.incoming.is_empty()
+    }
+}

@@ -1,0 +1,54 @@
+//! A small HTTP server for stand-ins: each request, read whole, goes to one function.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use orrery::runtime::Tasks;
+use tokio::net::TcpListener;
+
+/// A request with its body.
+pub type Whole = Request<Bytes>;
+pub type Reply = Response<Full<Bytes>>;
+
+/// Serves on a free loopback port until the runtime ends. When the client closes its connection,
+/// the future of its request is dropped.
+pub async fn serve<F, R>(answer: F) -> SocketAddr
+where
+    F: Fn(Whole) -> R + Send + Sync + 'static,
+    R: Future<Output = Reply> + Send + 'static,
+{
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tasks, answer) = (Tasks::new(), Arc::new(answer));
+    let connections = tasks.clone();
+    tasks.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let answer = Arc::clone(&answer);
+                async move {
+                    let (parts, body) = request.into_parts();
+                    let body = body.collect().await.map(|body| body.to_bytes());
+                    let whole = Request::from_parts(parts, body.unwrap_or_default());
+                    Ok::<_, Infallible>(answer(whole).await)
+                }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            connections.spawn(connection);
+        }
+    });
+    address
+}
+
+/// An answer of a status and a text.
+pub fn reply(status: u16, text: impl Into<Bytes>) -> Reply {
+    Response::builder().status(status).body(Full::new(text.into())).unwrap()
+}

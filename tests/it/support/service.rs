@@ -1,0 +1,207 @@
+//! The service in this process, on free ports, with two organizations and a folder that goes away.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Method;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use orrery::api::Role;
+use orrery::app::{self, Running};
+use orrery::config::Config;
+use orrery::domain::account::{LedgerEntry, Organization};
+use orrery::engine::Engine;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+use super::client::{Answer, Ask, Connections};
+use super::within;
+
+/// Every listener on a free port; webhooks may go to this machine's IPv4 loopback.
+const CONFIG: &str = r#"
+data_dir = "data"
+models_dir = "models.d"
+hosts.base.listen = "127.0.0.1:0"
+hosts.workflows.listen = "127.0.0.1:0"
+hosts.flows.listen = "127.0.0.1:0"
+hosts.agent.listen = "127.0.0.1:0"
+hosts.dashboard.listen = "127.0.0.1:0"
+metrics.listen = "127.0.0.1:0"
+egress.allow = ["127.0.0.0/8"]
+"#;
+
+/// The runtime of one service. Dropping it ends everything in it, as the end of a process would.
+struct Own(Option<Runtime>);
+
+impl Own {
+    fn new() -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        Self(Some(builder.worker_threads(1).enable_all().build().unwrap()))
+    }
+
+    /// Starts a service in it.
+    async fn start(&self, config: &Config) -> Running {
+        let config = config.clone();
+        let starting = async move { app::start(&config).await };
+        self.0.as_ref().unwrap().spawn(starting).await.unwrap().unwrap()
+    }
+
+    /// Ends everything and waits until it is gone.
+    async fn end(mut self) {
+        let runtime = self.0.take().unwrap();
+        let ending = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        tokio::task::spawn_blocking(ending).await.unwrap();
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A running service.
+pub struct Service {
+    pub folder: TempDir,
+    pub config: Config,
+    pub running: Running,
+    /// Keys of two organizations.
+    pub key: String,
+    pub other_key: String,
+    pub organization: Organization,
+    connections: Connections,
+    runtime: Own,
+}
+
+impl Service {
+    /// With the defaults.
+    pub async fn start() -> Self {
+        Self::configured("").await
+    }
+
+    /// With more lines in its configuration file.
+    pub async fn configured(lines: &str) -> Self {
+        Self::adjusted(lines, |_| {}).await
+    }
+
+    /// With more lines, and values that no file may set.
+    pub async fn adjusted(lines: &str, adjust: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        fs::create_dir(folder.path().join("models.d")).unwrap();
+        fs::write(&file, format!("{CONFIG}{lines}")).unwrap();
+        let mut config = Config::load(&file).unwrap();
+        config.engine.shutdown_grace = Duration::from_millis(200);
+        adjust(&mut config);
+        let runtime = Own::new();
+        let running = runtime.start(&config).await;
+        let accounts = &running.services.accounts;
+        let (organization, _) = accounts.ensure_default().await.unwrap();
+        let (_, key) = accounts.create_key(organization.id, "test", "test", None).await.unwrap();
+        let other = accounts.create_organization("other").await.unwrap();
+        let (_, other_key) = accounts.create_key(other.id, "test", "test", None).await.unwrap();
+        let connections = Client::builder(TokioExecutor::new()).build_http();
+        Self { folder, config, running, key, other_key, organization, connections, runtime }
+    }
+
+    /// Stops it and starts it again on the same folder. What is still running after the grace is
+    /// gone then, as it would be with its process.
+    pub async fn restart(self) -> Self {
+        self.running.stop().await;
+        self.runtime.end().await;
+        let runtime = Own::new();
+        let running = runtime.start(&self.config).await;
+        let connections = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        Self { running, connections, runtime, ..self }
+    }
+
+    pub fn address(&self, role: Role) -> SocketAddr {
+        self.running.address(role).unwrap()
+    }
+
+    /// A request to any host, without a key.
+    pub fn ask(&self, role: Role, method: Method, path: &str) -> Ask {
+        Ask::new(&self.connections, method, format!("http://{}{path}", self.address(role)))
+    }
+
+    /// A GET of the base host, with the first organization's key.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.ask(Role::Base, Method::GET, path).key(&self.key).send().await
+    }
+
+    /// A POST to the base host, with the first organization's key.
+    pub fn post(&self, path: &str, body: &Value) -> Ask {
+        self.ask(Role::Base, Method::POST, path).key(&self.key).json(body)
+    }
+
+    /// A file of the models folder, read in before this returns. Panics when it is at fault.
+    pub fn manifest(&self, text: &str) {
+        let name = text.lines().next().unwrap().replace(|c: char| !c.is_alphanumeric(), "");
+        self.manifest_file(&format!("{name}.toml"), text);
+        let report = self.running.services.catalog.reload();
+        assert!(report.faults.is_empty(), "{:?}", report.faults);
+        self.engine().models_changed();
+    }
+
+    /// A file of the models folder, as an editor would write it.
+    pub fn manifest_file(&self, name: &str, text: &str) {
+        fs::write(self.models().join(name), text).unwrap();
+    }
+
+    pub fn models(&self) -> PathBuf {
+        self.folder.path().join("models.d")
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.running.services.engine
+    }
+
+    /// Creates a prediction and gives its id.
+    pub async fn create(&self, model: &str, input: Value) -> String {
+        self.create_with(model, json!({"input": input})).await
+    }
+
+    /// Creates a prediction with further fields and gives its id.
+    pub async fn create_with(&self, model: &str, fields: Value) -> String {
+        let mut body = json!({"model": model, "version": "0.0.1", "input": {}});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = self.post("/v1/prediction/", &body).send().await;
+        answer.expect(200)["predictionID"].as_str().unwrap().to_owned()
+    }
+
+    /// A prediction, once it has ended.
+    pub async fn ended(&self, id: &str) -> Value {
+        let prediction = self.get(&format!("/v1/prediction/{id}?wait=15")).await.expect(200);
+        let status = prediction["status"].as_str().unwrap();
+        assert!(["success", "error", "cancelled"].contains(&status), "{prediction}");
+        prediction
+    }
+
+    pub async fn cancel(&self, id: &str) -> Answer {
+        self.post(&format!("/v1/prediction/{id}/cancel"), &json!({})).send().await
+    }
+
+    /// The first organization's ledger, newest first.
+    pub async fn ledger(&self) -> Vec<LedgerEntry> {
+        self.running.services.billing.ledger(self.organization.id, None, 1000).await.unwrap()
+    }
+
+    /// Sends bytes to the base host and reads until the connection ends.
+    pub async fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address(Role::Base)).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        // A connection that is reset has ended too.
+        let _ended = within("end of the connection", stream.read_to_end(&mut answer)).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}

@@ -1,0 +1,182 @@
+//! The webhook at the end of a prediction: its body, its headers, its signatures, its retries, and
+//! the URLs that are refused.
+
+use orrery::domain::signature;
+use serde_json::{Value, json};
+
+use crate::support::{Provider, Receiver, Service};
+
+const SECRET: &str = "a secret of theirs";
+
+#[tokio::test]
+async fn a_success_is_announced_with_its_output() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let mut receiver = Receiver::start().await;
+    let priced = "[cost]\ntype = 'fixed'\namount = 0.002\n";
+    service.manifest(&provider.manifest("echo", "/echo", priced));
+    let fields = json!({"input": {"n": 1}, "webhook_url": receiver.url()});
+    let id = service.create_with("echo", fields).await;
+    let hook = receiver.next().await;
+    let prediction = service.ended(&id).await;
+    let expected = json!({
+        "execution_id": id,
+        "exec_id": id,
+        "flow_id": null,
+        "status": "completed",
+        "output": {"n": 1},
+        "error": "",
+        "error_cause": null,
+        "started_at": prediction["started_at"],
+        "metrics": prediction["metrics"],
+    });
+    assert_eq!(hook.json(), expected);
+    assert_eq!(hook.json()["metrics"]["cost"], 0.002);
+    assert_eq!(hook.method(), "POST");
+    assert_eq!(hook.header("content-type"), Some("application/json"));
+    let agent = format!("orrery/{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(hook.header("user-agent"), Some(agent.as_str()));
+    assert!(hook.header("x-webhook-delivery-id").is_some());
+    for unsigned in [
+        "x-webhook-timestamp",
+        "x-webhook-signature",
+        "x-webhook-secret",
+        "webhook-id",
+        "webhook-timestamp",
+        "webhook-signature",
+        "x-webhook-redelivery",
+    ] {
+        assert_eq!(hook.header(unsigned), None, "{unsigned}");
+    }
+    assert!(receiver.is_empty());
+}
+
+#[tokio::test]
+async fn a_failure_is_announced_with_its_cause() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let mut receiver = Receiver::start().await;
+    service.manifest(&provider.manifest("broken", "/status/500", ""));
+    service.manifest(&provider.manifest("slow", "/hold", "timeout = '50ms'"));
+    for (model, error) in [("broken", "StepFailed"), ("slow", "ExecutionTimeout")] {
+        let id = service.create_with(model, json!({"webhook_url": receiver.url()})).await;
+        let hook = receiver.next().await.json();
+        let prediction = service.ended(&id).await;
+        assert_eq!(hook["execution_id"], id);
+        assert_eq!((&hook["status"], &hook["output"]), (&json!("failed"), &Value::Null));
+        assert_eq!((&hook["error"], &hook["error_cause"]), (&json!(error), &prediction["error"]));
+    }
+}
+
+#[tokio::test]
+async fn a_secret_signs_in_both_forms() {
+    for (lines, plain) in [("", Some(SECRET)), ("webhooks.send_plain_secret = false\n", None)] {
+        let service = Service::configured(lines).await;
+        let mut receiver = Receiver::start().await;
+        let fields = json!({
+            "input": {"template": "hello"},
+            "webhook_url": receiver.url(),
+            "webhook_secret": SECRET,
+        });
+        service.create_with("text-template", fields).await;
+        let hook = receiver.next().await;
+        let header = |name| hook.header(name).unwrap_or_else(|| panic!("no {name}"));
+        let time: i64 = header("x-webhook-timestamp").parse().unwrap();
+        let (body, signed) = (hook.bytes(), header("x-webhook-signature"));
+        assert!(signature::verify(SECRET, time, body, signed), "{signed}");
+        assert!(!signature::verify("another", time, body, signed));
+        let (id, time_again) = (header("webhook-id"), header("webhook-timestamp"));
+        assert_eq!((id, time_again), (header("x-webhook-delivery-id"), &*time.to_string()));
+        let standard = header("webhook-signature");
+        assert!(signature::verify_standard(SECRET, id, time, body, standard), "{standard}");
+        assert_eq!(hook.header("x-webhook-secret"), plain);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_delivery_comes_again_with_the_same_id_and_bytes() {
+    let service = Service::configured("webhooks.schedule = ['1ms', '1ms']\n").await;
+    let mut receiver = Receiver::answering([500, 302]).await;
+    let fields = json!({
+        "input": {"template": "hello"},
+        "webhook_url": receiver.url(),
+        "webhook_secret": SECRET,
+    });
+    service.create_with("text-template", fields).await;
+    let first = receiver.next().await;
+    for _ in 0..2 {
+        let again = receiver.next().await;
+        assert_eq!(again.bytes(), first.bytes());
+        let (one, two) =
+            (first.header("x-webhook-delivery-id"), again.header("x-webhook-delivery-id"));
+        assert!(one.is_some() && one == two);
+        let time: i64 = again.header("x-webhook-timestamp").unwrap().parse().unwrap();
+        let signed = again.header("x-webhook-signature").unwrap();
+        assert!(signature::verify(SECRET, time, again.bytes(), signed));
+    }
+    assert!(receiver.is_empty());
+}
+
+#[tokio::test]
+async fn a_delivery_that_was_not_made_is_made_after_a_restart() {
+    // No attempt succeeds before the restart; the next one is due at once after it.
+    let service = Service::configured("webhooks.schedule = ['300ms', '300ms']\n").await;
+    let mut receiver = Receiver::answering([500]).await;
+    let fields = json!({"input": {"template": "hello"}, "webhook_url": receiver.url()});
+    let id = service.create_with("text-template", fields).await;
+    let first = receiver.next().await;
+    let service = service.restart().await;
+    let again = receiver.next().await;
+    assert_eq!(again.bytes(), first.bytes());
+    assert_eq!(again.json()["execution_id"], id);
+    service.running.stop().await;
+}
+
+#[tokio::test]
+async fn an_empty_url_means_no_webhook() {
+    let service = Service::start().await;
+    let fields = json!({"input": {"template": "x"}, "webhook_url": "", "webhook_secret": ""});
+    let id = service.create_with("text-template", fields).await;
+    assert_eq!(service.ended(&id).await["status"], "success");
+    assert_eq!(service.running.services.outbox.figures().borrow().held, 0);
+}
+
+#[tokio::test]
+async fn a_forbidden_address_written_out_is_refused_when_the_work_is_created() {
+    let service = Service::start().await;
+    for (url, address, reason) in [
+        ("http://169.254.169.254/latest", "169.254.169.254", "cloud metadata"),
+        ("http://[::1]:8080/", "::1", "loopback"),
+        ("http://0.0.0.0/", "0.0.0.0", "unspecified"),
+        ("http://[::ffff:169.254.1.1]/", "::ffff:169.254.1.1", "link-local"),
+        ("http://224.0.0.1/", "224.0.0.1", "multicast"),
+        ("http://2852039166/", "169.254.169.254", "cloud metadata"),
+    ] {
+        let body = json!({
+            "model": "text-template", "version": "1", "input": {"template": "x"},
+            "webhook_url": url,
+        });
+        let answer = service.post("/v1/prediction/", &body).send().await;
+        let message = format!(
+            "webhook_url must not point to a forbidden address: \
+             the address {address} is not allowed ({reason})"
+        );
+        answer.expect_error(400, &message);
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_a_forbidden_address_is_never_connected_to() {
+    // `localhost` may be this machine's ::1 or 127.0.0.1; here neither is allowed.
+    let deny = "egress.deny = ['127.0.0.0/8', '::1/128']\nwebhooks.schedule = []\n";
+    let service = Service::adjusted(deny, |config| config.egress.allow.clear()).await;
+    let receiver = Receiver::start().await;
+    let url = receiver.url().replace("127.0.0.1", "localhost");
+    let fields = json!({"input": {"template": "x"}, "webhook_url": url});
+    let id = service.create_with("text-template", fields).await;
+    assert_eq!(service.ended(&id).await["status"], "success");
+    let mut figures = service.running.services.outbox.figures();
+    let given_up = figures.wait_for(|figures| figures.held == 0);
+    tokio::time::timeout(std::time::Duration::from_secs(20), given_up).await.unwrap().unwrap();
+    assert!(receiver.is_empty(), "it was connected to");
+}
