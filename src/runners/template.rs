@@ -96,9 +96,7 @@ impl Template {
         match self {
             Self::Constant(value) => value.clone(),
             Self::Reference(path) => look_up(input, path).cloned().unwrap_or_default(),
-            Self::Text(parts) => {
-                Value::String(parts.iter().map(|part| part.text(input)).collect())
-            }
+            Self::Text(parts) => Value::String(parts.iter().map(|part| part.text(input)).collect()),
             Self::Array(items) => items.iter().map(|item| item.fill(input)).collect(),
             Self::Object(fields) => {
                 let fields = fields.iter().map(|(name, value)| (name.clone(), value.fill(input)));

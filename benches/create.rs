@@ -1,0 +1,212 @@
+//! Durable creates, `POST /v1/prediction/`, beside the store's own group commits of the same rows:
+//! `cargo bench --bench create`.
+//!
+//! Four things in rounds that alternate. The store alone, in this process: 64 committers that each
+//! commit an execution and its row in a lane. The service, in a process of its own, over 64
+//! connections: creates for a model whose queue is held, so that nothing runs; creates for an
+//! instant built-in model, which run and complete meanwhile (a full queue's 429 counts as no
+//! create); and `POST /v1/prediction/run` of that model, whose answer comes when the completion is
+//! on the disk.
+//!
+//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_SECONDS` (2: of each round),
+//! `ORRERY_BENCH_CONNECTIONS` (64).
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
+#![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use orrery::domain::execution::{Candidate, Execution, Source, Status};
+use orrery::domain::ids::{KeyId, OrganizationId};
+use orrery::domain::money::Usd;
+use orrery::domain::payload::Payload;
+use orrery::engine::rows;
+use orrery::runtime::{Clock, fresh};
+use orrery::storage::{Commit, Options, Store};
+use serde_json::json;
+
+use support::client::{self, Load};
+use support::process;
+use support::service::{self, Setup};
+use support::table::{Table, number, ratio};
+
+/// The input of every create; with it an execution's record has about 400 bytes.
+fn input() -> serde_json::Value {
+    json!({"text": "A quiet harbour at dusk, two boats, soft light, and a heron on the pier."})
+}
+
+/// One committer of the store alone: what the engine commits for a create.
+async fn commit_creates(store: Store, end: Instant) -> u64 {
+    let (organization, key): (OrganizationId, KeyId) = (fresh(), fresh());
+    let clock = Clock::system();
+    let mut count = 0;
+    while Instant::now() < end {
+        let execution = Execution {
+            id: fresh(),
+            organization,
+            key,
+            source: Source::Api,
+            version: "0.0.1".to_owned(),
+            status: Status::Created,
+            input: Payload::of(&input()).unwrap(),
+            chain: vec![Candidate { model: "hanging".to_owned() }],
+            position: 0,
+            attempts: Vec::new(),
+            output: None,
+            logs: None,
+            fault: None,
+            cost: Usd::ZERO,
+            webhook: None,
+            created_at: clock.now(),
+            started_at: None,
+            completed_at: None,
+        };
+        let mut commit = Commit::new();
+        commit.put(rows::execution(organization, execution.id), &execution).unwrap();
+        let lane = rows::queued("model:hanging", execution.id);
+        commit.put_bytes(lane, rows::queued_value(organization));
+        store.commit(commit).await.unwrap();
+        count += 1;
+    }
+    count
+}
+
+async fn store_round(store: &Store, committers: u64, time: Duration) -> f64 {
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..committers {
+        tasks.spawn(commit_creates(store.clone(), started + time));
+    }
+    let mut count = 0;
+    while let Some(done) = tasks.join_next().await {
+        count += done.unwrap();
+    }
+    count as f64 / started.elapsed().as_secs_f64()
+}
+
+/// What the service is asked for in one kind of round.
+struct Kind {
+    name: &'static str,
+    load: Load,
+    rates: Vec<f64>,
+    ratios: Vec<f64>,
+    /// Microseconds of the service's processor time for each good answer.
+    costs: Vec<f64>,
+    /// Completions per second of each round.
+    completed: Vec<f64>,
+    refused: u64,
+}
+
+impl Kind {
+    fn new(name: &'static str, load: Load) -> Self {
+        let (rates, ratios, costs, completed) = Default::default();
+        Self { name, load, rates, ratios, costs, completed, refused: 0 }
+    }
+
+    async fn round(&mut self, setup: &Setup, pid: u32, time: Duration, store_rate: f64) {
+        let ended = || service::metric(setup.metrics, "orrery_executions_total");
+        let (before, ended_before) = (process::processor_seconds(pid), ended());
+        let round = self.load.run(time).await;
+        let (spent, ended) = (process::processor_seconds(pid) - before, ended() - ended_before);
+        self.rates.push(round.rate());
+        self.ratios.push(round.rate() / store_rate);
+        self.costs.push(spent * 1e6 / round.good as f64);
+        self.completed.push(ended / round.seconds);
+        self.refused += round.other;
+    }
+}
+
+fn kinds(setup: &Setup, key: &str, connections: u64) -> [Kind; 3] {
+    let create = |model: &str, input: serde_json::Value| {
+        json!({"model": model, "version": "0.0.1", "input": input}).to_string()
+    };
+    let instant = create(
+        "text-template",
+        json!({"template": "A quiet {{ place }}.", "values": {"place": "harbour"}}),
+    );
+    let load = |path: &str, body: &str| Load {
+        address: setup.base,
+        connections,
+        request: client::post(setup.base, path, key, body),
+    };
+    [
+        Kind::new("create, queue held", load("/v1/prediction/", &create("hanging", input()))),
+        Kind::new("create, instant model", load("/v1/prediction/", &instant)),
+        Kind::new("run to the end, instant model", load("/v1/prediction/run", &instant)),
+    ]
+}
+
+/// Waits until nothing runs or waits beside what is held, so that no round works off the queue of
+/// the one before.
+async fn settle(setup: &Setup, held: &mut f64) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut last = f64::NAN;
+    while Instant::now() < deadline {
+        let queued = service::metric(setup.metrics, "orrery_executions_queued");
+        if queued == last {
+            *held = queued;
+            return;
+        }
+        last = queued;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn main() {
+    tokio::runtime::Runtime::new().unwrap().block_on(measure());
+}
+
+async fn measure() {
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
+    let time = Duration::from_secs(support::knob("ORRERY_BENCH_SECONDS", 2));
+    let connections = support::knob("ORRERY_BENCH_CONNECTIONS", 64);
+    let (folder, store_folder) = (support::folder(), support::folder());
+    let setup = Setup::new(folder.path());
+    let (_server, manifest) = service::hanging_model(100_000_000);
+    setup.model("hanging", &manifest);
+    let (child, _) = setup.start();
+    let mut kinds = kinds(&setup, &setup.key(), connections);
+    let store = Store::open(&Options {
+        folder: store_folder.path().to_path_buf(),
+        inline_bytes: 64 * 1024,
+    });
+    let store = store.unwrap();
+    for kind in &kinds {
+        let warm = kind.load.run(Duration::from_millis(300)).await;
+        assert!(warm.good > 0, "{}: no answer was a 200", kind.name);
+    }
+    let (mut alone, mut held) = (Vec::new(), 0.0);
+    for _ in 0..rounds {
+        settle(&setup, &mut held).await;
+        let rate = store_round(&store, connections, time).await;
+        alone.push(rate);
+        for kind in &mut kinds {
+            kind.round(&setup, child.0.id(), time, rate).await;
+            settle(&setup, &mut held).await;
+        }
+    }
+    let mut table = Table::new(&[
+        "durable creates",
+        "per second",
+        "of the store",
+        "µs CPU each",
+        "completed/s",
+        "refused",
+    ]);
+    table.row(["the store alone".to_owned(), number(support::median(alone))]);
+    for kind in kinds {
+        table.row([
+            kind.name.to_owned(),
+            number(support::median(kind.rates)),
+            ratio(support::median(kind.ratios)),
+            number(support::median(kind.costs)),
+            number(support::median(kind.completed)),
+            number(kind.refused as f64),
+        ]);
+    }
+    table.print();
+    println!("{rounds} rounds of {time:?} each, {connections} connections and committers");
+    println!("at the end {} wait in the queue that is held", number(held));
+}

@@ -1,0 +1,192 @@
+//! How long a start takes and how much memory a service has: `cargo bench --bench start`.
+//!
+//! Times are from the spawn of the process to the first 200 of `/ready`. Every process here ends by
+//! `kill -9`, so that each start behind the first one is a recovery: of an empty store, of finished
+//! predictions, and of predictions that wait for a model whose server never answers.
+//!
+//! `ORRERY_BENCH_STARTS` (5), `ORRERY_BENCH_FINISHED` (200000), `ORRERY_BENCH_QUEUED` (100000).
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a benchmark that cannot go on says so and ends"
+)]
+#![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use orrery::accounts::Accounts;
+use orrery::domain::attempt::{Attempt, Outcome};
+use orrery::domain::execution::{Candidate, Execution, Source, Status};
+use orrery::domain::ids::{KeyId, OrganizationId};
+use orrery::domain::money::Usd;
+use orrery::domain::payload::Payload;
+use orrery::engine::rows;
+use orrery::runtime::{Clock, fresh};
+use orrery::storage::{Commit, Options, Store};
+use serde_json::json;
+
+use support::client::{self, Load};
+use support::process::{self, Killed};
+use support::service::{self, Setup};
+use support::table::{Table, mebibytes, milliseconds, number};
+
+/// Finished predictions that are seeded in one commit.
+const SEED_GROUP: u64 = 500;
+const CONNECTIONS: u64 = 64;
+/// After this time without work, memory is called idle.
+const IDLE: Duration = Duration::from_secs(2);
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    if process::role().is_some() {
+        return runtime.block_on(seed());
+    }
+    let mut table = Table::new(&["", "start", "memory, ready", "after 2 s", "peak"]);
+    empty(&mut table);
+    finished(&mut table);
+    runtime.block_on(queued(&mut table));
+    table.print();
+}
+
+fn row(table: &mut Table, name: &str, start: Duration, child: &Killed) {
+    let pid = child.0.id();
+    let ready = process::resident(pid);
+    std::thread::sleep(IDLE);
+    table.row([
+        name.to_owned(),
+        milliseconds(start.as_secs_f64()),
+        mebibytes(ready),
+        mebibytes(process::resident(pid)),
+        mebibytes(process::peak(pid)),
+    ]);
+}
+
+/// Starts `starts` times and kills all but the last one; the median time.
+fn restarts(setup: &Setup, starts: u64) -> (Duration, Killed) {
+    let (mut times, mut last) = (Vec::new(), None);
+    for _ in 0..starts.max(1) {
+        drop(last.take());
+        let (child, time) = setup.start();
+        times.push(time.as_secs_f64());
+        last = Some(child);
+    }
+    (Duration::from_secs_f64(support::median(times)), last.expect("it started once at least"))
+}
+
+fn empty(table: &mut Table) {
+    let starts = support::knob("ORRERY_BENCH_STARTS", 5);
+    let mut times = Vec::new();
+    for _ in 0..starts {
+        let folder = support::folder();
+        let (_child, time) = Setup::new(folder.path()).start();
+        times.push(time.as_secs_f64());
+    }
+    let folder = support::folder();
+    let setup = Setup::new(folder.path());
+    let (child, _) = setup.start();
+    row(table, "first start", Duration::from_secs_f64(support::median(times)), &child);
+    drop(child);
+    let (time, child) = restarts(&setup, starts);
+    row(table, "empty, after kill -9", time, &child);
+}
+
+fn finished(table: &mut Table) {
+    let count = support::knob("ORRERY_BENCH_FINISHED", 200_000);
+    let folder = support::folder();
+    let setup = Setup::new(folder.path());
+    let mut seeding = Killed(process::again("seed").env("FOLDER", setup.data()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(seeding.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "seeded\n");
+    drop(seeding);
+    let (child, time) = setup.start();
+    let name = format!("{} finished, after kill -9", number(count as f64));
+    row(table, &name, time, &child);
+    drop(child);
+    let (time, child) = restarts(&setup, support::knob("ORRERY_BENCH_STARTS", 5));
+    row(table, "the same, again", time, &child);
+}
+
+/// Fills a store with finished predictions, says so, and waits to be killed.
+async fn seed() {
+    let count = support::knob("ORRERY_BENCH_FINISHED", 200_000);
+    let folder = std::env::var_os("FOLDER").unwrap().into();
+    let store = Store::open(&Options { folder, inline_bytes: 65_536 }).unwrap();
+    let clock = Clock::system();
+    let accounts = Accounts::new(store.clone(), clock.clone());
+    let (organization, _) = accounts.ensure_default().await.unwrap();
+    let key: KeyId = fresh();
+    let mut left = count;
+    while left > 0 {
+        let mut commit = Commit::new();
+        for _ in 0..left.min(SEED_GROUP) {
+            let execution = finished_prediction(organization.id, key, &clock);
+            commit.put(rows::execution(organization.id, execution.id), &execution).unwrap();
+        }
+        store.commit(commit).await.unwrap();
+        left = left.saturating_sub(SEED_GROUP);
+    }
+    println!("seeded");
+    // The one who started this kills it; that it ends anyway is for the case that nobody does.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
+
+fn finished_prediction(organization: OrganizationId, key: KeyId, clock: &Clock) -> Execution {
+    let now = clock.now();
+    let model = "text-template".to_owned();
+    let input = json!({"template": "A quiet {{ place }}.", "values": {"place": "harbour"}});
+    Execution {
+        id: fresh(),
+        organization,
+        key,
+        source: Source::Api,
+        version: "0.0.1".to_owned(),
+        status: Status::Success,
+        input: Payload::of(&input).unwrap(),
+        chain: vec![Candidate { model: model.clone() }],
+        position: 0,
+        attempts: vec![Attempt {
+            number: 1,
+            model,
+            outcome: Outcome::Success,
+            failure: None,
+            started_at: now,
+            completed_at: Some(now),
+        }],
+        output: Some(Payload::of("A quiet harbour.").unwrap()),
+        logs: None,
+        fault: None,
+        cost: Usd::ZERO,
+        webhook: None,
+        created_at: now,
+        started_at: Some(now),
+        completed_at: Some(now),
+    }
+}
+
+async fn queued(table: &mut Table) {
+    let count = support::knob("ORRERY_BENCH_QUEUED", 100_000);
+    let folder = support::folder();
+    let setup = Setup::new(folder.path());
+    let (_server, manifest) = service::hanging_model(2 * count);
+    setup.model("hanging", &manifest);
+    let (child, time) = setup.start();
+    let body =
+        json!({"model": "hanging", "version": "0.0.1", "input": {"text": "A quiet harbour."}});
+    let request = client::post(setup.base, "/v1/prediction/", &setup.key(), &body.to_string());
+    let load = Load { address: setup.base, connections: CONNECTIONS, request };
+    let each = count.div_ceil(CONNECTIONS);
+    let round = load.run_until(Duration::from_secs(120), each).await;
+    assert!(round.good >= count, "{round:?}");
+    row(table, &format!("{} queued by clients", number(count as f64)), time, &child);
+    drop(child);
+    let (child, time) = setup.start();
+    let waiting = service::metric(setup.metrics, "orrery_executions_queued")
+        + service::metric(setup.metrics, "orrery_executions_running");
+    assert_eq!(waiting, round.good as f64, "every one was taken up");
+    row(table, "the same, after kill -9", time, &child);
+}

@@ -1,0 +1,58 @@
+//! Processes: this program again under another role, and what the kernel says of one's memory and
+//! processor time.
+
+use std::process::{Child, Command, Stdio};
+
+/// Under which role this program was started again, if it was.
+const ROLE: &str = "ORRERY_BENCH_ROLE";
+
+/// The role of this process; `None` for the one that measures.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// This program once more, as `role`; its standard output can be read.
+pub fn again(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// A child that is killed, as by `kill -9`, when this is dropped.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing left to do.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Memory of the process that is in use now, in bytes.
+pub fn resident(pid: u32) -> f64 {
+    status(pid, "VmRSS:") * 1024.0
+}
+
+/// The most memory that the process ever had in use, in bytes.
+pub fn peak(pid: u32) -> f64 {
+    status(pid, "VmHWM:") * 1024.0
+}
+
+fn status(pid: u32, field: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Processor time that the process has used so far, in seconds. The kernel counts it in
+/// hundredths.
+pub fn processor_seconds(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The second field is the name in parentheses, which may hold spaces; fields 14 and 15 are the
+    // times in user and kernel mode.
+    let (_, rest) = text.rsplit_once(") ").unwrap();
+    let ticks: f64 =
+        rest.split(' ').skip(11).take(2).map(|field| field.parse::<f64>().unwrap()).sum();
+    ticks / 100.0
+}

@@ -1,0 +1,130 @@
+//! The service itself: the binary of this build in a child process, on ports of loopback.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::process::Killed;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
+/// The longest time that a start may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A configuration on the disk.
+pub struct Setup {
+    pub base: SocketAddr,
+    pub metrics: SocketAddr,
+    config: PathBuf,
+    data: PathBuf,
+    models: PathBuf,
+}
+
+impl Setup {
+    /// A configuration within `folder`, with ports that are free at this moment.
+    pub fn new(folder: &Path) -> Self {
+        let (data, models) = (folder.join("data"), folder.join("models"));
+        std::fs::create_dir_all(&models).unwrap();
+        let ports: Vec<SocketAddr> = free_ports(6);
+        let mut text = format!("data_dir = {data:?}\nmodels_dir = {models:?}\n");
+        for (host, address) in
+            ["base", "workflows", "flows", "agent", "dashboard"].iter().zip(&ports)
+        {
+            text += &format!("[hosts.{host}]\nlisten = \"{address}\"\n");
+        }
+        text += &format!("[metrics]\nlisten = \"{}\"\n", ports[5]);
+        text += "[log]\nlevel = \"warn\"\n";
+        let config = folder.join("config.toml");
+        std::fs::write(&config, text).unwrap();
+        Self { base: ports[0], metrics: ports[5], config, data, models }
+    }
+
+    /// The service's data folder.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Adds the manifest of a model.
+    pub fn model(&self, slug: &str, manifest: &str) {
+        std::fs::write(self.models.join(format!("{slug}.toml")), manifest).unwrap();
+    }
+
+    /// An API key, made by the command line while the service runs.
+    pub fn key(&self) -> String {
+        let made = Command::new(BINARY)
+            .arg("--config")
+            .arg(&self.config)
+            .args(["key", "create", "--name", "bench"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "no key could be made: {said}");
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Starts the service; answers how long it took from the spawn to the first 200 of `/ready`.
+    pub fn start(&self) -> (Killed, Duration) {
+        let started = Instant::now();
+        let child = Command::new(BINARY)
+            .arg("--config")
+            .arg(&self.config)
+            .arg("serve")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let child = Killed(child);
+        while !is_ready(self.base) {
+            assert!(started.elapsed() < PATIENCE, "the service does not become ready");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (child, started.elapsed())
+    }
+}
+
+fn free_ports(count: usize) -> Vec<SocketAddr> {
+    // All are held at once, so that none is given out twice.
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap()).collect()
+}
+
+fn is_ready(address: SocketAddr) -> bool {
+    get(address, "/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
+
+/// The manifest of a model whose server takes every request and never answers, one at a time; a
+/// queue before it grows as long as it is allowed to. The listener is that server.
+pub fn hanging_model(queue_limit: u64) -> (TcpListener, String) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let manifest = format!(
+        "slug = 'hanging'\ntitle = 'Hanging'\noutput_type = 'string'\nconcurrency = 1\n\
+         timeout = '1h'\nqueue_limit = {queue_limit}\n\
+         [request_schema]\ntype = 'object'\nrequired = ['text']\n\
+         properties.text = {{ type = 'string', maxLength = 10000 }}\n\
+         [runner]\ntype = 'http'\nurl = 'http://{address}/'\n"
+    );
+    (server, manifest)
+}
+
+/// One GET on a connection of its own: the whole answer, head and body; `None` while nobody
+/// listens.
+pub fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// The value of a metric without labels, or the sum over its labels.
+pub fn metric(address: SocketAddr, name: &str) -> f64 {
+    let text = get(address, "/metrics").unwrap();
+    let of_name = text.lines().filter_map(|line| line.strip_prefix(name));
+    let values = of_name.filter(|rest| rest.starts_with(['{', ' ']));
+    values.filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}

@@ -1,0 +1,72 @@
+//! Tables on standard output: aligned columns, the first to the left, figures to the right.
+
+/// Rows of text under a head.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub fn new(head: &[&str]) -> Self {
+        Self { rows: vec![head.iter().map(|&text| text.to_owned()).collect()] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Prints it.
+    pub fn print(&self) {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for (index, row) in self.rows.iter().enumerate() {
+            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+                if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
+            println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+            if index == 0 {
+                println!(
+                    "{}",
+                    "-".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1))
+                );
+            }
+        }
+    }
+}
+
+/// A whole number with its thousands apart.
+pub fn number(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A ratio.
+pub fn ratio(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// Bytes in mebibytes.
+pub fn mebibytes(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / (1024.0 * 1024.0))
+}
+
+/// Seconds, in milliseconds.
+pub fn milliseconds(seconds: f64) -> String {
+    format!("{:.0} ms", seconds * 1000.0)
+}
