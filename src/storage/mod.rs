@@ -14,6 +14,7 @@ mod folder;
 #[cfg(test)]
 pub mod fuse;
 mod payloads;
+mod room;
 mod seal;
 mod store;
 mod writer;

@@ -21,6 +21,7 @@ use super::error::Error;
 use super::fuse;
 use super::key::{Key, Table};
 use super::record::{Record, decode};
+use super::room::Room;
 use super::writer::{self, Figures, Message, Writer};
 use super::{durable, folder};
 use crate::domain::ids::{Id, RequestId};
@@ -83,6 +84,7 @@ pub(super) struct Shared {
     outbox: mpsc::Sender<Message>,
     readers: Semaphore,
     figures: Arc<Figures>,
+    room: Room,
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
     _lock: File,
@@ -129,13 +131,7 @@ impl Store {
         let (outbox, inbox) = mpsc::channel(writer::QUEUE);
         let (failure, failed) = watch::channel(None);
         let figures = Arc::new(Figures::default());
-        let writer = Writer {
-            db: db.clone(),
-            folder: folder.clone(),
-            inbox,
-            figures: Arc::clone(&figures),
-            failure,
-        };
+        let writer = Writer { db: db.clone(), inbox, figures: Arc::clone(&figures), failure };
         start(writer, folder)?;
         let shared = Shared {
             db,
@@ -144,6 +140,7 @@ impl Store {
             outbox,
             readers: Semaphore::new(READERS),
             figures,
+            room: Room::new(folder.clone()),
             failure: failed,
             _lock: lock,
             #[cfg(test)]
@@ -239,7 +236,7 @@ impl Store {
     /// Whether the disk is nearly full: new work should be refused, what runs should end.
     #[must_use]
     pub fn is_cramped(&self) -> bool {
-        self.shared.figures.cramped.load(Ordering::Relaxed)
+        self.shared.room.is_cramped()
     }
 
     /// Writes what was handed in and closes the store for all of its clones.

@@ -6,16 +6,14 @@
 //! told so, and the store takes no more.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::commit::{Commit, Expect, Write};
 use super::error::Error;
-use super::folder;
 use super::key::Key;
 use super::record::Malformed;
 
@@ -25,10 +23,6 @@ pub const QUEUE: usize = 4096;
 const MOST_COMMITS: usize = 256;
 /// Bytes that one flush makes durable, unless a single commit has more.
 const MOST_BYTES: usize = 1024 * 1024;
-/// With less room than this on the disk the store says so, before a write fails.
-const LEAST_FREE_BYTES: u64 = 64 * 1024 * 1024;
-/// How often the disk's room is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the writer is sent.
 pub enum Message {
@@ -41,14 +35,11 @@ pub enum Message {
 pub struct Figures {
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
-    /// The disk is nearly full.
-    pub cramped: AtomicBool,
 }
 
 /// The thread's state.
 pub struct Writer {
     pub db: sled::Db,
-    pub folder: PathBuf,
     pub inbox: mpsc::Receiver<Message>,
     pub figures: Arc<Figures>,
     /// Set once, with the reason, when the disk has refused.
@@ -63,12 +54,7 @@ type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
 impl Writer {
     /// Works until it is told to close. Runs on a thread of its own.
     pub fn run(mut self) {
-        let mut looked = None;
         while let Some(first) = self.inbox.blocking_recv() {
-            if looked.is_none_or(|at: Instant| at.elapsed() > LOOK_EVERY) {
-                looked = Some(Instant::now());
-                self.look_at_room();
-            }
             let started = Instant::now();
             let (open, overlay, waiting) = self.gather(first);
             self.write(overlay, waiting);
@@ -79,14 +65,6 @@ impl Writer {
         }
         if let Err(error) = self.db.flush() {
             tracing::error!(%error, "the last flush failed");
-        }
-    }
-
-    fn look_at_room(&self) {
-        let cramped = folder::free_bytes(&self.folder).is_some_and(|free| free < LEAST_FREE_BYTES);
-        if self.figures.cramped.swap(cramped, Ordering::Relaxed) != cramped && cramped {
-            let folder = self.folder.display();
-            tracing::error!(%folder, "the disk is nearly full: free some space");
         }
     }
 
