@@ -71,7 +71,10 @@ impl Running {
             let now = self.services.clock.now();
             // It logs its own faults, and serves the last good certificate on.
             let reloading = tokio::task::spawn_blocking(move || certificates.reload(now).is_ok());
-            tracing::info!(good = reloading.await.unwrap_or(false), "the certificate was read again");
+            tracing::info!(
+                good = reloading.await.unwrap_or(false),
+                "the certificate was read again"
+            );
         }
     }
 

@@ -306,10 +306,8 @@ impl Inner {
         output: Option<&RawValue>,
     ) -> Result<Option<Delivery>, Error> {
         let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
-        let body = announcement(execution, output).map_err(|error| Malformed {
-            record: "webhook body",
-            reason: error.to_string(),
-        })?;
+        let body = announcement(execution, output)
+            .map_err(|error| Malformed { record: "webhook body", reason: error.to_string() })?;
         let body = self.store.write_payload(body).await?;
         self.store.claim(commit, &body);
         let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
