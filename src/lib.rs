@@ -18,6 +18,7 @@
 //! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
 //! | [`runtime`] | the doors to clock, randomness and tasks |
 //! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
+//! | [`written`], [`secret`] | what people write in files, and the secrets that it refers to |
 //! | [`runners`] | input to output: the built-in models, and any HTTP inference server |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
@@ -68,10 +69,11 @@ pub mod domain;
 pub mod engine;
 pub mod http;
 pub mod idempotency;
-pub mod nearest;
 pub mod runners;
 pub mod runtime;
 pub mod schema;
+pub mod secret;
 pub mod storage;
 pub mod telemetry;
 pub mod webhooks;
+pub mod written;

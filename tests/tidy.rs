@@ -27,12 +27,13 @@ use tree::{File, Tree};
 /// its commit.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
-    ("nearest", &[]),
+    ("written", &[]),
+    ("secret", &["written"]),
     ("schema", &[]),
     ("runtime", &["domain"]),
     ("storage", &["domain", "runtime"]),
     ("http", &["domain", "runtime"]),
-    ("config", &["nearest"]),
+    ("config", &["secret", "written"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
     ("accounts", &["domain", "runtime", "storage"]),
@@ -42,7 +43,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("runners", &["domain", "http", "runtime", "schema"]),
     ("engine", &["billing", "domain", "runners", "runtime", "storage", "webhooks"]),
     // The catalog answers the engine's question which models there are.
-    ("catalog", &["domain", "engine", "http", "nearest", "runners", "runtime", "schema"]),
+    ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
     (
         "api",
         &[

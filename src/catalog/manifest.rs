@@ -12,10 +12,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
 
-use super::secrets::{self, Secret};
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::domain::money::Usd;
 use crate::schema::Schema;
+use crate::secret::{self, Secret};
+use crate::written;
 
 /// The largest manifest, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
@@ -160,27 +161,16 @@ type Placed = (Option<Range<usize>>, String);
 /// The first [`Fault`] of the file.
 pub fn read(path: &Path) -> Result<Manifest, Fault> {
     let whole = |message: String| Fault { file: path.to_path_buf(), line: 0, column: 0, message };
-    let length = fs::metadata(path).map_err(|error| whole(error.to_string()))?.len();
-    if length > BYTES_MAX {
-        return Err(whole(format!("a manifest may have {BYTES_MAX} bytes, this one has {length}")));
-    }
-    let text = fs::read_to_string(path).map_err(|error| whole(error.to_string()))?;
+    let text = written::read(path, BYTES_MAX).map_err(whole)?;
     parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|(span, message)| {
-        let (line, column) = span.map_or((0, 0), |span| place(&text, span.start));
+        let (line, column) = span.map_or((0, 0), |span| written::place(&text, span.start));
         Fault { file: path.to_path_buf(), line, column, message }
     })
 }
 
-fn place(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    (line, column)
-}
-
 fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
     let written: Written = toml::from_str(text)
-        .map_err(|error| (error.span(), crate::nearest::explain(error.message(), KEYS)))?;
+        .map_err(|error| (error.span(), written::explain(error.message(), KEYS)))?;
     let slug = written.slug.into_inner();
     let cost = written.cost.map(Spanned::into_inner);
     let cost_report = cost.as_ref().and_then(|cost| cost.report.clone());
@@ -195,7 +185,7 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
         schema: schema(written.request_schema, written.request_schema_file, folder)?,
         pricing: cost.map(pricing).transpose()?,
         cost_report: cost_report.unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
-        runner: runner(written.runner)?,
+        runner: runner(written.runner, folder)?,
     })
 }
 
@@ -266,7 +256,7 @@ fn pricing(cost: WrittenCost) -> Result<Pricing, Placed> {
     }
 }
 
-fn runner(written: Spanned<WrittenRunner>) -> Result<RunnerConfig, Placed> {
+fn runner(written: Spanned<WrittenRunner>, folder: &Path) -> Result<RunnerConfig, Placed> {
     let span = written.span();
     let written = written.into_inner();
     let missing = |key: &str| (Some(span.clone()), format!("runner: {key} is missing"));
@@ -274,7 +264,7 @@ fn runner(written: Spanned<WrittenRunner>) -> Result<RunnerConfig, Placed> {
         "builtin" => {
             Ok(RunnerConfig::Builtin { name: written.name.ok_or_else(|| missing("name"))? })
         }
-        "http" => http_runner(written, &missing).map(RunnerConfig::Http),
+        "http" => http_runner(written, folder, &missing).map(RunnerConfig::Http),
         other => {
             let message = format!("runner: this version runs builtin and http, not '{other}'");
             Err((Some(written.r#type.span()), message))
@@ -284,6 +274,7 @@ fn runner(written: Spanned<WrittenRunner>) -> Result<RunnerConfig, Placed> {
 
 fn http_runner(
     written: WrittenRunner,
+    folder: &Path,
     missing: &dyn Fn(&str) -> Placed,
 ) -> Result<HttpConfig, Placed> {
     let url = written.url.ok_or_else(|| missing("url"))?;
@@ -303,8 +294,8 @@ fn http_runner(
         let span = value.span();
         let fault =
             |message: String| (Some(span.clone()), format!("runner: header {name}: {message}"));
-        let secret = secrets::expand(value.get_ref()).map_err(|error| fault(error.to_string()))?;
-        if hyper::header::HeaderValue::from_str(secret.reveal()).is_err() {
+        let secret = secret::expand(value.get_ref(), folder).map_err(&fault)?;
+        if hyper::header::HeaderValue::from_str(secret.expose()).is_err() {
             return Err(fault("has characters that a header cannot carry".to_owned()));
         }
         let name = name.parse().map_err(|_invalid| fault("is no header name".to_owned()))?;

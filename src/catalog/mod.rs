@@ -8,7 +8,6 @@
 mod detail;
 mod manifest;
 mod openapi;
-mod secrets;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -282,7 +281,7 @@ fn http_settings(manifest: &Manifest, http: &HttpConfig) -> Result<Settings, Str
     let body = body.map_err(|error| format!("runner: body: {error}"))?;
     let mut headers = Vec::new();
     for (name, secret) in &http.headers {
-        let value = HeaderValue::from_str(secret.reveal());
+        let value = HeaderValue::from_str(secret.expose());
         let mut value = value.map_err(|_hidden| format!("runner: header {name} cannot be sent"))?;
         value.set_sensitive(true);
         headers.push((name.clone(), value));

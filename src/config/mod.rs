@@ -9,7 +9,6 @@
 //! secret never appears in a fault or in `Debug`.
 
 mod reader;
-mod secret;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -24,7 +23,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-pub use secret::Secret;
+pub use crate::secret::Secret;
+use crate::written;
 
 /// The largest configuration file that is read, in bytes.
 pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
@@ -339,7 +339,7 @@ impl Config {
     #[must_use]
     pub fn examine(path: &Path) -> (Self, Vec<Fault>) {
         let folder = path.parent().unwrap_or(Path::new(""));
-        let (text, unreadable) = match reader::text_of(path, FILE_MAX_BYTES) {
+        let (text, unreadable) = match written::read(path, FILE_MAX_BYTES) {
             Ok(text) => (text, None),
             Err(message) => (String::new(), Some(Fault { line: 0, column: 0, message })),
         };

@@ -7,13 +7,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Fault;
-use crate::nearest;
+use crate::written::{nearest, place};
 
 /// A value that is not what its key expects, and where it stands (bytes of the file).
 #[derive(Debug)]
@@ -213,37 +212,10 @@ impl<'r> Section<'r> {
             if self.names.contains(&name) {
                 continue;
             }
-            let hint = nearest::to(name, &self.names)
+            let hint = nearest(name, &self.names)
                 .map_or(String::new(), |known| format!("; did you mean `{known}`?"));
             let message = format!("unknown key `{}`{hint}", self.join(name));
             self.reader.fault(Some(&key.span()), message);
         }
     }
-}
-
-/// The text of a file of at most `limit` bytes.
-///
-/// # Errors
-/// A sentence that names the file and says what to do.
-pub(super) fn text_of(path: &Path, limit: u64) -> Result<String, String> {
-    use std::io::Read as _;
-    let shown = path.display();
-    let file =
-        std::fs::File::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
-    let mut bytes = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("cannot read {shown}: {error}"))?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length > limit) {
-        return Err(format!("{shown} is larger than {limit} bytes"));
-    }
-    String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
-}
-
-/// Line and column, both from 1, the column in characters.
-fn place(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let column = before.get(line_start..).unwrap_or("").chars().count() + 1;
-    (before.matches('\n').count() + 1, column)
 }

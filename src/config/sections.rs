@@ -19,8 +19,9 @@ use super::values::{
 use super::{
     Agent, Backup, Billing, Compat, Config, Cors, Decisions, Egress, Engine, Fault, Files, Host,
     Hosts, Limits, Log, LogFormat, Metrics, Price, Rate, Retention, Router, Secret, Tls, TlsMode,
-    Webhooks, secret,
+    Webhooks,
 };
+use crate::secret;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -373,7 +374,11 @@ fn router(section: &mut Section<'_>, folder: &Path) -> Router {
 /// `upstream_key` with a reference in it, or `upstream_key_file`; not both.
 fn upstream_key(section: &mut Section<'_>, folder: &Path) -> Option<Secret> {
     let written = section.optional("upstream_key", text).and_then(|text| {
-        let key = secret::expand(&text, folder, |name| std::env::var(name).ok());
+        let key = if text.contains("${") {
+            secret::expand(&text, folder)
+        } else {
+            Err("a secret is not written here: use `${file:PATH}` or `${env:NAME}`".to_owned())
+        };
         key.map_err(|message| section.fault("upstream_key", message)).ok()
     });
     let in_file = section.optional("upstream_key_file", path(folder)).and_then(|path| {

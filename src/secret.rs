@@ -1,10 +1,11 @@
-//! Secrets of the configuration: read from a file or the environment, never printed.
+//! Secrets of the configuration and the manifests: read from a file or the environment, never
+//! printed.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::reader;
+use crate::written;
 
 /// The largest secret, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -41,7 +42,7 @@ impl fmt::Debug for Secret {
 ///
 /// # Errors
 /// A sentence without the secret: no such file, too open permissions, empty.
-pub(super) fn from_file(path: &Path) -> Result<Secret, String> {
+pub fn from_file(path: &Path) -> Result<Secret, String> {
     let shown = path.display();
     let metadata =
         std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
@@ -51,7 +52,7 @@ pub(super) fn from_file(path: &Path) -> Result<Secret, String> {
             "{shown} has mode {mode:04o}, so that others can reach the secret in it: chmod 0600"
         ));
     }
-    let text = reader::text_of(path, MAX_BYTES)?;
+    let text = written::read(path, MAX_BYTES)?;
     let secret = text.trim_end_matches(['\r', '\n']);
     if secret.is_empty() || secret.chars().any(char::is_control) {
         return Err(format!("{shown} does not hold one line of text"));
@@ -63,16 +64,10 @@ pub(super) fn from_file(path: &Path) -> Result<Secret, String> {
 /// start at `folder`.
 ///
 /// # Errors
-/// A sentence without any secret, for a reference that is broken or leads nowhere, and for a text
-/// without a reference: a secret is not written into the configuration.
-pub(super) fn expand(
-    text: &str,
-    folder: &Path,
-    environment: impl Fn(&str) -> Option<String>,
-) -> Result<Secret, String> {
+/// A sentence without any secret, for a reference that is broken or leads nowhere.
+pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
     let mut result = String::new();
     let mut rest = text;
-    let mut references = 0_usize;
     while let Some((before, reference)) = rest.split_once("${") {
         let (reference, after) =
             reference.split_once('}').ok_or("a `${` has no `}` after it".to_owned())?;
@@ -80,19 +75,37 @@ pub(super) fn expand(
         match reference.split_once(':') {
             Some(("file", path)) => result.push_str(from_file(&folder.join(path))?.expose()),
             Some(("env", name)) => {
-                let value = environment(name).filter(|value| !value.is_empty());
+                let value = std::env::var(name).ok().filter(|value| !value.is_empty());
                 result.push_str(&value.ok_or(format!("environment variable {name} is not set"))?);
             }
             Some(_) | None => {
                 return Err("a reference is `${file:PATH}` or `${env:NAME}`".to_owned());
             }
         }
-        references += 1;
         rest = after;
-    }
-    if references == 0 {
-        return Err("a secret is not written here: use `${file:PATH}` or `${env:NAME}`".to_owned());
     }
     result.push_str(rest);
     Ok(Secret(result))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn references_are_replaced_and_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "s3cret\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let secret = expand("Bearer ${file:token}!", folder.path()).unwrap();
+        assert_eq!(secret.expose(), "Bearer s3cret!");
+        assert!(!format!("{secret:?}").contains("s3cret"));
+        assert_eq!(expand("plain $ text", folder.path()).unwrap().expose(), "plain $ text");
+        for bad in ["${file:/no/such/file}", "${env:ORRERY_TEST_UNSET}", "${x:y}", "${open"] {
+            assert!(expand(bad, folder.path()).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,0 +1,76 @@
+//! What people write in files: read within a bound, told by line and column, and the nearest known
+//! word to a mistyped one.
+//!
+//! Shared by the configuration and the manifests; it knows the keys of neither.
+
+use std::io::Read;
+use std::path::Path;
+
+/// Words further away than this many edits are not suggested.
+const FARTHEST: usize = 3;
+
+/// The text of a file of at most `limit` bytes.
+///
+/// # Errors
+/// A sentence that names the file and says what is wrong.
+pub fn read(path: &Path, limit: u64) -> Result<String, String> {
+    let shown = path.display();
+    let file =
+        std::fs::File::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("cannot read {shown}: {error}"))?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("{shown} is larger than {limit} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
+}
+
+/// Line and column of a byte of `text`, both from 1, the column in characters.
+#[must_use]
+pub fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let column = before.get(line_start..).unwrap_or("").chars().count() + 1;
+    (before.matches('\n').count() + 1, column)
+}
+
+/// The known word that is nearest to `unknown`, if one is near enough.
+#[must_use]
+pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|word| (strsim::damerau_levenshtein(unknown, word), *word))
+        .filter(|(distance, word)| *distance <= FARTHEST && *distance < word.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}
+
+/// serde's sentence about an unknown field, with the nearest of `known` in place of the whole list;
+/// every other sentence as it is.
+#[must_use]
+pub fn explain(message: &str, known: &[&str]) -> String {
+    let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
+    let Some((unknown, _)) = unknown else { return message.to_owned() };
+    match nearest(unknown, known) {
+        Some(near) => format!("unknown key '{unknown}', did you mean '{near}'?"),
+        None => format!("unknown key '{unknown}'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_suggested_and_far_ones_are_not() {
+        let known = ["listen", "public_url", "url"];
+        assert_eq!(nearest("lisen", &known), Some("listen"));
+        assert_eq!(nearest("xyz", &known), None);
+        assert_eq!(nearest("certificate", &known), None);
+        let sentence = "unknown field `lisetn`, expected `listen`";
+        assert_eq!(explain(sentence, &known), "unknown key 'lisetn', did you mean 'listen'?");
+        assert_eq!(explain("missing field `a`", &known), "missing field `a`");
+    }
+}
