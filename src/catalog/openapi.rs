@@ -4,6 +4,7 @@
 //! an `enum` of one, exclusive bounds by booleans, and `$defs` stand in `components`. What it cannot
 //! say is left out, so that the document admits a little more than the model does, never less.
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
 use super::Model;
@@ -160,7 +161,12 @@ fn translate(schema: &Value) -> Value {
 fn reference(target: &str) -> Value {
     let name = target.strip_prefix("#/$defs/").or_else(|| target.strip_prefix("#/definitions/"));
     match name.filter(|name| !name.contains('/')) {
-        Some(name) => json!({"$ref": format!("{SCHEMAS}{}", component(name))}),
+        Some(name) => {
+            // A reference is a URI's fragment that holds a JSON pointer: unescaped in this order.
+            let name = percent_decode_str(name).decode_utf8_lossy();
+            let name = name.replace("~1", "/").replace("~0", "~");
+            json!({"$ref": format!("{SCHEMAS}{}", component(&name))})
+        }
         None if target == "#" => json!({"$ref": format!("{SCHEMAS}Input")}),
         // Into some other place: it cannot be said, so anything is admitted.
         None => json!({}),
@@ -232,8 +238,8 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
         translated.insert("properties".to_owned(), Value::Object(properties.collect()));
     }
     match schema.get("items") {
-        // A list of schemas is a tuple, which cannot be said.
-        Some(Value::Array(_)) => {
+        // A tuple cannot be said; what follows one would be said of all items.
+        Some(items) if items.is_array() || schema.contains_key("prefixItems") => {
             translated.insert("items".to_owned(), json!({}));
         }
         Some(items) => {
@@ -242,6 +248,8 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
         None => {}
     }
     match schema.get("additionalProperties") {
+        // Those that match a pattern would be held to it too.
+        Some(_) if schema.contains_key("patternProperties") => {}
         Some(Value::Bool(allowed)) => {
             translated.insert("additionalProperties".to_owned(), (*allowed).into());
         }
@@ -252,12 +260,28 @@ fn children(schema: &Map<String, Value>, translated: &mut Map<String, Value>) {
     }
     for keyword in ["allOf", "anyOf", "oneOf"] {
         if let Some(Value::Array(parts)) = schema.get(keyword) {
-            alternatives(keyword, parts, translated);
+            // Parts that admit more than they should may fit two at a time.
+            let exact = keyword != "oneOf" || parts.iter().all(is_exact);
+            alternatives(if exact { keyword } else { "anyOf" }, parts, translated);
         }
     }
-    if let Some(not) = schema.get("not") {
+    // The opposite of what admits more would admit less.
+    if let Some(not) = schema.get("not").filter(|not| is_exact(not)) {
         translated.insert("not".to_owned(), translate(not));
     }
+}
+
+/// Whether the translation of a schema surely admits what the schema does and nothing more.
+fn is_exact(schema: &Value) -> bool {
+    let Value::Object(fields) = schema else { return true };
+    fields.iter().all(|(keyword, value)| match (keyword.as_str(), value) {
+        ("const" | "minimum" | "maximum" | "examples", _) => true,
+        ("type", listed) => listed.is_string(),
+        ("properties", Value::Object(properties)) => properties.values().all(is_exact),
+        ("items", items) => !items.is_array() && is_exact(items),
+        ("allOf" | "anyOf", Value::Array(parts)) => parts.iter().all(is_exact),
+        (keyword, _) => KEPT.contains(&keyword),
+    })
 }
 
 /// A `null` among the alternatives is said by `nullable`.
@@ -321,6 +345,19 @@ mod tests {
                 json!({"properties": {"a": {}}}),
             ),
             (json!(false), json!({"not": {}})),
+            (json!({"$ref": "#/$defs/a%20b~1c"}), json!({"$ref": "#/components/schemas/a_b_c"})),
+            (json!({"prefixItems": [{"type": "string"}], "items": false}), json!({"items": {}})),
+            (json!({"patternProperties": {"^x": {}}, "additionalProperties": false}), json!({})),
+            (json!({"not": {"required": ["a"]}}), json!({"not": {"required": ["a"]}})),
+            (json!({"not": {"contains": {"type": "string"}}}), json!({})),
+            (
+                json!({"oneOf": [{"const": 1}, {"type": "string"}]}),
+                json!({"oneOf": [{"enum": [1]}, {"type": "string"}]}),
+            ),
+            (
+                json!({"oneOf": [{"contains": {}}, {"type": "string"}]}),
+                json!({"anyOf": [{}, {"type": "string"}]}),
+            ),
         ] {
             assert_eq!(translate(&schema), expect, "{schema}");
         }

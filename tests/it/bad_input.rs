@@ -27,8 +27,7 @@ async fn hostile_bodies_are_refused_in_words() {
     let closed = format!(r#"{{"input":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
     let objects = format!("{}1{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
     let in_input = format!(
-        r#"{{"model":"text-template","version":"1","input":{{"template":"x","data":{}}}}}"#,
-        closed
+        r#"{{"model":"text-template","version":"1","input":{{"template":"x","values":{closed}}}}}"#
     );
     let bodies: [&[u8]; 8] = [
         open.as_bytes(),

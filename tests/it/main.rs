@@ -4,12 +4,7 @@
 //! One file for each resource; what they share stands in `support`. Nothing sleeps to wait for a
 //! result and nothing leaves this machine.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "a test fails by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
 mod bad_input;
 mod billing;
