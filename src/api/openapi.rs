@@ -65,7 +65,7 @@ fn parameters(route: &Route, query: &[&str]) -> Value {
         json!({"name": name, "in": "query", "schema": {"type": kind}})
     });
     let mut all: Vec<Value> = in_path.chain(in_query).collect();
-    if route.method == hyper::Method::POST && route.path.starts_with("/v1/prediction") {
+    if creates(route) {
         let schema = json!({"type": "string", "minLength": 1, "maxLength": 255});
         all.push(json!({"name": "Idempotency-Key", "in": "header", "schema": schema}));
     }
@@ -84,8 +84,18 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
     if route.access == Access::Key {
         refuse("401", "Invalid or missing API key");
     }
-    if route.path.contains('{') {
+    if route.path.contains('{') || creates(route) || query_names_model(route) {
         refuse("404", "Not found");
+    }
+    if creates(route) {
+        refuse("409", "A request with this Idempotency-Key is still being answered");
+        refuse("422", "This Idempotency-Key was used with another request body");
+    }
+    if route.path.ends_with("/cancel") {
+        refuse("409", "The prediction has already ended");
+    }
+    if !words(route).query.is_empty() {
+        refuse("400", "A parameter is missing or out of its range");
     }
     if route.body == BodyLimit::Configured {
         refuse("400", "The request is at fault, as the message says");
@@ -95,7 +105,21 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
         refuse("429", "Too many requests, or a full queue; with Retry-After");
         refuse("503", "The store takes no writes, or the service is stopping");
     }
+    if route.path == "/v1/prediction/run" {
+        let goes_on = "It takes longer than the answer is held: status, message and predictionID";
+        responses.insert("202".to_owned(), json!({"description": goes_on}));
+    }
     Value::Object(responses)
+}
+
+/// Whether the route creates something and so takes an `Idempotency-Key`.
+fn creates(route: &Route) -> bool {
+    route.method == hyper::Method::POST
+        && matches!(route.path, "/v1/prediction" | "/v1/prediction/run")
+}
+
+fn query_names_model(route: &Route) -> bool {
+    route.path == "/v1/model"
 }
 
 fn error_schema() -> Value {
@@ -148,7 +172,7 @@ fn words(route: &Route) -> Words {
             body: Some(prediction_schema),
             ..plain(
                 "Create a prediction and wait for its end",
-                "The output, or 202 when it goes on",
+                "How it ended: status, message, predictionID, output and error",
             )
         },
         ("GET", "/v1/prediction/{id}") => Words {
