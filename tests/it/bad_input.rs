@@ -140,6 +140,10 @@ async fn slow_heads_and_bodies_are_given_up() {
         let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
         assert!(refused || (head == "PRI" && !answer.contains("HTTP")), "{head}: {answer}");
     }
+    let empty_settings = "\0\0\0\u{4}\0\0\0\0\0";
+    let hello = format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{empty_settings}");
+    let answer = service.raw(hello.as_bytes()).await;
+    assert!(!answer.contains("HTTP"), "{answer}");
     let slow = format!(
         "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nContent-Length: 100\r\n\r\n{{",
         service.key
