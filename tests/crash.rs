@@ -38,6 +38,10 @@ use support::{count_from, eventually};
 /// Clients that create predictions at one time.
 const CLIENTS: usize = 32;
 const MIB: u64 = 1024 * 1024;
+/// The input of each prediction of a backlog.
+const BACKLOG_INPUT_BYTES: usize = 30_000;
+/// So many have more to write at their ends than the store's file has free in itself.
+const FULL_DISK_BACKLOG: usize = 1_000;
 
 /// A service whose models and receivers are up, with a key.
 struct World {
@@ -161,7 +165,7 @@ fn a_full_disk_refuses_work_and_loses_none() {
     let image = folder.path().join("disk.img");
     image::make(&image, 320).unwrap();
     let disk = Mounted::new(&image, &folder.path().join("disk")).unwrap();
-    let (mut world, service) = World::new(folder.path(), &disk.point().join("data"));
+    let (mut world, mut service) = World::new(folder.path(), &disk.point().join("data"));
     let fillers = disk.point().join("fillers");
     fs::create_dir(&fillers).unwrap();
 
@@ -177,20 +181,23 @@ fn a_full_disk_refuses_work_and_loses_none() {
     fs::remove_file(&filler).unwrap();
     wait_for_an_acknowledgement(&mut world);
 
-    // Full to the last block, under load: the process refuses or ends.
+    // Full to the last block, with more to write than the store has room for in its own file: the
+    // process ends with a failure, and what it could not write is as if it had not happened.
+    send_backlog(&world, FULL_DISK_BACKLOG);
     let load = world.load();
     world.wait_for_a_random_moment();
-    let mut service = fill_up(&world, &disk, &fillers, service);
+    fill_up(&disk, &fillers);
+    wait_for_a_refusal(&world);
+    world.providers.gate.open();
+    let ended = eventually("the failing disk ends the process", || service.ended());
     load.end();
-    if service.ended().is_none() {
-        service.kill();
-    }
-    // A start without room may fail, but harms nothing.
+    assert!(!ended.success(), "{ended}");
+    assert_all_for_want_of_room(&world);
+    // So does a start without room, in words that help; it harms nothing.
     let mut starting = world.setup.spawn();
-    eventually("a start on a full disk comes to something", || {
-        (starting.ended().is_some() || starting.is_ready()).then_some(())
-    });
-    starting.kill();
+    let ended = eventually("a start on a full disk ends", || starting.ended());
+    assert!(!ended.success(), "{ended}");
+    println!("a start on a full disk says: {}", world.setup.log_tail().lines().last().unwrap());
 
     fs::remove_dir_all(&fillers).unwrap();
     let _service = world.setup.start();
@@ -202,10 +209,17 @@ fn wait_for_a_refusal(world: &World) {
     eventually("creates are refused", || {
         (!world.book.lock().unwrap().refused.is_empty()).then_some(())
     });
+    assert_all_for_want_of_room(world);
+}
+
+/// Whether every refusal since the last look was the disk's, or of a service that ends because of
+/// it; forgets them.
+fn assert_all_for_want_of_room(world: &World) {
     let refused = std::mem::take(&mut world.book.lock().unwrap().refused);
     for (status, text) in refused {
         assert_eq!(status, 503, "{text}");
-        assert!(text.contains("the disk is full or failing: nothing was stored"), "{text}");
+        let told = ["the disk is full or failing: nothing was stored", "the service is stopping"];
+        assert!(told.iter().any(|reason| text.contains(reason)), "{text}");
     }
 }
 
@@ -217,22 +231,34 @@ fn wait_for_an_acknowledgement(world: &mut World) {
         Ask::random(&mut world.dice, &world.providers).send(&mut client, &world.book);
         (world.acknowledged() > before).then_some(())
     });
-    world.book.lock().unwrap().refused.clear();
+    assert_all_for_want_of_room(world);
 }
 
-/// Takes the disk's last block, again and again, until the service refuses or ends.
-fn fill_up(world: &World, disk: &Mounted, fillers: &Path, mut service: Service) -> Service {
+/// Takes all of the disk's blocks.
+fn fill_up(disk: &Mounted, fillers: &Path) {
     let mut more = 0;
-    eventually("the full disk is noticed", || {
-        let free = disk.free_bytes();
-        if free > 0 {
-            more += 1;
-            take_room(&fillers.join(more.to_string()), free);
-        }
-        let noticed = !world.book.lock().unwrap().refused.is_empty();
-        (noticed || service.ended().is_some()).then_some(())
+    eventually("the disk is full", || {
+        more += 1;
+        take_room(&fillers.join(more.to_string()), disk.free_bytes());
+        (disk.free_bytes() == 0).then_some(())
     });
-    service
+}
+
+/// Sends so many predictions that all wait for the gate, from a few clients at once.
+fn send_backlog(world: &World, count: usize) {
+    const SENDERS: usize = 8;
+    let share = count.div_ceil(SENDERS);
+    std::thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            let (mut client, book) = (world.setup.client(&world.key), &world.book);
+            scope.spawn(move || {
+                for mark in sender * share..count.min((sender + 1) * share) {
+                    let ask = Ask::stuck(mark as u64, BACKLOG_INPUT_BYTES);
+                    assert!(ask.send(&mut client, book));
+                }
+            });
+        }
+    });
 }
 
 #[test]
@@ -266,22 +292,12 @@ fn a_hanging_model_fills_its_own_lane_only() {
 #[test]
 fn a_backlog_is_taken_up_after_a_kill() {
     const BACKLOG: usize = 2_000;
-    const INPUT_BYTES: usize = 30_000;
     /// All inputs together have 60 MB.
     const MORE_RESIDENT_BYTES: u64 = 30 * MIB;
     let folder = tempfile::tempdir().unwrap();
     let (world, service) = World::new(folder.path(), &folder.path().join("data"));
     let empty = service.resident_bytes();
-    std::thread::scope(|scope| {
-        for part in 0..8 {
-            let (mut client, book) = (world.setup.client(&world.key), &world.book);
-            scope.spawn(move || {
-                for mark in (0..BACKLOG as u64).filter(|mark| mark % 8 == part) {
-                    assert!(Ask::stuck(mark, INPUT_BYTES).send(&mut client, book));
-                }
-            });
-        }
-    });
+    send_backlog(&world, BACKLOG);
     assert_eq!(world.acknowledged(), BACKLOG);
     service.kill();
     let service = world.setup.start();
