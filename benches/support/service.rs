@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::process::Killed;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
 /// The longest time that a start may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary that is measured: this build's, unless `ORRERY_BENCH_BINARY` names another one.
+fn binary() -> PathBuf {
+    std::env::var_os("ORRERY_BENCH_BINARY")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_orrery")), PathBuf::from)
+}
 
 /// A configuration on the disk.
 pub struct Setup {
@@ -52,7 +57,7 @@ impl Setup {
 
     /// An API key, made by the command line while the service runs.
     pub fn key(&self) -> String {
-        let made = Command::new(BINARY)
+        let made = Command::new(binary())
             .arg("--config")
             .arg(&self.config)
             .args(["key", "create", "--name", "bench"])
@@ -66,7 +71,7 @@ impl Setup {
     /// Starts the service; answers how long it took from the spawn to the first 200 of `/ready`.
     pub fn start(&self) -> (Killed, Duration) {
         let started = Instant::now();
-        let child = Command::new(BINARY)
+        let child = Command::new(binary())
             .arg("--config")
             .arg(&self.config)
             .arg("serve")

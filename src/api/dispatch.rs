@@ -6,6 +6,7 @@ use std::time::Instant;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
+use super::meters::Meters;
 use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access};
 use crate::http::call::Limits;
 use crate::http::router::{Outcome, Router};
@@ -21,6 +22,7 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct Host {
     role: Role,
     router: Arc<Router<&'static Route>>,
+    meters: Arc<Meters>,
     services: Arc<Services>,
 }
 
@@ -34,7 +36,7 @@ impl Host {
         for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
             router.insert(route.method.clone(), route.path, route)?;
         }
-        Ok(Self { role, router: Arc::new(router), services })
+        Ok(Self { role, router: Arc::new(router), meters: Arc::new(Meters::new(role)), services })
     }
 
     /// Answers one request.
@@ -58,7 +60,7 @@ impl Host {
         if let Some(origin) = origin {
             allow_origin(answer.headers_mut(), origin);
         }
-        self.count(path_of_route, &method, answer.status(), started);
+        self.meters.count(&method, path_of_route, answer.status(), started.elapsed());
         tracing::debug!(
             request_id = %id, host = self.role.as_str(), %method, path, %peer,
             status = answer.status().as_u16(), "request"
@@ -112,19 +114,6 @@ impl Host {
         let text = origin.to_str().ok()?;
         allowed.iter().any(|one| one == "*" || one == text).then(|| origin.clone())
     }
-
-    fn count(&self, path: &'static str, method: &Method, status: StatusCode, started: Instant) {
-        let labels = [
-            ("host", self.role.as_str().to_owned()),
-            ("method", known_method(method).to_owned()),
-            ("route", path.to_owned()),
-        ];
-        metrics::histogram!("orrery_request_seconds", &labels).record(started.elapsed());
-        let status = status.as_u16().to_string();
-        let [host, method, route] = labels;
-        let labels = [host, method, route, ("status", status)];
-        metrics::counter!("orrery_requests_total", &labels).increment(1);
-    }
 }
 
 impl Service for Host {
@@ -136,19 +125,6 @@ impl Service for Host {
 
 fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
-}
-
-/// A method as a metrics label: whatever a client invents is one word.
-fn known_method(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::HEAD => "HEAD",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::DELETE => "DELETE",
-        Method::OPTIONS => "OPTIONS",
-        _ => "other",
-    }
 }
 
 fn wrong_method(allow: &str) -> Result<Reply, http::Error> {

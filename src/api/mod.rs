@@ -15,6 +15,7 @@ mod dashboard;
 mod dispatch;
 mod failures;
 mod idempotent;
+mod meters;
 mod models;
 mod openapi;
 mod predictions;

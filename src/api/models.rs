@@ -34,7 +34,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
 /// `GET /v1/models/{slug}`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let model = find(&context, context.call.param("slug"))?;
-    Ok(reply::json(StatusCode::OK, &catalog::detail(&model)))
+    Ok(reply::json_text(StatusCode::OK, catalog::detail_json(&model)))
 }
 
 /// `GET /v1/model?slug=`, deprecated.
@@ -42,7 +42,7 @@ pub async fn get_by_query(context: Context) -> Result<Reply, http::Error> {
     let slug = context.call.query.get("slug").filter(|slug| !slug.is_empty());
     let slug = slug.ok_or_else(|| http::Error::bad_request("slug parameter is required"))?;
     let model = find(&context, slug)?;
-    let mut answer = reply::json(StatusCode::OK, &catalog::detail(&model));
+    let mut answer = reply::json_text(StatusCode::OK, catalog::detail_json(&model));
     let headers = answer.headers_mut();
     headers.insert("deprecation", HeaderValue::from_static("true"));
     let link = format!("</v1/models/{}>; rel=\"successor-version\"", model.slug);

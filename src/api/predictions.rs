@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::idempotent::{self, Turn};
@@ -17,7 +17,7 @@ use crate::domain::ids::ExecutionId;
 use crate::domain::signature;
 use crate::engine::outcome::Metrics;
 use crate::engine::{self, Submission};
-use crate::http::call::parse;
+use crate::http::call::parse_value;
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
@@ -26,6 +26,9 @@ use crate::storage::Commit;
 
 /// The longest `wait` of a `GET`, in seconds.
 const WAIT_MAX: u64 = 60;
+
+/// The fields of a request's body.
+type Fields = serde_json::Map<String, Value>;
 
 /// `POST /v1/prediction/`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
@@ -121,7 +124,7 @@ fn not_found(error: engine::Error) -> http::Error {
 async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http::Error> {
     let caller = context.caller()?;
     let bytes = context.call.body().await?;
-    let body: Value = parse(&bytes)?;
+    let body = parse_value(&bytes)?;
     let ticket = match idempotent::turn(context, caller.organization, route, &bytes).await? {
         Turn::Create(ticket) => ticket,
         Turn::Repeat(answered) => {
@@ -129,7 +132,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         }
     };
     let services = &context.services;
-    let mut submission = check(services, caller, &body)?;
+    let mut submission = check(services, caller, body)?;
     if let Some(ticket) = &ticket {
         let answered = Answered::created(submission.id);
         ticket.record(&mut submission.beside, answered).map_err(http::Error::internal)?;
@@ -141,27 +144,28 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
 }
 
 /// The request as work for the engine.
-fn check(services: &Services, caller: Caller, body: &Value) -> Result<Submission, http::Error> {
-    let Value::Object(fields) = body else {
+fn check(services: &Services, caller: Caller, body: Value) -> Result<Submission, http::Error> {
+    let Value::Object(mut fields) = body else {
         return Err(http::Error::bad_request("the request body must be a JSON object"));
     };
-    let slug = text(body, "model")?.filter(|slug| !slug.is_empty());
+    let input = fields.remove("input");
+    let slug = text(&fields, "model")?.filter(|slug| !slug.is_empty());
     let slug = slug.ok_or_else(|| http::Error::bad_request("model field is required"))?;
-    let version = text(body, "version")?.filter(|version| !version.is_empty());
+    let version = text(&fields, "version")?.filter(|version| !version.is_empty());
     if version.is_none() && !services.settings.optional_version {
         return Err(http::Error::bad_request("version field is required"));
     }
-    let input = match fields.get("input") {
+    let input = match input {
         None | Some(Value::Null) => {
             return Err(http::Error::bad_request("input field is required"));
         }
-        Some(input @ Value::Object(_)) => input.clone(),
+        Some(input @ Value::Object(_)) => input,
         Some(_) => return Err(http::Error::bad_request("input must be an object")),
     };
-    let webhook = webhook(services, body)?;
+    let webhook = webhook(services, &fields)?;
     let model = services.catalog.get(slug).ok_or_else(models::not_found)?;
     let input = model.check_input(input).map_err(|violations| invalid_input(&violations))?;
-    if let Some(selector) = text(body, "fallback_selector")?.filter(|name| !name.is_empty()) {
+    if let Some(selector) = text(&fields, "fallback_selector")?.filter(|name| !name.is_empty()) {
         // Chains are looked up by organization and primary model; none is stored under this name.
         let shown: String = selector.chars().take(50).collect();
         let message = format!("unknown fallback_selector '{shown}' for model '{slug}'");
@@ -173,7 +177,7 @@ fn check(services: &Services, caller: Caller, body: &Value) -> Result<Submission
         key: caller.key,
         source: Source::Api,
         version: version.unwrap_or_default().to_owned(),
-        input: input.to_string(),
+        input: to_raw_value(&input).map_err(http::Error::internal)?,
         chain: vec![Candidate { model: model.slug.to_string() }],
         webhook,
         beside: Commit::new(),
@@ -181,9 +185,9 @@ fn check(services: &Services, caller: Caller, body: &Value) -> Result<Submission
 }
 
 /// Where the completion is to be announced. An empty URL means nowhere.
-fn webhook(services: &Services, body: &Value) -> Result<Option<Webhook>, http::Error> {
-    let secret = text(body, "webhook_secret")?.filter(|secret| !secret.is_empty());
-    let Some(url) = text(body, "webhook_url")?.filter(|url| !url.is_empty()) else {
+fn webhook(services: &Services, fields: &Fields) -> Result<Option<Webhook>, http::Error> {
+    let secret = text(fields, "webhook_secret")?.filter(|secret| !secret.is_empty());
+    let Some(url) = text(fields, "webhook_url")?.filter(|url| !url.is_empty()) else {
         return Ok(None);
     };
     let refuse = |what: String| http::Error::bad_request(what);
@@ -197,8 +201,8 @@ fn webhook(services: &Services, body: &Value) -> Result<Option<Webhook>, http::E
 }
 
 /// A text field; null counts as absent.
-fn text<'a>(body: &'a Value, name: &str) -> Result<Option<&'a str>, http::Error> {
-    match body.get(name) {
+fn text<'a>(fields: &'a Fields, name: &str) -> Result<Option<&'a str>, http::Error> {
+    match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(http::Error::bad_request(format!("{name} must be a string"))),

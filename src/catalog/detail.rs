@@ -1,5 +1,6 @@
 //! Model detail, as `spec/api.md` "Models" shows it.
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -44,6 +45,13 @@ pub fn detail(model: &Model) -> ModelDetail<'_> {
         request_schema: model.schema.text(),
         cost: model.pricing.as_ref().map(cost),
     }
+}
+
+/// The same as JSON text; rendered at the first call and then kept, since a model never changes.
+#[must_use]
+pub fn detail_json(model: &Model) -> Bytes {
+    let render = || serde_json::to_vec(&detail(model)).unwrap_or_default().into();
+    model.detail.get_or_init(render).clone()
 }
 
 fn cost(pricing: &Pricing) -> Cost {

@@ -13,14 +13,15 @@ mod watch;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
-pub use self::detail::detail;
+pub use self::detail::{detail, detail_json};
 pub use self::manifest::Fault;
 use self::manifest::{HttpConfig, Manifest, RunnerConfig};
 pub use self::openapi::openapi;
@@ -57,6 +58,8 @@ pub struct Model {
     pub runner: Arc<dyn Runner>,
     /// The runner's type, as manifests spell it.
     pub runner_type: &'static str,
+    /// See [`detail_json`].
+    detail: OnceLock<Bytes>,
 }
 
 impl Model {
@@ -273,6 +276,7 @@ fn build(manifest: Manifest, path: &Path, bench: &Bench, client: &Client) -> Res
         timeout: manifest.timeout,
         runner,
         runner_type,
+        detail: OnceLock::new(),
     })
 }
 
@@ -313,6 +317,7 @@ fn builtin_model(builtin: &'static Builtin, bench: &Bench) -> Option<Model> {
         timeout: BUILTIN_TIMEOUT,
         runner: bench.runner(builtin),
         runner_type: "builtin",
+        detail: OnceLock::new(),
     })
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::cells::Cell;
 use super::lanes::{Next, Ticket};
@@ -247,10 +247,9 @@ impl Inner {
         let cost = work
             .and_then(|work| work.pricing.as_ref())
             .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
-        let text = output.to_string();
-        let raw = RawValue::from_string(text.clone()).ok();
-        let output = self.store.write_payload(text).await?;
-        Ok((Event::Succeeded { attempt, output, cost, logs: success.logs }, raw))
+        let text = to_raw_value(&output).map_err(|error| no_json("output", &error))?;
+        let output = self.store.write_payload(text.clone()).await?;
+        Ok((Event::Succeeded { attempt, output, cost, logs: success.logs }, Some(text)))
     }
 
     /// Applies the event and commits the new state with all durable effects. No effects: nothing
@@ -306,8 +305,8 @@ impl Inner {
         output: Option<&RawValue>,
     ) -> Result<Option<Delivery>, Error> {
         let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
-        let body = announcement(execution, output)
-            .map_err(|error| Malformed { record: "webhook body", reason: error.to_string() })?;
+        let body = announcement(execution, output);
+        let body = body.map_err(|error| no_json("webhook body", &error))?;
         let body = self.store.write_payload(body).await?;
         self.store.claim(commit, &body);
         let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
@@ -326,6 +325,11 @@ impl Inner {
             metrics::histogram!("orrery_execution_seconds").record(total.unwrap_or_default());
         }
     }
+}
+
+/// What has no JSON form (nothing that gets here, in practice) cannot be stored either.
+fn no_json(record: &'static str, error: &serde_json::Error) -> Malformed {
+    Malformed { record, reason: error.to_string() }
 }
 
 /// One call of the runner, bounded in time; a panic fails this run and nothing else.

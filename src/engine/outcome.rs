@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::domain::execution::{Execution, Status};
 use crate::domain::model::OutputType;
@@ -64,9 +64,9 @@ struct Announcement<'a> {
 pub fn announcement(
     execution: &Execution,
     output: Option<&RawValue>,
-) -> Result<String, serde_json::Error> {
+) -> Result<Box<RawValue>, serde_json::Error> {
     let fault = execution.fault.as_ref();
-    serde_json::to_string(&Announcement {
+    to_raw_value(&Announcement {
         execution_id: execution.id.to_string(),
         exec_id: execution.id.to_string(),
         flow_id: None,

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::json;
+use serde_json::value::to_raw_value;
 use tempfile::TempDir;
 
 use super::*;
@@ -129,7 +130,7 @@ fn submission(number: usize) -> Submission {
         key: KeyId::from([2; 16]),
         source: Source::Api,
         version: "1".to_owned(),
-        input: json!({"n": number}).to_string(),
+        input: to_raw_value(&json!({"n": number})).unwrap(),
         chain: chain.iter().map(|model| Candidate { model: (*model).to_owned() }).collect(),
         webhook: webhook.then_some(Webhook { url, secret: None }),
         beside: Commit::new(),

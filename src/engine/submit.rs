@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use super::cells::Cell;
 use super::lanes::Ticket;
 use super::{Engine, Error, Inner, Place, rows};
@@ -24,8 +26,8 @@ pub struct Submission {
     pub key: KeyId,
     pub source: Source,
     pub version: String,
-    /// JSON text that fits the first model's request schema.
-    pub input: String,
+    /// JSON that fits the first model's request schema.
+    pub input: Box<RawValue>,
     /// The models to try, in order; not empty.
     pub chain: Vec<Candidate>,
     pub webhook: Option<Webhook>,

@@ -144,18 +144,25 @@ impl Call {
     }
 }
 
-/// JSON of a request's body. An empty body is an empty object; `Content-Type` is not asked for.
+/// JSON of a request's body as a T. An empty body is an empty object; `Content-Type` is not asked
+/// for.
 ///
 /// # Errors
-/// 400 `invalid JSON body` with line and column when it is no JSON; 400 with what serde says of the
-/// field when it is JSON of another shape.
+/// As [`parse_value`]; 400 with what serde says of the field when it is JSON of another shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    // In two steps: only so are "no JSON" and "JSON of another shape" told apart whatever T is.
+    T::deserialize(parse_value(bytes)?).map_err(|error| wrong_shape(&error))
+}
+
+/// JSON of a request's body, of whatever shape. An empty body is an empty object.
+///
+/// # Errors
+/// 400 `invalid JSON body` with line and column when it is no JSON.
+pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return T::deserialize(json!({})).map_err(|error| wrong_shape(&error));
+        return Ok(json!({}));
     }
-    // Twice: only so are "no JSON" and "JSON of another shape" told apart whatever T is.
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))?;
-    T::deserialize(value).map_err(|error| wrong_shape(&error))
+    serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))
 }
 
 fn invalid_json(error: &serde_json::Error) -> Error {

@@ -14,12 +14,18 @@ pub type Reply = Response<Body>;
 #[must_use]
 pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Reply {
     match serde_json::to_vec(value) {
-        Ok(bytes) => with_type(status, HeaderValue::from_static("application/json"), bytes.into()),
+        Ok(bytes) => json_text(status, bytes.into()),
         Err(error) => {
             tracing::error!(%error, "a reply has no JSON form");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
         }
     }
+}
+
+/// A reply of JSON that is text already.
+#[must_use]
+pub fn json_text(status: StatusCode, text: Bytes) -> Reply {
+    with_type(status, HeaderValue::from_static("application/json"), text)
 }
 
 /// A reply of plain text in UTF-8.

@@ -15,7 +15,6 @@ use super::commit::Commit;
 use super::error::Error;
 use super::folder;
 use super::key::{Key, Table};
-use super::record::Malformed;
 use super::store::Store;
 use crate::domain::ids::PayloadId;
 use crate::domain::payload::{FileRef, Payload};
@@ -29,17 +28,15 @@ impl Store {
     /// this returns. The commit that refers to it must [`Store::claim`] it.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when the text is no JSON; [`Error::Unavailable`] when the disk refuses.
-    pub async fn write_payload(&self, json: String) -> Result<Payload, Error> {
-        let raw = RawValue::from_string(json)
-            .map_err(|error| Malformed { record: "payload", reason: error.to_string() })?;
-        if raw.get().len() <= self.shared.inline_bytes {
-            return Ok(Payload::Inline(raw));
+    /// [`Error::Unavailable`] when the disk refuses.
+    pub async fn write_payload(&self, json: Box<RawValue>) -> Result<Payload, Error> {
+        if json.get().len() <= self.shared.inline_bytes {
+            return Ok(Payload::Inline(json));
         }
         let id: PayloadId = fresh();
         let path = path_of(&self.shared.folder, id);
         blocking(move || {
-            let bytes = raw.get().as_bytes();
+            let bytes = json.get().as_bytes();
             write_file(&path, bytes).map_err(|error| Error::unavailable(&error))?;
             let crc32 = crc32fast::hash(bytes);
             Ok(Payload::File(FileRef { id, bytes: bytes.len() as u64, crc32 }))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::*;
@@ -142,21 +143,25 @@ async fn additions_are_never_lost() {
     assert!(matches!(store.counter(&key("sum")).await, Err(Error::Malformed(_))));
 }
 
+fn raw(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
 #[tokio::test]
 async fn a_large_payload_is_a_file_that_is_swept_unless_claimed() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let text = serde_json::to_string(&"x".repeat(70_000)).unwrap();
-    let small = store.write_payload("[1, 2]".to_owned()).await.unwrap();
+    let small = store.write_payload(raw("[1, 2]")).await.unwrap();
     assert!(small.file().is_none());
-    let claimed = store.write_payload(text.clone()).await.unwrap();
-    let orphan = store.write_payload(text.clone()).await.unwrap();
+    let claimed = store.write_payload(raw(&text)).await.unwrap();
+    let orphan = store.write_payload(raw(&text)).await.unwrap();
     let mut commit = Commit::new();
     store.claim(&mut commit, &claimed);
     store.claim(&mut commit, &small);
     store.commit(commit).await.unwrap();
     let this_start: PayloadId = fresh();
-    let later = store.write_payload(text.clone()).await.unwrap();
+    let later = store.write_payload(raw(&text)).await.unwrap();
     assert_eq!(store.sweep_payloads(this_start).await.unwrap(), 1);
     for kept in [&claimed, &later] {
         assert_eq!(store.read_payload(kept).await.unwrap().get(), text);
@@ -169,7 +174,6 @@ async fn a_large_payload_is_a_file_that_is_swept_unless_claimed() {
     store.remove_payload(&claimed).await.unwrap();
     store.remove_payload(&claimed).await.unwrap();
     assert!(store.read_payload(&claimed).await.is_err());
-    assert!(store.write_payload("{no".to_owned()).await.is_err());
 }
 
 #[tokio::test]
@@ -177,7 +181,7 @@ async fn a_damaged_payload_file_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let text = serde_json::to_string(&"x".repeat(70_000)).unwrap();
-    let payload = store.write_payload(text.clone()).await.unwrap();
+    let payload = store.write_payload(raw(&text)).await.unwrap();
     let name = payload.file().unwrap().id.to_string();
     let path = folder.path().join("payloads").join(&name[34..]).join(&name);
     for damaged in [text.replace('x', "y"), text[..100].to_owned()] {
