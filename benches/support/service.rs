@@ -39,7 +39,8 @@ impl Setup {
             text += &format!("[hosts.{host}]\nlisten = \"{address}\"\n");
         }
         text += &format!("[metrics]\nlisten = \"{}\"\n", ports[5]);
-        text += "[log]\nlevel = \"warn\"\n";
+        // A start answers 503 to each early look at `/ready`; logged, they would slow it down.
+        text += "[log]\nlevel = \"off\"\n";
         let config = folder.join("config.toml");
         std::fs::write(&config, text).unwrap();
         Self { base: ports[0], metrics: ports[5], config, data, models }
