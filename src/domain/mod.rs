@@ -14,5 +14,8 @@ pub mod machine;
 pub mod model;
 pub mod money;
 pub mod payload;
+pub mod place;
+pub mod reference;
 pub mod signature;
+pub mod template;
 pub mod time;
