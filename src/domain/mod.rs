@@ -7,6 +7,7 @@
 pub mod account;
 pub mod attempt;
 pub mod classify;
+pub mod condition;
 pub mod delivery;
 pub mod execution;
 pub mod ids;
@@ -16,6 +17,7 @@ pub mod money;
 pub mod payload;
 pub mod place;
 pub mod reference;
+pub mod retry;
 pub mod signature;
 pub mod template;
 pub mod time;

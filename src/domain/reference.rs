@@ -106,6 +106,8 @@ pub enum Fault {
     Execution,
     #[error("resolves to nothing")]
     Nothing,
+    #[error("resolves to something that is no array")]
+    NotAnArray,
     #[error("makes the whole larger than {0} bytes")]
     TooLarge(usize),
     #[error("makes the whole nest deeper than {DEPTH_MAX} levels")]
