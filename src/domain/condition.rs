@@ -106,7 +106,7 @@ impl Condition {
             Self::Test(test) => {
                 see(&test.subject);
                 if let Some(value) = test.operator.value() {
-                    value.visit(&mut |_, reference| see(reference));
+                    value.references().into_iter().for_each(see);
                 }
             }
         }

@@ -8,6 +8,7 @@ pub mod account;
 pub mod attempt;
 pub mod classify;
 pub mod condition;
+pub mod definition;
 pub mod delivery;
 pub mod execution;
 pub mod ids;

@@ -293,7 +293,7 @@ fn parse_bracket(inside: &str) -> Result<(Segment, &str), Fault> {
 }
 
 /// Whether `c` may stand in the id of a step or the name of an item.
-pub(super) const fn is_root_char(c: char) -> bool {
+pub(crate) const fn is_root_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 

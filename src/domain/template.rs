@@ -72,6 +72,12 @@ impl Template {
         }
     }
 
+    /// Whether it resolves to an array, whatever is put in.
+    #[must_use]
+    pub const fn is_array(&self) -> bool {
+        matches!(&self.0, Node::Array(_) | Node::Constant(Value::Array(_)))
+    }
+
     /// The literal text before the first reference of a string.
     #[must_use]
     pub fn leading_text(&self) -> Option<&str> {
@@ -89,13 +95,13 @@ impl Template {
     #[must_use]
     pub fn references(&self) -> Vec<&Reference> {
         let mut all = Vec::new();
-        self.visit(&mut |_, reference| all.push(reference));
+        self.visit(&Place::Root, &mut |_, reference| all.push(reference));
         all
     }
 
-    /// Shows every reference together with its place in the template.
-    pub fn visit<'t>(&'t self, see: &mut dyn FnMut(&Place<'_>, &'t Reference)) {
-        self.0.visit(&Place::Root, see);
+    /// Shows every reference together with its place, for a template that stands at `place`.
+    pub fn visit<'t>(&'t self, place: &Place<'_>, see: &mut dyn FnMut(&Place<'_>, &'t Reference)) {
+        self.0.visit(place, see);
     }
 
     /// The value with everything that it refers to put in. `limit_bytes` bounds its JSON text;

@@ -249,7 +249,7 @@ fn references_are_listed_as_written_with_their_places() {
     }))
     .unwrap();
     let mut seen = Vec::new();
-    template.visit(&mut |place, reference| seen.push(format!("{place} {reference}")));
+    template.visit(&Place::Root, &mut |place, reference| seen.push(format!("{place} {reference}")));
     assert_eq!(
         seen,
         ["/b {{one.output}}", "/b {{two['a b'][3]}}", "/a/1 {{inputs.x}}", "/a/2 {{execution.id}}"]
