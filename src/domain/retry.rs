@@ -59,8 +59,11 @@ impl Policy {
         Self {
             attempts: attempts.clamp(1, ATTEMPTS_MAX),
             initial: initial.min(longest),
-            // A multiplier that is no number counts as none.
-            multiplier: multiplier.max(1.0).min(MULTIPLIER_MAX),
+            multiplier: if multiplier.is_nan() {
+                1.0
+            } else {
+                multiplier.clamp(1.0, MULTIPLIER_MAX)
+            },
             longest,
             retry_on,
         }

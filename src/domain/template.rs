@@ -286,9 +286,9 @@ impl<'s> Resolver<'s> {
                 Part::Reference(reference) => {
                     let value = self.find(reference, place)?;
                     self.spend_value(&value, reference, place)?;
-                    match value.as_ref() {
-                        Value::String(inner) => text.push_str(inner),
-                        other => text.push_str(&other.to_string()),
+                    match value.as_str() {
+                        Some(inner) => text.push_str(inner),
+                        None => text.push_str(&value.to_string()),
                     }
                 }
             }

@@ -129,28 +129,27 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
-        match self.take(name)? {
-            Value::String(text) => Some(text),
-            _ => self.wrong(name, "is no text"),
-        }
+        let Value::String(text) = self.take(name)? else {
+            return self.wrong(name, "is no text");
+        };
+        Some(text)
     }
 
     /// A text that must be there and hold something.
     pub(super) fn required_text(&mut self, name: &'static str) -> Option<String> {
-        let is_there = self.left.get(name).is_some_and(|value| !value.is_null());
-        let text = self.text(name);
-        match text {
-            None if !is_there => self.wrong(name, "is missing"),
-            Some(text) if text.is_empty() => self.wrong(name, "is empty"),
-            text => text,
+        match self.take(name) {
+            Some(Value::String(text)) if !text.is_empty() => Some(text),
+            Some(Value::String(_)) => self.wrong(name, "is empty"),
+            Some(_) => self.wrong(name, "is no text"),
+            None => self.wrong(name, "is missing"),
         }
     }
 
     pub(super) fn flag(&mut self, name: &'static str) -> Option<bool> {
-        match self.take(name)? {
-            Value::Bool(flag) => Some(flag),
-            _ => self.wrong(name, "is neither true nor false"),
-        }
+        let Value::Bool(flag) = self.take(name)? else {
+            return self.wrong(name, "is neither true nor false");
+        };
+        Some(flag)
     }
 
     pub(super) fn number(
@@ -183,16 +182,35 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn object(&mut self, name: &'static str) -> Option<Map<String, Value>> {
-        match self.take(name)? {
-            Value::Object(fields) => Some(fields),
-            _ => self.wrong(name, "is no object"),
+        let Value::Object(fields) = self.take(name)? else {
+            return self.wrong(name, "is no object");
+        };
+        Some(fields)
+    }
+
+    /// An object that must be there.
+    pub(super) fn required_object(&mut self, name: &'static str) -> Option<Map<String, Value>> {
+        match self.take(name) {
+            Some(Value::Object(fields)) => Some(fields),
+            Some(_) => self.wrong(name, "is no object"),
+            None => self.wrong(name, "is missing"),
         }
     }
 
     pub(super) fn list(&mut self, name: &'static str) -> Option<Vec<Value>> {
-        match self.take(name)? {
-            Value::Array(items) => Some(items),
-            _ => self.wrong(name, "is no array"),
+        let Value::Array(items) = self.take(name)? else {
+            return self.wrong(name, "is no array");
+        };
+        Some(items)
+    }
+
+    /// A list that must be there and hold something; `what` names one thing of it, with its
+    /// number.
+    pub(super) fn required_list(&mut self, name: &'static str, what: &str) -> Option<Vec<Value>> {
+        match self.take(name) {
+            Some(Value::Array(items)) if !items.is_empty() => Some(items),
+            Some(_) => self.wrong(name, format!("is no array of at least {what}")),
+            None => self.wrong(name, format!("is missing: at least {what} is needed")),
         }
     }
 

@@ -236,12 +236,7 @@ struct Nest<'n, 'a> {
 
 impl Nest<'_, '_> {
     fn parallel(&mut self, fields: &mut Fields<'_>) -> Option<Parallel> {
-        let branches = fields.take("branches");
-        let Some(Value::Array(written)) = branches.filter(|list| list != &Value::Array(vec![]))
-        else {
-            fields.refuse("branches", "is no array of at least one branch");
-            return None;
-        };
+        let written = fields.required_list("branches", "one branch")?;
         let within = fields.nested("branches", Object::new());
         let mut branches: Vec<Branch> = Vec::new();
         for (index, branch) in written.into_iter().enumerate() {
@@ -269,15 +264,8 @@ impl Nest<'_, '_> {
 
     fn choice(&mut self, fields: &mut Fields<'_>) -> Option<Choice> {
         let condition = self.condition(fields);
-        let met = match fields.take("condition_met_branch") {
-            Some(Value::Object(met)) => {
-                Some(self.branch(fields.nested("condition_met_branch", met), 0))
-            }
-            _ => {
-                fields.refuse("condition_met_branch", "is no object with steps");
-                None
-            }
-        };
+        let met = fields.required_object("condition_met_branch");
+        let met = met.map(|met| self.branch(fields.nested("condition_met_branch", met), 0));
         let otherwise = fields.object("default_branch");
         let otherwise =
             otherwise.map(|steps| self.branch(fields.nested("default_branch", steps), 1));
@@ -309,8 +297,8 @@ impl Nest<'_, '_> {
 
     fn map(&mut self, fields: &mut Fields<'_>) -> Option<Map> {
         let items = fields.take("items").unwrap_or_default();
-        let items = fields.parse("items", &items).filter(may_be_array);
-        if items.is_none() {
+        let items = fields.parse("items", &items);
+        if items.as_ref().is_some_and(|items| !may_be_array(items)) {
             fields.refuse("items", "is neither a reference nor an array");
         }
         let item_name = fields.text("item_name").unwrap_or_else(|| "item".to_owned());
@@ -326,10 +314,12 @@ impl Nest<'_, '_> {
 
     /// Reads the block `index` of the step from the field `steps`.
     fn steps(&mut self, fields: &mut Fields<'_>, index: usize, needs_one: bool) -> Block {
-        let steps = fields.list("steps").unwrap_or_default();
-        if steps.is_empty() && needs_one {
-            fields.refuse("steps", "needs at least one step");
-        }
+        let steps = if needs_one {
+            fields.required_list("steps", "one step")
+        } else {
+            fields.list("steps")
+        };
+        let steps = steps.unwrap_or_default();
         let parent = Parent { step: self.position, block: index };
         let place = fields.place().field("steps");
         self.reader.block(steps, &place, Some(parent), self.levels)
@@ -359,17 +349,15 @@ fn may_be_array(items: &Template) -> bool {
 }
 
 fn read_names(fields: &Fields<'_>, names: Vec<Value>) -> Vec<String> {
-    names
-        .into_iter()
-        .enumerate()
-        .filter_map(|(index, name)| match name {
-            Value::String(name) => Some(name),
-            _ => {
-                fields.refuse_at("depends_on", &format!("/{index}"), "is no step_id");
-                None
-            }
-        })
-        .collect()
+    let mut read = Vec::new();
+    for (index, name) in names.into_iter().enumerate() {
+        if let Value::String(name) = name {
+            read.push(name);
+        } else {
+            fields.refuse_at("depends_on", &format!("/{index}"), "is no step_id");
+        }
+    }
+    read
 }
 
 fn read_params(fields: &mut Fields<'_>) -> Option<Template> {
