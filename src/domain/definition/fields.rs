@@ -50,7 +50,7 @@ pub(super) struct Fields<'a> {
     faults: &'a Faults,
     /// Who is at fault, as a sentence begins: `step 'draw'`.
     owner: &'a str,
-    /// The fields that lead from the owner here, each with a dot behind it.
+    /// The fields that lead from the owner here, each with a slash behind it.
     prefix: String,
     place: Place<'a>,
     left: Map<String, Value>,
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         Fields {
             faults: self.faults,
             owner: self.owner,
-            prefix: format!("{}{name}.", self.prefix),
+            prefix: format!("{}{name}/", self.prefix),
             place: self.place.field(name),
             left: fields,
             asked: Vec::new(),
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
         place: &'b Place<'b>,
         fields: Map<String, Value>,
     ) -> Fields<'b> {
-        let prefix = format!("{}{index}.", self.prefix);
+        let prefix = format!("{}{index}/", self.prefix);
         let (faults, owner, place) = (self.faults, self.owner, *place);
         Fields { faults, owner, prefix, place, left: fields, asked: Vec::new() }
     }

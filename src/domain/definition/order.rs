@@ -89,8 +89,8 @@ fn find_circle(waits: &Waits) -> Option<Vec<Position>> {
 fn report(drafts: &[Draft], circle: &[Position], faults: &Faults) {
     let drafts: Vec<&Draft> = circle.iter().filter_map(|position| drafts.get(position.0)).collect();
     let Some(first) = drafts.first() else { return };
-    let ids = drafts.iter().chain([first]).map(|draft| format!("'{}'", draft.step.id));
-    let circle = ids.collect::<Vec<_>>().join(" for ");
-    let message = format!("step '{}' waits for itself: {circle}", first.step.id);
+    let others = drafts.iter().skip(1).map(|draft| format!("'{}'", draft.step.id));
+    let others = others.collect::<Vec<_>>().join(", ");
+    let message = format!("step '{}' waits for itself, by way of {others}", first.step.id);
     faults.add(&first.place, message);
 }

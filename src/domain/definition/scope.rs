@@ -48,7 +48,11 @@ impl Inputs {
     /// Reads the names out of `input_schema`, and says what is wrong with its outer shape.
     pub(super) fn of(fields: &Fields<'_>, schema: Option<&Object<String, Value>>) -> Self {
         let Some(schema) = schema else { return Self::Any };
-        if schema.get("type").is_some_and(|kind| kind != "object") {
+        let is_object = |kind: &Value| kind == "object";
+        let admits_objects = |kind: &Value| {
+            is_object(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_object))
+        };
+        if schema.get("type").is_some_and(|kind| !admits_objects(kind)) {
             fields.refuse_at("input_schema", "/type", "is not object: inputs are an object");
         }
         let required = schema.get("required").map(|list| list.as_array());

@@ -280,6 +280,10 @@ fn references_that_lead_nowhere_are_refused() {
         json!([map(json!([model("a", "{{z.output}}")]), "{{m.output}}"), model("z", "x")]),
         json!([with(http("h"), "headers", json!({"X-A": "{{later.output}}"})), model("later", "x")]),
         json!([with(http("h"), "fallback", json!({"url": "{{later.output}}"})), model("later", "x")]),
+        json!([
+            with(http("h"), "auth", json!({"type": "bearer", "token": "{{later.output}}"})),
+            model("later", "x"),
+        ]),
         json!([{"id": "p", "type": "pass", "result": [{"a/b": "{{later.output}}"}]}, model("later", "x")]),
         json!([{"id": "w", "type": "wait", "until": "{{later.output}}"}, model("later", "x")]),
         json!([{"id": "m", "type": "map", "items": "{{a.output}}", "steps": [model("a", "x")]}]),
@@ -304,6 +308,7 @@ fn inputs_are_known_when_the_schema_names_them() {
         json!(null),
         json!({}),
         json!({"type": "object"}),
+        json!({"type": ["object", "null"]}),
         json!({"properties": {"size": {}}}),
         json!({"properties": {}, "additionalProperties": true}),
         json!({"properties": {}, "additionalProperties": {"type": "string"}}),
@@ -602,6 +607,28 @@ fn faults_stay_short_whatever_is_written() {
     let said =
         faults(&json!({"steps": [model("a", "x")], long.clone(): 1, "stepz": 1, "version": 1}));
     assert!(said.len() < 2000, "{said}");
+}
+
+#[test]
+fn hostile_definitions_take_time_in_proportion_to_their_length() {
+    let references = "{{a.output}}".repeat(80_000);
+    let names: Vec<_> = (0..100_000).map(|_| "a").collect();
+    let fields: Map<_, _> = (0..80_000).map(|n| (format!("f{n}"), json!("{{b.output}}"))).collect();
+    let key = "k".repeat(500_000);
+    for steps in [
+        json!([model("a", "x"), model("b", &references)]),
+        json!([model("a", "x"), with(model("b", "x"), "depends_on", json!(names))]),
+        json!([{"id": "a", "type": "pass", "result": fields}]),
+        json!([{"id": "a", "type": "pass", "result": {key: vec!["{{b.output}}"; 30_000]}}]),
+        json!([with(model("a", "x"), "params", json!(null)), fields]),
+        json!([with(http("a"), "fail_when", json!(vec![500; 200_000]))]),
+    ] {
+        let definition = json!({"steps": steps});
+        let began = std::time::Instant::now();
+        let outcome = compile(&definition).map(|plan| plan.steps().count());
+        // Quadratic work on a mebibyte would take hours.
+        assert!(began.elapsed().as_secs() < 20, "{outcome:?}");
+    }
 }
 
 mod waits {
