@@ -7,6 +7,8 @@
 pub mod account;
 pub mod attempt;
 pub mod classify;
+pub mod condition;
+pub mod definition;
 pub mod delivery;
 pub mod execution;
 pub mod ids;
@@ -14,5 +16,9 @@ pub mod machine;
 pub mod model;
 pub mod money;
 pub mod payload;
+pub mod place;
+pub mod reference;
+pub mod retry;
 pub mod signature;
+pub mod template;
 pub mod time;

@@ -1,0 +1,432 @@
+//! Conditions of a `choice` step (`spec/decisions.md` part 5): parsed and compiled once, then asked
+//! about a running execution.
+//!
+//! ```json
+//! {"and": [
+//!     {"expression": "{{score.output}}", "operator": "greater_than", "value": 0.5},
+//!     {"not": {"expression": "$.inputs.draft", "operator": "exists"}}
+//! ]}
+//! ```
+//!
+//! Values keep their types: the text `"5"` does not equal the number 5, and a text is neither less
+//! nor greater than a number. `1` and `1.0` are one number. A subject that is not there is an error,
+//! except to `exists`, `not_exists`, `is_null` and `is_not_null`. `and` and `or` stop at the first
+//! part that decides. Patterns are the author's own text, never taken from inputs, and run in linear
+//! time.
+
+use std::cmp::Ordering;
+
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Number, Value};
+
+use super::place::{Place, brief};
+use super::reference::{self, Reference, Scope};
+use super::template::{RESOLVED_BYTES_MAX, Template};
+
+/// The deepest nesting of `and`, `or` and `not`.
+pub const DEPTH_MAX: usize = 16;
+/// The most tests in one condition.
+pub const TESTS_MAX: usize = 100;
+/// The longest pattern of `matches`, in bytes.
+pub const PATTERN_BYTES_MAX: usize = 1024;
+/// The memory that one compiled pattern may take, in bytes.
+const PATTERN_MEMORY_MAX: usize = 256 * 1024;
+
+/// A condition, ready to be asked.
+#[derive(Debug, Clone)]
+pub enum Condition {
+    /// Holds when all parts do.
+    And(Vec<Condition>),
+    /// Holds when any part does.
+    Or(Vec<Condition>),
+    Not(Box<Condition>),
+    Test(Test),
+}
+
+/// One comparison.
+#[derive(Debug, Clone)]
+pub struct Test {
+    subject: Reference,
+    operator: Operator,
+}
+
+#[derive(Debug, Clone)]
+enum Operator {
+    Exists(bool),
+    IsNull(bool),
+    Equals { value: Template, wanted: bool },
+    Compares { value: Template, wanted: &'static [Ordering] },
+    Contains(Template),
+    Matches(Regex),
+    In { value: Template, wanted: bool },
+}
+
+/// A condition that cannot be parsed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// Where in the condition, as a JSON pointer; empty: the condition itself.
+    pub place: String,
+    /// The rest of a sentence about the condition.
+    pub message: String,
+}
+
+/// Every operator as it is written.
+const OPERATORS: [&str; 14] = [
+    "equals",
+    "not_equals",
+    "greater_than",
+    "less_than",
+    "greater_than_or_equal",
+    "less_than_or_equal",
+    "contains",
+    "matches",
+    "in",
+    "not_in",
+    "exists",
+    "not_exists",
+    "is_null",
+    "is_not_null",
+];
+
+impl Condition {
+    /// Parses a condition and compiles its patterns.
+    ///
+    /// # Errors
+    /// [`Error`] says what is wrong, and where.
+    pub fn parse(written: &Value) -> Result<Self, Error> {
+        Parser { tests_left: TESTS_MAX }.parse(written, &Place::Root, DEPTH_MAX)
+    }
+
+    /// Shows every reference, in the order in which they are written.
+    pub fn visit<'c>(&'c self, see: &mut dyn FnMut(&'c Reference)) {
+        match self {
+            Self::And(parts) | Self::Or(parts) => parts.iter().for_each(|part| part.visit(see)),
+            Self::Not(part) => part.visit(see),
+            Self::Test(test) => {
+                see(&test.subject);
+                if let Some(value) = test.operator.value() {
+                    value.references().into_iter().for_each(see);
+                }
+            }
+        }
+    }
+
+    /// How many patterns it has compiled: each holds up to 256 KiB.
+    #[must_use]
+    pub fn patterns(&self) -> usize {
+        match self {
+            Self::And(parts) | Self::Or(parts) => parts.iter().map(Self::patterns).sum(),
+            Self::Not(part) => part.patterns(),
+            Self::Test(test) => usize::from(matches!(test.operator, Operator::Matches(_))),
+        }
+    }
+
+    /// Whether it holds now.
+    ///
+    /// # Errors
+    /// [`reference::Error`] names the reference that resolves to nothing, or to something that is
+    /// no array behind `in` and `not_in`.
+    pub fn holds(&self, scope: &dyn Scope) -> Result<bool, reference::Error> {
+        match self {
+            Self::And(parts) => {
+                for part in parts {
+                    if !part.holds(scope)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Self::Or(parts) => {
+                for part in parts {
+                    if part.holds(scope)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Self::Not(part) => part.holds(scope).map(|holds| !holds),
+            Self::Test(test) => test.holds(scope),
+        }
+    }
+}
+
+impl Test {
+    fn holds(&self, scope: &dyn Scope) -> Result<bool, reference::Error> {
+        let found = self.subject.look_up(scope);
+        match &self.operator {
+            Operator::Exists(wanted) => return Ok(found.is_some() == *wanted),
+            Operator::IsNull(wanted) => {
+                return Ok(found.is_some_and(|value| value.is_null() == *wanted));
+            }
+            Operator::Equals { .. }
+            | Operator::Compares { .. }
+            | Operator::Contains(_)
+            | Operator::Matches(_)
+            | Operator::In { .. } => {}
+        }
+        let nothing = || fault(&self.subject.to_string(), reference::Fault::Nothing);
+        self.operator.holds(&*found.ok_or_else(nothing)?, scope)
+    }
+}
+
+impl Operator {
+    /// Whether it holds of a subject that is there.
+    fn holds(&self, subject: &Value, scope: &dyn Scope) -> Result<bool, reference::Error> {
+        let resolve = |value: &Template| value.resolve(scope, RESOLVED_BYTES_MAX);
+        Ok(match self {
+            Self::Exists(wanted) => *wanted,
+            Self::IsNull(wanted) => subject.is_null() == *wanted,
+            Self::Equals { value, wanted } => same(subject, &resolve(value)?) == *wanted,
+            Self::Compares { value, wanted } => {
+                compare(subject, &resolve(value)?).is_some_and(|order| wanted.contains(&order))
+            }
+            Self::Contains(value) => contains(subject, &resolve(value)?),
+            Self::Matches(pattern) => subject.as_str().is_some_and(|text| pattern.is_match(text)),
+            Self::In { value, wanted } => match resolve(value)?.as_array() {
+                Some(items) => items.iter().any(|item| same(subject, item)) == *wanted,
+                None => {
+                    let culprit = value.reference().map(Reference::to_string).unwrap_or_default();
+                    return Err(fault(&culprit, reference::Fault::NotAnArray));
+                }
+            },
+        })
+    }
+
+    const fn value(&self) -> Option<&Template> {
+        match self {
+            Self::Equals { value, .. } | Self::Compares { value, .. } | Self::In { value, .. } => {
+                Some(value)
+            }
+            Self::Contains(value) => Some(value),
+            Self::Exists(_) | Self::IsNull(_) | Self::Matches(_) => None,
+        }
+    }
+}
+
+fn fault(reference: &str, fault: reference::Fault) -> reference::Error {
+    reference::Error::new(&Place::Root, reference, fault)
+}
+
+// --- parsing ---
+
+struct Parser {
+    tests_left: usize,
+}
+
+impl Parser {
+    fn parse(
+        &mut self,
+        written: &Value,
+        place: &Place<'_>,
+        levels: usize,
+    ) -> Result<Condition, Error> {
+        let Some(inside) = levels.checked_sub(1) else {
+            return Err(error(place, format!("nests deeper than {DEPTH_MAX} levels")));
+        };
+        let Value::Object(fields) = written else {
+            let message = "is no object with expression and operator, or with and, or, or not";
+            return Err(error(place, message));
+        };
+        for (name, combine) in
+            [("and", Condition::And as fn(Vec<Condition>) -> Condition), ("or", Condition::Or)]
+        {
+            if let Some(parts) = fields.get(name) {
+                only_field(fields, name, place)?;
+                return self.parse_parts(parts, &place.field(name), inside).map(combine);
+            }
+        }
+        if let Some(part) = fields.get("not") {
+            only_field(fields, "not", place)?;
+            let part = self.parse(part, &place.field("not"), inside)?;
+            return Ok(Condition::Not(Box::new(part)));
+        }
+        self.tests_left = self
+            .tests_left
+            .checked_sub(1)
+            .ok_or_else(|| error(place, format!("has more than {TESTS_MAX} tests")))?;
+        parse_test(fields, place).map(Condition::Test)
+    }
+
+    fn parse_parts(
+        &mut self,
+        parts: &Value,
+        place: &Place<'_>,
+        levels: usize,
+    ) -> Result<Vec<Condition>, Error> {
+        let parts = parts.as_array().filter(|parts| !parts.is_empty());
+        parts
+            .ok_or_else(|| error(place, "is no array of at least one condition"))?
+            .iter()
+            .enumerate()
+            .map(|(index, part)| self.parse(part, &place.item(index), levels))
+            .collect()
+    }
+}
+
+fn parse_test(fields: &Map<String, Value>, place: &Place<'_>) -> Result<Test, Error> {
+    let known = ["expression", "operator", "value"];
+    if let Some(unknown) = fields.keys().find(|name| !known.contains(&name.as_str())) {
+        let message = format!("has the unknown field '{}'", brief(unknown));
+        return Err(error(&place.field(unknown), message));
+    }
+    let subject = parse_expression(fields.get("expression"), &place.field("expression"))?;
+    let operator_place = place.field("operator");
+    let operator = fields.get("operator").and_then(Value::as_str).ok_or_else(|| {
+        error(&operator_place, format!("needs an operator: one of {}", OPERATORS.join(", ")))
+    })?;
+    let value = fields.get("value");
+    let operator = parse_operator(operator, value, &operator_place, &place.field("value"))?;
+    Ok(Test { subject, operator })
+}
+
+/// Reads `"{{reference}}"` or `"$.reference"`.
+fn parse_expression(written: Option<&Value>, place: &Place<'_>) -> Result<Reference, Error> {
+    let form = "needs an expression such as {{step.output}} or $.step.output";
+    let text = written.and_then(Value::as_str).ok_or_else(|| error(place, form))?.trim();
+    let inside = match text.strip_prefix("$.") {
+        Some(inside) => inside,
+        None => text
+            .strip_prefix("{{")
+            .and_then(|rest| rest.strip_suffix("}}"))
+            .ok_or_else(|| error(place, form))?,
+    };
+    Reference::parse(inside).map_err(|fault| {
+        error(place, format!("has an expression that is wrong: {} {fault}", brief(text)))
+    })
+}
+
+fn parse_operator(
+    name: &str,
+    value: Option<&Value>,
+    place: &Place<'_>,
+    value_place: &Place<'_>,
+) -> Result<Operator, Error> {
+    if matches!(name, "exists" | "not_exists" | "is_null" | "is_not_null") {
+        if value.is_some_and(|value| !value.is_null()) {
+            return Err(error(value_place, format!("has a value, which {name} does not take")));
+        }
+        return Ok(match name {
+            "exists" => Operator::Exists(true),
+            "not_exists" => Operator::Exists(false),
+            "is_null" => Operator::IsNull(true),
+            _ => Operator::IsNull(false),
+        });
+    }
+    if !OPERATORS.contains(&name) {
+        let message =
+            format!("has the unknown operator '{}': use {}", brief(name), OPERATORS.join(", "));
+        return Err(error(place, message));
+    }
+    let written =
+        value.ok_or_else(|| error(value_place, format!("needs a value behind {name}")))?;
+    if name == "matches" {
+        return compile_pattern(written, value_place).map(Operator::Matches);
+    }
+    let value = Template::parse(written)
+        .map_err(|fault| error(value_place, format!("has a value that is wrong: {fault}")))?;
+    Ok(match name {
+        "equals" => Operator::Equals { value, wanted: true },
+        "not_equals" => Operator::Equals { value, wanted: false },
+        "greater_than" => Operator::Compares { value, wanted: &[Ordering::Greater] },
+        "less_than" => Operator::Compares { value, wanted: &[Ordering::Less] },
+        "greater_than_or_equal" => {
+            Operator::Compares { value, wanted: &[Ordering::Greater, Ordering::Equal] }
+        }
+        "less_than_or_equal" => {
+            Operator::Compares { value, wanted: &[Ordering::Less, Ordering::Equal] }
+        }
+        "contains" => Operator::Contains(value),
+        _ if !written.is_array() && value.reference().is_none() => {
+            let message = format!("needs an array, or a reference to one, behind {name}");
+            return Err(error(value_place, message));
+        }
+        "in" => Operator::In { value, wanted: true },
+        _ => Operator::In { value, wanted: false },
+    })
+}
+
+fn compile_pattern(written: &Value, place: &Place<'_>) -> Result<Regex, Error> {
+    let pattern =
+        written.as_str().ok_or_else(|| error(place, "needs a text as the value of matches"))?;
+    if pattern.len() > PATTERN_BYTES_MAX {
+        let message = format!("has a pattern of more than {PATTERN_BYTES_MAX} bytes");
+        return Err(error(place, message));
+    }
+    RegexBuilder::new(pattern)
+        .size_limit(PATTERN_MEMORY_MAX)
+        .dfa_size_limit(PATTERN_MEMORY_MAX)
+        .build()
+        .map_err(|fault| error(place, format!("has a pattern that is wrong: {}", in_brief(&fault))))
+}
+
+/// The last line of the parser's explanation: the lines before it draw the pattern.
+fn in_brief(fault: &regex::Error) -> String {
+    let text = fault.to_string();
+    let last = text.lines().last().unwrap_or_default();
+    last.trim_start_matches("error: ").trim().to_owned()
+}
+
+/// Refuses other fields beside `and`, `or` or `not`.
+fn only_field(fields: &Map<String, Value>, name: &str, place: &Place<'_>) -> Result<(), Error> {
+    match fields.keys().find(|key| *key != name) {
+        Some(other) => {
+            let message = format!("has '{}' beside '{name}', which stands alone", brief(other));
+            Err(error(place, message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn error(place: &Place<'_>, message: impl Into<String>) -> Error {
+    Error { place: place.to_string(), message: message.into() }
+}
+
+// --- comparing ---
+
+/// Whether two values are the same: numbers by what they count, objects in any order.
+fn same(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Number(_), Value::Number(_)) => compare(left, right) == Some(Ordering::Equal),
+        (Value::Array(left), Value::Array(right)) => {
+            left.len() == right.len()
+                && left.iter().zip(right).all(|(left, right)| same(left, right))
+        }
+        (Value::Object(left), Value::Object(right)) => {
+            left.len() == right.len()
+                && left
+                    .iter()
+                    .all(|(name, value)| right.get(name).is_some_and(|other| same(value, other)))
+        }
+        _ => left == right,
+    }
+}
+
+/// The order of two numbers or two texts; nothing else has one.
+fn compare(left: &Value, right: &Value) -> Option<Ordering> {
+    match (left, right) {
+        (Value::Number(left), Value::Number(right)) => match (whole(left), whole(right)) {
+            (Some(left), Some(right)) => Some(left.cmp(&right)),
+            _ => left.as_f64()?.partial_cmp(&right.as_f64()?),
+        },
+        (Value::String(left), Value::String(right)) => Some(left.cmp(right)),
+        _ => None,
+    }
+}
+
+/// A whole number exactly: as a float, large neighbours would be equal.
+fn whole(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+}
+
+fn contains(subject: &Value, wanted: &Value) -> bool {
+    match (subject, wanted) {
+        (Value::String(text), Value::String(part)) => text.contains(part.as_str()),
+        (Value::Array(items), wanted) => items.iter().any(|item| same(item, wanted)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "condition_tests.rs"]
+mod tests;

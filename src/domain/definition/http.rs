@@ -1,0 +1,378 @@
+//! The `http` step: the request, when its answer counts as a failure, and the request that stands
+//! in for it (`spec/decisions.md` part 5).
+//!
+//! What is constant is checked here; what references put in is checked when the request is made.
+//! Whether an address may be called is the egress guard's to say, for each address it resolves to.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::fields::Fields;
+use crate::domain::place::{Place, brief};
+use crate::domain::reference::Reference;
+use crate::domain::template::Template;
+
+/// The time-out of a step that states none.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// The shortest time-out: a lower one is raised to it (`spec/api.md`, "Limits").
+pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
+/// The longest time-out, in seconds.
+const TIMEOUT_SECONDS_MAX: f64 = 300.0;
+/// The most headers, and the most query parameters, of a request.
+const ENTRIES_MAX: usize = 100;
+/// The longest name of a header.
+const HEADER_NAME_BYTES_MAX: usize = 128;
+
+/// An HTTP step.
+#[derive(Debug, Clone)]
+pub struct Http {
+    pub request: Request,
+    pub fail_when: FailWhen,
+    /// Sent when the step has failed; never with the credentials of the first.
+    pub fallback: Option<Request>,
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: Method,
+    /// Resolves to a text: an absolute http(s) URL.
+    pub url: Template,
+    /// In the order written; each value resolves to a text, number or boolean.
+    pub headers: Vec<(String, Template)>,
+    /// In the order written; a value that is an array stands for one parameter for each item.
+    pub query: Vec<(String, Template)>,
+    /// JSON, or a string that is sent as it is.
+    pub body: Option<Template>,
+    pub auth: Option<Auth>,
+}
+
+/// A method that a step may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Head,
+    Post,
+    Put,
+    Patch,
+    Delete,
+    Options,
+}
+
+/// Credentials of a request. Never printed, not even for debugging.
+#[derive(Clone)]
+pub enum Auth {
+    Basic { username: Template, password: Template },
+    Bearer { token: Template },
+    ApiKey { name: String, value: Template, place: KeyPlace },
+}
+
+/// Where an API key is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPlace {
+    Header,
+    Query,
+}
+
+/// Which answers count as a failure. No answer at all always does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FailWhen {
+    ConnectionError,
+    Non2xx,
+    Statuses(Vec<u16>),
+}
+
+impl FailWhen {
+    /// Whether an answer with this status is a failure.
+    #[must_use]
+    pub fn is_failure(&self, status: u16) -> bool {
+        match self {
+            Self::ConnectionError => false,
+            Self::Non2xx => !(200..300).contains(&status),
+            Self::Statuses(statuses) => statuses.contains(&status),
+        }
+    }
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
+
+    /// As HTTP spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+            Self::Options => "OPTIONS",
+        }
+    }
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic { .. } => "Basic(…)",
+            Self::Bearer { .. } => "Bearer(…)",
+            Self::ApiKey { .. } => "ApiKey(…)",
+        })
+    }
+}
+
+// --- reading ---
+
+impl Http {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let request = Request::read(fields);
+        let auth = fields.object("auth");
+        let auth = auth.map(|auth| read_auth(fields.nested("auth", auth)));
+        let fail_when = read_fail_when(fields);
+        let fallback = fields.object("fallback");
+        let fallback = fallback.map(|fallback| {
+            let mut fallback = fields.nested("fallback", fallback);
+            let is_enabled = fallback.flag("enabled").unwrap_or(true);
+            let request = Request::read(&mut fallback);
+            fallback.end("the fallback of an http step");
+            (is_enabled, request)
+        });
+        let fallback = match fallback {
+            Some((true, request)) => Some(request?),
+            Some((false, _)) | None => None,
+        };
+        let auth = match auth {
+            Some(auth) => Some(auth?),
+            None => None,
+        };
+        Some(Self { request: Request { auth, ..request? }, fail_when, fallback })
+    }
+}
+
+/// The time-out of an HTTP step: lower than 5 s is raised to 5 s, none is 30 s.
+pub(super) fn read_timeout(fields: &mut Fields<'_>) -> Duration {
+    let stated = fields.seconds("timeout_seconds", &(0.0..=TIMEOUT_SECONDS_MAX));
+    stated.unwrap_or(TIMEOUT_DEFAULT).max(TIMEOUT_MIN)
+}
+
+impl Request {
+    /// Reads a request without its credentials.
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let method = read_method(fields);
+        let url = fields.text_template("url").filter(|url| match url_fault(url) {
+            Some(fault) => {
+                fields.refuse("url", fault);
+                false
+            }
+            None => true,
+        });
+        let headers = read_entries(fields, "headers", header_fault);
+        let query = read_entries(fields, "query_params", query_fault);
+        let body = fields.template("body");
+        Some(Self { method, url: url?, headers, query, body, auth: None })
+    }
+
+    pub(super) fn visit<'r>(
+        &'r self,
+        place: &Place<'_>,
+        see: &mut dyn FnMut(&Place<'_>, &'r Reference),
+    ) {
+        self.url.visit(&place.field("url"), see);
+        for (list, name) in [(&self.headers, "headers"), (&self.query, "query_params")] {
+            for (key, value) in list {
+                value.visit(&place.field(name).field(key), see);
+            }
+        }
+        if let Some(body) = &self.body {
+            body.visit(&place.field("body"), see);
+        }
+        let auth = place.field("auth");
+        match &self.auth {
+            None => {}
+            Some(Auth::Basic { username, password }) => {
+                username.visit(&auth.field("username"), see);
+                password.visit(&auth.field("password"), see);
+            }
+            Some(Auth::Bearer { token }) => token.visit(&auth.field("token"), see),
+            Some(Auth::ApiKey { value, .. }) => value.visit(&auth.field("value"), see),
+        }
+    }
+}
+
+fn read_method(fields: &mut Fields<'_>) -> Method {
+    let Some(written) = fields.text("method") else { return Method::Get };
+    let method =
+        Method::ALL.into_iter().find(|method| method.as_str().eq_ignore_ascii_case(&written));
+    method.unwrap_or_else(|| {
+        let known = Method::ALL.map(Method::as_str).join(", ");
+        fields.refuse("method", format!("'{}' is none of {known}", brief(&written)));
+        Method::Get
+    })
+}
+
+/// What is wrong with a URL as far as it is constant: the rest of a sentence.
+fn url_fault(url: &Template) -> Option<&'static str> {
+    let fault = "is no absolute http or https URL";
+    let is_good = match (url.constant(), url.leading_text()) {
+        (Some(whole), _) => {
+            let parsed = whole.as_str().and_then(|text| Url::parse(text).ok());
+            parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        }
+        (None, Some(start)) => starts_like_http(start),
+        // It starts with a reference: only then it can be said.
+        (None, None) => true,
+    };
+    (!is_good).then_some(fault)
+}
+
+/// Whether a URL that begins with `start` may be an http(s) URL; schemes ignore case.
+fn starts_like_http(start: &str) -> bool {
+    ["http://", "https://"].into_iter().any(|scheme| {
+        let shared = scheme.len().min(start.len());
+        let (start, scheme) = (start.as_bytes().get(..shared), scheme.as_bytes().get(..shared));
+        start.zip(scheme).is_some_and(|(start, scheme)| start.eq_ignore_ascii_case(scheme))
+    })
+}
+
+/// Reads an object of names and scalars. `fault` says what is wrong with one of its entries.
+fn read_entries(
+    fields: &mut Fields<'_>,
+    list: &'static str,
+    fault: fn(&str, &Value) -> Option<&'static str>,
+) -> Vec<(String, Template)> {
+    let Some(written) = fields.object(list) else { return Vec::new() };
+    if written.len() > ENTRIES_MAX {
+        fields.refuse(list, format!("has more than {ENTRIES_MAX} entries"));
+        return Vec::new();
+    }
+    let nested = fields.nested(list, Map::new());
+    written
+        .into_iter()
+        .filter_map(|(name, value)| {
+            if let Some(fault) = fault(&name, &value) {
+                nested.refuse(&name, fault);
+                return None;
+            }
+            let template = nested.parse(&name, &value)?;
+            Some((name, template))
+        })
+        .collect()
+}
+
+fn query_fault(_name: &str, value: &Value) -> Option<&'static str> {
+    let is_scalar =
+        |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_));
+    let is_good = match value {
+        Value::Array(items) => items.iter().all(is_scalar),
+        Value::Null | Value::Object(_) => false,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    };
+    (!is_good).then_some("is no text, number, true, false or an array of these")
+}
+
+/// The headers that belong to the connection and not to the author of a request.
+const OWN_HEADERS: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+fn header_fault(name: &str, value: &Value) -> Option<&'static str> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || name.len() > HEADER_NAME_BYTES_MAX || !name.bytes().all(is_token) {
+        return Some("is no name of a header");
+    }
+    if OWN_HEADERS.into_iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return Some("is set by the service itself");
+    }
+    match value {
+        Value::String(text) => text
+            .bytes()
+            .any(|byte| byte != b'\t' && byte.is_ascii_control())
+            .then_some("holds a control character"),
+        Value::Bool(_) | Value::Number(_) => None,
+        Value::Null | Value::Array(_) | Value::Object(_) => {
+            Some("is no text, number, true or false")
+        }
+    }
+}
+
+fn read_auth(mut fields: Fields<'_>) -> Option<Auth> {
+    let kind = fields.required_text("type")?;
+    let (auth, what) = match kind.as_str() {
+        "basic" => {
+            let (username, password) =
+                (fields.text_template("username"), fields.text_template("password"));
+            let auth = username.zip(password);
+            (auth.map(|(username, password)| Auth::Basic { username, password }), "basic auth")
+        }
+        "bearer" => {
+            let token = fields.text_template("token");
+            (token.map(|token| Auth::Bearer { token }), "bearer auth")
+        }
+        "api_key" => (read_api_key(&mut fields), "api_key auth"),
+        other => {
+            let other = brief(other);
+            fields.refuse("type", format!("'{other}' is none of basic, bearer, api_key"));
+            return None;
+        }
+    };
+    fields.end(what);
+    auth
+}
+
+fn read_api_key(fields: &mut Fields<'_>) -> Option<Auth> {
+    let name = fields.text("name").unwrap_or_else(|| "X-API-Key".to_owned());
+    let value = fields.text_template("value");
+    let place = match fields.text("in").as_deref() {
+        None | Some("header") => KeyPlace::Header,
+        Some("query") => KeyPlace::Query,
+        Some(other) => {
+            let other = brief(other);
+            fields.refuse("in", format!("'{other}' is neither header nor query"));
+            return None;
+        }
+    };
+    if place == KeyPlace::Header
+        && let Some(fault) = header_fault(&name, &Value::Bool(true))
+    {
+        fields.refuse("name", fault);
+    }
+    Some(Auth::ApiKey { name, value: value?, place })
+}
+
+fn read_fail_when(fields: &mut Fields<'_>) -> FailWhen {
+    let is_status = |status: &u16| (100..600).contains(status);
+    let statuses = |written: &Value| {
+        let status = |item: &Value| u16::try_from(item.as_u64()?).ok().filter(is_status);
+        written.as_array()?.iter().map(status).collect::<Option<Vec<_>>>()
+    };
+    let Some(written) = fields.take("fail_when") else { return FailWhen::ConnectionError };
+    match (written.as_str(), statuses(&written)) {
+        (Some("connection_error"), _) => FailWhen::ConnectionError,
+        (Some("non_2xx"), _) => FailWhen::Non2xx,
+        (_, Some(mut statuses)) => {
+            statuses.sort_unstable();
+            statuses.dedup();
+            FailWhen::Statuses(statuses)
+        }
+        (_, None) => {
+            let message = "is neither connection_error nor non_2xx nor an array of status codes";
+            fields.refuse("fail_when", message);
+            FailWhen::ConnectionError
+        }
+    }
+}

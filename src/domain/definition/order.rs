@@ -1,0 +1,96 @@
+//! Who waits for whom: the ordering rule of `spec/decisions.md` part 5, and the proof that nobody
+//! waits for himself.
+//!
+//! Model steps are pure: one starts as soon as everything is done that it refers to or depends on.
+//! Every other step is a barrier, unless it states `depends_on` (an empty list states it too): it
+//! starts after all steps before it in its block, and all steps after it start after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fields::Faults;
+use super::plan::{Kind, Parent, Position};
+use super::scope::Waits;
+use super::steps::Draft;
+
+/// Adds what the rule demands to `waits`; none when some steps wait for each other.
+pub(super) fn order(
+    drafts: &[Draft],
+    mut waits: Waits,
+    faults: &Faults,
+) -> Option<Vec<Vec<Position>>> {
+    for block in blocks(drafts) {
+        add_barriers(&block, &mut waits);
+    }
+    if let Some(circle) = find_circle(&waits) {
+        report(drafts, &circle, faults);
+    }
+    let waits = waits.into_iter().map(|waits| waits.into_iter().collect()).collect();
+    faults.is_empty().then_some(waits)
+}
+
+/// The steps of each block, in the order written.
+fn blocks(drafts: &[Draft]) -> Vec<Vec<&Draft>> {
+    let mut by_parent: BTreeMap<Option<Parent>, Vec<&Draft>> = BTreeMap::new();
+    for draft in drafts {
+        by_parent.entry(draft.step.parent).or_default().push(draft);
+    }
+    by_parent.into_values().collect()
+}
+
+fn add_barriers(block: &[&Draft], waits: &mut Waits) {
+    let mut barrier = None;
+    let mut since = BTreeSet::new();
+    for draft in block {
+        let position = draft.step.position;
+        let Some(waits) = waits.get_mut(position.0) else { continue };
+        waits.extend(barrier);
+        if matches!(draft.step.kind, Kind::Model(_)) || draft.depends_on.is_some() {
+            since.insert(position);
+        } else {
+            waits.append(&mut since);
+            barrier = Some(position);
+        }
+    }
+}
+
+/// Steps each of which waits for the next, and the last for the first. Takes away what waits for
+/// nothing until nothing is left or only circles and what waits for them.
+fn find_circle(waits: &Waits) -> Option<Vec<Position>> {
+    let mut unmet: Vec<usize> = waits.iter().map(BTreeSet::len).collect();
+    let mut waited_for_by = vec![Vec::new(); waits.len()];
+    for (step, others) in waits.iter().enumerate() {
+        for other in others {
+            waited_for_by.get_mut(other.0)?.push(step);
+        }
+    }
+    let mut free: Vec<usize> =
+        unmet.iter().enumerate().filter(|(_, unmet)| **unmet == 0).map(|(step, _)| step).collect();
+    while let Some(done) = free.pop() {
+        for waiting in waited_for_by.get(done)? {
+            let unmet = unmet.get_mut(*waiting)?;
+            *unmet = unmet.saturating_sub(1);
+            if *unmet == 0 {
+                free.push(*waiting);
+            }
+        }
+    }
+    // Whoever is left waits for someone who is left: following that leads into a circle.
+    let is_left = |position: &Position| unmet.get(position.0).is_some_and(|unmet| *unmet > 0);
+    let mut way = vec![Position(unmet.iter().position(|unmet| *unmet > 0)?)];
+    loop {
+        let next = *waits.get(way.last()?.0)?.iter().find(|other| is_left(other))?;
+        if let Some(start) = way.iter().position(|earlier| *earlier == next) {
+            return Some(way.split_off(start));
+        }
+        way.push(next);
+    }
+}
+
+fn report(drafts: &[Draft], circle: &[Position], faults: &Faults) {
+    let drafts: Vec<&Draft> = circle.iter().filter_map(|position| drafts.get(position.0)).collect();
+    let Some(first) = drafts.first() else { return };
+    let others = drafts.iter().skip(1).map(|draft| format!("'{}'", draft.step.id));
+    let others = others.collect::<Vec<_>>().join(", ");
+    let message = format!("step '{}' waits for itself, by way of {others}", first.step.id);
+    faults.add(&first.place, message);
+}

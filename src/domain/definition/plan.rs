@@ -1,0 +1,274 @@
+//! The plan: a definition that has been checked, in the form in which it is run.
+//!
+//! Steps stand in one list in the order in which they are written, those within others included;
+//! blocks (the whole, a branch, a map's body) name their steps by position. Nothing here runs
+//! anything, and nothing can be changed: a plan is shared by all executions of a version.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::http::Http;
+use super::wait::Wait;
+use crate::domain::condition::Condition;
+use crate::domain::place::Place;
+use crate::domain::reference::Reference;
+use crate::domain::retry::Policy;
+use crate::domain::template::Template;
+
+/// A checked workflow.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    steps: Vec<Step>,
+    positions: HashMap<String, Position>,
+    root: Block,
+    input_schema: Option<Value>,
+    output: Output,
+}
+
+/// The place of a step in its plan's list: from 0, in the order written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub(super) usize);
+
+/// Steps that stand side by side. A block is done when all of them are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Block(pub(super) Vec<Position>);
+
+/// The block that a nested step stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Parent {
+    /// The step that holds the block.
+    pub step: Position,
+    /// Which of its blocks, from 0: the branch of a `parallel`; of a `choice`, 0 is
+    /// `condition_met_branch` and 1 `default_branch`; 0 for the body of a `map`.
+    pub block: usize,
+}
+
+/// One step.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// Unique in the whole definition: 1 to 64 characters of `a-zA-Z0-9_-`.
+    pub id: String,
+    pub name: Option<String>,
+    pub position: Position,
+    /// None for a step of the whole.
+    pub parent: Option<Parent>,
+    /// The steps of the same block that must have ended before this one starts, in order: what it
+    /// (or a step within it) refers to, what its `depends_on` names, and what the ordering rule of
+    /// `spec/decisions.md` part 5 adds. No step waits for itself, however far around.
+    pub waits_for: Vec<Position>,
+    /// Its failure is kept to itself: what waits for it starts all the same.
+    pub continue_on_error: bool,
+    /// For HTTP steps never absent; for others absent means the limits of the model and workflow.
+    pub timeout: Option<Duration>,
+    /// One attempt for all but model and HTTP steps.
+    pub retry: Policy,
+    pub kind: Kind,
+}
+
+/// What a step does.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    Model(Model),
+    Http(Box<Http>),
+    Parallel(Parallel),
+    Choice(Choice),
+    Map(Map),
+    Wait(Wait),
+    Pass(Pass),
+}
+
+/// Runs a model.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The model's slug.
+    pub slug: String,
+    /// The input: resolves to an object.
+    pub params: Template,
+    pub fallback: Option<ModelFallback>,
+}
+
+/// The model that stands in when a model step fails.
+#[derive(Debug, Clone)]
+pub struct ModelFallback {
+    pub slug: String,
+    /// Its own input; the step's, when the definition gives none.
+    pub params: Template,
+}
+
+/// Runs its branches at once.
+#[derive(Debug, Clone)]
+pub struct Parallel {
+    /// At least one.
+    pub branches: Vec<Branch>,
+}
+
+/// A branch of a `parallel`.
+#[derive(Debug, Clone)]
+pub struct Branch {
+    /// Unique among the branches of its step.
+    pub name: Option<String>,
+    /// At least one step.
+    pub steps: Block,
+}
+
+/// Runs one of two branches; the steps of the other are skipped.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    pub condition: Condition,
+    /// May be empty.
+    pub met: Block,
+    /// May be empty.
+    pub otherwise: Block,
+}
+
+/// Runs its steps once for each item.
+#[derive(Debug, Clone)]
+pub struct Map {
+    /// Resolves to an array, or the step fails.
+    pub items: Template,
+    pub item_name: String,
+    /// How many items are worked on at once, at least 1.
+    pub max_concurrency: u32,
+    /// At least one step.
+    pub steps: Block,
+    /// What each item gives, resolved after its steps; absent: the output of the last of them.
+    pub output: Option<Template>,
+}
+
+/// Gives out a value.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    pub result: Template,
+}
+
+/// What an execution gives out.
+#[derive(Debug, Clone)]
+pub enum Output {
+    /// `metadata.output_mapping`: resolves to an object.
+    Mapping(Template),
+    /// The output of the last step of the whole.
+    LastStep(Position),
+}
+
+impl Plan {
+    pub(super) fn new(
+        steps: Vec<Step>,
+        root: Block,
+        input_schema: Option<Value>,
+        output: Output,
+    ) -> Self {
+        let positions = steps.iter().map(|step| (step.id.clone(), step.position)).collect();
+        Self { steps, positions, root, input_schema, output }
+    }
+
+    /// The steps that are in no other.
+    #[must_use]
+    pub const fn root(&self) -> &Block {
+        &self.root
+    }
+
+    /// Every step, in the order written; a step comes before those within it.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter()
+    }
+
+    /// The step at a position; none for a position of another plan.
+    #[must_use]
+    pub fn at(&self, position: Position) -> Option<&Step> {
+        self.steps.get(position.0)
+    }
+
+    /// The step with this id.
+    #[must_use]
+    pub fn step(&self, id: &str) -> Option<&Step> {
+        self.at(*self.positions.get(id)?)
+    }
+
+    /// The steps of a block, in the order written.
+    pub fn block<'p>(&'p self, block: &'p Block) -> impl Iterator<Item = &'p Step> {
+        block.0.iter().filter_map(|position| self.at(*position))
+    }
+
+    /// The steps that `step` waits for, in the order written.
+    pub fn waits_for<'p>(&'p self, step: &'p Step) -> impl Iterator<Item = &'p Step> {
+        step.waits_for.iter().filter_map(|position| self.at(*position))
+    }
+
+    /// The schema of the inputs, an object, as it was written.
+    #[must_use]
+    pub const fn input_schema(&self) -> Option<&Value> {
+        self.input_schema.as_ref()
+    }
+
+    /// What an execution gives out.
+    #[must_use]
+    pub const fn output(&self) -> &Output {
+        &self.output
+    }
+}
+
+impl Block {
+    /// The positions of its steps, ascending.
+    #[must_use]
+    pub fn positions(&self) -> &[Position] {
+        &self.0
+    }
+}
+
+impl Kind {
+    /// As the definition spells it.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Model(_) => "model",
+            Self::Http(_) => "http",
+            Self::Parallel(_) => "parallel",
+            Self::Choice(_) => "choice",
+            Self::Map(_) => "map",
+            Self::Wait(_) => "wait",
+            Self::Pass(_) => "pass",
+        }
+    }
+
+    /// The blocks that it holds, in the order of [`Parent::block`].
+    #[must_use]
+    pub fn blocks(&self) -> Vec<&Block> {
+        match self {
+            Self::Parallel(parallel) => {
+                parallel.branches.iter().map(|branch| &branch.steps).collect()
+            }
+            Self::Choice(choice) => vec![&choice.met, &choice.otherwise],
+            Self::Map(map) => vec![&map.steps],
+            Self::Model(_) | Self::Http(_) | Self::Wait(_) | Self::Pass(_) => Vec::new(),
+        }
+    }
+
+    /// Shows every reference that is resolved when the step starts, with its place in the step: all
+    /// but a map's `output`.
+    pub(super) fn visit<'k>(&'k self, see: &mut dyn FnMut(&Place<'_>, &'k Reference)) {
+        let root = Place::Root;
+        match self {
+            Self::Model(model) => {
+                model.params.visit(&root.field("params"), see);
+                if let Some(fallback) = &model.fallback {
+                    fallback.params.visit(&root.field("fallback").field("params"), see);
+                }
+            }
+            Self::Http(http) => {
+                http.request.visit(&root, see);
+                if let Some(fallback) = &http.fallback {
+                    fallback.visit(&root.field("fallback"), see);
+                }
+            }
+            Self::Parallel(_) => {}
+            Self::Choice(choice) => {
+                choice.condition.visit(&mut |reference| see(&root.field("condition"), reference));
+            }
+            Self::Map(map) => map.items.visit(&root.field("items"), see),
+            Self::Wait(wait) => wait.visit(&root, see),
+            Self::Pass(pass) => pass.result.visit(&root.field("result"), see),
+        }
+    }
+}

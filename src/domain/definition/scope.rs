@@ -1,0 +1,319 @@
+//! Who may refer to whom. Each reference of a step must lead to an input, to the item of a map
+//! around it, or to a step that has ended before it starts.
+//!
+//! A step sees the steps before it in its own block and in the blocks around it, and what is within
+//! those: the steps of a `parallel` and of both branches of a `choice` (those not taken are
+//! `skipped`), not those of a `map`, which run once for each item. Steps written later are out of
+//! reach, unless `depends_on` puts them before.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use serde_json::{Map as Object, Value};
+
+use super::fields::{Faults, Fields};
+use super::plan::{Kind, Parent, Position};
+use super::steps::{Draft, RESERVED_NAMES};
+use crate::domain::place::{Place, brief};
+use crate::domain::reference::{Field, Reference, Root, Segment};
+use crate::domain::template::Template;
+
+/// For each step, the steps of its block that it waits for.
+pub(super) type Waits = Vec<BTreeSet<Position>>;
+
+/// What is known of the inputs.
+#[derive(Debug)]
+pub(super) enum Inputs {
+    /// Nothing: any name may come.
+    Any,
+    /// Only these.
+    Named(HashSet<String>),
+}
+
+/// Keywords by which a schema can allow inputs that its `properties` do not name.
+const OPEN_KEYWORDS: [&str; 11] = [
+    "$ref",
+    "$dynamicRef",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "patternProperties",
+    "propertyNames",
+];
+
+impl Inputs {
+    /// Reads the names out of `input_schema`, and says what is wrong with its outer shape.
+    pub(super) fn of(fields: &Fields<'_>, schema: Option<&Object<String, Value>>) -> Self {
+        let Some(schema) = schema else { return Self::Any };
+        let is_object = |kind: &Value| kind == "object";
+        let admits_objects = |kind: &Value| {
+            is_object(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_object))
+        };
+        if schema.get("type").is_some_and(|kind| !admits_objects(kind)) {
+            fields.refuse_at("input_schema", "/type", "is not object: inputs are an object");
+        }
+        let required = schema.get("required").map(|list| list.as_array());
+        if required.is_some_and(|list| !list.is_some_and(|list| list.iter().all(Value::is_string)))
+        {
+            fields.refuse_at("input_schema", "/required", "is no array of names");
+        }
+        let Some(properties) = schema.get("properties") else { return Self::Any };
+        let Value::Object(properties) = properties else {
+            fields.refuse_at("input_schema", "/properties", "is no object");
+            return Self::Any;
+        };
+        let others = schema.get("additionalProperties");
+        let is_open = others.is_some_and(|others| others != &Value::Bool(false))
+            || OPEN_KEYWORDS.into_iter().any(|keyword| schema.contains_key(keyword));
+        if is_open { Self::Any } else { Self::Named(properties.keys().cloned().collect()) }
+    }
+}
+
+/// A stop on the way from the whole to a step: a block, and where in it.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    block: Option<Parent>,
+    at: Position,
+}
+
+/// Behind every step of a block: where a map's `output` and `output_mapping` stand.
+const END: Position = Position(usize::MAX);
+
+pub(super) struct Checker<'c> {
+    drafts: &'c [Draft],
+    positions: HashMap<&'c str, Position>,
+    inputs: &'c Inputs,
+    faults: &'c Faults,
+    waits: Waits,
+}
+
+impl<'c> Checker<'c> {
+    pub(super) fn new(drafts: &'c [Draft], inputs: &'c Inputs, faults: &'c Faults) -> Self {
+        let positions =
+            drafts.iter().map(|draft| (draft.step.id.as_str(), draft.step.position)).collect();
+        let waits = drafts.iter().map(|_| BTreeSet::new()).collect();
+        Self { drafts, positions, inputs, faults, waits }
+    }
+
+    /// Checks every reference and every `depends_on`, and notes who waits for whom because of them.
+    pub(super) fn check_steps(&mut self) {
+        for draft in self.drafts {
+            if self.faults.is_full() {
+                return;
+            }
+            let way = self.way_to(draft.step.position);
+            self.check_dependencies(draft);
+            let owner = format!("step '{}'", draft.step.id);
+            draft.step.kind.visit(&mut |place, reference| {
+                self.check(&way, reference, &owner, &format_args!("{}{place}", draft.place), place);
+            });
+            if let Kind::Map(map) = &draft.step.kind {
+                self.check_item_name(draft, &map.item_name, &way);
+                if let Some(output) = &map.output {
+                    let block = Some(Parent { step: draft.step.position, block: 0 });
+                    let mut way = way;
+                    way.push(Stop { block, at: END });
+                    output.visit(&Place::Root.field("output"), &mut |place, reference| {
+                        let path = format_args!("{}{place}", draft.place);
+                        self.check(&way, reference, &owner, &path, place);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Checks `metadata.output_mapping`, which sees everything.
+    pub(super) fn check_output(&mut self, mapping: &Template) {
+        let way = [Stop { block: None, at: END }];
+        let root = Place::Root;
+        let metadata = root.field("metadata");
+        mapping.visit(&metadata.field("output_mapping"), &mut |place, reference| {
+            self.check(&way, reference, "definition", place, place);
+        });
+    }
+
+    pub(super) fn into_waits(self) -> Waits {
+        self.waits
+    }
+
+    fn draft(&self, position: Position) -> Option<&'c Draft> {
+        self.drafts.get(position.0)
+    }
+
+    /// The stops from the whole to a step, the step itself the last one.
+    fn way_to(&self, position: Position) -> Vec<Stop> {
+        let mut way = Vec::new();
+        let mut next = self.draft(position);
+        while let Some(Draft { step, .. }) = next {
+            way.push(Stop { block: step.parent, at: step.position });
+            next = step.parent.and_then(|parent| self.draft(parent.step));
+        }
+        way.reverse();
+        way
+    }
+
+    fn check_dependencies(&mut self, draft: &Draft) {
+        for (index, name) in draft.depends_on.iter().flatten().enumerate() {
+            let fault = match self.positions.get(name.as_str()) {
+                None => "which is no step of this workflow",
+                Some(position) if *position == draft.step.position => "which is the step itself",
+                Some(position) => {
+                    let other = self.draft(*position).map(|other| other.step.parent);
+                    if other == Some(draft.step.parent) {
+                        self.wait(draft.step.position, *position);
+                        continue;
+                    }
+                    "which does not stand beside it: a step can depend on steps of its own list"
+                }
+            };
+            let message =
+                format!("step '{}': depends_on names '{}', {fault}", draft.step.id, brief(name));
+            self.faults.add(format_args!("{}/depends_on/{index}", draft.place), message);
+        }
+    }
+
+    fn check_item_name(&self, draft: &Draft, name: &str, way: &[Stop]) {
+        let outer = way.iter().rev().skip(1).filter_map(|stop| self.map_item(stop.at));
+        let is_outer = outer.into_iter().any(|outer| outer == name);
+        if is_outer || self.positions.contains_key(name) || RESERVED_NAMES.contains(&name) {
+            let id = &draft.step.id;
+            let message = format!("step '{id}': item_name '{name}' is the name of something else");
+            self.faults.add(format_args!("{}/item_name", draft.place), message);
+        }
+    }
+
+    /// The name of the items, if the step there is a map.
+    fn map_item(&self, position: Position) -> Option<&'c str> {
+        match &self.draft(position)?.step.kind {
+            Kind::Map(map) => Some(&map.item_name),
+            Kind::Model(_)
+            | Kind::Http(_)
+            | Kind::Parallel(_)
+            | Kind::Choice(_)
+            | Kind::Wait(_)
+            | Kind::Pass(_) => None,
+        }
+    }
+
+    fn check(
+        &mut self,
+        way: &[Stop],
+        reference: &Reference,
+        owner: &str,
+        path: &dyn std::fmt::Display,
+        place: &Place<'_>,
+    ) {
+        if self.faults.is_full() {
+            return;
+        }
+        let Err(fault) = self.follow(way, reference) else { return };
+        let place = place.to_string();
+        let inside = place.trim_start_matches('/');
+        self.faults.add(path, format!("{owner}: {reference} in {inside} {fault}"));
+    }
+
+    /// Finds out what a reference means, seen from the end of `way`. The error is the rest of a
+    /// sentence.
+    fn follow(&mut self, way: &[Stop], reference: &Reference) -> Result<(), String> {
+        let name = match reference.root() {
+            Root::Execution => return Ok(()),
+            Root::Inputs => return self.follow_input(reference),
+            Root::Name(name) => name.as_str(),
+        };
+        let around = way.split_last().map_or(way, |(_, around)| around);
+        if around.iter().any(|stop| self.map_item(stop.at) == Some(name)) {
+            return Ok(());
+        }
+        let Some(position) = self.positions.get(name).copied() else {
+            return Err(unknown(name));
+        };
+        self.follow_field(position, reference)?;
+        self.reach(way, position)
+    }
+
+    fn follow_input(&self, reference: &Reference) -> Result<(), String> {
+        match (self.inputs, reference.path().first()) {
+            (Inputs::Any, _) | (Inputs::Named(_), None) => Ok(()),
+            (Inputs::Named(names), Some(Segment::Key(name))) if names.contains(name) => Ok(()),
+            (Inputs::Named(_), Some(_)) => {
+                Err("refers to an input that input_schema does not have".to_owned())
+            }
+        }
+    }
+
+    fn follow_field(&self, position: Position, reference: &Reference) -> Result<(), String> {
+        let kind = self.draft(position).map(|draft| &draft.step.kind);
+        let is_http = matches!(kind, Some(Kind::Http(_)));
+        match reference.field() {
+            Some(field) if is_http || !field.is_of_http() => Ok(()),
+            _ => {
+                let fields = Field::ALL.into_iter().filter(|field| is_http || !field.is_of_http());
+                let fields: Vec<_> = fields.map(Field::as_str).collect();
+                let kind = kind.map_or("", Kind::as_str);
+                let fields = fields.join(", ");
+                Err(format!("refers to nothing that a step of type {kind} has: it has {fields}"))
+            }
+        }
+    }
+
+    /// Checks that the step at `target` has ended when what stands at the end of `way` starts.
+    fn reach(&mut self, way: &[Stop], target: Position) -> Result<(), String> {
+        let target_way = self.way_to(target);
+        let fork = way
+            .iter()
+            .zip(&target_way)
+            .position(|(mine, its)| mine.block != its.block || mine.at != its.at);
+        let Some(fork) = fork else {
+            return Err(match way.len().cmp(&target_way.len()) {
+                std::cmp::Ordering::Less => "refers to a step within the step itself",
+                std::cmp::Ordering::Equal => "refers to the step itself",
+                std::cmp::Ordering::Greater => {
+                    "refers to a step that is still running: this one is part of it"
+                }
+            }
+            .to_owned());
+        };
+        let (Some(mine), Some(its)) = (way.get(fork), target_way.get(fork)) else { return Ok(()) };
+        if mine.block != its.block {
+            return Err(
+                "refers to a step that cannot be reached: it is in another branch".to_owned()
+            );
+        }
+        let mut behind = target_way.iter().skip(fork).rev().skip(1);
+        if let Some(map) = behind.find(|stop| self.map_item(stop.at).is_some()) {
+            let map = self.draft(map.at).map_or("", |draft| draft.step.id.as_str());
+            return Err(format!(
+                "refers to a step that runs once for each item of the map '{map}': \
+                 {{{{{map}.output}}}} has what they gave"
+            ));
+        }
+        if mine.at == END {
+            return Ok(());
+        }
+        let is_named = self.waits.get(mine.at.0).is_some_and(|waits| waits.contains(&its.at));
+        if its.at > mine.at && !is_named {
+            return Err("refers to a step that comes later".to_owned());
+        }
+        self.wait(mine.at, its.at);
+        Ok(())
+    }
+
+    fn wait(&mut self, step: Position, other: Position) {
+        if let Some(waits) = self.waits.get_mut(step.0) {
+            waits.insert(other);
+        }
+    }
+}
+
+/// The rest of a sentence about a name that is neither a step nor an item in reach.
+fn unknown(name: &str) -> String {
+    let hint = match name {
+        "input" => ": an input is written {{inputs.NAME}}",
+        "steps" => ": a step is written {{STEP_ID.output}}",
+        _ => "",
+    };
+    format!("refers to '{}', which is no step of this workflow{hint}", brief(name))
+}

@@ -1,0 +1,411 @@
+//! Reading the steps: from JSON to drafts, in the order written, each within its block.
+//!
+//! References are parsed here and checked in `scope`, when every step is known.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use serde_json::{Map as Object, Value};
+
+use super::fields::{Faults, Fields};
+use super::http::{self, Http};
+use super::plan::{
+    Block, Branch, Choice, Kind, Map, Model, ModelFallback, Parallel, Parent, Pass, Position, Step,
+};
+use super::wait::Wait;
+use super::{DEPTH_MAX, PATTERNS_MAX, STEPS_MAX};
+use crate::domain::classify::ErrorClass;
+use crate::domain::condition::Condition;
+use crate::domain::place::{Place, brief};
+use crate::domain::reference::is_root_char;
+use crate::domain::retry::{self, Policy};
+use crate::domain::template::Template;
+
+/// The longest id of a step and name of an item, in bytes.
+const ID_BYTES_MAX: usize = 64;
+/// The longest time-out of a step other than an HTTP step: 24 hours.
+const TIMEOUT_SECONDS_MAX: f64 = 86_400.0;
+/// The shortest time-out, in seconds.
+const TIMEOUT_SECONDS_MIN: f64 = 0.001;
+/// Items of a map that are worked on at once when the step does not say.
+const MAP_CONCURRENCY_DEFAULT: u32 = 10;
+/// The most items of a map that may be worked on at once.
+const MAP_CONCURRENCY_MAX: u32 = 1000;
+/// Names that references give to other things.
+pub(super) const RESERVED_NAMES: [&str; 2] = ["inputs", "execution"];
+/// The types of steps, as they are written.
+const TYPES: &str = "model, http, parallel, choice, map, wait, pass";
+
+/// A step that has been read, before anyone knows what it waits for.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) step: Step,
+    /// Where it stands in the definition, as a JSON pointer.
+    pub(super) place: String,
+    /// What it states itself; absent and empty are two things.
+    pub(super) depends_on: Option<Vec<String>>,
+}
+
+impl Draft {
+    /// The step, once it is known what it waits for.
+    pub(super) fn finish(self, waits_for: Vec<Position>) -> Step {
+        Step { waits_for, ..self.step }
+    }
+}
+
+/// Reads steps into one list.
+pub(super) struct Reader<'a> {
+    faults: &'a Faults,
+    model_exists: &'a dyn Fn(&str) -> bool,
+    /// A slot for each step, taken when its reading begins, so that it stands before those within.
+    slots: Vec<Option<Draft>>,
+    ids: HashMap<String, Position>,
+    patterns: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(faults: &'a Faults, model_exists: &'a dyn Fn(&str) -> bool) -> Self {
+        Self { faults, model_exists, slots: Vec::new(), ids: HashMap::new(), patterns: 0 }
+    }
+
+    /// Every step in the order written; none when anything was wrong.
+    pub(super) fn finish(self) -> Option<Vec<Draft>> {
+        if self.faults.is_empty() { self.slots.into_iter().collect() } else { None }
+    }
+
+    /// Reads a block of steps. `levels` is how many more levels of nesting are allowed.
+    pub(super) fn block(
+        &mut self,
+        steps: Vec<Value>,
+        place: &Place<'_>,
+        parent: Option<Parent>,
+        levels: usize,
+    ) -> Block {
+        let Some(inside) = levels.checked_sub(1) else {
+            let message = format!("definition: steps nest deeper than {DEPTH_MAX} levels");
+            self.faults.add(place, message);
+            return Block::default();
+        };
+        let mut block = Block::default();
+        for (index, step) in steps.into_iter().enumerate() {
+            if self.slots.len() >= STEPS_MAX {
+                let message = format!("definition: there are more than {STEPS_MAX} steps");
+                self.faults.add(place, message);
+                break;
+            }
+            if self.faults.is_full() {
+                break;
+            }
+            let position = Position(self.slots.len());
+            self.slots.push(None);
+            block.0.push(position);
+            let draft = self.step(step, &place.item(index), position, parent, inside);
+            if let Some(slot) = self.slots.get_mut(position.0) {
+                *slot = draft;
+            }
+        }
+        block
+    }
+
+    fn step(
+        &mut self,
+        written: Value,
+        place: &Place<'_>,
+        position: Position,
+        parent: Option<Parent>,
+        levels: usize,
+    ) -> Option<Draft> {
+        let Value::Object(object) = written else {
+            self.faults.add(place, format!("the step at {place} is no object"));
+            return None;
+        };
+        let owner = owner(&object, place);
+        let mut fields = Fields::new(self.faults, &owner, *place, object);
+        let id = self.id(&mut fields, position);
+        let name = fields.text("name");
+        let kind = fields.required_text("type");
+        let depends_on = fields.list("depends_on").map(|names| read_names(&fields, names));
+        let continue_on_error = fields.flag("continue_on_error").unwrap_or(false);
+        let kind = kind?;
+        let timeout = if kind == "http" {
+            Some(http::read_timeout(&mut fields))
+        } else {
+            fields.seconds("timeout_seconds", &(TIMEOUT_SECONDS_MIN..=TIMEOUT_SECONDS_MAX))
+        };
+        let retry = match kind.as_str() {
+            "model" | "http" => read_retry(&mut fields),
+            _ => Policy::once(),
+        };
+        let mut nest = Nest { reader: self, position, levels };
+        let (kind, what) = match kind.as_str() {
+            "model" => (nest.reader.model(&mut fields).map(Kind::Model), "a model step"),
+            "http" => (Http::read(&mut fields).map(Box::new).map(Kind::Http), "an http step"),
+            "parallel" => (nest.parallel(&mut fields).map(Kind::Parallel), "a parallel step"),
+            "choice" => (nest.choice(&mut fields).map(Kind::Choice), "a choice step"),
+            "map" => (nest.map(&mut fields).map(Kind::Map), "a map step"),
+            "wait" => (Wait::read(&mut fields).map(Kind::Wait), "a wait step"),
+            "pass" => (read_pass(&mut fields).map(Kind::Pass), "a pass step"),
+            other => {
+                fields.refuse("type", format!("'{}' is none of {TYPES}", brief(other)));
+                return None;
+            }
+        };
+        fields.end(what);
+        let place = place.to_string();
+        let (id, kind) = (id?, kind?);
+        let waits_for = Vec::new();
+        let step =
+            Step { id, name, position, parent, waits_for, continue_on_error, timeout, retry, kind };
+        Some(Draft { step, place, depends_on })
+    }
+
+    /// Reads `step_id`, or `id` in its place, which no other step may have.
+    fn id(&mut self, fields: &mut Fields<'_>, position: Position) -> Option<String> {
+        let (step_id, id) = (fields.text("step_id"), fields.text("id"));
+        let id = match (step_id, id) {
+            (Some(step_id), Some(id)) if step_id != id => {
+                fields.say("id", "step_id and id differ");
+                return None;
+            }
+            (Some(id), _) | (None, Some(id)) => id,
+            (None, None) => {
+                fields.say("step_id", "step_id is missing");
+                return None;
+            }
+        };
+        if let Some(fault) = name_fault(&id) {
+            fields.refuse("step_id", fault);
+            return None;
+        }
+        match self.ids.entry(id.clone()) {
+            Entry::Occupied(_) => {
+                fields.say("step_id", "another step has the same step_id");
+                None
+            }
+            Entry::Vacant(free) => {
+                free.insert(position);
+                Some(id)
+            }
+        }
+    }
+
+    fn model(&self, fields: &mut Fields<'_>) -> Option<Model> {
+        let slug = self.slug(fields);
+        let params = read_params(fields);
+        let fallback = fields.object("fallback");
+        let fallback = fallback.and_then(|fallback| {
+            let mut fallback = fields.nested("fallback", fallback);
+            let is_enabled = fallback.flag("enabled").unwrap_or(true);
+            // A fallback that is switched off may name a model that is not there any more.
+            let slug = if is_enabled { self.slug(&mut fallback) } else { fallback.text("model") };
+            let params = read_params(&mut fallback);
+            fallback.end("the fallback of a model step");
+            is_enabled.then_some((slug, params))
+        });
+        let params = match params {
+            Some(params) => params,
+            None => Template::parse(&Value::Object(Object::new())).ok()?,
+        };
+        let fallback = match fallback {
+            Some((slug, own)) => {
+                Some(ModelFallback { slug: slug?, params: own.unwrap_or_else(|| params.clone()) })
+            }
+            None => None,
+        };
+        Some(Model { slug: slug?, params, fallback })
+    }
+
+    /// The slug of a model that the catalog has.
+    fn slug(&self, fields: &mut Fields<'_>) -> Option<String> {
+        let slug = fields.required_text("model")?;
+        if !(self.model_exists)(&slug) {
+            fields
+                .refuse("model", format!("'{}' is unknown: there is no such model", brief(&slug)));
+        }
+        Some(slug)
+    }
+}
+
+/// The reading of a step that holds others.
+struct Nest<'n, 'a> {
+    reader: &'n mut Reader<'a>,
+    position: Position,
+    levels: usize,
+}
+
+impl Nest<'_, '_> {
+    fn parallel(&mut self, fields: &mut Fields<'_>) -> Option<Parallel> {
+        let written = fields.required_list("branches", "one branch")?;
+        let within = fields.nested("branches", Object::new());
+        let mut branches: Vec<Branch> = Vec::new();
+        for (index, branch) in written.into_iter().enumerate() {
+            if within.faults().is_full() {
+                return None;
+            }
+            let place = within.place().item(index);
+            let Value::Object(branch) = branch else {
+                within.refuse(&index.to_string(), "is no object");
+                continue;
+            };
+            let mut branch = within.item(index, &place, branch);
+            let name = branch.text("name");
+            let is_taken =
+                |name: &String| branches.iter().any(|other| other.name.as_ref() == Some(name));
+            if name.as_ref().is_some_and(is_taken) {
+                branch.refuse("name", "is the name of an earlier branch too");
+            }
+            let steps = self.steps(&mut branch, index, true);
+            branch.end("a branch");
+            branches.push(Branch { name, steps });
+        }
+        Some(Parallel { branches })
+    }
+
+    fn choice(&mut self, fields: &mut Fields<'_>) -> Option<Choice> {
+        let condition = self.condition(fields);
+        let met = fields.required_object("condition_met_branch");
+        let met = met.map(|met| self.branch(fields.nested("condition_met_branch", met), 0));
+        let otherwise = fields.object("default_branch");
+        let otherwise =
+            otherwise.map(|steps| self.branch(fields.nested("default_branch", steps), 1));
+        Some(Choice { condition: condition?, met: met?, otherwise: otherwise.unwrap_or_default() })
+    }
+
+    fn branch(&mut self, mut fields: Fields<'_>, index: usize) -> Block {
+        let steps = self.steps(&mut fields, index, false);
+        fields.end("the branch of a choice");
+        steps
+    }
+
+    fn condition(&mut self, fields: &mut Fields<'_>) -> Option<Condition> {
+        let Some(written) = fields.take("condition") else {
+            fields.refuse("condition", "is missing");
+            return None;
+        };
+        let condition = Condition::parse(&written)
+            .map_err(|error| fields.refuse_at("condition", &error.place, error.message))
+            .ok()?;
+        self.reader.patterns = self.reader.patterns.saturating_add(condition.patterns());
+        if self.reader.patterns > PATTERNS_MAX {
+            let message = format!("makes more than {PATTERNS_MAX} patterns in one definition");
+            fields.refuse("condition", message);
+            return None;
+        }
+        Some(condition)
+    }
+
+    fn map(&mut self, fields: &mut Fields<'_>) -> Option<Map> {
+        let items = fields.take("items").unwrap_or_default();
+        let items = fields.parse("items", &items);
+        if items.as_ref().is_some_and(|items| !may_be_array(items)) {
+            fields.refuse("items", "is neither a reference nor an array");
+        }
+        let item_name = fields.text("item_name").unwrap_or_else(|| "item".to_owned());
+        if let Some(fault) = name_fault(&item_name) {
+            fields.refuse("item_name", fault);
+        }
+        let max_concurrency = fields.whole("max_concurrency", 1..=MAP_CONCURRENCY_MAX);
+        let output = fields.template("output");
+        let steps = self.steps(fields, 0, true);
+        let max_concurrency = max_concurrency.unwrap_or(MAP_CONCURRENCY_DEFAULT);
+        Some(Map { items: items?, item_name, max_concurrency, steps, output })
+    }
+
+    /// Reads the block `index` of the step from the field `steps`.
+    fn steps(&mut self, fields: &mut Fields<'_>, index: usize, needs_one: bool) -> Block {
+        let steps = if needs_one {
+            fields.required_list("steps", "one step")
+        } else {
+            fields.list("steps")
+        };
+        let steps = steps.unwrap_or_default();
+        let parent = Parent { step: self.position, block: index };
+        let place = fields.place().field("steps");
+        self.reader.block(steps, &place, Some(parent), self.levels)
+    }
+}
+
+/// Who is at fault, as a sentence begins.
+fn owner(step: &Object<String, Value>, place: &Place<'_>) -> String {
+    let id = step.get("step_id").or_else(|| step.get("id")).and_then(Value::as_str);
+    match id {
+        Some(id) => format!("step '{}'", brief(id)),
+        None => format!("the step at {place}"),
+    }
+}
+
+/// What is wrong with the id of a step or the name of an item: the rest of a sentence.
+fn name_fault(name: &str) -> Option<String> {
+    if name.is_empty() || name.len() > ID_BYTES_MAX || !name.chars().all(is_root_char) {
+        return Some(format!("is no name of 1 to {ID_BYTES_MAX} characters of a-z A-Z 0-9 _ -"));
+    }
+    RESERVED_NAMES.contains(&name).then(|| format!("'{name}' means something else in references"))
+}
+
+/// Whether a template can resolve to an array: text around a reference makes it a text.
+fn may_be_array(items: &Template) -> bool {
+    items.is_array() || items.reference().is_some()
+}
+
+fn read_names(fields: &Fields<'_>, names: Vec<Value>) -> Vec<String> {
+    let mut read = Vec::new();
+    for (index, name) in names.into_iter().enumerate() {
+        if let Value::String(name) = name {
+            read.push(name);
+        } else {
+            fields.refuse_at("depends_on", &format!("/{index}"), "is no step_id");
+        }
+    }
+    read
+}
+
+fn read_params(fields: &mut Fields<'_>) -> Option<Template> {
+    fields.object_template("params")
+}
+
+fn read_pass(fields: &mut Fields<'_>) -> Option<Pass> {
+    let result = fields.take("result").unwrap_or_default();
+    Some(Pass { result: fields.parse("result", &result)? })
+}
+
+/// The defaults of a `retry` that leaves fields out.
+const RETRY_ATTEMPTS: u32 = 3;
+const RETRY_INITIAL: Duration = Duration::from_secs(1);
+const RETRY_MULTIPLIER: f64 = 2.0;
+const RETRY_LONGEST: Duration = Duration::from_secs(60);
+
+fn read_retry(fields: &mut Fields<'_>) -> Policy {
+    let Some(retry) = fields.object("retry") else { return Policy::once() };
+    let mut fields = fields.nested("retry", retry);
+    let delays = 0.0..=retry::DELAY_MAX.as_secs_f64();
+    let attempts = fields.whole("max_attempts", 1..=retry::ATTEMPTS_MAX);
+    let initial = fields.seconds("initial_delay_seconds", &delays);
+    let multiplier = fields.number("backoff_multiplier", &(1.0..=retry::MULTIPLIER_MAX));
+    let longest = fields.seconds("max_delay_seconds", &delays);
+    let retry_on = fields.list("retry_on").map(|classes| read_classes(&fields, &classes));
+    fields.end("a retry");
+    let initial = initial.unwrap_or(RETRY_INITIAL);
+    Policy::new(
+        attempts.unwrap_or(RETRY_ATTEMPTS),
+        initial,
+        multiplier.unwrap_or(RETRY_MULTIPLIER),
+        longest.unwrap_or_else(|| RETRY_LONGEST.max(initial)),
+        retry_on.unwrap_or_else(|| Policy::TRANSIENT.to_vec()),
+    )
+}
+
+fn read_classes(fields: &Fields<'_>, classes: &[Value]) -> Vec<ErrorClass> {
+    let mut known = Vec::new();
+    for (index, written) in classes.iter().enumerate() {
+        match written.as_str().and_then(|class| class.parse::<ErrorClass>().ok()) {
+            Some(class) if known.contains(&class) => {}
+            Some(class) => known.push(class),
+            None => {
+                let all = ErrorClass::ALL.map(ErrorClass::as_str).join(", ");
+                fields.refuse_at("retry_on", &format!("/{index}"), format!("is none of {all}"));
+            }
+        }
+    }
+    known
+}

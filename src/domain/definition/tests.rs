@@ -1,0 +1,705 @@
+//! Definitions: what plan comes out, and every fault in its words.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::domain::classify::ErrorClass;
+
+mod generated;
+
+/// The catalog of these tests.
+fn exists(model: &str) -> bool {
+    ["caption", "openai/draw", "upscale"].contains(&model)
+}
+
+fn compile(definition: &Value) -> Result<Plan, Error> {
+    Plan::compile(Some(definition), &exists)
+}
+
+#[track_caller]
+fn plan(definition: &Value) -> Plan {
+    compile(definition).unwrap_or_else(|error| panic!("{error}\n{definition:#}"))
+}
+
+#[track_caller]
+fn plan_of(steps: Value) -> Plan {
+    plan(&json!({"steps": steps}))
+}
+
+/// Each fault on a line of its own.
+#[track_caller]
+fn faults(definition: &Value) -> String {
+    let error = match compile(definition) {
+        Ok(plan) => panic!("there is no fault in {definition:#}\n{}", outline(&plan)),
+        Err(error) => error,
+    };
+    assert_eq!(error.to_string(), error.faults().next().unwrap().message);
+    error.faults().map(|fault| format!("{} | {}\n", fault.path, fault.message)).collect()
+}
+
+#[track_caller]
+fn faults_of(steps: Value) -> String {
+    faults(&json!({"steps": steps}))
+}
+
+/// A plan for people: each step with its block and what it waits for.
+fn outline(plan: &Plan) -> String {
+    let mut text = String::new();
+    for step in plan.steps() {
+        let mut depth = 0;
+        let mut parent = step.parent;
+        while let Some(above) = parent {
+            depth += 1;
+            parent = plan.at(above.step).unwrap().parent;
+        }
+        let block = step.parent.map(|parent| format!("{}: ", parent.block)).unwrap_or_default();
+        let waits: Vec<_> = plan.waits_for(step).map(|other| other.id.as_str()).collect();
+        let (indent, kind) = ("  ".repeat(depth), step.kind.as_str());
+        write!(text, "{indent}{block}{} ({kind})", step.id).unwrap();
+        if !waits.is_empty() {
+            write!(text, " after {}", waits.join(", ")).unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A model step whose prompt refers to something.
+fn model(id: &str, prompt: &str) -> Value {
+    json!({"step_id": id, "type": "model", "model": "caption", "params": {"prompt": prompt}})
+}
+
+fn http(id: &str) -> Value {
+    json!({"step_id": id, "type": "http", "url": "https://api.example/"})
+}
+
+/// `step` with one more field.
+fn with(mut step: Value, name: &str, value: Value) -> Value {
+    step[name] = value;
+    step
+}
+
+#[test]
+fn the_specifications_workflow_compiles() {
+    let definition = json!({
+        "version": "v1",
+        "input_schema": {
+            "type": "object",
+            "required": ["prompt"],
+            "properties": {"prompt": {"type": "string"}}
+        },
+        "steps": [
+            {
+                "step_id": "draw", "type": "model", "model": "openai/draw",
+                "params": {"prompt": "{{inputs.prompt}}", "n": 2},
+                "fallback": {
+                    "enabled": true, "model": "caption",
+                    "params": {"text": "{{inputs.prompt}}"}
+                }
+            },
+            {
+                "step_id": "enlarge", "type": "model", "model": "upscale",
+                "params": {"image": "{{draw.primary}}", "all": "{{ draw.output }}"}
+            }
+        ],
+        "metadata": {"output_mapping": {"image": "{{enlarge.output}}"}, "color": "blue"}
+    });
+    let plan = plan(&definition);
+    insta::assert_snapshot!(outline(&plan), @r"
+    draw (model)
+    enlarge (model) after draw
+    ");
+    assert_eq!(plan.input_schema(), Some(&definition["input_schema"]));
+    assert!(matches!(plan.output(), Output::Mapping(_)));
+    let Kind::Model(draw) = &plan.step("draw").unwrap().kind else { panic!("no model") };
+    assert_eq!(draw.slug, "openai/draw");
+    assert_eq!(draw.fallback.as_ref().unwrap().slug, "caption");
+    // It is stored as text, and compiled again from it.
+    let again: Value = serde_json::from_str(&definition.to_string()).unwrap();
+    assert_eq!(outline(&Plan::compile(Some(&again), &|_| true).unwrap()), outline(&plan));
+}
+
+#[test]
+fn the_texts_of_the_specification_are_kept_to_the_letter() {
+    let first =
+        |definition: Option<&Value>| Plan::compile(definition, &exists).unwrap_err().to_string();
+    assert_eq!(first(None), "definition is required");
+    assert_eq!(first(Some(&json!(null))), "definition is required");
+    assert_eq!(first(Some(&json!([]))), "definition is no object");
+    for definition in [json!({}), json!({"steps": []}), json!({"steps": null})] {
+        assert_eq!(first(Some(&definition)), "definition must include at least one step");
+    }
+}
+
+#[test]
+fn model_steps_wait_for_what_they_refer_to_and_nothing_else() {
+    let diamond = plan_of(json!([
+        model("top", "x"),
+        model("left", "{{top.output}}"),
+        model("right", "{{top.output.a[0]}} {{top.status}}"),
+        model("bottom", "{{right.output}} {{left.output}}"),
+        model("apart", "x"),
+        with(model("told", "x"), "depends_on", json!(["apart", "left"])),
+        with(
+            model("fallen", "x"),
+            "fallback",
+            json!({
+                "model": "upscale", "params": {"a": "{{told.output}}"}
+            })
+        ),
+    ]));
+    insta::assert_snapshot!(outline(&diamond), @r"
+    top (model)
+    left (model) after top
+    right (model) after top
+    bottom (model) after left, right
+    apart (model)
+    told (model) after left, apart
+    fallen (model) after told
+    ");
+    let Output::LastStep(last) = *diamond.output() else { panic!("no last step") };
+    assert_eq!(diamond.at(last).unwrap().id, "fallen");
+}
+
+#[test]
+fn other_steps_are_barriers_unless_they_state_what_they_depend_on() {
+    let plan = plan_of(json!([
+        model("a", "x"),
+        model("b", "x"),
+        http("call"),
+        model("c", "{{a.output}}"),
+        http("next"),
+        http("last"),
+        model("d", "x"),
+    ]));
+    insta::assert_snapshot!(outline(&plan), @r"
+    a (model)
+    b (model)
+    call (http) after a, b
+    c (model) after a, call
+    next (http) after call, c
+    last (http) after next
+    d (model) after last
+    ");
+    let plan = plan_of(json!([
+        with(http("one"), "depends_on", json!([])),
+        with(http("two"), "depends_on", json!([])),
+        with(http("three"), "depends_on", json!(["one"])),
+        model("a", "{{two.body}}"),
+        {"id": "pause", "type": "wait", "seconds": 1},
+        with(http("four"), "depends_on", json!(["one"])),
+    ]));
+    insta::assert_snapshot!(outline(&plan), @r"
+    one (http)
+    two (http)
+    three (http) after one
+    a (model) after two
+    pause (wait) after one, two, three, a
+    four (http) after one, pause
+    ");
+}
+
+#[test]
+fn depends_on_may_put_a_later_step_first() {
+    let plan = plan_of(json!([
+        with(model("a", "{{b.output}}"), "depends_on", json!(["b"])),
+        model("b", "x"),
+    ]));
+    insta::assert_snapshot!(outline(&plan), @r"
+    a (model) after b
+    b (model)
+    ");
+}
+
+#[test]
+fn nested_steps_see_what_is_around_them() {
+    let plan = plan_of(json!([
+        model("first", "x"),
+        {"step_id": "fork", "type": "parallel", "depends_on": [], "branches": [
+            {"name": "l", "steps": [model("l1", "{{first.output}}"), model("l2", "{{l1.output}}")]},
+            {"name": "r", "steps": [http("r1"), model("r2", "{{r1.headers.etag}}")]},
+        ]},
+        {"step_id": "pick", "type": "choice",
+         "condition": {"expression": "{{l2.output}}", "operator": "exists"},
+         "condition_met_branch": {"steps": [model("yes", "{{l2.output}}")]},
+         "default_branch": {"steps": [
+            {"step_id": "each", "type": "map", "items": "{{r2.output}}", "item_name": "row",
+             "steps": [model("cell", "{{row.name}} {{first.output}}"), model("deep", "{{cell.output}}")],
+             "output": {"name": "{{row}}", "text": "{{deep.output}}"}},
+         ]}},
+        model("end", "{{yes.status}} {{each.output}} {{pick.output}} {{r1.status_code}}"),
+    ]));
+    insta::assert_snapshot!(outline(&plan), @r"
+    first (model)
+    fork (parallel) after first
+      0: l1 (model)
+      0: l2 (model) after l1
+      1: r1 (http)
+      1: r2 (model) after r1
+    pick (choice) after first, fork
+      0: yes (model)
+      1: each (map)
+        0: cell (model)
+        0: deep (model) after cell
+    end (model) after fork, pick
+    ");
+    assert_eq!(plan.block(plan.root()).count(), 4);
+    let Kind::Map(map) = &plan.step("each").unwrap().kind else { panic!("no map") };
+    assert_eq!((map.item_name.as_str(), map.max_concurrency), ("row", 10));
+    for step in plan.steps() {
+        for (index, block) in step.kind.blocks().into_iter().enumerate() {
+            for inner in plan.block(block) {
+                assert_eq!(inner.parent, Some(Parent { step: step.position, block: index }));
+            }
+        }
+    }
+}
+
+#[test]
+fn references_that_lead_nowhere_are_refused() {
+    let map = |steps: Value, output: &str| {
+        json!({"step_id": "m", "type": "map", "items": "{{inputs.list}}", "item_name": "it",
+               "steps": steps, "output": output})
+    };
+    let fork = |left: Value, right: Value| json!({"step_id": "f", "type": "parallel", "branches": [{"steps": [left]}, {"steps": [right]}]});
+    let said: String = [
+        json!([model("a", "{{b.output}}"), model("b", "x")]),
+        json!([model("a", "{{a.output}}")]),
+        json!([model("a", "{{ghost.output}} {{input.x}} {{steps.a.output}}")]),
+        json!([model("a", "x"), model("b", "{{a}} {{a.result}} {{a[0]}} {{a.body}}")]),
+        json!([http("h"), model("b", "{{h.text}}")]),
+        json!([fork(model("a", "x"), model("b", "{{a.output}}"))]),
+        json!([fork(model("a", "{{f.output}}"), model("b", "x")), model("c", "{{a.output}}")]),
+        json!([{"id": "c", "type": "choice", "condition_met_branch": {"steps": [model("y", "x")]},
+                "default_branch": {"steps": [model("n", "{{y.output}}")]},
+                "condition": {"expression": "$.n.output", "operator": "exists"}}]),
+        json!([map(json!([model("a", "{{it}}")]), "{{a.output}}"), model("z", "{{a.output}} {{it}}")]),
+        json!([map(json!([model("a", "{{z.output}}")]), "{{m.output}}"), model("z", "x")]),
+        json!([with(http("h"), "headers", json!({"X-A": "{{later.output}}"})), model("later", "x")]),
+        json!([with(http("h"), "fallback", json!({"url": "{{later.output}}"})), model("later", "x")]),
+        json!([
+            with(http("h"), "auth", json!({"type": "bearer", "token": "{{later.output}}"})),
+            model("later", "x"),
+        ]),
+        json!([{"id": "p", "type": "pass", "result": [{"a/b": "{{later.output}}"}]}, model("later", "x")]),
+        json!([{"id": "w", "type": "wait", "until": "{{later.output}}"}, model("later", "x")]),
+        json!([{"id": "m", "type": "map", "items": "{{a.output}}", "steps": [model("a", "x")]}]),
+    ]
+    .into_iter()
+    .map(|steps| format!("{}\n", faults_of(steps)))
+    .collect();
+    insta::assert_snapshot!(said);
+    insta::assert_snapshot!(
+        "output_mapping",
+        faults(&json!({
+            "steps": [map(json!([model("a", "x")]), "{{it}}")],
+            "metadata": {"output_mapping": {"good": "{{m.output}}", "bad": ["{{a.output}}", "{{x.y}}"]}},
+        }))
+    );
+}
+
+#[test]
+fn inputs_are_known_when_the_schema_names_them() {
+    let refer = |schema: Value| json!({"input_schema": schema, "steps": [model("a", "{{inputs.size.w}} {{inputs}}")]});
+    for open in [
+        json!(null),
+        json!({}),
+        json!({"type": "object"}),
+        json!({"type": ["object", "null"]}),
+        json!({"properties": {"size": {}}}),
+        json!({"properties": {}, "additionalProperties": true}),
+        json!({"properties": {}, "additionalProperties": {"type": "string"}}),
+        json!({"properties": {}, "patternProperties": {"^s": {}}}),
+        json!({"properties": {}, "allOf": [{}]}),
+    ] {
+        plan(&refer(open));
+    }
+    let said: String = [
+        json!({"properties": {"sise": {}}}),
+        json!({"properties": {}, "additionalProperties": false}),
+        json!({"type": "array"}),
+        json!({"required": "size"}),
+        json!({"required": [1]}),
+        json!({"properties": []}),
+        json!("none"),
+    ]
+    .into_iter()
+    .map(|schema| faults(&refer(schema)))
+    .collect();
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn circles_are_shown() {
+    let depends = |id: &str, on: Value| with(model(id, "x"), "depends_on", on);
+    let said: String = [
+        json!([depends("a", json!(["a"]))]),
+        json!([depends("a", json!(["b"])), depends("b", json!(["c"])), depends("c", json!(["b"]))]),
+        json!([depends("a", json!(["b"])), model("b", "{{a.output}}")]),
+        // The barrier in the middle waits for the first and holds the last up.
+        json!([depends("a", json!(["c"])), http("b"), model("c", "x")]),
+        json!([depends("a", json!(["ghost"])), depends("b", json!([7]))]),
+        json!([
+            {"id": "m", "type": "map", "items": [], "steps": [depends("in", json!(["out"]))]},
+            model("out", "x"), depends("late", json!(["in"])),
+        ]),
+    ]
+    .into_iter()
+    .map(faults_of)
+    .collect();
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn what_is_written_wrong_is_named() {
+    let said: String = [
+        json!("steps"),
+        json!([7, "x", null]),
+        json!([{}]),
+        json!([{"type": "model", "model": "caption"}]),
+        json!([{"step_id": "a"}]),
+        json!([{"step_id": "a", "type": "script"}]),
+        json!([{"step_id": "a b", "type": "pass"}, {"step_id": "", "type": "pass"}]),
+        json!([{"step_id": "inputs", "type": "pass"}, {"step_id": "x".repeat(65), "type": "pass"}]),
+        json!([{"step_id": "a", "id": "b", "type": "pass"}]),
+        json!([model("a", "x"), {"step_id": "p", "type": "parallel", "branches": [
+            {"steps": [model("a", "x")]}]}]),
+        json!([{"step_id": "a", "type": "model"}]),
+        json!([{"step_id": "a", "type": "model", "model": "gone", "modle": 1, "params": []}]),
+        json!([with(model("a", "{{inputs..x}} "), "depends_on", json!("b"))]),
+        json!([with(model("a", "{{"), "continue_on_error", json!("yes"))]),
+        json!([with(model("a", "x"), "fallback", json!({"model": "gone", "parms": {}}))]),
+        json!([with(model("a", "x"), "fallback", json!({}))]),
+        json!([with(model("a", "x"), "timeout_seconds", json!(0))]),
+        json!([with(model("a", "x"), "timeout_seconds", json!("5"))]),
+        json!([with(model("a", "x"), "name", json!(5))]),
+    ]
+    .into_iter()
+    .map(faults_of)
+    .collect();
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn nested_steps_are_read_as_strictly() {
+    let condition = json!({"expression": "$.inputs.a", "operator": "exists"});
+    let said: String = [
+        json!({"type": "parallel"}),
+        json!({"type": "parallel", "branches": []}),
+        json!({"type": "parallel", "branches": [{"steps": []}, 7, {"name": "x", "stps": []}]}),
+        json!({"type": "parallel", "branches": [
+            {"name": "x", "steps": [model("b", "x")]}, {"name": "x", "steps": [model("c", "x")]}]}),
+        json!({"type": "choice"}),
+        json!({"type": "choice", "condition": {}, "condition_met_branch": {"steps": [7]}}),
+        json!({"type": "choice", "condition": {"not": {"expression": "x"}}, "condition_met_branch": []}),
+        json!({"type": "choice", "condition": condition,
+               "condition_met_branch": {"step": []}, "default_branch": {"steps": {}}}),
+        json!({"type": "map"}),
+        json!({"type": "map", "items": "a {{inputs.a}}", "steps": [model("b", "x")], "max_concurrency": 0}),
+        json!({"type": "map", "items": 5, "item_name": "a.b", "steps": [model("b", "x")]}),
+        json!({"type": "map", "items": [1], "item_name": "b", "steps": [model("b", "x")]}),
+        json!({"type": "map", "items": [], "steps": [
+            {"id": "b", "type": "map", "items": "{{item}}", "steps": [model("c", "x")]}]}),
+        json!({"type": "wait"}),
+        json!({"type": "wait", "seconds": 1, "until": "2026-11-20T09:30:00Z"}),
+        json!({"type": "wait", "seconds": -1}),
+        json!({"type": "wait", "seconds": 1e300}),
+        json!({"type": "wait", "until": "tomorrow"}),
+        json!({"type": "wait", "seconds": 1, "retry": {}}),
+        json!({"type": "pass", "result": "{{a"}),
+    ]
+    .into_iter()
+    .map(|step| faults_of(json!([with(step, "step_id", json!("a"))])))
+    .collect();
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn http_steps_are_read_strictly() {
+    let said: String = [
+        json!({"url": null}),
+        json!({"url": "ftp://x/"}),
+        json!({"url": "/relative"}),
+        json!({"url": "httpx://{{inputs.a}}"}),
+        json!({"url": "localhost:{{inputs.a}}"}),
+        json!({"method": "BREW"}),
+        json!({"headers": {"a b": "x", "Host": "x", "X-Ok": ["x"], "X-Line": "a\r\nb"}}),
+        json!({"headers": []}),
+        json!({"query_params": {"a": {"b": 1}, "c": "{{"}}),
+        json!({"timeout_seconds": 301}),
+        json!({"timeout_seconds": -1}),
+        json!({"fail_when": "always"}),
+        json!({"fail_when": [200, 99]}),
+        json!({"fail_when": [600.5]}),
+        json!({"auth": {}}),
+        json!({"auth": {"type": "digest"}}),
+        json!({"auth": {"type": "basic", "username": "u"}}),
+        json!({"auth": {"type": "bearer", "token": "", "key": 1}}),
+        json!({"auth": {"type": "api_key", "value": "k", "in": "cookie"}}),
+        json!({"auth": {"type": "api_key", "value": "k", "name": "Connection"}}),
+        json!({"fallback": {"enabled": true, "method": "GET"}}),
+        json!({"fallback": {"url": "https://b.example", "auth": {"type": "bearer", "token": "x"}}}),
+        json!({"query": {}}),
+    ]
+    .into_iter()
+    .map(|fields| {
+        let mut step = http("a");
+        step.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        faults_of(json!([step]))
+    })
+    .collect();
+    insta::assert_snapshot!(said);
+}
+
+/// The HTTP step `a` with some fields.
+fn http_step(fields: &Value) -> (Step, Http) {
+    let mut step = http("a");
+    step.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let step = plan_of(json!([step])).step("a").unwrap().clone();
+    let Kind::Http(http) = step.kind.clone() else { panic!("no http step") };
+    (step, *http)
+}
+
+#[test]
+fn http_steps_have_their_defaults() {
+    let (step, http) = http_step(&json!({}));
+    assert_eq!(step.timeout, Some(Duration::from_secs(30)));
+    assert_eq!(step.retry.attempts(), 1);
+    assert_eq!((http.request.method, &http.fail_when), (Method::Get, &FailWhen::ConnectionError));
+    assert!(http.request.body.is_none() && http.fallback.is_none() && http.request.auth.is_none());
+    for (written, seconds) in [(0.0, 5.0), (4.9, 5.0), (5.5, 5.5), (300.0, 300.0)] {
+        let (step, _) = http_step(&json!({"timeout_seconds": written}));
+        assert_eq!(step.timeout, Some(Duration::from_secs_f64(seconds)), "{written}");
+    }
+    let (_, http) = http_step(&json!({
+        "method": "post", "url": "HTTPS://{{inputs.host}}/x", "body": "as is",
+        "headers": {"X-B": "{{inputs.b}}", "X-A": 5}, "query_params": {"n": [1, "{{inputs.n}}"]},
+        "fallback": {"enabled": false, "url": "https://b.example/"},
+    }));
+    assert_eq!(http.request.method, Method::Post);
+    assert_eq!(
+        http.request.headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        ["X-B", "X-A"]
+    );
+    assert!(http.fallback.is_none());
+}
+
+#[test]
+fn statuses_fail_as_the_step_says() {
+    for (written, failing) in [
+        (json!("connection_error"), vec![]),
+        (json!([]), vec![]),
+        (json!("non_2xx"), vec![199, 304, 404, 500]),
+        (json!([500, 404, 404]), vec![404, 500]),
+    ] {
+        let (_, http) = http_step(&json!({"fail_when": written}));
+        let failed = [199, 200, 204, 299, 304, 404, 500].into_iter();
+        assert_eq!(
+            failed.filter(|status| http.fail_when.is_failure(*status)).collect::<Vec<_>>(),
+            failing
+        );
+    }
+}
+
+#[test]
+fn credentials_are_never_printed() {
+    for auth in [
+        json!({"type": "basic", "username": "user-hush", "password": "hush"}),
+        json!({"type": "bearer", "token": "hush"}),
+        json!({"type": "api_key", "value": "hush", "in": "query", "name": "key"}),
+    ] {
+        let (step, http) = http_step(&json!({"auth": auth}));
+        assert!(http.request.auth.is_some());
+        assert!(!format!("{step:?}").contains("hush"), "{step:?}");
+    }
+}
+
+#[test]
+fn retries_are_read_with_their_defaults() {
+    let retry = |written: Value| {
+        let plan = plan_of(json!([with(model("a", "x"), "retry", written)]));
+        plan.step("a").unwrap().retry.clone()
+    };
+    let delays = |written: Value, class| {
+        let policy = retry(written);
+        let delays = (1..).map_while(|number| policy.delay_after(number, class));
+        delays.map(|delay| delay.as_secs_f64()).collect::<Vec<_>>()
+    };
+    assert_eq!(delays(json!({}), ErrorClass::ProviderError), [1.0, 2.0]);
+    assert_eq!(delays(json!({}), ErrorClass::InvalidUserInput), [0.0; 0]);
+    let long = json!({"max_attempts": 3, "initial_delay_seconds": 90});
+    assert_eq!(delays(long, ErrorClass::ProviderError), [90.0, 90.0]);
+    let own = json!({
+        "max_attempts": 4, "initial_delay_seconds": 0.5, "backoff_multiplier": 3,
+        "max_delay_seconds": 2, "retry_on": ["internal_error"]
+    });
+    assert_eq!(delays(own.clone(), ErrorClass::InternalError), [0.5, 1.5, 2.0]);
+    assert_eq!(delays(own, ErrorClass::ProviderError), [0.0; 0]);
+    insta::assert_snapshot!(faults_of(json!([with(
+        model("a", "x"),
+        "retry",
+        json!({
+            "max_attempts": 0, "initial_delay_seconds": -1, "backoff_multiplier": 0.5,
+            "max_delay_seconds": 1e9, "retry_on": ["sometimes"], "jitter": true
+        })
+    )])));
+}
+
+#[test]
+fn switched_off_fallbacks_are_not_asked_for() {
+    let off = json!({"enabled": false, "model": "gone"});
+    let plan = plan_of(json!([with(model("a", "x"), "fallback", off)]));
+    let Kind::Model(a) = &plan.step("a").unwrap().kind else { panic!("no model") };
+    assert!(a.fallback.is_none());
+    let own = json!({"model": "upscale"});
+    let plan = plan_of(json!([with(model("a", "x"), "fallback", own)]));
+    let Kind::Model(a) = &plan.step("a").unwrap().kind else { panic!("no model") };
+    assert_eq!(a.fallback.as_ref().unwrap().params, a.params);
+}
+
+#[test]
+fn the_limits_hold() {
+    let nest = |levels: usize| {
+        (1..levels).fold(model("leaf", "x"), |inner, level| {
+            json!({"step_id": format!("p{level}"), "type": "parallel", "branches": [{"steps": [inner]}]})
+        })
+    };
+    plan_of(json!([nest(DEPTH_MAX)]));
+    assert!(faults_of(json!([nest(DEPTH_MAX + 1)])).contains("nest deeper than 16 levels"));
+
+    let many = |count: usize| (0..count).map(|n| http(&format!("h{n}"))).collect::<Value>();
+    assert_eq!(plan_of(many(STEPS_MAX)).steps().count(), STEPS_MAX);
+    assert!(faults_of(many(STEPS_MAX + 1)).contains("more than 500 steps"));
+
+    let large = |bytes: usize| json!([model("a", &"x".repeat(bytes))]);
+    plan_of(large(DEFINITION_BYTES_MAX - 200));
+    assert!(faults_of(large(DEFINITION_BYTES_MAX)).contains("larger than 1048576 bytes"));
+
+    let test = json!({"expression": "$.inputs.a", "operator": "matches", "value": "a+"});
+    let choice = |id: &str, tests: usize| {
+        json!({"step_id": id, "type": "choice", "condition": {"or": vec![&test; tests]},
+               "condition_met_branch": {"steps": []}})
+    };
+    plan_of(json!([choice("a", PATTERNS_MAX)]));
+    assert!(faults_of(json!([choice("a", PATTERNS_MAX), choice("b", 1)])).contains("100 patterns"));
+
+    let wrong: Value = (0..100).map(|n| json!({"step_id": format!("s{n}")})).collect();
+    assert_eq!(faults_of(wrong).lines().count(), FAULTS_MAX);
+}
+
+#[test]
+fn faults_stay_short_whatever_is_written() {
+    let long = "x".repeat(100_000);
+    for steps in [
+        json!([{"step_id": long, "type": long, long.clone(): 1}]),
+        json!([model("a", &format!("{{{{{long}}}}}"))]),
+        json!([with(model("a", "x"), "depends_on", json!([long]))]),
+        json!([{"id": "a", "type": "pass", "result": {long.clone(): "{{b.output}}"}}]),
+        json!([with(http("a"), "headers", json!({long.clone(): []}))]),
+        json!([with(http("a"), "method", json!(long))]),
+        json!([{"id": "a", "type": "model", "model": long}]),
+    ] {
+        assert!(faults_of(steps).len() < 2000);
+    }
+    let said =
+        faults(&json!({"steps": [model("a", "x")], long.clone(): 1, "stepz": 1, "version": 1}));
+    assert!(said.len() < 2000, "{said}");
+}
+
+#[test]
+fn hostile_definitions_take_time_in_proportion_to_their_length() {
+    let references = "{{a.output}}".repeat(80_000);
+    let names: Vec<_> = (0..100_000).map(|_| "a").collect();
+    let fields: Map<_, _> = (0..80_000).map(|n| (format!("f{n}"), json!("{{b.output}}"))).collect();
+    let key = "k".repeat(500_000);
+    for steps in [
+        json!([model("a", "x"), model("b", &references)]),
+        json!([model("a", "x"), with(model("b", "x"), "depends_on", json!(names))]),
+        json!([{"id": "a", "type": "pass", "result": fields}]),
+        json!([{"id": "a", "type": "pass", "result": {key: vec!["{{b.output}}"; 30_000]}}]),
+        json!([with(model("a", "x"), "params", json!(null)), fields]),
+        json!([with(http("a"), "fail_when", json!(vec![500; 200_000]))]),
+    ] {
+        let definition = json!({"steps": steps});
+        let began = std::time::Instant::now();
+        let outcome = compile(&definition).map(|plan| plan.steps().count());
+        // Quadratic work on a mebibyte would take hours.
+        assert!(began.elapsed().as_secs() < 20, "{outcome:?}");
+    }
+}
+
+mod waits {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::domain::reference::{Field, Scope};
+    use crate::domain::time::Timestamp;
+
+    struct Given(Value);
+
+    impl Scope for Given {
+        fn inputs(&self) -> &Value {
+            &self.0
+        }
+        fn execution_id(&self) -> String {
+            String::new()
+        }
+        fn item(&self, _name: &str) -> Option<&Value> {
+            None
+        }
+        fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_says() {
+        let now: Timestamp = "2026-11-20T09:30:00Z".parse().unwrap();
+        for (wait, given, expect) in [
+            (json!({"seconds": 1.5}), json!(null), "2026-11-20T09:30:01.500Z"),
+            (json!({"seconds": 0}), json!(null), "2026-11-20T09:30:00.000Z"),
+            (json!({"seconds": "{{inputs.x}}"}), json!(60), "2026-11-20T09:31:00.000Z"),
+            (
+                json!({"seconds": "{{inputs.x}}"}),
+                json!("60"),
+                "seconds is no number from 0 to 31622400",
+            ),
+            (
+                json!({"seconds": "{{inputs.x}}"}),
+                json!(-1),
+                "seconds is no number from 0 to 31622400",
+            ),
+            (
+                json!({"until": "2026-11-20T12:30:00+02:00"}),
+                json!(null),
+                "2026-11-20T10:30:00.000Z",
+            ),
+            (json!({"until": "2020-01-01T00:00:00Z"}), json!(null), "2026-11-20T09:30:00.000Z"),
+            (
+                json!({"until": "{{inputs.x}}T00:00:00Z"}),
+                json!("2026-12-24"),
+                "2026-12-24T00:00:00.000Z",
+            ),
+            (
+                json!({"until": "{{inputs.x}}"}),
+                json!(7),
+                "until is no RFC 3339 time such as 2026-11-20T09:30:00Z",
+            ),
+            (
+                json!({"until": "2100-01-01T00:00:00Z"}),
+                json!(null),
+                "until is more than 366 days ahead",
+            ),
+            (json!({"until": "{{inputs.y}}"}), json!(7), "{{inputs.y}} resolves to nothing"),
+        ] {
+            let plan = plan_of(json!([with(with(wait, "id", json!("w")), "type", json!("wait"))]));
+            let Kind::Wait(wait) = &plan.step("w").unwrap().kind else { panic!("no wait") };
+            let end = wait.end(&Given(json!({"x": given})), now);
+            let said = end.map_or_else(|error| error.to_string(), |end| end.to_string());
+            assert_eq!(said, expect);
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! References such as `{{inputs.size}}` and `{{caption.output[0].text}}`: parsed once, when a
+//! workflow is stored, and looked up each time a step starts.
+//!
+//! ```text
+//! reference = "{{" root *( "." name / "[" index "]" / "['" any key "']" ) "}}"
+//! root      = "inputs" / "execution" / step id / item name of a map
+//! ```
+//!
+//! Nothing here knows which steps a workflow has, and no value is invented: what is not there is
+//! nothing. `template` holds the JSON in which references stand.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde_json::Value;
+
+use super::place::Place;
+use super::template::DEPTH_MAX;
+
+/// The longest reference, in bytes between its braces.
+pub const REFERENCE_BYTES_MAX: usize = 512;
+
+/// One reference. Prints as it may be written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    root: Root,
+    path: Vec<Segment>,
+}
+
+/// What a reference starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Root {
+    /// The inputs of the execution.
+    Inputs,
+    /// The execution itself; only its `id`.
+    Execution,
+    /// A step, or the item of a `map` step: which of them, the workflow decides.
+    Name(String),
+}
+
+/// One move into a value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// `.name` or `['name']`. On an array, a whole number counts as an index.
+    Key(String),
+    /// `[0]`, counted from 0.
+    Index(usize),
+}
+
+/// What a step offers to references (`spec/decisions.md` part 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Field {
+    Output,
+    /// The first element of an array output, else the output.
+    Primary,
+    Status,
+    /// The answer of an HTTP step: JSON when it is JSON, else text.
+    Body,
+    StatusCode,
+    /// The headers of an HTTP step's answer: an object, whose names are looked up ignoring case.
+    Headers,
+}
+
+/// What references see while they are resolved.
+pub trait Scope {
+    /// The inputs of the execution, an object.
+    fn inputs(&self) -> &Value;
+    /// The id of the execution, as the API prints it.
+    fn execution_id(&self) -> String;
+    /// The present item of the enclosing `map` step whose `item_name` is `name`.
+    fn item(&self, name: &str) -> Option<&Value>;
+    /// A field of a step; nothing while the step has none such, because it has not ended, failed or
+    /// was skipped.
+    fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>>;
+}
+
+/// A reference that cannot be parsed or resolved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reference}{} {fault}", at(place))]
+pub struct Error {
+    /// Where in the template, as a JSON pointer; empty: the template itself.
+    pub place: String,
+    /// The reference with its braces, cut short when it is long.
+    pub reference: String,
+    pub fault: Fault,
+}
+
+/// What is wrong with a reference. Prints as the rest of a sentence that begins with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("has no closing }}}}")]
+    Open,
+    #[error("is empty")]
+    Empty,
+    #[error("is longer than {REFERENCE_BYTES_MAX} bytes")]
+    Long,
+    #[error("starts with no name of a-z A-Z 0-9 _ -")]
+    Root,
+    #[error("lacks a name behind a dot")]
+    Name,
+    #[error("has brackets without an index such as [0] or a key such as ['a b'] in them")]
+    Bracket,
+    #[error("goes on with neither a dot nor a bracket behind a name")]
+    Stray,
+    #[error("is unknown: of the execution there is only {{{{execution.id}}}}")]
+    Execution,
+    #[error("resolves to nothing")]
+    Nothing,
+    #[error("resolves to something that is no array")]
+    NotAnArray,
+    #[error("makes the whole larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("makes the whole nest deeper than {DEPTH_MAX} levels")]
+    TooDeep,
+}
+
+impl Reference {
+    /// Parses what stands between the braces; spaces around it are of no account.
+    ///
+    /// # Errors
+    /// [`Fault`] says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(Fault::Empty);
+        }
+        if text.len() > REFERENCE_BYTES_MAX {
+            return Err(Fault::Long);
+        }
+        let root_end = text.find(|c: char| !is_root_char(c)).unwrap_or(text.len());
+        let (root, rest) = text.split_at(root_end);
+        if root.is_empty() {
+            return Err(Fault::Root);
+        }
+        let path = parse_path(rest)?;
+        let root = match root {
+            "inputs" => Root::Inputs,
+            "execution" if path == [Segment::Key("id".to_owned())] => Root::Execution,
+            "execution" => return Err(Fault::Execution),
+            name => Root::Name(name.to_owned()),
+        };
+        Ok(Self { root, path })
+    }
+
+    /// What it starts from.
+    #[must_use]
+    pub const fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The moves behind the root.
+    #[must_use]
+    pub fn path(&self) -> &[Segment] {
+        &self.path
+    }
+
+    /// The field of a step that it means, if its root is a step.
+    #[must_use]
+    pub fn field(&self) -> Option<Field> {
+        match self.path.first()? {
+            Segment::Key(name) => Field::named(name),
+            Segment::Index(_) => None,
+        }
+    }
+
+    /// The value that it stands for; nothing when any part of the way is missing. A null that is
+    /// there is a value.
+    #[must_use]
+    pub fn look_up<'s>(&self, scope: &'s dyn Scope) -> Option<Cow<'s, Value>> {
+        match &self.root {
+            Root::Inputs => walk(Cow::Borrowed(scope.inputs()), &self.path),
+            Root::Execution => Some(Cow::Owned(Value::String(scope.execution_id()))),
+            Root::Name(name) => match scope.item(name) {
+                Some(item) => walk(Cow::Borrowed(item), &self.path),
+                None => self.look_up_step(name, scope),
+            },
+        }
+    }
+
+    fn look_up_step<'s>(&self, id: &str, scope: &'s dyn Scope) -> Option<Cow<'s, Value>> {
+        let field = self.field()?;
+        let value = scope.step(id, field)?;
+        let mut path = self.path.get(1..).unwrap_or_default();
+        if field != Field::Headers {
+            return walk(value, path);
+        }
+        let Some((Segment::Key(header), rest)) = path.split_first() else {
+            return walk(value, path);
+        };
+        path = rest;
+        walk(entry_ignoring_case(value, header)?, path)
+    }
+}
+
+impl Field {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Output, Self::Primary, Self::Status, Self::Body, Self::StatusCode, Self::Headers];
+
+    /// As references spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Primary => "primary",
+            Self::Status => "status",
+            Self::Body => "body",
+            Self::StatusCode => "status_code",
+            Self::Headers => "headers",
+        }
+    }
+
+    /// Whether only HTTP steps have it.
+    #[must_use]
+    pub const fn is_of_http(self) -> bool {
+        matches!(self, Self::Body | Self::StatusCode | Self::Headers)
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|field| field.as_str() == name)
+    }
+}
+
+impl Error {
+    pub(super) fn new(place: &Place<'_>, reference: impl Into<String>, fault: Fault) -> Self {
+        Self { place: place.to_string(), reference: reference.into(), fault }
+    }
+}
+
+/// ` at /the/place`, or nothing when the place is the whole.
+fn at(place: &str) -> String {
+    if place.is_empty() { String::new() } else { format!(" at {place}") }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{{")?;
+        match &self.root {
+            Root::Inputs => f.write_str("inputs")?,
+            Root::Execution => f.write_str("execution")?,
+            Root::Name(name) => f.write_str(name)?,
+        }
+        for segment in &self.path {
+            match segment {
+                Segment::Index(index) => write!(f, "[{index}]")?,
+                Segment::Key(key) if !key.is_empty() && key.chars().all(is_key_char) => {
+                    write!(f, ".{key}")?;
+                }
+                Segment::Key(key) if key.contains('\'') => write!(f, "[\"{key}\"]")?,
+                Segment::Key(key) => write!(f, "['{key}']")?,
+            }
+        }
+        f.write_str("}}")
+    }
+}
+
+fn parse_path(mut rest: &str) -> Result<Vec<Segment>, Fault> {
+    let mut path = Vec::new();
+    while !rest.is_empty() {
+        let (segment, behind) = if let Some(dotted) = rest.strip_prefix('.') {
+            let end = dotted.find(|c: char| !is_key_char(c)).unwrap_or(dotted.len());
+            let (name, behind) = dotted.split_at(end);
+            if name.is_empty() {
+                return Err(Fault::Name);
+            }
+            (Segment::Key(name.to_owned()), behind)
+        } else if let Some(inside) = rest.strip_prefix('[') {
+            parse_bracket(inside)?
+        } else {
+            return Err(Fault::Stray);
+        };
+        path.push(segment);
+        rest = behind;
+    }
+    Ok(path)
+}
+
+/// Parses what follows an opening bracket; gives what follows the closing one too.
+fn parse_bracket(inside: &str) -> Result<(Segment, &str), Fault> {
+    for quote in ['\'', '"'] {
+        if let Some(quoted) = inside.strip_prefix(quote) {
+            let (key, behind) = quoted.split_once(quote).ok_or(Fault::Bracket)?;
+            let behind = behind.strip_prefix(']').ok_or(Fault::Bracket)?;
+            return Ok((Segment::Key(key.to_owned()), behind));
+        }
+    }
+    let (digits, behind) = inside.split_once(']').ok_or(Fault::Bracket)?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse() {
+        Ok(index) if is_number => Ok((Segment::Index(index), behind)),
+        Ok(_) | Err(_) => Err(Fault::Bracket),
+    }
+}
+
+/// Whether `c` may stand in the id of a step or the name of an item.
+pub(crate) const fn is_root_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+}
+
+/// Whether `c` may stand in a key behind a dot; other keys are written in brackets.
+fn is_key_char(c: char) -> bool {
+    !matches!(c, '.' | '[' | ']' | '{' | '}' | '\'' | '"') && !c.is_whitespace() && !c.is_control()
+}
+
+fn walk<'v>(value: Cow<'v, Value>, path: &[Segment]) -> Option<Cow<'v, Value>> {
+    match value {
+        Cow::Borrowed(value) => path.iter().try_fold(value, enter).map(Cow::Borrowed),
+        Cow::Owned(value) if path.is_empty() => Some(Cow::Owned(value)),
+        Cow::Owned(value) => path.iter().try_fold(&value, enter).cloned().map(Cow::Owned),
+    }
+}
+
+fn enter<'v>(value: &'v Value, segment: &Segment) -> Option<&'v Value> {
+    match (value, segment) {
+        (Value::Array(items), Segment::Index(index)) => items.get(*index),
+        (Value::Array(items), Segment::Key(key)) => items.get(key.parse::<usize>().ok()?),
+        (Value::Object(fields), Segment::Key(key)) => fields.get(key),
+        _ => None,
+    }
+}
+
+fn entry_ignoring_case<'v>(headers: Cow<'v, Value>, name: &str) -> Option<Cow<'v, Value>> {
+    let find = |value: &'_ Value| {
+        let fields = value.as_object()?;
+        fields.keys().find(|key| key.eq_ignore_ascii_case(name)).cloned()
+    };
+    let key = find(&headers)?;
+    walk(headers, &[Segment::Key(key)])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_reference_starts_from_inputs_the_execution_or_a_name() {
+        let of = |text: &str| Reference::parse(text).map(|reference| reference.root().clone());
+        assert_eq!(of("inputs.a"), Ok(Root::Inputs));
+        assert_eq!(of(" execution.id "), Ok(Root::Execution));
+        assert_eq!(of("input.a"), Ok(Root::Name("input".to_owned())));
+        assert_eq!(of("step-1_b.output"), Ok(Root::Name("step-1_b".to_owned())));
+    }
+
+    #[test]
+    fn the_first_key_may_be_a_field_of_a_step() {
+        let of = |text: &str| Reference::parse(text).ok().and_then(|reference| reference.field());
+        for field in Field::ALL {
+            assert_eq!(of(&format!("a.{}.x", field.as_str())), Some(field));
+        }
+        assert_eq!(of("a['output']"), Some(Field::Output));
+        assert_eq!((of("a"), of("a[0]"), of("a.outputs")), (None, None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn printing_and_parsing_are_inverse(
+            root in "inputs|[a-zA-Z0-9_-]{1,20}",
+            path in prop::collection::vec(
+                prop_oneof![
+                    any::<usize>().prop_map(Segment::Index),
+                    "[^']{0,20}".prop_map(Segment::Key),
+                    "[^\"]{0,20}".prop_map(Segment::Key),
+                ],
+                0..5,
+            ),
+        ) {
+            prop_assume!(root != "execution");
+            let root = if root == "inputs" { Root::Inputs } else { Root::Name(root) };
+            let reference = Reference { root, path };
+            let printed = reference.to_string();
+            let inside = &printed[2..printed.len() - 2];
+            prop_assert_eq!(Reference::parse(inside), Ok(reference), "{}", printed);
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "[a-z.\\[\\]'\"0-9 ]{0,40}|\\PC*") {
+            let parsed = Reference::parse(&text);
+            prop_assert!(parsed.is_err() || parsed.unwrap().to_string().starts_with("{{"));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! When a step is tried again: the pure rule behind a step's `retry` (`spec/decisions.md` part 5).
+//!
+//! Nothing here waits or draws a random number: the engine turns a delay into a durable timer.
+
+use std::time::Duration;
+
+use super::classify::ErrorClass;
+
+/// The most attempts that a policy may ask for, the first one included.
+pub const ATTEMPTS_MAX: u32 = 20;
+/// The longest delay between two attempts: one hour.
+pub const DELAY_MAX: Duration = Duration::from_secs(3600);
+/// The largest factor from one delay to the next.
+pub const MULTIPLIER_MAX: f64 = 10.0;
+
+/// How often a step is tried, after which failures, and how far apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    attempts: u32,
+    initial: Duration,
+    multiplier: f64,
+    longest: Duration,
+    retry_on: Vec<ErrorClass>,
+}
+
+impl Policy {
+    /// The failures that may pass by themselves: what a policy retries when it does not say.
+    pub const TRANSIENT: [ErrorClass; 4] = [
+        ErrorClass::ExecutionTimeout,
+        ErrorClass::ProviderError,
+        ErrorClass::ProviderRateLimit,
+        ErrorClass::ProviderUnavailable,
+    ];
+
+    /// One attempt: the rule for a step without `retry`.
+    #[must_use]
+    pub const fn once() -> Self {
+        Self {
+            attempts: 1,
+            initial: Duration::ZERO,
+            multiplier: 1.0,
+            longest: Duration::ZERO,
+            retry_on: Vec::new(),
+        }
+    }
+
+    /// `attempts` in all; the first retry comes `initial` after a failure, each later one
+    /// `multiplier` times as long after its own, up to `longest`. Only failures of a class in
+    /// `retry_on` are retried. What is out of its bounds is taken as the nearest bound.
+    #[must_use]
+    pub fn new(
+        attempts: u32,
+        initial: Duration,
+        multiplier: f64,
+        longest: Duration,
+        retry_on: Vec<ErrorClass>,
+    ) -> Self {
+        let longest = longest.min(DELAY_MAX);
+        Self {
+            attempts: attempts.clamp(1, ATTEMPTS_MAX),
+            initial: initial.min(longest),
+            multiplier: if multiplier.is_nan() {
+                1.0
+            } else {
+                multiplier.clamp(1.0, MULTIPLIER_MAX)
+            },
+            longest,
+            retry_on,
+        }
+    }
+
+    /// The most attempts, the first one included.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// How long after the failure of attempt `number` (from 1) the next one begins; nothing when
+    /// there is no next one.
+    #[must_use]
+    pub fn delay_after(&self, number: u32, class: ErrorClass) -> Option<Duration> {
+        if number >= self.attempts || !self.retry_on.contains(&class) {
+            return None;
+        }
+        // The bounds keep this finite: 3600 s times 10 to the power of 19 at most.
+        let earlier_retries = i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.initial.as_secs_f64() * self.multiplier.powi(earlier_retries);
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(self.longest).min(self.longest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn delays(policy: &Policy) -> Vec<f64> {
+        (1..)
+            .map_while(|number| policy.delay_after(number, ErrorClass::ProviderError))
+            .map(|delay| delay.as_secs_f64())
+            .collect()
+    }
+
+    fn policy(attempts: u32, initial: f64, multiplier: f64, longest: f64) -> Policy {
+        let retry_on = Policy::TRANSIENT.to_vec();
+        Policy::new(attempts, seconds(initial), multiplier, seconds(longest), retry_on)
+    }
+
+    #[test]
+    fn delays_grow_up_to_the_longest() {
+        for (policy, expect) in [
+            (policy(5, 1.0, 2.0, 60.0), vec![1.0, 2.0, 4.0, 8.0]),
+            (policy(6, 0.5, 3.0, 10.0), vec![0.5, 1.5, 4.5, 10.0, 10.0]),
+            (policy(3, 2.0, 1.0, 60.0), vec![2.0, 2.0]),
+            (policy(3, 0.0, 10.0, 60.0), vec![0.0, 0.0]),
+            (policy(3, 90.0, 2.0, 60.0), vec![60.0, 60.0]),
+            (policy(1, 1.0, 2.0, 60.0), vec![]),
+            (Policy::once(), vec![]),
+        ] {
+            assert_eq!(delays(&policy), expect, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_named_failures_are_retried() {
+        let policy = policy(3, 1.0, 2.0, 60.0);
+        for class in ErrorClass::ALL {
+            let is_transient = Policy::TRANSIENT.contains(&class);
+            assert_eq!(policy.delay_after(1, class).is_some(), is_transient, "{class}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_brought_within() {
+        assert_eq!(policy(0, 1.0, 2.0, 60.0).attempts(), 1);
+        assert_eq!(policy(u32::MAX, 1.0, 2.0, 60.0).attempts(), ATTEMPTS_MAX);
+        assert_eq!(delays(&policy(3, 1.0, f64::NAN, 60.0)), [1.0, 1.0]);
+        assert_eq!(delays(&policy(3, 1.0, -2.0, 60.0)), [1.0, 1.0]);
+        assert_eq!(delays(&policy(3, 1.0, f64::INFINITY, 60.0)), [1.0, 10.0]);
+        assert_eq!(delays(&policy(2, 1e9, 2.0, 1e9)), [DELAY_MAX.as_secs_f64()]);
+    }
+
+    proptest! {
+        #[test]
+        fn delays_never_shrink_and_always_end(
+            attempts: u32, initial in 0.0..1e6, multiplier: f64, longest in 0.0..1e6,
+        ) {
+            let delays = delays(&policy(attempts, initial, multiplier, longest));
+            prop_assert!(delays.len() < 20);
+            prop_assert!(delays.is_sorted());
+            prop_assert!(delays.iter().all(|delay| *delay <= longest.min(3600.0)));
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Templates: JSON in whose strings references may stand, such as the `params` of a step.
+//!
+//! A string that is one reference becomes the value itself, with its type; inside a longer string
+//! the value is put in as text (objects and arrays as JSON). `\{{` is a literal `{{`. Names of
+//! fields are taken as they are: a reference in one is text.
+//!
+//! Parsing and resolving take time in proportion to what they read and write, whatever the text.
+//! What comes out is bounded in bytes and in depth, and counted before it is copied.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+
+use serde_json::{Map, Value};
+
+use super::place::{Place, brief};
+use super::reference::{Error, Fault, Reference, Scope};
+
+/// The most bytes of JSON that a resolved step input may have: 8 MiB, so that a few references to
+/// large outputs cannot be multiplied into one that fills the memory.
+pub const RESOLVED_BYTES_MAX: usize = 8 << 20;
+
+/// The deepest nesting of a template and of what it resolves to. JSON is read back to a depth of
+/// 128; the difference is room for the records in which a resolved value is stored.
+pub const DEPTH_MAX: usize = 96;
+
+/// A JSON value with references in its strings, parsed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template(Node);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Node {
+    /// No reference anywhere inside.
+    Constant(Value),
+    /// One reference and nothing beside it: keeps its type.
+    Reference(Reference),
+    Text(Vec<Part>),
+    Array(Vec<Node>),
+    Object(Vec<(String, Node)>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Literal(String),
+    Reference(Reference),
+}
+
+impl Template {
+    /// Parses a value as it is written.
+    ///
+    /// # Errors
+    /// [`Error`] names the reference and its place; also for a value that nests too deep.
+    pub fn parse(written: &Value) -> Result<Self, Error> {
+        Node::parse(written, &Place::Root, DEPTH_MAX).map(Self)
+    }
+
+    /// The value itself, when it holds no reference.
+    #[must_use]
+    pub const fn constant(&self) -> Option<&Value> {
+        match &self.0 {
+            Node::Constant(value) => Some(value),
+            Node::Reference(_) | Node::Text(_) | Node::Array(_) | Node::Object(_) => None,
+        }
+    }
+
+    /// The reference, when it is one and nothing else.
+    #[must_use]
+    pub const fn reference(&self) -> Option<&Reference> {
+        match &self.0 {
+            Node::Reference(reference) => Some(reference),
+            Node::Constant(_) | Node::Text(_) | Node::Array(_) | Node::Object(_) => None,
+        }
+    }
+
+    /// Whether it resolves to an array, whatever is put in.
+    #[must_use]
+    pub const fn is_array(&self) -> bool {
+        matches!(&self.0, Node::Array(_) | Node::Constant(Value::Array(_)))
+    }
+
+    /// The literal text before the first reference of a string.
+    #[must_use]
+    pub fn leading_text(&self) -> Option<&str> {
+        match &self.0 {
+            Node::Constant(value) => value.as_str(),
+            Node::Text(parts) => match parts.first()? {
+                Part::Literal(text) => Some(text),
+                Part::Reference(_) => None,
+            },
+            Node::Reference(_) | Node::Array(_) | Node::Object(_) => None,
+        }
+    }
+
+    /// Every reference, in the order in which they are written.
+    #[must_use]
+    pub fn references(&self) -> Vec<&Reference> {
+        let mut all = Vec::new();
+        self.visit(&Place::Root, &mut |_, reference| all.push(reference));
+        all
+    }
+
+    /// Shows every reference together with its place, for a template that stands at `place`.
+    pub fn visit<'t>(&'t self, place: &Place<'_>, see: &mut dyn FnMut(&Place<'_>, &'t Reference)) {
+        self.0.visit(place, see);
+    }
+
+    /// The value with everything that it refers to put in. `limit_bytes` bounds its JSON text;
+    /// [`RESOLVED_BYTES_MAX`] is the limit of a step's input.
+    ///
+    /// # Errors
+    /// [`Error`] names the reference that resolves to nothing or makes the value too large or deep.
+    pub fn resolve(&self, scope: &dyn Scope, limit_bytes: usize) -> Result<Value, Error> {
+        let budget = Budget { left: limit_bytes, limit: limit_bytes };
+        Resolver { scope, budget }.fill(&self.0, &Place::Root, DEPTH_MAX)
+    }
+}
+
+// --- parsing ---
+
+impl Node {
+    fn parse(written: &Value, place: &Place<'_>, levels: usize) -> Result<Self, Error> {
+        let Some(inside) = levels.checked_sub(1) else {
+            return Err(Error::new(place, "the value", Fault::TooDeep));
+        };
+        match written {
+            Value::String(text) => parse_text(text, place),
+            Value::Array(items) => items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| Self::parse(item, &place.item(index), inside))
+                .collect::<Result<Vec<_>, _>>()
+                .map(Self::of_items),
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(name, value)| {
+                    Ok((name.clone(), Self::parse(value, &place.field(name), inside)?))
+                })
+                .collect::<Result<Vec<_>, _>>()
+                .map(Self::of_fields),
+            Value::Null | Value::Bool(_) | Value::Number(_) => Ok(Self::Constant(written.clone())),
+        }
+    }
+
+    fn of_items(items: Vec<Self>) -> Self {
+        if !items.iter().all(|item| matches!(item, Self::Constant(_))) {
+            return Self::Array(items);
+        }
+        Self::Constant(items.into_iter().filter_map(Self::into_constant).collect())
+    }
+
+    fn of_fields(fields: Vec<(String, Self)>) -> Self {
+        if !fields.iter().all(|(_, node)| matches!(node, Self::Constant(_))) {
+            return Self::Object(fields);
+        }
+        let constants =
+            fields.into_iter().filter_map(|(name, node)| Some((name, node.into_constant()?)));
+        Self::Constant(Value::Object(constants.collect()))
+    }
+
+    fn into_constant(self) -> Option<Value> {
+        match self {
+            Self::Constant(value) => Some(value),
+            Self::Reference(_) | Self::Text(_) | Self::Array(_) | Self::Object(_) => None,
+        }
+    }
+
+    fn visit<'t>(&'t self, place: &Place<'_>, see: &mut dyn FnMut(&Place<'_>, &'t Reference)) {
+        match self {
+            Self::Constant(_) => {}
+            Self::Reference(reference) => see(place, reference),
+            Self::Text(parts) => parts.iter().for_each(|part| {
+                if let Part::Reference(reference) = part {
+                    see(place, reference);
+                }
+            }),
+            Self::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    item.visit(&place.item(index), see);
+                }
+            }
+            Self::Object(fields) => {
+                fields.iter().for_each(|(name, node)| node.visit(&place.field(name), see));
+            }
+        }
+    }
+}
+
+/// Cuts a string into literals and references, in one pass.
+fn parse_text(text: &str, place: &Place<'_>) -> Result<Node, Error> {
+    let mut parts = Vec::new();
+    let mut literal = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once("{{") {
+        if let Some(before) = before.strip_suffix('\\') {
+            literal.push_str(before);
+            literal.push_str("{{");
+            rest = behind;
+            continue;
+        }
+        literal.push_str(before);
+        let (inside, after) = behind
+            .split_once("}}")
+            .ok_or_else(|| Error::new(place, format!("{{{{{}", brief(behind)), Fault::Open))?;
+        let reference = Reference::parse(inside)
+            .map_err(|fault| Error::new(place, format!("{{{{{}}}}}", brief(inside)), fault))?;
+        if !literal.is_empty() {
+            parts.push(Part::Literal(std::mem::take(&mut literal)));
+        }
+        parts.push(Part::Reference(reference));
+        rest = after;
+    }
+    literal.push_str(rest);
+    if parts.is_empty() {
+        return Ok(Node::Constant(Value::String(literal)));
+    }
+    if !literal.is_empty() {
+        parts.push(Part::Literal(literal));
+    }
+    Ok(match (parts.pop(), parts.is_empty()) {
+        (Some(Part::Reference(only)), true) => Node::Reference(only),
+        (last, _) => Node::Text(parts.into_iter().chain(last).collect()),
+    })
+}
+
+// --- resolving ---
+
+struct Resolver<'s> {
+    scope: &'s dyn Scope,
+    budget: Budget,
+}
+
+impl<'s> Resolver<'s> {
+    fn fill(&mut self, node: &Node, place: &Place<'_>, levels: usize) -> Result<Value, Error> {
+        // Parsing has bounded the depth of a template; only what is put in can pass the limit.
+        let inside = levels.saturating_sub(1);
+        match node {
+            Node::Constant(value) => {
+                self.spend_value(value, "the value", place)?;
+                Ok(value.clone())
+            }
+            Node::Reference(reference) => self.put_in(reference, place, levels),
+            Node::Text(parts) => self.write_out(parts, place).map(Value::String),
+            Node::Array(items) => items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| {
+                    self.spend(1, place)?;
+                    self.fill(item, &place.item(index), inside)
+                })
+                .collect(),
+            Node::Object(fields) => fields
+                .iter()
+                .map(|(name, node)| {
+                    self.spend(name.len().saturating_add(4), place)?;
+                    Ok((name.clone(), self.fill(node, &place.field(name), inside)?))
+                })
+                .collect::<Result<Map<_, _>, _>>()
+                .map(Value::Object),
+        }
+    }
+
+    /// The value of a reference that stands alone.
+    fn put_in(
+        &mut self,
+        reference: &Reference,
+        place: &Place<'_>,
+        levels: usize,
+    ) -> Result<Value, Error> {
+        let value = self.find(reference, place)?;
+        if !nests_within(&value, levels) {
+            return Err(Error::new(place, reference.to_string(), Fault::TooDeep));
+        }
+        self.spend_value(&value, reference, place)?;
+        Ok(value.into_owned())
+    }
+
+    /// A text with the values of its references written out.
+    fn write_out(&mut self, parts: &[Part], place: &Place<'_>) -> Result<String, Error> {
+        let mut text = String::new();
+        for part in parts {
+            match part {
+                Part::Literal(literal) => {
+                    self.spend(literal.len(), place)?;
+                    text.push_str(literal);
+                }
+                Part::Reference(reference) => {
+                    let value = self.find(reference, place)?;
+                    self.spend_value(&value, reference, place)?;
+                    match value.as_str() {
+                        Some(inner) => text.push_str(inner),
+                        None => text.push_str(&value.to_string()),
+                    }
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    fn find(&self, reference: &Reference, place: &Place<'_>) -> Result<Cow<'s, Value>, Error> {
+        let found = reference.look_up(self.scope);
+        found.ok_or_else(|| Error::new(place, reference.to_string(), Fault::Nothing))
+    }
+
+    /// Counts the JSON text of `value` before anything is copied.
+    fn spend_value(
+        &mut self,
+        value: &Value,
+        what: impl fmt::Display,
+        place: &Place<'_>,
+    ) -> Result<(), Error> {
+        // The writer fails for one reason only: the budget is spent.
+        serde_json::to_writer(&mut self.budget, value).map_err(|_spent| {
+            Error::new(place, what.to_string(), Fault::TooLarge(self.budget.limit))
+        })
+    }
+
+    fn spend(&mut self, bytes: usize, place: &Place<'_>) -> Result<(), Error> {
+        self.budget
+            .spend(bytes)
+            .ok_or_else(|| Error::new(place, "the value", Fault::TooLarge(self.budget.limit)))
+    }
+}
+
+/// Bytes that may still be written; what is written is only counted.
+struct Budget {
+    left: usize,
+    limit: usize,
+}
+
+impl Budget {
+    fn spend(&mut self, bytes: usize) -> Option<()> {
+        self.left = self.left.checked_sub(bytes)?;
+        Some(())
+    }
+}
+
+impl io::Write for Budget {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.spend(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether the JSON text of `value` has at most `limit` bytes; stops counting there.
+pub(super) fn fits_in(value: &Value, limit: usize) -> bool {
+    serde_json::to_writer(Budget { left: limit, limit }, value).is_ok()
+}
+
+fn nests_within(value: &Value, levels: usize) -> bool {
+    let Some(inside) = levels.checked_sub(1) else { return false };
+    match value {
+        Value::Array(items) => items.iter().all(|item| nests_within(item, inside)),
+        Value::Object(fields) => fields.values().all(|field| nests_within(field, inside)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;
