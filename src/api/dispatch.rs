@@ -160,11 +160,13 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     );
 }
 
-/// Logs an error once, here: what is ours loudly and with its cause, what is the client's quietly.
+/// Logs an error once, here: what is ours loudly and with its cause, a service that cannot take work
+/// for now as a warning, what is the client's quietly.
 fn report(error: &http::Error, id: &str, method: &Method, path: &str) {
-    let status = error.status.as_u16();
-    if error.status.is_server_error() {
-        let cause = error.cause();
+    let (status, cause) = (error.status.as_u16(), error.cause());
+    if error.status == StatusCode::SERVICE_UNAVAILABLE {
+        tracing::warn!(request_id = id, %method, path, status, cause, "{}", error.message);
+    } else if error.status.is_server_error() {
         tracing::error!(request_id = id, %method, path, status, cause, "{}", error.message);
     } else {
         tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
