@@ -13,7 +13,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`domain`] | plain data and pure functions: ids, money, executions, the machine |
+//! | [`domain`] | plain data and pure functions: ids, money, executions, the machine; workflow definitions to checked plans, which nothing runs yet |
 //! | [`storage`] | the only place that knows the embedded store; a write is durable when it returns |
 //! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
 //! | [`runtime`] | the doors to clock, randomness and tasks |
