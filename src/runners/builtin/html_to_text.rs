@@ -1,5 +1,9 @@
 //! `html-to-text`: a web page as readable plain text. It loads nothing that the page names.
 
+use html2text::{Handle, RcDom};
+use html5ever::ParseOpts;
+use html5ever::tendril::{StrTendril, TendrilSink};
+use html5ever::tree_builder::TreeBuilderOpts;
 use serde_json::{Value, json};
 
 use super::{Builtin, Work, number, refuse, text};
@@ -9,6 +13,10 @@ use crate::domain::model::OutputType;
 const DEFAULT_WIDTH: u32 = 80;
 /// Deeper pages are refused: rendering recurses.
 const DEPTH_MAX: usize = 200;
+/// Bytes that are parsed between two looks at the depth.
+const PART: usize = 16 * 1024;
+/// The longest text, in bytes.
+const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
 pub(super) const MODEL: Builtin = Builtin {
     slug: "html-to-text",
@@ -30,7 +38,7 @@ fn schema() -> Value {
                 "type": "integer",
                 "title": "Characters in a line",
                 "minimum": 20,
-                "maximum": 1000,
+                "maximum": 200,
                 "default": DEFAULT_WIDTH,
             },
         },
@@ -38,39 +46,45 @@ fn schema() -> Value {
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {
-    let html = text(input, "html");
-    if depth(html) > DEPTH_MAX {
-        return Err(refuse(format!("the page nests deeper than {DEPTH_MAX} elements")));
-    }
+    let page = parse(text(input, "html"))?;
+    let config = html2text::config::plain();
+    let fault = |error| refuse(format!("the page cannot be rendered: {error}"));
     let width = usize::try_from(number(input, "width", DEFAULT_WIDTH)).unwrap_or(usize::MAX);
-    let rendered = html2text::config::plain().string_from_read(html.as_bytes(), width);
-    let rendered =
-        rendered.map_err(|error| refuse(format!("the page cannot be rendered: {error}")))?;
+    let tree = config.dom_to_render_tree(&page).map_err(fault)?;
+    let rendered = config.render_to_string(tree, width).map_err(fault)?;
+    if rendered.len() > OUTPUT_MAX {
+        return Err(refuse(format!("the text is longer than {OUTPUT_MAX} bytes")));
+    }
     Ok(rendered.trim_end().into())
 }
 
-/// An upper bound of the depth: every opened element counts until something is closed.
-fn depth(html: &str) -> usize {
-    let (mut deepest, mut open) = (0_usize, 0_usize);
+/// The parsed page. The depth is looked at again and again, since each element takes the parser as
+/// long as there are others open around it.
+fn parse(html: &str) -> Result<RcDom, Failure> {
+    let builder = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
+    let options = ParseOpts { tree_builder: builder, ..ParseOpts::default() };
+    let mut parser = html5ever::parse_document(RcDom::default(), options);
     let mut rest = html;
-    while let Some((_, behind)) = rest.split_once('<') {
-        match behind.bytes().next() {
-            Some(b'/') => open = open.saturating_sub(1),
-            Some(b'a'..=b'z' | b'A'..=b'Z') if !is_void(behind) => open += 1,
-            Some(_) | None => {}
-        }
-        deepest = deepest.max(open);
+    while !rest.is_empty() {
+        let (part, behind) = rest.split_at(rest.floor_char_boundary(PART));
+        parser.process(StrTendril::from_slice(part));
+        check_depth(&parser.tokenizer.sink.sink.document)?;
         rest = behind;
     }
-    deepest
+    let page = parser.finish();
+    check_depth(&page.document)?;
+    Ok(page)
 }
 
-/// Elements that have no end tag, and those whose end tag people leave out.
-fn is_void(tag: &str) -> bool {
-    const NAMES: [&str; 20] = [
-        "area", "base", "br", "col", "dd", "dt", "embed", "hr", "img", "input", "li", "link",
-        "meta", "option", "p", "source", "td", "th", "tr", "wbr",
-    ];
-    let name: String = tag.chars().take_while(char::is_ascii_alphanumeric).collect();
-    NAMES.iter().any(|void| name.eq_ignore_ascii_case(void))
+/// Measured on the parsed page, since a parser opens and closes elements that nobody wrote. Goes
+/// level by level and not by recursion.
+fn check_depth(document: &Handle) -> Result<(), Failure> {
+    let mut level = vec![Handle::clone(document)];
+    for _ in 0..=DEPTH_MAX {
+        if level.is_empty() {
+            return Ok(());
+        }
+        level = level.iter().flat_map(|node| node.children.borrow().clone()).collect();
+    }
+    Err(refuse(format!("the page nests deeper than {DEPTH_MAX} elements")))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Builtin, Work, refuse, text};
+use super::{Builtin, Work, query_bounds, refuse, text};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::OutputType;
@@ -11,6 +11,12 @@ use crate::domain::model::OutputType;
 /// searching recurse with both.
 const LONGEST: u64 = 500;
 const NESTING_MAX: usize = 40;
+/// The largest document, in bytes of JSON: searching takes about a hundred times as much memory.
+const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
+/// The largest result that a query may be able to make, in bytes of JSON.
+const RESULT_MAX: f64 = 32.0 * 1024.0 * 1024.0;
+/// The most that a query may be able to touch, in values and bytes: about a second.
+const EFFORT_MAX: f64 = 2e9;
 
 pub(super) const MODEL: Builtin = Builtin {
     slug: "json-query",
@@ -48,6 +54,15 @@ fn query(input: &Value) -> Result<Value, Failure> {
     }
     let expression = jmespath::compile(expression).map_err(fault)?;
     let document = input.get("document").unwrap_or(&Value::Null);
+    let bytes = document.to_string().len();
+    if bytes > DOCUMENT_MAX {
+        return Err(refuse(format!("the document is larger than {DOCUMENT_MAX} bytes")));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "documents stay far below 2^53 bytes")]
+    let bounds = query_bounds::of(expression.as_ast(), bytes as f64);
+    if bounds.is_none_or(|(size, effort)| size > RESULT_MAX || effort > EFFORT_MAX) {
+        return Err(refuse("the query could take too much work on a document of this size"));
+    }
     let found = expression.search(document).map_err(fault)?;
     let result = serde_json::to_value(&*found).map_err(|error| {
         Failure::new(ErrorClass::InternalError, format!("the result has no JSON form: {error}"))

@@ -9,6 +9,7 @@ mod image_qr;
 mod image_resize;
 mod images;
 mod json_query;
+mod query_bounds;
 mod text_keywords;
 mod text_language;
 mod text_sentiment;

@@ -85,6 +85,9 @@ async fn json_is_queried() {
     assert_eq!(run("json-query", input).await, Ok(json!({"result": ["b"]})));
     let broken = run("json-query", json!({"expression": "people[", "document": 1})).await;
     assert!(broken.unwrap_err().contains("the query failed"));
+    let doubling = format!("{}a", "{a:*,b:*}|".repeat(30));
+    let doubled = json!({"expression": doubling, "document": {"a": 1, "b": 2}});
+    assert!(run("json-query", doubled).await.unwrap_err().contains("too much work"));
     for (deep, document) in [
         ("[".repeat(500), json!(1)),
         ("!".repeat(500), json!(1)),
@@ -102,8 +105,13 @@ async fn html_becomes_text() {
     let output = run("html-to-text", json!({"html": html})).await.unwrap();
     let text = output.as_str().unwrap();
     assert!(text.contains("Title") && text.contains("two") && !text.contains("no"), "{text}");
-    let deep = "<div>".repeat(10_000);
-    assert!(run("html-to-text", json!({"html": deep})).await.unwrap_err().contains("nests deeper"));
+    // An end tag that closes nothing opens and closes an element of its own, and what stands in a
+    // table's wrong place is moved before it.
+    for deep in ["<div>", "<div></p>", "<i>x", "<table><td>", "<svg>"] {
+        let html = format!("<table>{}", deep.repeat(499_000 / deep.len()));
+        let said = run("html-to-text", json!({"html": html})).await;
+        assert!(said.as_ref().is_err_and(|said| said.contains("nests deeper")), "{deep}: {said:?}");
+    }
 }
 
 fn decoded(output: &Value) -> (u32, u32, image::ImageFormat) {
