@@ -153,7 +153,8 @@ mod tests {
             let delays = delays(&policy(attempts, initial, multiplier, longest));
             prop_assert!(delays.len() < 20);
             prop_assert!(delays.is_sorted());
-            prop_assert!(delays.iter().all(|delay| *delay <= longest.min(3600.0)));
+            let longest = seconds(longest).min(DELAY_MAX).as_secs_f64();
+            prop_assert!(delays.iter().all(|delay| *delay <= longest));
         }
     }
 }

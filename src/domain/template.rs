@@ -104,8 +104,9 @@ impl Template {
         self.0.visit(place, see);
     }
 
-    /// The value with everything that it refers to put in. `limit_bytes` bounds its JSON text;
-    /// [`RESOLVED_BYTES_MAX`] is the limit of a step's input.
+    /// The value with everything that it refers to put in. `limit_bytes` bounds its JSON text, but
+    /// for what is escaped in text made of several parts; [`RESOLVED_BYTES_MAX`] is the limit of a
+    /// step's input.
     ///
     /// # Errors
     /// [`Error`] names the reference that resolves to nothing or makes the value too large or deep.
@@ -224,6 +225,12 @@ fn parse_text(text: &str, place: &Place<'_>) -> Result<Node, Error> {
 
 // --- resolving ---
 
+/// What JSON adds to values, in bytes.
+const BRACKETS: usize = 2;
+const COMMA: usize = 1;
+const QUOTES: usize = 2;
+const QUOTES_COLON_COMMA: usize = 4;
+
 struct Resolver<'s> {
     scope: &'s dyn Scope,
     budget: Budget,
@@ -240,22 +247,22 @@ impl<'s> Resolver<'s> {
             }
             Node::Reference(reference) => self.put_in(reference, place, levels),
             Node::Text(parts) => self.write_out(parts, place).map(Value::String),
-            Node::Array(items) => items
-                .iter()
-                .enumerate()
-                .map(|(index, item)| {
-                    self.spend(1, place)?;
+            Node::Array(items) => {
+                self.spend(BRACKETS, place)?;
+                let filled = items.iter().enumerate().map(|(index, item)| {
+                    self.spend(COMMA, place)?;
                     self.fill(item, &place.item(index), inside)
-                })
-                .collect(),
-            Node::Object(fields) => fields
-                .iter()
-                .map(|(name, node)| {
-                    self.spend(name.len().saturating_add(4), place)?;
+                });
+                filled.collect()
+            }
+            Node::Object(fields) => {
+                self.spend(BRACKETS, place)?;
+                let filled = fields.iter().map(|(name, node)| {
+                    self.spend(name.len().saturating_add(QUOTES_COLON_COMMA), place)?;
                     Ok((name.clone(), self.fill(node, &place.field(name), inside)?))
-                })
-                .collect::<Result<Map<_, _>, _>>()
-                .map(Value::Object),
+                });
+                filled.collect::<Result<Map<_, _>, _>>().map(Value::Object)
+            }
         }
     }
 
@@ -276,6 +283,7 @@ impl<'s> Resolver<'s> {
 
     /// A text with the values of its references written out.
     fn write_out(&mut self, parts: &[Part], place: &Place<'_>) -> Result<String, Error> {
+        self.spend(QUOTES, place)?;
         let mut text = String::new();
         for part in parts {
             match part {
