@@ -604,8 +604,7 @@ fn faults_stay_short_whatever_is_written() {
     ] {
         assert!(faults_of(steps).len() < 2000);
     }
-    let said =
-        faults(&json!({"steps": [model("a", "x")], long: 1, "stepz": 1, "version": 1}));
+    let said = faults(&json!({"steps": [model("a", "x")], long: 1, "stepz": 1, "version": 1}));
     assert!(said.len() < 2000, "{said}");
 }
 

@@ -236,7 +236,7 @@ mod tests {
         let leaf =
             prop::sample::select(vec!["@", "a", "b", "a.b", "`\"x\\\\\"`", "*", "[]", "[*]"]);
         leaf.prop_map(str::to_owned).prop_recursive(4, 20, 3, |inner| {
-            let (one, two) = (inner.clone(), (inner.clone(), inner.clone()));
+            let (one, two) = (inner.clone(), (inner.clone(), inner));
             prop_oneof![
                 two.clone().prop_map(|(x, y)| format!("[{x}, {y}]")),
                 two.clone().prop_map(|(x, y)| format!("{{a: {x}, b: {y}}}")),
