@@ -84,17 +84,22 @@ fn known_method(method: &Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
     use super::*;
 
     #[test]
     fn each_set_of_labels_is_registered_once_and_counted_each_time() {
-        let handle = crate::telemetry::metrics().unwrap();
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
         let meters = Meters::new(Role::Control);
         let took = Duration::from_millis(3);
-        for method in [Method::GET, Method::GET, Method::from_bytes(b"BREW").unwrap()] {
-            meters.count(&method, "/of-this-test", StatusCode::OK, took);
-        }
-        meters.count(&Method::GET, "/of-this-test", StatusCode::NOT_FOUND, took);
+        metrics::with_local_recorder(&recorder, || {
+            for method in [Method::GET, Method::GET, Method::from_bytes(b"BREW").unwrap()] {
+                meters.count(&method, "/of-this-test", StatusCode::OK, took);
+            }
+            meters.count(&Method::GET, "/of-this-test", StatusCode::NOT_FOUND, took);
+        });
         assert_eq!(meters.held.read().unwrap().len(), 3);
         let text = handle.render();
         for line in [
