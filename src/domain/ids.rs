@@ -74,6 +74,12 @@ ids! {
     KeyId,
     /// A prediction or an execution of a workflow: one history, one kind of id.
     ExecutionId,
+    /// A workflow, over all of its versions.
+    WorkflowId,
+    /// A definition as one version had it at one time; never changed.
+    RevisionId,
+    /// What was triggered together.
+    BulkId,
     /// A webhook delivery; the same over all of its attempts and redeliveries.
     DeliveryId,
     /// One line of the ledger.

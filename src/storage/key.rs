@@ -27,6 +27,24 @@ pub enum Table {
     Execution = b'E',
     /// Unfinished executions by lane, oldest first.
     Lane = b'L',
+    /// Steps of workflow executions, by execution and place in the definition.
+    Step = b'T',
+    /// Executions that wait for a moment outside of their lane, by time.
+    Timer = b'A',
+    /// Executions by workflow, counted through: see `storage::list`.
+    WorkflowExecution = b'X',
+    /// Executions by workflow and how they stand, newest first, and how many there are.
+    WorkflowStatus = b'Z',
+    /// Executions that were triggered together.
+    Bulk = b'J',
+    /// Workflows by organization, newest first.
+    Workflow = b'F',
+    /// Workflow ids by organization and slug.
+    WorkflowSlug = b'H',
+    /// How often workflows and versions were triggered: counters.
+    Trigger = b'Q',
+    /// Definitions, by revision.
+    Definition = b'R',
     /// Deliveries by organization and execution, newest first.
     Delivery = b'D',
     /// How far each delivery has come; keyed as the delivery is.

@@ -10,6 +10,8 @@ mod image_resize;
 mod images;
 mod json_query;
 mod query_bounds;
+mod template_bounds;
+mod template_filters;
 mod text_keywords;
 mod text_language;
 mod text_sentiment;

@@ -25,8 +25,9 @@ async fn templates_are_rendered_within_bounds() {
         ("{{ missing }}", "undefined value"),
         ("{% if", "syntax error"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}", "fuel"),
-        ("{% include '/etc/passwd' %}", "template not found"),
-        ("{{ 'x' * 9999999 }}", "longer than"),
+        ("{% include '/etc/passwd' %}", "unknown statement include"),
+        ("{{ 'x' * 3999999 }}{{ 'x' * 3999999 }}", "longer than"),
+        ("{{ 'x' * 99999999 }}", "could become larger"),
     ] {
         let said = run("text-template", json!({"template": template})).await.unwrap_err();
         assert!(said.contains(expect), "{said}");

@@ -1,4 +1,5 @@
-//! `text-template`: renders a Jinja template. Fuel bounds its work, a writer its output.
+//! `text-template`: renders a Jinja template. `template_bounds` bounds its values, fuel its work, a
+//! writer its output.
 
 use std::io;
 
@@ -6,12 +7,16 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value, json};
 
-use super::{Builtin, Work, refuse, text};
+use super::{Builtin, Work, refuse, template_bounds, text};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
 /// Instructions that one rendering may take: some tens of milliseconds.
-const FUEL: u64 = 200_000;
+const FUEL_MAX: f64 = 200_000.0;
+/// Bytes that all instructions together may touch: a second or a few.
+const EFFORT_MAX: f64 = 8e9;
+/// The most that the values may take, in bytes of JSON.
+const VALUES_MAX: usize = 1024 * 1024;
 /// The longest rendered text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
@@ -33,7 +38,8 @@ fn schema() -> Value {
             "template": {
                 "type": "string",
                 "title": "Template",
-                "description": "A Jinja template, such as: Hello {{ name }}!",
+                "description": "A Jinja template, such as: Hello {{ name }}! Macros, other templates \
+                                and captured blocks are not part of it.",
                 "maxLength": 100_000,
             },
             "values": {
@@ -47,16 +53,21 @@ fn schema() -> Value {
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {
+    let (source, values) = (text(input, "template"), input.get("values").unwrap_or(&Value::Null));
+    if values.to_string().len() > VALUES_MAX {
+        return Err(refuse(format!("the values are larger than {VALUES_MAX} bytes")));
+    }
+    let heaviest = template_bounds::check(source, values)
+        .map_err(|sentence| refuse(format!("the template cannot be rendered: {sentence}")))?;
     let mut environment = Environment::new();
-    environment.set_fuel(Some(FUEL));
+    environment.set_fuel(Some(fuel(heaviest)));
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     let fault =
         |error: &minijinja::Error| refuse(format!("the template cannot be rendered: {error}"));
-    let template = environment.template_from_str(text(input, "template"));
+    let template = environment.template_from_str(source);
     let template = template.map_err(|error| fault(&error))?;
     let mut output = Bounded(Vec::new());
-    let values = Serde(input.get("values").unwrap_or(&Value::Null));
-    if let Err(error) = template.render_captured_to(values, &mut output) {
+    if let Err(error) = template.render_captured_to(Serde(values), &mut output) {
         return Err(if output.0.len() >= OUTPUT_MAX {
             refuse(format!("the rendered text is longer than {OUTPUT_MAX} bytes"))
         } else {
@@ -64,6 +75,12 @@ fn render(input: &Value) -> Result<Value, Failure> {
         });
     }
     Ok(String::from_utf8_lossy(&output.0).into())
+}
+
+/// Instructions that may run when each of them may touch `heaviest` bytes.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to FUEL_MAX")]
+fn fuel(heaviest: f64) -> u64 {
+    (EFFORT_MAX / heaviest).clamp(0.0, FUEL_MAX) as u64
 }
 
 /// Takes no more than [`OUTPUT_MAX`] bytes.
