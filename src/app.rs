@@ -110,19 +110,25 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
     let outbox = Outbox::new(
         store.clone(),
         sealer.clone(),
-        guarded,
+        guarded.clone(),
         clock.clone(),
         outbox_options(&config.webhooks),
     );
     let waking = outbox.clone();
-    let engine = Engine::new(
-        store.clone(),
-        clock.clone(),
-        tasks.clone(),
-        Arc::new(catalog.clone()),
-        Arc::new(move |delivery: Delivery| waking.wake(delivery)),
-        engine::Options { active: config.engine.active },
-    );
+    let doors = engine::Doors {
+        store: store.clone(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+        models: Arc::new(catalog.clone()),
+        plans: Arc::new(NoPlans),
+        client: guarded,
+        on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
+    };
+    let options = engine::Options {
+        active: config.engine.active,
+        workflow_timeout: config.engine.workflow_timeout,
+    };
+    let engine = Engine::new(doors, options);
     let rate = config.limits.rate.as_ref();
     Ok(Arc::new(Services {
         settings: settings(config, hosts),
@@ -388,4 +394,12 @@ impl Offline {
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
     let services = open(config, &Tasks::new(), Vec::new())?;
     Ok(Offline { control: HostService::new(Role::Control, services)? })
+}
+
+struct NoPlans;
+
+impl engine::Plans for NoPlans {
+    fn plan(&self, _revision: crate::domain::ids::RevisionId) -> engine::FindingPlan<'_> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }

@@ -33,7 +33,9 @@ impl From<engine::Error> for Error {
                 Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
             }
             engine::Error::NotFound => Self::not_found("execution not found"),
-            engine::Error::AlreadyEnded(_) => Self::conflict(error.to_string()),
+            engine::Error::AlreadyEnded(_) | engine::Error::NotRedrivable => {
+                Self::conflict(error.to_string())
+            }
             engine::Error::Storage(error) => error.into(),
             engine::Error::Stopping => {
                 Self::unavailable("the service is stopping; try again in a moment")

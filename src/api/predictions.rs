@@ -12,7 +12,7 @@ use super::{Context, Role, Services, failures, models};
 use crate::accounts::Caller;
 use crate::domain::attempt::Attempt;
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Candidate, Execution, Source, Status};
+use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use crate::domain::ids::ExecutionId;
 use crate::domain::signature;
 use crate::engine::outcome::Metrics;
@@ -71,7 +71,7 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let execution = services.engine.wait(organization, id, patience).await.map_err(not_found)?;
     let input = services.store.read_payload(&execution.input).await?;
     let output = output_of(services, &execution).await?;
-    let view = view(services, &execution, &input, output.as_deref());
+    let view = view(services, &execution, &input, output.as_deref())?;
     Ok(reply::json(StatusCode::OK, &view))
 }
 
@@ -105,16 +105,16 @@ fn created(id: ExecutionId) -> Value {
 }
 
 fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
-    context
-        .call
-        .param("id")
-        .parse()
-        .map_err(|_no_id| http::Error::not_found("Prediction not found"))
+    context.call.param("id").parse().map_err(|_no_id| missing())
+}
+
+fn missing() -> http::Error {
+    http::Error::not_found("Prediction not found")
 }
 
 fn not_found(error: engine::Error) -> http::Error {
     if matches!(error, engine::Error::NotFound) {
-        return http::Error::not_found("Prediction not found");
+        return missing();
     }
     error.into()
 }
@@ -132,15 +132,17 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         }
     };
     let services = &context.services;
-    let mut submission = check(services, caller, body)?;
+    let submission = check(services, caller, body)?;
+    let (id, mut beside) = (submission.id, Commit::new());
     if let Some(ticket) = &ticket {
-        let answered = Answered::created(submission.id);
-        ticket.record(&mut submission.beside, answered).map_err(http::Error::internal)?;
+        let answered = Answered::created(id);
+        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
     }
     if services.store.is_cramped() {
         return Err(failures::storage_unavailable());
     }
-    Ok(services.engine.submit(submission).await?.id)
+    services.engine.submit(vec![submission], beside).await?;
+    Ok(id)
 }
 
 /// The request as work for the engine.
@@ -176,11 +178,12 @@ fn check(services: &Services, caller: Caller, body: Value) -> Result<Submission,
         organization: caller.organization,
         key: caller.key,
         source: Source::Api,
-        version: version.unwrap_or_default().to_owned(),
+        work: Work::Prediction(execution::Prediction::new(
+            version.unwrap_or_default().to_owned(),
+            vec![Candidate { model: model.slug.to_string() }],
+        )),
         input: to_raw_value(&input).map_err(http::Error::internal)?,
-        chain: vec![Candidate { model: model.slug.to_string() }],
         webhook,
-        beside: Commit::new(),
     })
 }
 
@@ -276,16 +279,17 @@ fn view<'a>(
     execution: &'a Execution,
     input: &'a RawValue,
     output: Option<&'a RawValue>,
-) -> Prediction<'a> {
+) -> Result<Prediction<'a>, http::Error> {
+    let prediction = execution.prediction().ok_or_else(missing)?;
     let fault = execution.fault.as_ref();
     let url = format!("{}/v1/prediction/{}", services.url_of(Role::Base), execution.id);
-    Prediction {
+    Ok(Prediction {
         id: execution.id.to_string(),
-        model: execution.requested_model(),
+        model: prediction.requested_model(),
         status: execution.status.prediction_word(),
         input,
         output,
-        logs: execution.logs.clone().or_else(|| services.engine.waiting_for(execution)),
+        logs: prediction.logs.clone().or_else(|| services.engine.waiting_for(execution)),
         error: fault.map(|fault| fault.cause.as_str()),
         error_classification: fault.map(|fault| fault.class.as_str()),
         metrics: Metrics::of(execution),
@@ -293,8 +297,8 @@ fn view<'a>(
         created_at: execution.created_at.to_string(),
         started_at: execution.started_at.map(|time| time.to_string()),
         completed_at: execution.completed_at.map(|time| time.to_string()),
-        attempts: execution.attempts.iter().map(tried).collect(),
-    }
+        attempts: prediction.attempts.iter().map(tried).collect(),
+    })
 }
 
 fn tried(attempt: &Attempt) -> Tried<'_> {

@@ -217,6 +217,13 @@ impl engine::Models for Catalog {
             pricing: model.pricing.clone(),
         })
     }
+
+    fn check_input(&self, slug: &str, input: Value) -> Result<Value, String> {
+        let Some(model) = self.get(slug) else { return Ok(input) };
+        model.check_input(input).map_err(|violations| {
+            violations.into_iter().next().map_or_else(String::new, |violation| violation.message)
+        })
+    }
 }
 
 /// Checks one manifest as a reload would, without serving it.

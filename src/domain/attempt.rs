@@ -48,7 +48,8 @@ impl Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     pub number: u32,
-    /// The model's slug.
+    /// The model's slug; empty for an HTTP request.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
     pub outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,4 +57,30 @@ pub struct Attempt {
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
+}
+
+impl Attempt {
+    /// An attempt that begins at `now`.
+    #[must_use]
+    pub const fn begin(number: u32, model: String, now: Timestamp) -> Self {
+        let outcome = Outcome::Running;
+        Self { number, model, outcome, failure: None, started_at: now, completed_at: None }
+    }
+
+    /// Writes how it ended. False when it is not the running attempt `number`: the report is late.
+    pub fn close(
+        &mut self,
+        number: u32,
+        outcome: Outcome,
+        failure: Option<Failure>,
+        now: Timestamp,
+    ) -> bool {
+        if self.number != number || self.outcome != Outcome::Running {
+            return false;
+        }
+        self.outcome = outcome;
+        self.failure = failure;
+        self.completed_at = Some(now);
+        true
+    }
 }

@@ -1,7 +1,7 @@
 //! An execution: one accepted piece of work from its creation to its end, as it is stored.
 //!
-//! A prediction is an execution with a chain of models, of which the first that succeeds completes
-//! it. Only `machine::apply` changes one; nothing here decides anything.
+//! A prediction and a run of a workflow are both executions, in one history. Only the `machine`
+//! changes one; nothing here decides anything.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::attempt::{Attempt, Failure, Outcome};
 use super::classify::ErrorClass;
 use super::delivery::Webhook;
-use super::ids::{ExecutionId, KeyId, OrganizationId};
+use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, WorkflowId};
 use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
@@ -88,6 +88,11 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// A fault under one of the names of `spec/decisions.md` part 5.
+    pub fn new(name: &str, class: ErrorClass, cause: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), class, cause: cause.into() }
+    }
+
     /// The fault of an execution whose last attempt failed so.
     #[must_use]
     pub fn of(failure: &Failure) -> Self {
@@ -115,20 +120,12 @@ pub struct Execution {
     /// The API key that asked for it.
     pub key: KeyId,
     pub source: Source,
-    /// The version that the client named; kept, not used.
-    pub version: String,
     pub status: Status,
+    /// What it works on: a prediction's input, a workflow's inputs.
     pub input: Payload,
-    /// The models to try, in order; frozen when the work was accepted, never empty.
-    pub chain: Vec<Candidate>,
-    /// Which of the chain is tried or waited for.
-    pub position: u32,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub attempts: Vec<Attempt>,
+    pub work: Work,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Payload>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
     /// The sum over the attempts that cost.
@@ -142,7 +139,69 @@ pub struct Execution {
     pub completed_at: Option<Timestamp>,
 }
 
-impl Execution {
+/// What an execution does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    Prediction(Prediction),
+    Workflow(WorkflowRun),
+}
+
+/// A chain of models, of which the first that succeeds completes the execution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The version that the client named; kept, not used.
+    pub version: String,
+    /// The models to try, in order; frozen when the work was accepted, never empty.
+    pub chain: Vec<Candidate>,
+    /// Which of the chain is tried or waited for.
+    pub position: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<String>,
+    /// The step that it was made by. Such a prediction is written when its step has ended; it never
+    /// waits in a lane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepOf>,
+}
+
+/// A step of another execution.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepOf {
+    pub execution: ExecutionId,
+    pub step_id: String,
+}
+
+/// One run of a workflow. Its steps stand in rows of their own, see `domain::step`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkflowRun {
+    pub workflow: WorkflowId,
+    /// The version's id, such as `v1`.
+    pub version: String,
+    /// The definition as that version had it when the work was accepted.
+    pub revision: RevisionId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bulk: Option<BulkId>,
+    /// The execution whose finished steps it took over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redriven_from: Option<ExecutionId>,
+    /// How long it has been running, in milliseconds, up to when it was last put aside; waits are
+    /// not counted.
+    #[serde(default)]
+    pub ran_ms: u64,
+    /// Until when it is put aside: it stands in the timers then, in no lane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aside_until: Option<Timestamp>,
+}
+
+impl Prediction {
+    /// A prediction that no model has tried yet.
+    #[must_use]
+    pub const fn new(version: String, chain: Vec<Candidate>) -> Self {
+        Self { version, chain, position: 0, attempts: Vec::new(), logs: None, step: None }
+    }
+
     /// The model that is tried or waited for.
     #[must_use]
     pub fn model(&self) -> &str {
@@ -156,19 +215,59 @@ impl Execution {
         self.chain.first().map_or("", |candidate| candidate.model.as_str())
     }
 
-    /// The lane that it waits in or runs from: one for each model.
-    #[must_use]
-    pub fn lane(&self) -> String {
-        lane_of_model(self.model())
-    }
-
     /// The attempt that is running, if one is.
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
     }
 
-    /// Names an attempt for ever, so that whoever sees it twice can tell.
+    /// Adds what a run wrote beside its output.
+    pub fn add_logs(&mut self, logs: Option<String>) {
+        append_logs(&mut self.logs, logs);
+    }
+}
+
+/// Puts `more` behind what is there, on a line of its own.
+pub fn append_logs(logs: &mut Option<String>, more: Option<String>) {
+    let Some(more) = more.filter(|more| !more.is_empty()) else { return };
+    match logs {
+        Some(earlier) => {
+            earlier.push('\n');
+            earlier.push_str(&more);
+        }
+        none => *none = Some(more),
+    }
+}
+
+impl Execution {
+    /// The prediction that it is, if it is one.
+    #[must_use]
+    pub const fn prediction(&self) -> Option<&Prediction> {
+        match &self.work {
+            Work::Prediction(prediction) => Some(prediction),
+            Work::Workflow(_) => None,
+        }
+    }
+
+    /// The run of a workflow that it is, if it is one.
+    #[must_use]
+    pub const fn workflow(&self) -> Option<&WorkflowRun> {
+        match &self.work {
+            Work::Prediction(_) => None,
+            Work::Workflow(run) => Some(run),
+        }
+    }
+
+    /// The lane that it waits in or runs from: one for each model and each workflow.
+    #[must_use]
+    pub fn lane(&self) -> String {
+        match &self.work {
+            Work::Prediction(prediction) => lane_of_model(prediction.model()),
+            Work::Workflow(run) => lane_of_workflow(run.workflow),
+        }
+    }
+
+    /// Names an attempt at a prediction for ever, so that whoever sees it twice can tell.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:prediction:{attempt}", self.id)
@@ -191,4 +290,10 @@ impl Execution {
 #[must_use]
 pub fn lane_of_model(slug: &str) -> String {
     format!("model:{slug}")
+}
+
+/// The lane of a workflow.
+#[must_use]
+pub fn lane_of_workflow(id: WorkflowId) -> String {
+    format!("workflow:{id}")
 }

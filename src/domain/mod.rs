@@ -20,5 +20,6 @@ pub mod place;
 pub mod reference;
 pub mod retry;
 pub mod signature;
+pub mod step;
 pub mod template;
 pub mod time;

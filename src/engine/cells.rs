@@ -5,51 +5,75 @@
 //! memory, runs, or is being cancelled; others are read from the store when they are needed.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::execution::Execution;
 use crate::domain::ids::ExecutionId;
+use crate::domain::machine::workflow::Progress;
+
+/// What is held of an unfinished execution.
+#[derive(Debug)]
+pub struct Held {
+    pub execution: Execution,
+    /// How far its steps have come, while it runs; none for predictions.
+    pub progress: Option<Box<Progress>>,
+}
+
+impl From<Execution> for Held {
+    fn from(execution: Execution) -> Self {
+        Self { execution, progress: None }
+    }
+}
 
 /// An unfinished execution in memory.
 #[derive(Debug, Default)]
 pub struct Cell {
-    /// The state as it was last committed, or `None` before it was read from the store.
-    pub state: tokio::sync::Mutex<Option<Execution>>,
+    /// The state as it was last committed, or `None` before it was read from the store. Of a
+    /// workflow's steps it may know more than the disk: what follows from the committed ones.
+    pub state: tokio::sync::Mutex<Option<Held>>,
     /// Cancelled when the run has to stop.
     pub stop: CancellationToken,
 }
 
 /// The cells in use, by execution.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Cells {
-    cells: Mutex<HashMap<ExecutionId, Arc<Cell>>>,
+    cells: Arc<Mutex<HashMap<ExecutionId, Arc<Cell>>>>,
+}
+
+/// The right to use a cell; with the last one the cell goes.
+#[derive(Debug)]
+pub struct Hold {
+    cells: Cells,
+    id: ExecutionId,
+    cell: Arc<Cell>,
 }
 
 impl Cells {
     /// The execution's cell, made when there is none.
-    pub fn enter(&self, id: ExecutionId) -> Arc<Cell> {
-        Arc::clone(self.lock().entry(id).or_default())
+    pub fn enter(&self, id: ExecutionId) -> Hold {
+        let cell = Arc::clone(self.lock().entry(id).or_default());
+        Hold { cells: self.clone(), id, cell }
     }
 
-    /// A cell for an execution whose state is known.
-    pub fn create(&self, execution: Execution) -> Arc<Cell> {
+    /// The execution's cell, if it has one.
+    pub fn find(&self, id: ExecutionId) -> Option<Hold> {
+        let cell = Arc::clone(self.lock().get(&id)?);
+        Some(Hold { cells: self.clone(), id, cell })
+    }
+
+    /// A cell for an execution whose state is known and that has no cell yet.
+    pub fn create(&self, execution: Execution) -> Hold {
         let id = execution.id;
         let cell = Arc::new(Cell {
-            state: tokio::sync::Mutex::new(Some(execution)),
+            state: tokio::sync::Mutex::new(Some(execution.into())),
             stop: CancellationToken::new(),
         });
         self.lock().insert(id, Arc::clone(&cell));
-        cell
-    }
-
-    /// Takes the cell out: its execution has ended, or waits on the disk again.
-    pub fn leave(&self, id: ExecutionId, cell: &Arc<Cell>) {
-        let mut cells = self.lock();
-        if cells.get(&id).is_some_and(|held| Arc::ptr_eq(held, cell)) {
-            cells.remove(&id);
-        }
+        Hold { cells: self.clone(), id, cell }
     }
 
     /// How many there are.
@@ -59,5 +83,22 @@ impl Cells {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Arc<Cell>>> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Hold {
+    type Target = Cell;
+    fn deref(&self) -> &Cell {
+        &self.cell
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut cells = self.cells.lock();
+        // The map's and this one: under the map's lock, nobody can take another.
+        if Arc::strong_count(&self.cell) == 2 {
+            cells.remove(&self.id);
+        }
     }
 }

@@ -1,8 +1,12 @@
 //! Lanes: who runs next.
 //!
-//! Each model (later, each workflow) has a lane of its own, first in, first out, with its own cap
-//! of running executions; places are given to the lanes in turn. The rows of a lane stand on the
-//! disk; here is only a window on its head, so that a backlog of a million takes no memory.
+//! Each model and each workflow has a lane of its own, first in, first out, with its own cap of
+//! running executions; places are given to the lanes in turn. The rows of a lane stand on the disk;
+//! here is only a window on its head, so that a backlog of a million takes no memory.
+//!
+//! The steps of running workflows come to a model's lane as guests: they share its cap with the
+//! lane's own executions, in turn with them, and are not counted against the running executions,
+//! since theirs has its place already.
 //!
 //! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it. A lane whose window
 //! has run dry while rows stand behind it asks for a refill.
@@ -24,7 +28,9 @@ pub struct Ticket<T> {
 
 /// What is to be done next.
 #[derive(Debug)]
-pub enum Next<T> {
+pub enum Next<T, G> {
+    /// Let this guest in; its lane has counted it.
+    Admit { lane: Arc<str>, guest: G },
     /// Start this one; its lane has counted it as running.
     Start { lane: Arc<str>, ticket: Ticket<T> },
     /// Read the head of this lane from the disk and hand it to [`Lanes::refilled`].
@@ -47,8 +53,14 @@ pub struct Full {
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct Lane<T, G> {
     cap: usize,
+    /// Guests that wait, each under its number.
+    guests: VecDeque<(u64, G)>,
+    /// Guests that are in.
+    visiting: usize,
+    /// Who came last, where both wait.
+    guest_was_last: bool,
     queue_limit: usize,
     running: HashSet<ExecutionId>,
     window: VecDeque<Ticket<T>>,
@@ -71,20 +83,25 @@ struct Refilling {
 
 /// All lanes, and the turn among those that have work.
 #[derive(Debug)]
-pub struct Lanes<T> {
-    lanes: HashMap<Arc<str>, Lane<T>>,
+pub struct Lanes<T, G> {
+    lanes: HashMap<Arc<str>, Lane<T, G>>,
     turn: VecDeque<Arc<str>>,
+    /// Lanes that may have room for a guest.
+    guest_turn: VecDeque<Arc<str>>,
+    last_guest: u64,
     active: usize,
     active_cap: usize,
 }
 
-impl<T> Lanes<T> {
+impl<T, G> Lanes<T, G> {
     /// No lanes yet; at most `active_cap` executions run at once over all of them.
     #[must_use]
     pub fn new(active_cap: usize) -> Self {
         Self {
             lanes: HashMap::new(),
             turn: VecDeque::new(),
+            guest_turn: VecDeque::new(),
+            last_guest: 0,
             active: 0,
             active_cap: active_cap.max(1),
         }
@@ -94,6 +111,9 @@ impl<T> Lanes<T> {
     pub fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
         let lane = self.lanes.entry(Arc::from(name)).or_insert_with(|| Lane {
             cap,
+            guests: VecDeque::new(),
+            visiting: 0,
+            guest_was_last: false,
             queue_limit,
             running: HashSet::new(),
             window: VecDeque::new(),
@@ -104,6 +124,7 @@ impl<T> Lanes<T> {
         });
         lane.cap = cap.max(1);
         lane.queue_limit = queue_limit;
+        self.call_guests(name);
         self.give_turn(name);
     }
 
@@ -165,7 +186,10 @@ impl<T> Lanes<T> {
     }
 
     /// What to do next; `None` when nothing can start before something ends.
-    pub fn next(&mut self) -> Option<Next<T>> {
+    pub fn next(&mut self) -> Option<Next<T, G>> {
+        if let Some(admit) = self.next_guest() {
+            return Some(admit);
+        }
         while let Some(name) = self.turn.pop_front() {
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
             lane.in_turn = false;
@@ -184,11 +208,66 @@ impl<T> Lanes<T> {
             let Some(ticket) = lane.window.pop_front() else { continue };
             lane.queued = lane.queued.saturating_sub(1);
             lane.running.insert(ticket.id);
+            lane.guest_was_last = false;
             self.active += 1;
+            self.call_guests(&name);
             self.give_turn(&name);
             return Some(Next::Start { lane: name, ticket });
         }
         None
+    }
+
+    /// The next guest whose lane has room, unless it is the turn of the lane's own.
+    fn next_guest(&mut self) -> Option<Next<T, G>> {
+        while let Some(name) = self.guest_turn.pop_front() {
+            let may_start = self.active < self.active_cap;
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            if !lane.has_place() || (lane.guest_was_last && may_start && !lane.window.is_empty()) {
+                continue;
+            }
+            let Some((_, guest)) = lane.guests.pop_front() else { continue };
+            lane.visiting += 1;
+            lane.guest_was_last = true;
+            self.call_guests(&name);
+            return Some(Next::Admit { lane: name, guest });
+        }
+        None
+    }
+
+    /// Lets a guest in at once, when there is a place and nobody waits for it. True: it is in.
+    pub fn enter(&mut self, name: &str) -> bool {
+        let Some(lane) = self.lanes.get_mut(name) else { return false };
+        let is_free = lane.has_place() && lane.guests.is_empty() && lane.window.is_empty();
+        if is_free {
+            lane.visiting += 1;
+        }
+        is_free
+    }
+
+    /// Puts a guest at the end of those that wait; its number takes it back.
+    pub fn ask(&mut self, name: &str, guest: G) -> u64 {
+        self.last_guest += 1;
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.guests.push_back((self.last_guest, guest));
+        }
+        self.call_guests(name);
+        self.last_guest
+    }
+
+    /// A guest waits no more.
+    pub fn withdraw(&mut self, name: &str, number: u64) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.guests.retain(|(held, _)| *held != number);
+        }
+    }
+
+    /// A guest has gone.
+    pub fn leave(&mut self, name: &str) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.visiting = lane.visiting.saturating_sub(1);
+        }
+        self.call_guests(name);
+        self.give_turn(name);
     }
 
     /// The rows at the lane's head, oldest first. `complete` says that no row stood behind them.
@@ -214,6 +293,7 @@ impl<T> Lanes<T> {
                 refilling.gone.insert(id);
             }
         }
+        self.call_guests(name);
         self.give_turn(name);
     }
 
@@ -228,14 +308,15 @@ impl<T> Lanes<T> {
         if let Some(refilling) = &mut lane.refilling {
             refilling.gone.insert(id);
         }
+        self.call_guests(name);
     }
 
     /// How the lane stands.
     #[must_use]
     pub fn load(&self, name: &str) -> Load {
         self.lanes.get(name).map_or_else(Load::default, |lane| Load {
-            running: lane.running.len(),
-            queued: lane.queued,
+            running: lane.running.len() + lane.visiting,
+            queued: lane.queued + lane.guests.len(),
             cap: lane.cap,
         })
     }
@@ -265,6 +346,14 @@ impl<T> Lanes<T> {
         self.lanes.get(name).map_or(0, |lane| lane.running.len())
     }
 
+    /// Looks at the lane's guests with the next turn, if one of them may come in.
+    fn call_guests(&mut self, name: &str) {
+        let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
+        if !lane.guests.is_empty() && lane.has_place() {
+            self.guest_turn.push_back(Arc::clone(name));
+        }
+    }
+
     /// Puts the lane at the end of the turn, if it has something to do and does not stand there.
     fn give_turn(&mut self, name: &str) {
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
@@ -279,16 +368,17 @@ impl<T> Lanes<T> {
     }
 }
 
-impl<T> Lane<T> {
+impl<T, G> Lane<T, G> {
+    fn has_place(&self) -> bool {
+        self.running.len() + self.visiting < self.cap
+    }
+
     fn can_start(&self) -> bool {
-        !self.window.is_empty() && self.running.len() < self.cap
+        !self.window.is_empty() && self.has_place()
     }
 
     fn wants_refill(&self) -> bool {
-        self.window.is_empty()
-            && self.spilled
-            && self.refilling.is_none()
-            && self.running.len() < self.cap
+        self.window.is_empty() && self.spilled && self.refilling.is_none() && self.has_place()
     }
 }
 

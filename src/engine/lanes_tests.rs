@@ -15,11 +15,15 @@ fn id(number: u32) -> ExecutionId {
 
 /// The lanes with the rows that would stand on the disk.
 struct World {
-    lanes: Lanes<()>,
+    lanes: Lanes<(), u32>,
     disk: BTreeMap<(usize, ExecutionId), ()>,
     running: Vec<(usize, ExecutionId)>,
     started: Vec<(usize, ExecutionId)>,
     refills: Vec<(usize, Vec<ExecutionId>, bool)>,
+    /// Guests that wait, as lane, number and name.
+    asking: Vec<(usize, u64, u32)>,
+    /// Guests that are in.
+    admitted: Vec<(usize, u32)>,
     next_id: u32,
     cap: usize,
 }
@@ -38,6 +42,8 @@ impl World {
             running: Vec::new(),
             started: Vec::new(),
             refills: Vec::new(),
+            asking: Vec::new(),
+            admitted: Vec::new(),
             next_id: 0,
             cap,
         };
@@ -67,6 +73,10 @@ impl World {
     fn step(&mut self) -> bool {
         match self.lanes.next() {
             None => false,
+            Some(Next::Admit { lane, guest }) => {
+                self.admitted.push((lane.trim_start_matches("lane-").parse().unwrap(), guest));
+                true
+            }
             Some(Next::Start { lane, ticket }) => {
                 let lane: usize = lane.trim_start_matches("lane-").parse().unwrap();
                 self.started.push((lane, ticket.id));
@@ -112,13 +122,47 @@ impl World {
         self.lanes.forget(&name(lane), id);
     }
 
-    fn invariants(&self) {
+    fn ask(&mut self, lane: usize) {
+        self.next_id += 1;
+        if self.lanes.enter(&name(lane)) {
+            self.admitted.push((lane, self.next_id));
+        } else {
+            let number = self.lanes.ask(&name(lane), self.next_id);
+            self.asking.push((lane, number, self.next_id));
+        }
+    }
+
+    fn leave(&mut self, which: usize) {
+        if !self.admitted.is_empty() {
+            let (lane, _) = self.admitted.remove(which % self.admitted.len());
+            self.lanes.leave(&name(lane));
+        }
+    }
+
+    fn withdraw(&mut self, which: usize) {
+        self.settle_guests();
+        if !self.asking.is_empty() {
+            let (lane, number, _) = self.asking.remove(which % self.asking.len());
+            self.lanes.withdraw(&name(lane), number);
+        }
+    }
+
+    /// Those that are in ask no more.
+    fn settle_guests(&mut self) {
+        let admitted = &self.admitted;
+        self.asking.retain(|(lane, _, guest)| !admitted.contains(&(*lane, *guest)));
+    }
+
+    fn invariants(&mut self) {
+        self.settle_guests();
         for lane in 0..3 {
-            let running = self.running.iter().filter(|(l, _)| *l == lane).count();
+            let own = self.running.iter().filter(|(l, _)| *l == lane).count();
+            let running = own + self.admitted.iter().filter(|(l, _)| *l == lane).count();
             assert!(running <= self.cap, "a lane runs over its cap");
             let on_disk = self.disk.keys().filter(|(l, _)| *l == lane).count();
+            let queued = on_disk - own + self.asking.iter().filter(|(l, ..)| *l == lane).count();
             let load = self.lanes.load(&name(lane));
-            assert_eq!((load.running, load.queued), (running, on_disk - running), "the counts");
+            assert_eq!((load.running, load.queued), (running, queued), "the counts");
         }
         let mut seen = self.started.clone();
         seen.sort();
@@ -134,6 +178,9 @@ enum Act {
     Refill,
     Finish(usize),
     Cancel(usize),
+    Ask(usize),
+    Leave(usize),
+    Withdraw(usize),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
@@ -143,6 +190,9 @@ fn acts() -> impl Strategy<Value = Act> {
         3 => Just(Act::Refill),
         3 => any::<usize>().prop_map(Act::Finish),
         1 => any::<usize>().prop_map(Act::Cancel),
+        2 => (0_usize..3).prop_map(Act::Ask),
+        2 => any::<usize>().prop_map(Act::Leave),
+        1 => any::<usize>().prop_map(Act::Withdraw),
     ]
 }
 
@@ -163,6 +213,9 @@ proptest! {
                 Act::Refill => world.deliver_refill(),
                 Act::Finish(which) => world.finish(which),
                 Act::Cancel(which) => world.cancel(which),
+                Act::Ask(lane) => world.ask(lane),
+                Act::Leave(which) => world.leave(which),
+                Act::Withdraw(which) => world.withdraw(which),
             }
             world.invariants();
             prop_assert!(world.running.len() <= active);
@@ -172,8 +225,11 @@ proptest! {
             while world.step() {}
             world.deliver_refill();
             world.finish(0);
+            world.settle_guests();
+            world.leave(0);
         }
         world.invariants();
+        prop_assert!(world.asking.is_empty(), "guests left waiting: {:?}", world.asking);
         prop_assert!(world.disk.is_empty(), "left waiting: {:?}", world.disk);
         for lane in 0..3 {
             let order: Vec<_> = world.started.iter().filter(|(l, _)| *l == lane).collect();
@@ -184,7 +240,7 @@ proptest! {
 
 #[test]
 fn a_full_lane_refuses_and_another_takes() {
-    let mut lanes: Lanes<()> = Lanes::new(10);
+    let mut lanes: Lanes<(), u32> = Lanes::new(10);
     lanes.set_limits("a", 1, 1);
     lanes.set_limits("b", 1, 1);
     assert_eq!(lanes.reserve("a"), Ok(()));
@@ -206,4 +262,39 @@ fn places_go_round_the_lanes() {
     while world.step() {}
     let lanes: Vec<_> = world.started.iter().map(|(lane, _)| *lane).collect();
     assert_eq!(lanes, [0, 1, 0, 1]);
+}
+
+#[test]
+fn guests_and_the_lanes_own_take_turns_at_a_place() {
+    let mut world = World::new(1, 1, 10);
+    world.submit(0, false);
+    while world.step() {}
+    for _ in 0..2 {
+        world.ask(0);
+        world.submit(0, false);
+    }
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        world.finish(0);
+        world.leave(0);
+        while world.step() {}
+        order.push((world.running.len(), world.admitted.len()));
+    }
+    assert_eq!(order, [(0, 1), (1, 0), (0, 1), (1, 0)]);
+}
+
+/// A workflow that has its place must reach its models although no further place is left.
+#[test]
+fn guests_come_in_when_every_place_is_taken() {
+    let mut world = World::new(2, 2, 2);
+    for _ in 0..4 {
+        world.submit(0, false);
+    }
+    while world.step() {}
+    assert_eq!(world.running.len(), 2);
+    world.ask(1);
+    world.ask(1);
+    world.ask(1);
+    while world.step() {}
+    assert_eq!(world.admitted.len(), 2);
 }

@@ -8,29 +8,41 @@
 pub mod outcome;
 pub mod rows;
 
+mod attempt;
 mod cells;
+mod commit;
+mod detail;
 mod executor;
 mod lanes;
 mod models;
+mod prediction;
 mod recovery;
+mod redrive;
 mod submit;
+mod timers;
 mod waiters;
+mod workflow;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use self::cells::{Cell, Cells};
+use tokio::sync::{Notify, oneshot};
+
+use self::cells::{Cells, Held, Hold};
 use self::lanes::Lanes;
 use self::waiters::Waiters;
 use crate::domain::delivery::Delivery;
 use crate::domain::execution::{Execution, Status, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId};
-use crate::domain::machine::{Effect, Event};
+use crate::domain::machine;
+use crate::domain::machine::workflow::Event;
+use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
-use crate::storage::{self, Store};
+use crate::storage::{self, Commit, Store};
 
+pub use self::detail::{Detail, Waiting};
 pub use self::lanes::Load;
-pub use self::models::{Models, Work};
+pub use self::models::{FindingPlan, Models, Plans, Work};
 pub use self::submit::Submission;
 
 /// Hands a committed delivery to whoever sends it.
@@ -41,11 +53,13 @@ pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
 pub struct Options {
     /// Executions that run at once, over all lanes.
     pub active: usize,
+    /// How long a workflow may be running, waits not counted.
+    pub workflow_timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { active: 4096 }
+        Self { active: 4096, workflow_timeout: Duration::from_secs(15 * 60) }
     }
 }
 
@@ -61,6 +75,9 @@ pub enum Error {
     /// It has ended already, and not by a cancel.
     #[error("it has already ended with {}", .0.prediction_word())]
     AlreadyEnded(Status),
+    /// Only what has failed or was cancelled can be taken up again.
+    #[error("only a failed or cancelled execution can be redriven")]
+    NotRedrivable,
     #[error(transparent)]
     Storage(#[from] storage::Error),
     /// The service is about to stop and takes no more work.
@@ -79,7 +96,28 @@ impl From<storage::record::Malformed> for Error {
 struct Place {
     organization: OrganizationId,
     /// The state, where it is kept in memory while it waits.
-    cell: Option<Arc<Cell>>,
+    cell: Option<Hold>,
+}
+
+/// A step that waits for a place at its model; told when it has one.
+type Guest = oneshot::Sender<()>;
+
+/// What the engine works with.
+pub struct Doors {
+    pub store: Store,
+    pub clock: Clock,
+    pub tasks: Tasks,
+    pub models: Arc<dyn Models>,
+    pub plans: Arc<dyn Plans>,
+    /// Sends the requests of HTTP steps, through the egress guard.
+    pub client: Client,
+    pub on_delivery: OnDelivery,
+}
+
+impl std::fmt::Debug for Doors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Doors").finish_non_exhaustive()
+    }
 }
 
 struct Inner {
@@ -87,10 +125,15 @@ struct Inner {
     clock: Clock,
     tasks: Tasks,
     models: Arc<dyn Models>,
+    plans: Arc<dyn Plans>,
+    client: Client,
     on_delivery: OnDelivery,
-    lanes: Mutex<Lanes<Place>>,
+    options: Options,
+    lanes: Mutex<Lanes<Place, Guest>>,
     cells: Cells,
     waiters: Waiters,
+    /// Told when an execution was put aside.
+    timers: Notify,
 }
 
 /// The handle to the engine; clones share it.
@@ -107,7 +150,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Inner {
-    fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Place>> {
+    fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Place, Guest>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,17 +158,22 @@ impl Inner {
 impl Engine {
     /// An engine over an open store. Nothing runs before [`Engine::recover`].
     #[must_use]
-    pub fn new(
-        store: Store,
-        clock: Clock,
-        tasks: Tasks,
-        models: Arc<dyn Models>,
-        on_delivery: OnDelivery,
-        options: Options,
-    ) -> Self {
-        let lanes = Mutex::new(Lanes::new(options.active));
-        let (cells, waiters) = (Cells::default(), Waiters::default());
-        let inner = Inner { store, clock, tasks, models, on_delivery, lanes, cells, waiters };
+    pub fn new(doors: Doors, options: Options) -> Self {
+        let Doors { store, clock, tasks, models, plans, client, on_delivery } = doors;
+        let inner = Inner {
+            store,
+            clock,
+            tasks,
+            models,
+            plans,
+            client,
+            on_delivery,
+            options,
+            lanes: Mutex::new(Lanes::new(options.active)),
+            cells: Cells::default(),
+            waiters: Waiters::default(),
+            timers: Notify::new(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -181,20 +229,19 @@ impl Engine {
         task.await.unwrap_or(Err(Error::Stopping))
     }
 
-    /// Why an unfinished execution waits, in words; `None` when it does not.
+    /// Why an unfinished prediction waits, in words; `None` when it does not.
     #[must_use]
     pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
-        if execution.status.is_final() || execution.running().is_some() {
+        let prediction = execution.prediction()?;
+        if execution.status.is_final() || prediction.running().is_some() {
             return None;
         }
-        let lanes = self.inner.lanes();
-        let (lane, model) = (execution.lane(), execution.model());
-        let load = lanes.load(&lane);
-        let place = lanes.position(&lane, execution.id).map_or_else(
-            || format!("behind the first {}", lanes::WINDOW.min(load.queued)),
+        let (place, running) = self.inner.place_in_lane(execution);
+        let place = place.map_or_else(
+            || format!("behind the first {}", lanes::WINDOW),
             |position| format!("position {position}"),
         );
-        Some(format!("queued: {place} in lane {model}, {} running", load.running))
+        Some(format!("queued: {place} in lane {}, {running} running", prediction.model()))
     }
 
     /// How a model's lane stands.
@@ -223,6 +270,14 @@ impl Engine {
 }
 
 impl Inner {
+    /// The execution's position in its lane, from 1, unless it stands behind the window; and how
+    /// many run.
+    fn place_in_lane(&self, execution: &Execution) -> (Option<usize>, usize) {
+        let lane = execution.lane();
+        let lanes = self.lanes();
+        (lanes.position(&lane, execution.id), lanes.load(&lane).running)
+    }
+
     async fn cancel(
         self: &Arc<Self>,
         organization: OrganizationId,
@@ -230,50 +285,49 @@ impl Inner {
     ) -> Result<Execution, Error> {
         let cell = self.cells.enter(id);
         let mut state = cell.state.lock().await;
-        let result = self.cancel_in_cell(organization, id, &mut state).await;
-        if result.is_ok() {
-            cell.stop.cancel();
-        }
-        let idle = state.as_ref().is_none_or(|execution| execution.status.is_final());
-        drop(state);
-        if idle {
-            self.cells.leave(id, &cell);
-        }
-        result
-    }
-
-    async fn cancel_in_cell(
-        self: &Arc<Self>,
-        organization: OrganizationId,
-        id: ExecutionId,
-        state: &mut Option<Execution>,
-    ) -> Result<Execution, Error> {
         if state.is_none() {
-            *state = self.store.read(&rows::execution(organization, id)).await?;
+            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+            *state = stored.map(Held::from);
         }
-        let execution = state
-            .as_ref()
-            .filter(|execution| execution.organization == organization)
+        let held = state
+            .as_mut()
+            .filter(|held| held.execution.organization == organization)
             .ok_or(Error::NotFound)?;
-        match execution.status {
-            Status::Cancelled => return Ok(execution.clone()),
+        match held.execution.status {
+            Status::Cancelled => return Ok(held.execution.clone()),
             ended @ (Status::Success | Status::Error) => return Err(Error::AlreadyEnded(ended)),
             Status::Created | Status::Processing => {}
         }
-        let lane = execution.lane();
-        let mut cancelled = execution.clone();
-        let effects = self.transit(&mut cancelled, Event::Cancelled, None).await?;
-        *state = Some(cancelled.clone());
-        self.lanes().forget(&lane, id);
-        self.perform(&cancelled, &effects);
+        let lane = held.execution.lane();
+        let was_aside = held.execution.workflow().is_some_and(|run| run.aside_until.is_some());
+        self.commit_cancel(held).await?;
+        let cancelled = held.execution.clone();
+        cell.stop.cancel();
+        drop(state);
+        if !was_aside {
+            self.lanes().forget(&lane, id);
+        }
         self.pump();
         Ok(cancelled)
     }
-}
 
-/// Whether `effects` end the execution's stay in its lane for good.
-fn ends(effects: &[Effect]) -> bool {
-    effects.contains(&Effect::Wake)
+    async fn commit_cancel(&self, held: &mut Held) -> Result<(), Error> {
+        let now = self.clock.now();
+        let mut next = held.execution.clone();
+        let Some(progress) = &held.progress else {
+            let effects = machine::cancel(&mut next, now);
+            self.write(Commit::new(), &next, &effects, None).await?;
+            held.execution = next;
+            return Ok(());
+        };
+        // What is in flight is written as cancelled.
+        let mut progress = progress.clone();
+        let effects = progress.apply(&mut next, Event::Cancelled, now);
+        self.write_progress(&mut next, &mut progress, effects, None).await?;
+        held.execution = next;
+        held.progress = Some(progress);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

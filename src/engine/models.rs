@@ -1,10 +1,16 @@
-//! What the engine needs to know of a model: how to run it and within which limits.
+//! What the engine needs to know of models and workflows: how to run them and within which limits.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
+use crate::domain::definition::Plan;
+use crate::domain::ids::RevisionId;
 use crate::domain::model::{OutputType, Pricing};
 use crate::runners::Runner;
+use crate::storage;
 
 /// A model as the engine sees it. A snapshot: a reload of the catalog changes the next one only.
 #[derive(Debug, Clone)]
@@ -25,4 +31,21 @@ pub struct Work {
 pub trait Models: Send + Sync {
     /// The model, or `None` when the catalog has it no more.
     fn work(&self, slug: &str) -> Option<Work>;
+
+    /// The input with the defaults of the model's request schema filled in. Of a model that the
+    /// catalog does not have, nothing is said here.
+    ///
+    /// # Errors
+    /// A sentence about the first violation.
+    fn check_input(&self, slug: &str, input: Value) -> Result<Value, String>;
+}
+
+/// A plan, later.
+pub type FindingPlan<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<Arc<Plan>>, storage::Error>> + Send + 'a>>;
+
+/// Where the plans of workflows are looked up, by revision.
+pub trait Plans: Send + Sync {
+    /// The plan, or `None` when there is no such revision or it cannot be compiled any more.
+    fn plan(&self, revision: RevisionId) -> FindingPlan<'_>;
 }

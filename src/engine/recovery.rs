@@ -2,7 +2,8 @@
 //!
 //! Only the rows of the lanes are read, a page at a time, and only counted: the executions behind
 //! them are read when their turn comes, under the same caps as new ones. Work that was in flight
-//! has a row too; it is taken again and runs again under its attempt's number.
+//! has a row too; it is taken again and runs again under its attempt's number. What waits for a
+//! moment stands in the timers, which are read as they come due.
 
 use std::collections::HashMap;
 
@@ -27,6 +28,8 @@ impl Engine {
             lanes.spill(lane);
             total += count;
         }
+        let inner = std::sync::Arc::clone(&self.inner);
+        self.inner.tasks.spawn(inner.keep_time());
         self.inner.pump();
         Ok(total)
     }

@@ -1,11 +1,18 @@
 //! Where the engine's records stand in the store. To add a table: see `storage::key`.
 
-use crate::domain::execution::Execution;
-use crate::domain::ids::{ExecutionId, Id, OrganizationId};
+use crate::domain::definition::Position;
+use crate::domain::execution::{Execution, Status};
+use crate::domain::ids::{BulkId, ExecutionId, Id, OrganizationId, WorkflowId};
+use crate::domain::step::{Instance, Step};
+use crate::domain::time::Timestamp;
 use crate::storage::{Key, Record, Table};
 
 impl Record for Execution {
     const NAME: &'static str = "execution";
+}
+
+impl Record for Step {
+    const NAME: &'static str = "step";
 }
 
 /// An execution: by organization, newest first.
@@ -55,6 +62,116 @@ pub fn parse_queued(key: &Key, value: &[u8]) -> Option<(String, OrganizationId, 
     Some((name.to_owned(), OrganizationId::from(organization), id))
 }
 
+/// The steps of an execution that are in no map, in the order of the definition.
+#[must_use]
+pub fn outer_steps(execution: ExecutionId) -> Key {
+    Key::table(Table::Step).id(execution).raw(&[0])
+}
+
+/// All steps of an execution.
+#[must_use]
+pub fn steps(execution: ExecutionId) -> Key {
+    Key::table(Table::Step).id(execution)
+}
+
+/// A step: those in fewer maps first, then in the order of the definition, then by item.
+#[must_use]
+pub fn step(execution: ExecutionId, instance: &Instance) -> Key {
+    let depth = u8::try_from(instance.items.len()).unwrap_or(u8::MAX);
+    let key = steps(execution).raw(&[depth]).raw(&instance.step.number().to_be_bytes());
+    instance.items.iter().fold(key, |key, item| key.raw(&item.to_be_bytes()))
+}
+
+/// Which step a row tells of; `None` when it is no row of a step.
+#[must_use]
+pub fn parse_step(key: &Key) -> Option<Instance> {
+    let rest = key.as_bytes().get(17..)?;
+    let (depth, rest) = rest.split_first()?;
+    let (number, items) = rest.split_first_chunk::<2>()?;
+    let (items, []) = items.as_chunks::<4>() else { return None };
+    let items: Vec<u32> = items.iter().map(|item| u32::from_be_bytes(*item)).collect();
+    let step = Position::new(u16::from_be_bytes(*number));
+    (items.len() == usize::from(*depth)).then_some(Instance { step, items })
+}
+
+/// An execution that waits for a moment outside of its lane. The row's value is the organization's
+/// id.
+#[must_use]
+pub fn timer(due: Timestamp, id: ExecutionId) -> Key {
+    timers().time(due).id(id)
+}
+
+/// All timers, the next one first.
+#[must_use]
+pub fn timers() -> Key {
+    Key::table(Table::Timer)
+}
+
+/// The moment and the ids behind a timer's row; `None` when it is no such row.
+#[must_use]
+pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId, ExecutionId)> {
+    let due = key.as_bytes().get(1..)?.first_chunk::<8>()?;
+    let organization: [u8; 16] = value.try_into().ok()?;
+    Some((Timestamp::from_sortable(*due), OrganizationId::from(organization), key.last_id()?))
+}
+
+/// The executions of a workflow: a counted list of their ids.
+#[must_use]
+pub fn of_workflow(workflow: WorkflowId) -> Key {
+    Key::table(Table::WorkflowExecution).id(workflow)
+}
+
+/// The value of a row in a list of executions.
+#[must_use]
+pub fn id_value(id: ExecutionId) -> Vec<u8> {
+    id.bytes().to_vec()
+}
+
+/// How an execution of a workflow stands, as lists tell it apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Waits or runs.
+    Unfinished = 1,
+    Completed = 2,
+    Failed = 3,
+    Cancelled = 4,
+}
+
+impl From<Status> for Standing {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Created | Status::Processing => Self::Unfinished,
+            Status::Success => Self::Completed,
+            Status::Error => Self::Failed,
+            Status::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// The executions of a workflow that stand so, newest first, their ids inverted at the end.
+#[must_use]
+pub fn standing(workflow: WorkflowId, standing: Standing) -> Key {
+    Key::table(Table::WorkflowStatus).id(workflow).raw(&[standing as u8])
+}
+
+/// How many executions of a workflow stand so: a counter. It sorts behind the rows that it counts.
+#[must_use]
+pub fn standing_count(workflow: WorkflowId, standing: Standing) -> Key {
+    Key::table(Table::WorkflowStatus).id(workflow).raw(&[u8::MAX, standing as u8])
+}
+
+/// One execution among those that stand so.
+#[must_use]
+pub fn stands(workflow: WorkflowId, is: Standing, id: ExecutionId) -> Key {
+    standing(workflow, is).id_newest_first(id)
+}
+
+/// What was triggered together, oldest first, the ids at the end.
+#[must_use]
+pub fn bulk(bulk: BulkId) -> Key {
+    Key::table(Table::Bulk).id(bulk)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,23 +187,74 @@ mod tests {
         assert_eq!(parse_queued(&key, b"short"), None);
     }
 
+    #[test]
+    fn a_row_of_a_step_names_it_and_outer_steps_come_first() {
+        let of =
+            |step, items: &[u32]| Instance { step: Position::new(step), items: items.to_vec() };
+        let id = [2; 16].into();
+        let order =
+            [of(0, &[]), of(499, &[]), of(1, &[0]), of(1, &[300]), of(2, &[0]), of(1, &[0, 0])];
+        let keys: Vec<_> = order.iter().map(|instance| step(id, instance)).collect();
+        assert!(keys.is_sorted());
+        for (key, instance) in keys.iter().zip(order) {
+            assert_eq!(parse_step(key), Some(instance.clone()));
+            let is_outer = key.as_bytes().starts_with(outer_steps(id).as_bytes());
+            assert_eq!(is_outer, instance.items.is_empty());
+        }
+        assert_eq!(parse_step(&steps(id)), None);
+    }
+
+    #[test]
+    fn a_timer_names_its_moment_and_ids() {
+        let (organization, id, due) = ([1; 16].into(), [2; 16].into(), Timestamp::from_micros(77));
+        let parsed = parse_timer(&timer(due, id), &queued_value(organization));
+        assert_eq!(parsed, Some((due, organization, id)));
+        assert_eq!(parse_timer(&timers(), b""), None);
+    }
+
     /// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
     #[test]
-    fn golden_bytes_of_an_execution() {
-        let golden = concat!(
+    fn golden_bytes() {
+        let prediction = concat!(
             "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
             "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
             "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"api\",",
-            "\"version\":\"0.0.1\",\"status\":\"success\",\"input\":{\"inline\":{\"a\":1}},",
+            "\"status\":\"success\",\"input\":{\"inline\":{\"a\":1}},",
+            "\"work\":{\"prediction\":{\"version\":\"0.0.1\",",
             "\"chain\":[{\"model\":\"caption\"}],\"position\":0,",
             "\"attempts\":[{\"number\":1,\"model\":\"caption\",\"outcome\":\"success\",",
-            "\"started_at\":2,\"completed_at\":3}],",
+            "\"started_at\":2,\"completed_at\":3}]}},",
             "\"output\":{\"file\":{\"id\":\"03030303-0303-0303-0303-030303030303\",",
             "\"bytes\":70000,\"crc32\":9}},\"cost\":2000,",
             "\"webhook\":{\"url\":\"http://h/\",\"secret\":\"sealed\"},",
             "\"created_at\":1,\"started_at\":2,\"completed_at\":3}"
         );
-        let execution: Execution = decode(golden.as_bytes()).unwrap();
-        assert_eq!(String::from_utf8(encode(&execution).unwrap()).unwrap(), golden);
+        let run = concat!(
+            "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+            "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+            "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"api\",",
+            "\"status\":\"processing\",\"input\":{\"inline\":{}},",
+            "\"work\":{\"workflow\":{\"workflow\":\"04040404-0404-0404-0404-040404040404\",",
+            "\"version\":\"v1\",\"revision\":\"05050505-0505-0505-0505-050505050505\",",
+            "\"bulk\":\"06060606-0606-0606-0606-060606060606\",",
+            "\"redriven_from\":\"08080808-0808-0808-0808-080808080808\",",
+            "\"ran_ms\":5,\"aside_until\":9}},\"cost\":0,\"created_at\":1,\"started_at\":2}"
+        );
+        for golden in [prediction, run] {
+            let execution: Execution = decode(golden.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(encode(&execution).unwrap()).unwrap(), golden);
+        }
+        let step = concat!(
+            "\u{1}{\"status\":\"failed\",\"input\":{\"inline\":{\"a\":1}},",
+            "\"fault\":{\"name\":\"StepFailed\",\"class\":\"provider_error\",\"cause\":\"it said no\"},",
+            "\"attempts\":[{\"number\":1,\"outcome\":\"error\",\"failure\":{\"class\":\"provider_error\",",
+            "\"message\":\"no\"},\"started_at\":2,\"completed_at\":3}],",
+            "\"primary_error\":\"it broke\",\"due\":4,\"cost\":1,\"logs\":\"l\",",
+            "\"answer\":{\"status_code\":500,\"headers\":{\"a\":\"b\"}},",
+            "\"prediction\":\"03030303-0303-0303-0303-030303030303\",",
+            "\"started_at\":2,\"completed_at\":3}"
+        );
+        let read: Step = decode(step.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(encode(&read).unwrap()).unwrap(), step);
     }
 }

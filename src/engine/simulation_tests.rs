@@ -15,7 +15,7 @@ use crate::billing::Billing;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Candidate, Source};
+use crate::domain::execution::{Candidate, Prediction, Source, Work as Doing};
 use crate::domain::ids::KeyId;
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
@@ -80,6 +80,21 @@ impl Models for Script {
             pricing: Some(Pricing::Fixed { amount: Usd::from_micros(100) }),
         })
     }
+
+    fn check_input(
+        &self,
+        _slug: &str,
+        input: serde_json::Value,
+    ) -> Result<serde_json::Value, String> {
+        Ok(input)
+    }
+}
+
+impl Plans for Script {
+    fn plan(&self, revision: crate::domain::ids::RevisionId) -> FindingPlan<'_> {
+        let _ = revision;
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 /// A process: an engine over a store, and what it has handed to the outbox.
@@ -96,15 +111,16 @@ impl Process {
         let store = Store::open(&options).unwrap();
         store.blow_after(blow_after);
         let script = Script::default();
-        let (clock, models) = (Clock::system(), Arc::new(script.clone()));
-        let engine = Engine::new(
-            store.clone(),
-            clock,
-            Tasks::new(),
-            models,
-            Arc::new(|_delivery| {}),
-            Options::default(),
-        );
+        let doors = Doors {
+            store: store.clone(),
+            clock: Clock::system(),
+            tasks: Tasks::new(),
+            models: Arc::new(script.clone()),
+            plans: Arc::new(script.clone()),
+            client: Client::trusted(),
+            on_delivery: Arc::new(|_delivery| {}),
+        };
+        let engine = Engine::new(doors, Options::default());
         Self { store, engine, script }
     }
 }
@@ -129,11 +145,12 @@ fn submission(number: usize) -> Submission {
         organization: ORGANIZATION.into(),
         key: KeyId::from([2; 16]),
         source: Source::Api,
-        version: "1".to_owned(),
+        work: Doing::Prediction(Prediction::new(
+            "1".to_owned(),
+            chain.iter().map(|model| Candidate { model: (*model).to_owned() }).collect(),
+        )),
         input: to_raw_value(&json!({"n": number})).unwrap(),
-        chain: chain.iter().map(|model| Candidate { model: (*model).to_owned() }).collect(),
         webhook: webhook.then_some(Webhook { url, secret: None }),
-        beside: Commit::new(),
     }
 }
 
@@ -150,6 +167,10 @@ async fn executions(store: &Store) -> Vec<Execution> {
     rows.iter().map(|(_, bytes)| decode(bytes).unwrap()).collect()
 }
 
+fn attempts_of(execution: &Execution) -> &[crate::domain::attempt::Attempt] {
+    execution.prediction().map_or(&[], |prediction| &prediction.attempts)
+}
+
 async fn outcomes(store: &Store) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for execution in executions(store).await {
@@ -162,7 +183,7 @@ async fn outcomes(store: &Store) -> Outcomes {
         let tried = |attempt: &crate::domain::attempt::Attempt| {
             format!("{} {} {}", attempt.number, attempt.model, attempt.outcome.as_str())
         };
-        let attempts = execution.attempts.iter().map(tried).collect();
+        let attempts = attempts_of(&execution).iter().map(tried).collect();
         let outcome = (execution.status, output, attempts, execution.cost);
         assert!(outcomes.insert(input["n"].as_u64().unwrap(), outcome).is_none());
     }
@@ -198,7 +219,8 @@ async fn check_books(store: &Store) {
 /// How many attempts of each execution had ended when the process died.
 async fn ended_attempts(store: &Store) -> HashMap<ExecutionId, usize> {
     let ended = |execution: &Execution| {
-        execution.attempts.len() - usize::from(execution.running().is_some())
+        let running = execution.prediction().and_then(Prediction::running);
+        attempts_of(execution).len() - usize::from(running.is_some())
     };
     executions(store).await.iter().map(|execution| (execution.id, ended(execution))).collect()
 }
@@ -214,7 +236,7 @@ async fn live_and_die(folder: &TempDir, commits: i64) -> (HashMap<ExecutionId, u
     let living = async {
         process.engine.recover().await.unwrap();
         for number in 0..WORK.len() {
-            process.engine.submit(submission(number)).await.unwrap();
+            process.engine.submit(vec![submission(number)], Commit::new()).await.unwrap();
         }
         all_end(&process).await;
     };

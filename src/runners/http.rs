@@ -136,7 +136,12 @@ impl Runner for HttpRunner {
 
 /// A request that got no answer, as a failure of the model.
 pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
-    let class = match error {
+    Failure::new(class_of(error), format!("the model '{model}': {error}"))
+}
+
+/// The class of a request that got no answer.
+pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
+    match error {
         client::Error::Timeout { .. } => ErrorClass::ExecutionTimeout,
         client::Error::TooLarge { .. } | client::Error::Protocol { .. } => {
             ErrorClass::ProviderError
@@ -150,8 +155,7 @@ pub(super) fn failure_of(model: &str, error: &client::Error) -> Failure {
             | connector::Error::Tls { .. }
             | connector::Error::Timeout { .. },
         ) => ErrorClass::ProviderUnavailable,
-    };
-    Failure::new(class, format!("the model '{model}': {error}"))
+    }
 }
 
 /// The beginning of what a provider said, on one line.

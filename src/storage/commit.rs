@@ -23,6 +23,8 @@ pub enum Write {
     /// Adds to the counter under the key (eight bytes, big-endian, absent counts as 0). Made by the
     /// writer, so that concurrent additions never lose one; saturates at the ends of `i64`.
     Add(Key, i64),
+    /// Appends a row to the counted list under the key; the writer gives it its number.
+    Append(Key, Vec<u8>),
 }
 
 /// Writes that belong together.
@@ -69,6 +71,12 @@ impl Commit {
     /// Adds to a counter.
     pub fn add(&mut self, key: Key, delta: i64) -> &mut Self {
         self.writes.push(Write::Add(key, delta));
+        self
+    }
+
+    /// Appends a row to a counted list, see [`super::list`].
+    pub fn append(&mut self, list: Key, row: Vec<u8>) -> &mut Self {
+        self.writes.push(Write::Append(list, row));
         self
     }
 

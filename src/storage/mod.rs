@@ -1,11 +1,12 @@
 //! The embedded store: the only place that knows which engine keeps the data.
 //!
-//! Its face is a handful of verbs: `get`, `get_many`, `page`, `commit`, `write_payload`,
+//! Its face is a handful of verbs: `get`, `get_many`, `page`, `list`, `commit`, `write_payload`,
 //! `read_payload`, `stats`. A write is on the disk when `commit` returns, not before; nobody acts
 //! on a write before that.
 
 pub mod commit;
 pub mod key;
+pub mod list;
 pub mod record;
 
 mod durable;

@@ -251,7 +251,7 @@ impl Store {
         }
     }
 
-    async fn reading<T, F>(&self, read: F) -> Result<T, Error>
+    pub(super) async fn reading<T, F>(&self, read: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&sled::Db) -> Result<T, Error> + Send + 'static,

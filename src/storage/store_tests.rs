@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 
+use super::super::list;
 use super::*;
 use crate::domain::ids::PayloadId;
 use crate::runtime::fresh;
@@ -219,6 +220,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         4 => (name(), value).prop_map(|(name, value)| Write::Put(key(&name), value)),
         1 => name().prop_map(|name| Write::Delete(key(&name))),
         1 => (name(), -5_i64..5).prop_map(|(name, n)| Write::Add(key(&format!("n{name}")), n)),
+        1 => name().prop_map(|name| Write::Append(key(&format!("l{name}")), vec![1])),
     ];
     let act = prop_oneof![
         12 => prop::collection::vec(write, 1..6).prop_map(Act::Commit),
@@ -239,6 +241,11 @@ fn apply(model: &mut BTreeMap<Key, Vec<u8>>, writes: &[Write]) {
             Write::Add(key, delta) => {
                 let before = writer::counter(model.get(key).map(Vec::as_slice)).unwrap();
                 model.insert(key.clone(), (before + delta).to_be_bytes().to_vec());
+            }
+            Write::Append(key, value) => {
+                let before = writer::counter(model.get(key).map(Vec::as_slice)).unwrap();
+                model.insert(key.clone(), (before + 1).to_be_bytes().to_vec());
+                model.insert(list::row(key, before.try_into().unwrap()), value.clone());
             }
         }
     }

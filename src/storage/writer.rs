@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::commit::{Commit, Expect, Write};
 use super::error::Error;
 use super::key::Key;
+use super::list;
 use super::record::Malformed;
 
 /// Commits that may wait for the writer; more wait at their senders.
@@ -50,6 +51,9 @@ type Waiting = Vec<oneshot::Sender<Result<(), Error>>>;
 
 /// The rows that the current batch changes; `None` deletes.
 type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
+
+/// The rows of one commit, in the order of its writes.
+type Rows = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {
     /// Works until it is told to close. Runs on a thread of its own.
@@ -110,28 +114,45 @@ impl Writer {
                 return Err(Error::Conflict { key: key.clone() });
             }
         }
-        let mut rows = Vec::with_capacity(commit.writes.len());
-        let mut bytes = 0;
+        let mut rows = Rows::with_capacity(commit.writes.len());
         for write in commit.writes {
-            let (key, value) = match write {
-                Write::Put(key, value) => (key, Some(value)),
-                Write::Delete(key) => (key, None),
+            match write {
+                Write::Put(key, value) => rows.push((key, Some(value))),
+                Write::Delete(key) => rows.push((key, None)),
                 Write::Add(key, delta) => {
-                    // A counter that one commit adds to twice sees its own first addition.
-                    let own = rows.iter().rev().find(|(held, _)| *held == key);
-                    let before: Option<Vec<u8>> = match own {
-                        Some((_, value)) => Option::clone(value),
-                        None => self.current(&key, overlay)?,
-                    };
-                    let sum = counter(before.as_deref())?.saturating_add(delta);
-                    (key, Some(sum.to_be_bytes().to_vec()))
+                    self.count(key, delta, &mut rows, overlay)?;
                 }
-            };
-            bytes += key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
-            rows.push((key, value));
+                Write::Append(list, value) => {
+                    let after = self.count(list.clone(), 1, &mut rows, overlay)?;
+                    let number = u64::try_from(after.saturating_sub(1)).unwrap_or_default();
+                    rows.push((list::row(&list, number), Some(value)));
+                }
+            }
         }
+        let length = |(key, value): &(Key, Option<Vec<u8>>)| {
+            key.as_bytes().len() + value.as_ref().map_or(0, Vec::len)
+        };
+        let bytes = rows.iter().map(length).sum();
         overlay.extend(rows);
         Ok(bytes)
+    }
+
+    /// Adds to a counter, after what the commit itself has added to it; gives the sum.
+    fn count(
+        &self,
+        key: Key,
+        delta: i64,
+        rows: &mut Rows,
+        overlay: &Overlay,
+    ) -> Result<i64, Error> {
+        let own = rows.iter().rev().find(|(held, _)| *held == key);
+        let before: Option<Vec<u8>> = match own {
+            Some((_, value)) => Option::clone(value),
+            None => self.current(&key, overlay)?,
+        };
+        let sum = counter(before.as_deref())?.saturating_add(delta);
+        rows.push((key, Some(sum.to_be_bytes().to_vec())));
+        Ok(sum)
     }
 
     fn current(&self, key: &Key, overlay: &Overlay) -> Result<Option<Vec<u8>>, Error> {

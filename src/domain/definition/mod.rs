@@ -32,7 +32,9 @@ use self::steps::{Draft, Reader};
 use super::place::Place;
 use super::template::fits_in;
 
-pub use self::http::{Auth, FailWhen, Http, KeyPlace, Method, Request};
+pub use self::http::{
+    Auth, FailWhen, Http, KeyPlace, Method, Request, TIMEOUT_DEFAULT as HTTP_TIMEOUT_DEFAULT,
+};
 pub use self::plan::Map as MapStep;
 pub use self::plan::{
     Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan,

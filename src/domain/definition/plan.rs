@@ -4,7 +4,7 @@
 //! blocks (the whole, a branch, a map's body) name their steps by position. Nothing here runs
 //! anything, and nothing can be changed: a plan is shared by all executions of a version.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ use super::http::Http;
 use super::wait::Wait;
 use crate::domain::condition::Condition;
 use crate::domain::place::Place;
-use crate::domain::reference::Reference;
+use crate::domain::reference::{Reference, Root};
 use crate::domain::retry::Policy;
 use crate::domain::template::Template;
 
@@ -22,6 +22,10 @@ use crate::domain::template::Template;
 pub struct Plan {
     steps: Vec<Step>,
     positions: HashMap<String, Position>,
+    /// For each step, those of its block that wait for it.
+    dependents: Vec<Vec<Position>>,
+    /// For each step, those that it refers to when it starts.
+    uses: Vec<Vec<Position>>,
     root: Block,
     input_schema: Option<Value>,
     output: Output,
@@ -159,8 +163,23 @@ impl Plan {
         input_schema: Option<Value>,
         output: Output,
     ) -> Self {
-        let positions = steps.iter().map(|step| (step.id.clone(), step.position)).collect();
-        Self { steps, positions, root, input_schema, output }
+        let positions: HashMap<String, Position> =
+            steps.iter().map(|step| (step.id.clone(), step.position)).collect();
+        let mut dependents = vec![Vec::new(); steps.len()];
+        for step in &steps {
+            for waited_for in &step.waits_for {
+                if let Some(dependents) = dependents.get_mut(waited_for.0) {
+                    dependents.push(step.position);
+                }
+            }
+        }
+        let uses = steps.iter().map(|step| {
+            let mut names = Vec::new();
+            step.kind.visit(&mut |_, reference| names.push(reference));
+            used(&positions, names)
+        });
+        let uses = uses.collect();
+        Self { steps, positions, dependents, uses, root, input_schema, output }
     }
 
     /// The steps that are in no other.
@@ -196,6 +215,39 @@ impl Plan {
         step.waits_for.iter().filter_map(|position| self.at(*position))
     }
 
+    /// The steps of its block that wait for the step at `position`.
+    #[must_use]
+    pub fn dependents(&self, position: Position) -> &[Position] {
+        self.dependents.get(position.0).map_or(&[], Vec::as_slice)
+    }
+
+    /// The steps that the one at `position` refers to when it starts.
+    #[must_use]
+    pub fn uses(&self, position: Position) -> &[Position] {
+        self.uses.get(position.0).map_or(&[], Vec::as_slice)
+    }
+
+    /// The steps that a template of this plan refers to.
+    #[must_use]
+    pub fn used_by(&self, template: &Template) -> Vec<Position> {
+        used(&self.positions, template.references())
+    }
+
+    /// The `map` steps around a step, outermost first.
+    #[must_use]
+    pub fn maps_around(&self, position: Position) -> Vec<&Step> {
+        let mut maps = Vec::new();
+        let mut parent = self.at(position).and_then(|step| step.parent);
+        while let Some(step) = parent.and_then(|parent| self.at(parent.step)) {
+            if matches!(step.kind, Kind::Map(_)) {
+                maps.push(step);
+            }
+            parent = step.parent;
+        }
+        maps.reverse();
+        maps
+    }
+
     /// The schema of the inputs, an object, as it was written.
     #[must_use]
     pub const fn input_schema(&self) -> Option<&Value> {
@@ -206,6 +258,29 @@ impl Plan {
     #[must_use]
     pub const fn output(&self) -> &Output {
         &self.output
+    }
+}
+
+/// The steps that the references start from, each once.
+fn used(positions: &HashMap<String, Position>, references: Vec<&Reference>) -> Vec<Position> {
+    let steps = references.into_iter().filter_map(|reference| match reference.root() {
+        Root::Name(name) => positions.get(name).copied(),
+        Root::Inputs | Root::Execution => None,
+    });
+    steps.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+impl Position {
+    /// The step of this number, from 0 in the order written.
+    #[must_use]
+    pub fn new(number: u16) -> Self {
+        Self(usize::from(number))
+    }
+
+    /// Its number, from 0; a plan has fewer steps than a `u16` can count.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        u16::try_from(self.0).unwrap_or(u16::MAX)
     }
 }
 
@@ -229,6 +304,17 @@ impl Kind {
             Self::Map(_) => "map",
             Self::Wait(_) => "wait",
             Self::Pass(_) => "pass",
+        }
+    }
+
+    /// The block with this number, in the order of [`Parent::block`].
+    #[must_use]
+    pub fn block(&self, number: usize) -> Option<&Block> {
+        match self {
+            Self::Parallel(parallel) => parallel.branches.get(number).map(|branch| &branch.steps),
+            Self::Choice(choice) => [&choice.met, &choice.otherwise].get(number).copied(),
+            Self::Map(map) => (number == 0).then_some(&map.steps),
+            Self::Model(_) | Self::Http(_) | Self::Wait(_) | Self::Pass(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Candidate, Source};
+use crate::domain::execution::{Candidate, Prediction, Source, Work};
 
 /// An execution and everything that its effects have done so far.
 #[derive(Debug, Clone)]
@@ -43,14 +43,13 @@ fn execution(chain: usize, webhook: bool) -> Execution {
         organization: [1; 16].into(),
         key: [2; 16].into(),
         source: Source::Api,
-        version: "0.0.1".to_owned(),
         status: Status::Created,
         input: payload(),
-        chain: (0..chain).map(|n| Candidate { model: format!("model-{n}") }).collect(),
-        position: 0,
-        attempts: Vec::new(),
+        work: Work::Prediction(Prediction::new(
+            "0.0.1".to_owned(),
+            (0..chain).map(|n| Candidate { model: format!("model-{n}") }).collect(),
+        )),
         output: None,
-        logs: None,
         fault: None,
         cost: Usd::ZERO,
         webhook: webhook
@@ -66,6 +65,10 @@ fn payload() -> Payload {
 }
 
 impl World {
+    fn prediction(&self) -> &Prediction {
+        self.execution.prediction().unwrap()
+    }
+
     fn new(chain: usize, webhook: bool) -> Self {
         let execution = execution(chain, webhook);
         Self {
@@ -83,7 +86,7 @@ impl World {
     fn act(&mut self, act: &Act) {
         self.now = self.now.plus(std::time::Duration::from_millis(1));
         let attempt = |late_by: u32| {
-            self.execution.running().map_or(99, |running| running.number.saturating_sub(late_by))
+            self.prediction().running().map_or(99, |running| running.number.saturating_sub(late_by))
         };
         let event = match act {
             Act::Crash => return,
@@ -104,7 +107,7 @@ impl World {
         };
         let before = self.execution.clone();
         let fits = matches!(act, Act::Take | Act::Cancel)
-            || (before.running().is_some()
+            || (before.prediction().and_then(Prediction::running).is_some()
                 && matches!(act, Act::Succeed { late_by: 0, .. } | Act::Fail { late_by: 0, .. }));
         if let (Act::Succeed { cost, .. } | Act::Fail { cost, .. }, true) = (act, fits)
             && !before.status.is_final()
@@ -129,10 +132,13 @@ impl World {
                     self.lanes.remove(at.expect("left a lane that it was not in"));
                 }
                 Effect::Enqueue { lane } => self.lanes.push(lane),
-                Effect::Charge { amount } => self.charges.push(amount),
+                Effect::Charge { amount, .. } => self.charges.push(amount),
                 Effect::Announce => self.announced += 1,
                 Effect::Start { attempt } => self.started.push(attempt),
-                Effect::Stop | Effect::Wake => {}
+                Effect::SetTimer { .. } | Effect::ClearTimer { .. } => {
+                    unreachable!("no prediction waits")
+                }
+                Effect::Wake => {}
             }
         }
     }
@@ -144,13 +150,13 @@ impl World {
     }
 
     fn invariant_attempts_count_from_one_and_only_the_last_runs(&self) {
-        for (index, attempt) in self.execution.attempts.iter().enumerate() {
+        for (index, attempt) in self.prediction().attempts.iter().enumerate() {
             assert_eq!(attempt.number as usize, index + 1);
-            let is_last = index + 1 == self.execution.attempts.len();
+            let is_last = index + 1 == self.prediction().attempts.len();
             assert!(is_last || attempt.outcome == Outcome::Error, "only errors are followed");
             assert_eq!(attempt.completed_at.is_none(), attempt.outcome == Outcome::Running);
         }
-        assert!(self.execution.attempts.len() <= self.execution.chain.len());
+        assert!(self.prediction().attempts.len() <= self.prediction().chain.len());
     }
 
     fn invariant_ends_once_with_its_charge_and_webhook(&self) {
@@ -170,7 +176,7 @@ impl World {
         let execution = &self.execution;
         assert_eq!(execution.output.is_some(), execution.status == Status::Success);
         assert_eq!(execution.fault.is_some(), execution.status == Status::Error);
-        assert!(!(execution.status.is_final() && execution.running().is_some()));
+        assert!(!(execution.status.is_final() && self.prediction().running().is_some()));
     }
 
     fn invariants(&self) {
@@ -182,7 +188,7 @@ impl World {
 
     /// Whatever happened, taking and failing long enough brings it to an end.
     fn ensure_liveness(&mut self) {
-        for _ in 0..=self.execution.chain.len() {
+        for _ in 0..=self.prediction().chain.len() {
             self.act(&Act::Take);
             self.act(&Act::Fail { late_by: 0, class: ErrorClass::ProviderError, cost: 0 });
             self.invariants();
@@ -229,7 +235,7 @@ fn work_in_flight_at_a_crash_runs_again_under_its_number() {
     world.act(&Act::Crash);
     world.act(&Act::Take);
     assert_eq!(world.started, [1, 1]);
-    assert_eq!(world.execution.attempts.len(), 1);
+    assert_eq!(world.execution.prediction().unwrap().attempts.len(), 1);
 }
 
 #[test]
@@ -237,7 +243,7 @@ fn a_faulty_request_runs_no_fallback_and_a_faulty_provider_does() {
     for (class, attempts) in [(ErrorClass::InvalidUserInput, 1), (ErrorClass::ProviderError, 3)] {
         let mut world = World::new(3, true);
         world.ensure_first(class);
-        assert_eq!(world.execution.attempts.len(), attempts, "{class}");
+        assert_eq!(world.execution.prediction().unwrap().attempts.len(), attempts, "{class}");
         assert_eq!(world.announced, 1);
     }
 }

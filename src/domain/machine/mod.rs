@@ -1,0 +1,107 @@
+//! The machine: what an event does to an execution, and what has to be done about it.
+//!
+//! Pure: state, event and time in; new state and effects out. It reads no store and starts nothing;
+//! `engine` commits the durable effects together with the new state and only then performs the
+//! others. An event that no longer fits (a late report, a second cancel) changes nothing and has no
+//! effects.
+//!
+//! [`prediction`] tries a chain of models, [`workflow`] takes the steps of a plan in their order;
+//! both come to an end in the same way.
+
+pub mod prediction;
+pub mod workflow;
+
+use super::execution::{Execution, Fault, Status, Work};
+use super::ids::ExecutionId;
+use super::money::Usd;
+use super::time::Timestamp;
+
+/// What has to be done about an execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Durable: it no longer stands in this lane.
+    Dequeue { lane: String },
+    /// Durable: it waits in this lane. Once committed, the lane is told.
+    Enqueue { lane: String },
+    /// Durable: it waits for this moment, in no lane. Once committed, the timers are told.
+    SetTimer { due: Timestamp },
+    /// Durable: it no longer waits for this moment.
+    ClearTimer { due: Timestamp },
+    /// Durable: the organization pays for this prediction. At most once for each.
+    Charge { execution: ExecutionId, amount: Usd },
+    /// Durable: its webhook goes out. At most once for an execution.
+    Announce,
+    /// Volatile: start the runner for this attempt.
+    Start { attempt: u32 },
+    /// Volatile: whoever waits for the end may look. The last of all effects.
+    Wake,
+}
+
+/// Whether `effects` bring the execution to its end.
+#[must_use]
+pub fn ends(effects: &[Effect]) -> bool {
+    effects.contains(&Effect::Wake)
+}
+
+/// Ends an execution of which no step is in flight in this process.
+#[must_use]
+pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
+    if execution.status.is_final() {
+        return Vec::new();
+    }
+    match &execution.work {
+        Work::Prediction(_) => prediction::apply(execution, prediction::Event::Cancelled, now),
+        Work::Workflow(_) => finish(execution, Status::Cancelled, now),
+    }
+}
+
+/// Fails an execution that cannot even be loaded.
+#[must_use]
+pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
+    if execution.status.is_final() {
+        return Vec::new();
+    }
+    execution.fault = Some(fault);
+    finish(execution, Status::Error, now)
+}
+
+/// The moment has come that an execution waited for: it goes back to its lane. None when it waits
+/// for no moment, or for a later one.
+#[must_use]
+pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
+    let lane = execution.lane();
+    match &mut execution.work {
+        Work::Workflow(run) if !execution.status.is_final() => {
+            let Some(due) = run.aside_until.filter(|due| *due <= now) else { return Vec::new() };
+            run.aside_until = None;
+            vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }]
+        }
+        Work::Workflow(_) | Work::Prediction(_) => Vec::new(),
+    }
+}
+
+/// The one way to an end: the outcome, the lane, the charge and the webhook in one list.
+fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effect> {
+    execution.status = status;
+    execution.completed_at = Some(now);
+    let mut effects = vec![leave(execution)];
+    // A workflow's steps have been charged one by one.
+    if execution.cost > Usd::ZERO && execution.prediction().is_some() {
+        effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
+    }
+    if execution.webhook.is_some() && status != Status::Cancelled {
+        effects.push(Effect::Announce);
+    }
+    effects.push(Effect::Wake);
+    effects
+}
+
+/// Takes it from where it stands: its lane, or the timers.
+fn leave(execution: &mut Execution) -> Effect {
+    if let Work::Workflow(run) = &mut execution.work
+        && let Some(due) = run.aside_until.take()
+    {
+        return Effect::ClearTimer { due };
+    }
+    Effect::Dequeue { lane: execution.lane() }
+}

@@ -1,0 +1,110 @@
+//! Predictions: a chain of models, of which the first that succeeds completes the execution.
+
+use super::{Effect, finish};
+use crate::domain::attempt::{Attempt, Failure, Outcome};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Fault, Prediction, Status, Work};
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::time::Timestamp;
+
+/// What happened to an execution.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Its lane gave it a place. After a crash this comes again for work that was in flight.
+    Taken,
+    /// The runner gave an output. `attempt` is the fence.
+    Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
+    /// The runner failed, timed out or panicked. `cost` is what it reported all the same.
+    Failed { attempt: u32, failure: Failure, cost: Usd, logs: Option<String> },
+    /// The client wants it stopped.
+    Cancelled,
+}
+
+/// Changes `execution` as `event` demands at the moment `now`, and says what has to be done. An
+/// execution that is no prediction is left as it is.
+#[must_use]
+pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Effect> {
+    if execution.status.is_final() {
+        return Vec::new();
+    }
+    let Work::Prediction(prediction) = &mut execution.work else { return Vec::new() };
+    match event {
+        Event::Taken => {
+            let attempt = start(prediction, now);
+            execution.status = Status::Processing;
+            execution.started_at.get_or_insert(now);
+            vec![Effect::Start { attempt }]
+        }
+        Event::Succeeded { attempt, output, cost, logs } => {
+            if !close_attempt(prediction, attempt, Outcome::Success, None, now) {
+                return Vec::new();
+            }
+            prediction.add_logs(logs);
+            execution.cost = execution.cost.plus(cost);
+            execution.output = Some(output);
+            finish(execution, Status::Success, now)
+        }
+        Event::Failed { attempt, failure, cost, logs } => {
+            if !close_attempt(prediction, attempt, Outcome::Error, Some(failure.clone()), now) {
+                return Vec::new();
+            }
+            prediction.add_logs(logs);
+            execution.cost = execution.cost.plus(cost);
+            fall_back(execution, &failure).unwrap_or_else(|| {
+                execution.fault = Some(Fault::of(&failure));
+                finish(execution, Status::Error, now)
+            })
+        }
+        Event::Cancelled => {
+            if let Some(number) = prediction.running().map(|attempt| attempt.number) {
+                close_attempt(prediction, number, Outcome::Cancelled, None, now);
+            }
+            finish(execution, Status::Cancelled, now)
+        }
+    }
+}
+
+/// Begins the next attempt, or the one that was running when the process died, under its number.
+fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
+    if let Some(running) = prediction.running() {
+        return running.number;
+    }
+    let number = prediction.attempts.last().map_or(1, |attempt| attempt.number.saturating_add(1));
+    let model = prediction.model().to_owned();
+    prediction.attempts.push(Attempt::begin(number, model, now));
+    number
+}
+
+/// Writes how the running attempt ended. False when `number` is not the running attempt's: the
+/// report is late.
+fn close_attempt(
+    prediction: &mut Prediction,
+    number: u32,
+    outcome: Outcome,
+    failure: Option<Failure>,
+    now: Timestamp,
+) -> bool {
+    prediction
+        .attempts
+        .last_mut()
+        .is_some_and(|attempt| attempt.close(number, outcome, failure, now))
+}
+
+/// Moves on to the next model of the chain, if there is one and the request itself is not at fault.
+fn fall_back(execution: &mut Execution, failure: &Failure) -> Option<Vec<Effect>> {
+    let left = execution.lane();
+    let Work::Prediction(prediction) = &mut execution.work else { return None };
+    let next = prediction.position.checked_add(1)?;
+    if usize::try_from(next).ok()? >= prediction.chain.len()
+        || failure.class == ErrorClass::InvalidUserInput
+    {
+        return None;
+    }
+    prediction.position = next;
+    Some(vec![Effect::Dequeue { lane: left }, Effect::Enqueue { lane: execution.lane() }])
+}
+
+#[cfg(test)]
+#[path = "prediction_tests.rs"]
+mod tests;

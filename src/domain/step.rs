@@ -1,0 +1,135 @@
+//! A step of a workflow's execution, as it is stored: in a row of its own, written when something
+//! about it has to outlive the process.
+//!
+//! Only `machine::workflow` changes one; nothing here decides anything.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::attempt::{Attempt, Outcome};
+use super::definition::Position;
+use super::execution::Fault;
+use super::ids::ExecutionId;
+use super::money::Usd;
+use super::payload::Payload;
+use super::time::Timestamp;
+
+/// Which step of an execution: one of the plan, and within maps, for which of their items.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance {
+    pub step: Position,
+    /// The item's number in each `map` around it, outermost first.
+    pub items: Vec<u32>,
+}
+
+/// How a step stands (`spec/decisions.md` part 4). The last four are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Its turn has come; it waits for a place at its model.
+    Queued,
+    Running,
+    Completed,
+    Failed,
+    Cancelled,
+    /// In a branch that was not taken.
+    Skipped,
+}
+
+/// What an HTTP step got, beside the body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub status_code: u16,
+    /// Names in lower case.
+    pub headers: Map<String, Value>,
+}
+
+/// A step that has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub status: Status,
+    /// What was given to it, with everything that it refers to put in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Payload>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Payload>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+    /// Tries of the step itself, then of what stands in for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
+    /// Why the step itself failed, once something stands in for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary_error: Option<String>,
+    /// What it waits for: the end of a wait or of its time, the moment of the next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    pub cost: Usd,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+    /// The prediction that a model step was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<ExecutionId>,
+    pub started_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Timestamp>,
+}
+
+impl Status {
+    /// Whether nothing can change any more.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Queued | Self::Running)
+    }
+
+    /// As answers and references spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl Instance {
+    /// A step that is in no map.
+    #[must_use]
+    pub const fn of(step: Position) -> Self {
+        Self { step, items: Vec::new() }
+    }
+}
+
+impl Step {
+    /// A step whose turn has come at `now`.
+    #[must_use]
+    pub const fn new(status: Status, now: Timestamp) -> Self {
+        Self {
+            status,
+            input: None,
+            output: None,
+            fault: None,
+            attempts: Vec::new(),
+            primary_error: None,
+            due: None,
+            cost: Usd::ZERO,
+            logs: None,
+            answer: None,
+            prediction: None,
+            started_at: now,
+            completed_at: None,
+        }
+    }
+
+    /// The attempt that is running, if one is.
+    #[must_use]
+    pub fn running(&self) -> Option<&Attempt> {
+        self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
+    }
+}

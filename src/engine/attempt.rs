@@ -1,0 +1,80 @@
+//! Attempts: one call of a model's runner, bounded in time, and what is kept of its report.
+//!
+//! Predictions and the model steps of workflows share it. Nothing is retried here, and nothing is
+//! committed.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::commit::no_json;
+use super::outcome::shape_output;
+use super::{Error, Inner, Work};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::runners::{self, Job};
+
+/// What a model gave, as it is stored.
+#[derive(Debug)]
+pub struct Kept {
+    pub output: Payload,
+    /// The output's text, for the webhook.
+    pub text: Box<RawValue>,
+    pub cost: Usd,
+    pub logs: Option<String>,
+}
+
+/// The failure of work for a model that the catalog has lost.
+pub fn gone(model: &str) -> Failure {
+    let sentence = format!("the model '{model}' is no longer in the catalog");
+    Failure::new(ErrorClass::InvalidModelConfig, sentence)
+}
+
+/// One call of the runner, bounded in time; a panic fails this run and nothing else.
+pub async fn call(
+    work: &Work,
+    model: &str,
+    attempt_key: String,
+    input: Value,
+    limit: Duration,
+) -> Result<runners::Success, runners::Error> {
+    let job = Job { attempt_key, input: Arc::new(input) };
+    let run = AssertUnwindSafe(async { work.runner.run(job).await }).catch_unwind();
+    match tokio::time::timeout(limit, run).await {
+        Ok(Ok(report)) => report,
+        Ok(Err(_panic)) => {
+            let sentence = format!("the runner of the model '{model}' panicked");
+            Err(Failure::new(ErrorClass::InternalError, sentence).into())
+        }
+        Err(_elapsed) => {
+            let sentence = format!("the model '{model}' gave no answer within {limit:?}");
+            Err(Failure::new(ErrorClass::ExecutionTimeout, sentence).into())
+        }
+    }
+}
+
+impl Inner {
+    /// Shapes an output as its type demands, keeps a large one in a file, and says what it costs.
+    pub(super) async fn keep(
+        &self,
+        success: runners::Success,
+        work: Option<&Work>,
+    ) -> Result<Kept, Error> {
+        let output = match work {
+            Some(work) => shape_output(success.output, work.output_type),
+            None => success.output,
+        };
+        let cost = work
+            .and_then(|work| work.pricing.as_ref())
+            .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
+        let text = to_raw_value(&output).map_err(|error| no_json("output", &error))?;
+        let output = self.store.write_payload(text.clone()).await?;
+        Ok(Kept { output, text, cost, logs: success.logs })
+    }
+}

@@ -1,0 +1,146 @@
+//! Commits: the durable effects of a change, written together with the new state, and the volatile
+//! ones performed once they are on the disk.
+//!
+//! A commit that fails performs nothing: the row in the lane (or the timer) is still there, and the
+//! next start takes the work up.
+
+use serde_json::value::RawValue;
+
+use super::rows::{self, Standing};
+use super::{Error, Inner};
+use crate::billing;
+use crate::domain::delivery::Delivery;
+use crate::domain::execution::{Execution, Status, Work};
+use crate::domain::machine::{Effect, ends};
+use crate::runtime::fresh;
+use crate::storage::Commit;
+use crate::storage::record::Malformed;
+use crate::webhooks;
+
+impl Inner {
+    /// Commits the execution together with what `effects` demand. `announcement` is the text of the
+    /// webhook's body; it goes out when an effect says so.
+    pub(super) async fn write(
+        &self,
+        mut commit: Commit,
+        execution: &Execution,
+        effects: &[Effect],
+        announcement: Option<Box<RawValue>>,
+    ) -> Result<(), Error> {
+        let mut announced = None;
+        for effect in effects {
+            match (effect, &announcement) {
+                (Effect::Announce, Some(body)) => {
+                    announced = self.announce(&mut commit, execution, body.clone()).await?;
+                }
+                _ => self.write_effect(&mut commit, execution, effect)?,
+            }
+        }
+        if ends(effects) {
+            count_end(&mut commit, execution);
+        }
+        commit.put(rows::execution(execution.organization, execution.id), execution)?;
+        if let Some(output) = &execution.output {
+            self.store.claim(&mut commit, output);
+        }
+        self.store.commit(commit).await?;
+        if let Some(delivery) = announced {
+            (self.on_delivery)(delivery);
+        }
+        self.perform(execution, effects);
+        Ok(())
+    }
+
+    /// Adds what one effect demands; none of the volatile ones demands anything.
+    pub(super) fn write_effect(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        effect: &Effect,
+    ) -> Result<(), Malformed> {
+        let (id, organization) = (execution.id, execution.organization);
+        match effect {
+            Effect::Dequeue { lane } => {
+                commit.delete(rows::queued(lane, id));
+            }
+            Effect::Enqueue { lane } => {
+                commit.put_bytes(rows::queued(lane, id), rows::queued_value(organization));
+            }
+            Effect::SetTimer { due } => {
+                commit.put_bytes(rows::timer(*due, id), rows::queued_value(organization));
+            }
+            Effect::ClearTimer { due } => {
+                commit.delete(rows::timer(*due, id));
+            }
+            Effect::Charge { execution: charged, amount } => {
+                let now = self.clock.now();
+                billing::charge(commit, organization, *amount, *charged, fresh(), now)?;
+            }
+            Effect::Announce | Effect::Start { .. } | Effect::Wake => {}
+        }
+        Ok(())
+    }
+
+    /// Adds the webhook's delivery to the commit of the completion.
+    async fn announce(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        body: Box<RawValue>,
+    ) -> Result<Option<Delivery>, Error> {
+        let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
+        let body = self.store.write_payload(body).await?;
+        self.store.claim(commit, &body);
+        let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
+        let delivery = Delivery::new(fresh(), organization, id, webhook, body, now);
+        webhooks::enqueue(commit, &delivery)?;
+        Ok(Some(delivery))
+    }
+
+    /// Performs the volatile effects of a committed change.
+    fn perform(&self, execution: &Execution, effects: &[Effect]) {
+        if effects.iter().any(|effect| matches!(effect, Effect::SetTimer { .. })) {
+            self.timers.notify_one();
+        }
+        if ends(effects) {
+            self.waiters.wake(execution.id);
+            let (kind, status) = match &execution.work {
+                Work::Prediction(_) => ("prediction", execution.status.prediction_word()),
+                Work::Workflow(_) => ("workflow", execution.status.execution_word()),
+            };
+            metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
+                .increment(1);
+            let total = execution.completed_at.map(|end| end.since(execution.created_at));
+            metrics::histogram!("orrery_execution_seconds", "kind" => kind)
+                .record(total.unwrap_or_default());
+        }
+    }
+}
+
+/// Notes in its workflow's lists that a new execution was taken.
+pub fn count_start(commit: &mut Commit, execution: &Execution) {
+    let Some(run) = execution.workflow() else { return };
+    commit.append(rows::of_workflow(run.workflow), rows::id_value(execution.id));
+    commit.put_bytes(rows::stands(run.workflow, Standing::Unfinished, execution.id), Vec::new());
+    commit.add(rows::standing_count(run.workflow, Standing::Unfinished), 1);
+    if let Some(bulk) = run.bulk {
+        commit.put_bytes(rows::bulk(bulk).id(execution.id), Vec::new());
+    }
+}
+
+/// Notes in its workflow's lists that an execution has ended.
+fn count_end(commit: &mut Commit, execution: &Execution) {
+    let Some(run) = execution.workflow() else { return };
+    let (before, after) = (Standing::Unfinished, Standing::from(execution.status));
+    for (standing, by) in [(before, -1), (after, 1)] {
+        commit.add(rows::standing_count(run.workflow, standing), by);
+    }
+    commit.delete(rows::stands(run.workflow, before, execution.id));
+    commit.put_bytes(rows::stands(run.workflow, after, execution.id), Vec::new());
+    debug_assert!(execution.status > Status::Processing, "only an end is counted");
+}
+
+/// What has no JSON form (nothing that gets here, in practice) cannot be stored either.
+pub fn no_json(record: &'static str, error: &serde_json::Error) -> Malformed {
+    Malformed { record, reason: error.to_string() }
+}

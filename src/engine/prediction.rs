@@ -1,0 +1,149 @@
+//! Predictions: loads one, applies the machine, commits, and only then acts.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::attempt::{call, gone};
+use super::cells::Cell;
+use super::commit::no_json;
+use super::outcome::announcement;
+use super::{Error, Inner, Work, rows};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Prediction};
+use crate::domain::machine::prediction::{Event, apply};
+use crate::domain::machine::{Effect, ends};
+use crate::domain::money::Usd;
+use crate::runners;
+use crate::storage::{self, Commit};
+
+/// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
+/// should the process die, it runs again under the same number.
+pub const MARK_AFTER: Duration = Duration::from_millis(25);
+
+impl Inner {
+    /// One attempt. `Some` when the execution now waits for its next model.
+    pub(super) async fn run_prediction(&self, cell: &Cell) -> Result<Option<Execution>, Error> {
+        let Some((execution, attempt)) = self.begin(cell).await else { return Ok(None) };
+        let model = execution.prediction().map_or("", Prediction::model);
+        let work = self.models.work(model);
+        let report = match self.store.read_payload(&execution.input).await {
+            Ok(input) => tokio::select! {
+                biased;
+                () = cell.stop.cancelled() => return Ok(None),
+                report = self.attempt(cell, &execution, attempt, work.as_ref(), &input) => report,
+            },
+            // Also what cannot be read must come to an end.
+            Err(error @ storage::Error::Payload { .. }) => Err(damaged(&error).into()),
+            Err(error) => return Err(error.into()),
+        };
+        let (event, output) = self.digest(attempt, report, work.as_ref()).await?;
+        let mut state = cell.state.lock().await;
+        let Some(held) = state.as_mut() else { return Ok(None) };
+        let mut next = held.execution.clone();
+        let effects = apply(&mut next, event, self.clock.now());
+        if effects.is_empty() {
+            return Ok(None);
+        }
+        let body = if effects.contains(&Effect::Announce) {
+            let body = announcement(&next, output.as_deref());
+            Some(body.map_err(|error| no_json("webhook body", &error))?)
+        } else {
+            None
+        };
+        self.write(Commit::new(), &next, &effects, body).await?;
+        held.execution = next.clone();
+        Ok((!ends(&effects)).then_some(next))
+    }
+
+    /// Begins the attempt, in memory. `None` when there is nothing to run: it has ended meanwhile.
+    async fn begin(&self, cell: &Cell) -> Option<(Execution, u32)> {
+        let mut state = cell.state.lock().await;
+        let held = state.as_mut()?;
+        let effects = apply(&mut held.execution, Event::Taken, self.clock.now());
+        let attempt = effects.iter().find_map(|effect| match effect {
+            Effect::Start { attempt } => Some(*attempt),
+            _ => None,
+        })?;
+        Some((held.execution.clone(), attempt))
+    }
+
+    /// Runs the model, and marks the run on the disk when it lasts.
+    async fn attempt(
+        &self,
+        cell: &Cell,
+        execution: &Execution,
+        attempt: u32,
+        work: Option<&Work>,
+        input: &RawValue,
+    ) -> Result<runners::Success, runners::Error> {
+        let run = run_model(execution, attempt, work, input);
+        tokio::pin!(run);
+        tokio::select! {
+            biased;
+            report = &mut run => return report,
+            () = tokio::time::sleep(MARK_AFTER) => {}
+        }
+        let (report, ()) = tokio::join!(run, self.mark(cell, attempt));
+        report
+    }
+
+    /// Commits that the attempt has begun, unless it has ended meanwhile.
+    async fn mark(&self, cell: &Cell, attempt: u32) {
+        let state = cell.state.lock().await;
+        let Some(execution) = state.as_ref().map(|held| &held.execution) else { return };
+        let running = execution.prediction().and_then(Prediction::running);
+        if running.is_none_or(|running| running.number != attempt) {
+            return;
+        }
+        let mut commit = Commit::new();
+        let key = rows::execution(execution.organization, execution.id);
+        let written = match commit.put(key, execution) {
+            Ok(_) => self.store.commit(commit).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = written {
+            tracing::error!(execution = %execution.id, %error, "a begun run cannot be marked");
+        }
+    }
+
+    /// Turns a runner's report into an event, keeping a large output in a file. With it comes the
+    /// output's text, for the webhook.
+    async fn digest(
+        &self,
+        attempt: u32,
+        report: Result<runners::Success, runners::Error>,
+        work: Option<&Work>,
+    ) -> Result<(Event, Option<Box<RawValue>>), Error> {
+        match report {
+            Ok(success) => {
+                let kept = self.keep(success, work).await?;
+                let (output, cost, logs) = (kept.output, kept.cost, kept.logs);
+                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(kept.text)))
+            }
+            Err(runners::Error { failure, cost, logs }) => {
+                let cost = cost.unwrap_or(Usd::ZERO);
+                Ok((Event::Failed { attempt, failure, cost, logs }, None))
+            }
+        }
+    }
+}
+
+/// The failure of work whose stored input cannot be read.
+pub fn damaged(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
+}
+
+async fn run_model(
+    execution: &Execution,
+    attempt: u32,
+    work: Option<&Work>,
+    input: &RawValue,
+) -> Result<runners::Success, runners::Error> {
+    let model = execution.prediction().map_or("", Prediction::model);
+    let Some(work) = work else { return Err(gone(model).into()) };
+    let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
+    call(work, model, execution.attempt_key(attempt), input, work.timeout).await
+}

@@ -1,0 +1,87 @@
+//! Redrive: a new execution with the inputs and the version of one that has failed, which goes on
+//! behind the steps that have ended.
+
+use serde_json::value::RawValue;
+
+use super::{Engine, Error, Inner, Submission, rows};
+use crate::domain::definition::Plan;
+use crate::domain::execution::{Execution, Status, Work};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::step::{self, Instance, Step};
+use crate::storage::Commit;
+
+impl Engine {
+    /// Takes a failed or cancelled execution up again under a new id, in the name of `key`. What its
+    /// finished steps gave is copied in the commit that creates it; `beside` goes with it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for one that runs or has completed; as
+    /// [`Engine::submit`].
+    pub async fn redrive(
+        &self,
+        organization: OrganizationId,
+        key: KeyId,
+        source: ExecutionId,
+        id: ExecutionId,
+        mut beside: Commit,
+    ) -> Result<Execution, Error> {
+        let inner = &self.inner;
+        let failed = self.get(organization, source).await?;
+        let run = failed.workflow().ok_or(Error::NotFound)?;
+        if !matches!(failed.status, Status::Error | Status::Cancelled) {
+            return Err(Error::NotRedrivable);
+        }
+        let plan = inner.plans.plan(run.revision).await?.ok_or(Error::NotRedrivable)?;
+        for (instance, step) in inner.read_steps(source).await? {
+            if is_kept(&plan, &instance, &step) {
+                let copy = inner.copy(&mut beside, step).await?;
+                beside.put(rows::step(id, &instance), &copy)?;
+            }
+        }
+        let mut run = run.clone();
+        run.redriven_from = Some(source);
+        run.bulk = None;
+        run.ran_ms = 0;
+        run.aside_until = None;
+        let submission = Submission {
+            id,
+            organization,
+            key,
+            source: failed.source,
+            work: Work::Workflow(run),
+            input: inner.store.read_payload(&failed.input).await?,
+            webhook: failed.webhook.clone(),
+        };
+        let mut executions = self.submit(vec![submission], beside).await?;
+        executions.pop().ok_or(Error::Stopping)
+    }
+}
+
+/// Whether a step's end stands: it has completed, was skipped, or its failure was kept to itself.
+fn is_kept(plan: &Plan, instance: &Instance, step: &Step) -> bool {
+    match step.status {
+        step::Status::Completed | step::Status::Skipped => true,
+        step::Status::Failed => {
+            plan.at(instance.step).is_some_and(|planned| planned.continue_on_error)
+        }
+        step::Status::Queued | step::Status::Running | step::Status::Cancelled => false,
+    }
+}
+
+impl Inner {
+    /// A step as the new execution has it: with payload files of its own, and paid for already.
+    async fn copy(&self, commit: &mut Commit, mut step: Step) -> Result<Step, Error> {
+        step.cost = Usd::ZERO;
+        for payload in [&mut step.input, &mut step.output].into_iter().flatten() {
+            if payload.file().is_some() {
+                let text: Box<RawValue> = self.store.read_payload(payload).await?;
+                let copied: Payload = self.store.write_payload(text).await?;
+                self.store.claim(commit, &copied);
+                *payload = copied;
+            }
+        }
+        Ok(step)
+    }
+}

@@ -1,0 +1,355 @@
+//! Runs: a model or an HTTP request, from the resolved input to a report.
+//!
+//! A run owns all that it needs; dropping it cancels it and gives its place at the model back.
+//! Nothing is retried and nothing is committed here.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::Actor;
+use super::answer::{Looked, soften, unresolved};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model};
+use crate::domain::execution::{Fault, lane_of_model};
+use crate::domain::machine::workflow::{Event, Progress, Success};
+use crate::domain::money::Usd;
+use crate::domain::reference::Scope;
+use crate::domain::step::{Answer, Instance};
+use crate::domain::template::RESOLVED_BYTES_MAX;
+use crate::engine::attempt::{call, gone};
+use crate::engine::{Error, Inner};
+use crate::runners::request::{self, Prepared};
+use crate::runtime::fresh;
+
+/// A run, or the wait for a place to run.
+pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
+
+/// One attempt, ready to be made.
+#[derive(Debug)]
+pub struct Job {
+    instance: Instance,
+    attempt: u32,
+    /// Names the attempt for ever.
+    key: String,
+    limit: Option<Duration>,
+    call: Call,
+}
+
+#[derive(Debug)]
+enum Call {
+    Model { slug: String, input: Value },
+    Http { request: Box<Prepared>, fail_when: FailWhen },
+}
+
+/// What became of a run, or of the wait for it.
+pub enum Report {
+    /// There is a place at the model now.
+    Seated {
+        job: Job,
+        seat: Seat,
+    },
+    Ended {
+        instance: Instance,
+        attempt: u32,
+        outcome: Box<Result<Success, Failed>>,
+    },
+}
+
+/// A run that failed, and what it cost all the same.
+#[derive(Debug)]
+pub struct Failed {
+    fault: Fault,
+    cost: Usd,
+    logs: Option<String>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { fault: fault_of(failure), cost: Usd::ZERO, logs: None }
+    }
+}
+
+/// A place at a model, or the wait for one; dropping it gives it up.
+pub struct Seat {
+    inner: Arc<Inner>,
+    lane: String,
+    /// The guest's number and what tells it, while it waits.
+    waits: Option<(u64, oneshot::Receiver<()>)>,
+}
+
+/// The fault of a step whose attempt failed so.
+fn fault_of(failure: Failure) -> Fault {
+    let name = match failure.class {
+        ErrorClass::ExecutionTimeout => "StepTimeout",
+        ErrorClass::InternalError => "InternalError",
+        ErrorClass::ContentModeration
+        | ErrorClass::InvalidUserInput
+        | ErrorClass::InvalidModelConfig
+        | ErrorClass::ProviderAuth
+        | ErrorClass::ProviderError
+        | ErrorClass::ProviderRateLimit
+        | ErrorClass::ProviderUnavailable
+        | ErrorClass::Unknown => "StepFailed",
+    };
+    Fault::new(name, failure.class, failure.message)
+}
+
+impl Job {
+    pub const fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+}
+
+impl Actor {
+    /// What the machine is told of a report. Whoever has a place now begins to run.
+    pub(super) fn heed(&mut self, report: Report) -> Event {
+        match report {
+            Report::Seated { job, seat } => {
+                let (instance, attempt) = (job.instance.clone(), job.attempt);
+                let run = self.inner.run_seated(job, seat);
+                self.push(instance.clone(), run);
+                Event::Started { instance, attempt }
+            }
+            Report::Ended { instance, attempt, outcome } => match *outcome {
+                Ok(success) => Event::Succeeded { instance, attempt, success },
+                Err(Failed { fault, cost, logs }) => {
+                    Event::Failed { instance, attempt, fault, cost, logs }
+                }
+            },
+        }
+    }
+
+    /// Starts the run of a job. True when it has a place at once; else it waits for one first.
+    pub(super) fn start_job(&mut self, job: Job) -> bool {
+        let instance = job.instance.clone();
+        let inner = Arc::clone(&self.inner);
+        let Call::Model { slug, .. } = &job.call else {
+            let run = inner.run_request(job);
+            self.push(instance, run);
+            return true;
+        };
+        let seat = inner.sit(slug);
+        let has_place = seat.waits.is_none();
+        let run = if has_place {
+            inner.run_seated(job, seat)
+        } else {
+            Box::pin(async move { Report::Seated { job, seat: seat.taken().await } })
+        };
+        self.push(instance, run);
+        has_place
+    }
+
+    /// Resolves what an attempt is given: the job, and the event that tells of its input; or the
+    /// event that it failed.
+    pub(super) async fn prepare(
+        &mut self,
+        progress: &Progress,
+        instance: Instance,
+        attempt: u32,
+    ) -> Result<Result<(Job, Event), Event>, Error> {
+        Ok(match self.resolve_call(progress, &instance, attempt).await? {
+            Ok(job_and_event) => Ok(job_and_event),
+            Err(fault) => {
+                Err(Event::Failed { instance, attempt, fault, cost: Usd::ZERO, logs: None })
+            }
+        })
+    }
+
+    async fn resolve_call(
+        &mut self,
+        progress: &Progress,
+        instance: &Instance,
+        attempt: u32,
+    ) -> Looked<(Job, Event)> {
+        let plan = Arc::clone(&self.plan);
+        let Some(planned) = plan.at(instance.step) else { return Ok(Err(fault_of(lost()))) };
+        let is_fallback = progress.step(instance).is_some_and(|step| step.primary_error.is_some());
+        let uses = plan.uses(instance.step);
+        let view = self.view(progress, instance.step, &instance.items, uses).await;
+        let view = match soften(view)? {
+            Ok(view) => view,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let resolved = match &planned.kind {
+            Kind::Model(model) => self.resolve_model(model, is_fallback, &view),
+            Kind::Http(http) => resolve_http(http, is_fallback, &view),
+            Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
+                Err(fault_of(lost()))
+            }
+        };
+        let (call, shown) = match resolved {
+            Ok(resolved) => resolved,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let items = instance.items.iter().map(|item| format!(".{item}")).collect::<String>();
+        let key = format!("{}:{}{items}:{attempt}", self.id, planned.id);
+        let input = self.payload(&shown).await?;
+        let prediction = matches!(call, Call::Model { .. }).then(fresh);
+        let instance = instance.clone();
+        let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
+        Ok(Ok((Job { instance, attempt, key, limit: planned.timeout, call }, resolved)))
+    }
+
+    /// The model that is to run, and its checked input.
+    fn resolve_model(
+        &self,
+        model: &Model,
+        is_fallback: bool,
+        view: &dyn Scope,
+    ) -> Result<(Call, Value), Fault> {
+        let (slug, params) = match &model.fallback {
+            Some(fallback) if is_fallback => (&fallback.slug, &fallback.params),
+            _ => (&model.slug, &model.params),
+        };
+        let input = params.resolve(view, RESOLVED_BYTES_MAX);
+        let input = input.map_err(|error| unresolved(&error))?;
+        let checked = self.inner.models.check_input(slug, input).map_err(|violation| {
+            let message = format!("the input of the model '{slug}' is invalid: {violation}");
+            fault_of(Failure::new(ErrorClass::InvalidUserInput, message))
+        })?;
+        Ok((Call::Model { slug: slug.clone(), input: checked.clone() }, checked))
+    }
+}
+
+fn lost() -> Failure {
+    Failure::new(ErrorClass::InternalError, "it is in no plan")
+}
+
+fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Call, Value), Fault> {
+    let request = match &http.fallback {
+        Some(fallback) if is_fallback => fallback,
+        _ => &http.request,
+    };
+    let prepared = request::prepare(request, view).map_err(|error| match error {
+        request::Error::Reference(error) => unresolved(&error),
+        other => fault_of(Failure::new(ErrorClass::InvalidModelConfig, other.to_string())),
+    })?;
+    let shown = prepared.shown();
+    let call = Call::Http { request: Box::new(prepared), fail_when: http.fail_when.clone() };
+    Ok((call, shown))
+}
+
+impl Inner {
+    fn run_request(self: Arc<Self>, job: Job) -> Running {
+        let Job { instance, attempt, key, limit, call } = job;
+        Box::pin(async move {
+            let Call::Http { request, fail_when } = call else {
+                let outcome = Box::new(Err(lost().into()));
+                return Report::Ended { instance, attempt, outcome };
+            };
+            let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
+            let sent = request::send(&self.client, &request, &fail_when, limit, &key).await;
+            let outcome = match sent {
+                Ok(answer) => self.keep_answer(answer).await,
+                Err(failure) => Err(failure.into()),
+            };
+            Report::Ended { instance, attempt, outcome: Box::new(outcome) }
+        })
+    }
+
+    fn run_seated(self: &Arc<Self>, job: Job, seat: Seat) -> Running {
+        let inner = Arc::clone(self);
+        let Job { instance, attempt, key, limit, call } = job;
+        Box::pin(async move {
+            let outcome = match call {
+                Call::Model { slug, input } => inner.run_step_model(&slug, key, input, limit).await,
+                Call::Http { .. } => Err(lost().into()),
+            };
+            drop(seat);
+            Report::Ended { instance, attempt, outcome: Box::new(outcome) }
+        })
+    }
+
+    async fn run_step_model(
+        &self,
+        slug: &str,
+        key: String,
+        input: Value,
+        limit: Option<Duration>,
+    ) -> Result<Success, Failed> {
+        let Some(work) = self.models.work(slug) else { return Err(gone(slug).into()) };
+        let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
+        match call(&work, slug, key, input, limit).await {
+            Ok(success) => match self.keep(success, Some(&work)).await {
+                Ok(kept) => {
+                    let (output, cost, logs) = (kept.output, kept.cost, kept.logs);
+                    Ok(Success { output, answer: None, cost, logs })
+                }
+                Err(error) => Err(not_kept(&error).into()),
+            },
+            Err(error) => Err(Failed {
+                fault: fault_of(error.failure),
+                cost: error.cost.unwrap_or(Usd::ZERO),
+                logs: error.logs,
+            }),
+        }
+    }
+
+    async fn keep_answer(&self, answer: request::Answer) -> Result<Success, Failed> {
+        let request::Answer { status, headers, body } = answer;
+        let kept = match serde_json::value::to_raw_value(&body) {
+            Ok(text) => self.store.write_payload(text).await.map_err(Error::from),
+            Err(error) => Err(crate::engine::commit::no_json("output", &error).into()),
+        };
+        let output = kept.map_err(|error| not_kept(&error))?;
+        let answer = Some(Answer { status_code: status, headers });
+        Ok(Success { output, answer, cost: Usd::ZERO, logs: None })
+    }
+
+    /// A place at the model, or the wait for one.
+    fn sit(self: &Arc<Self>, slug: &str) -> Seat {
+        let lane = lane_of_model(slug);
+        self.open_lane(&lane);
+        let inner = Arc::clone(self);
+        let mut lanes = self.lanes();
+        if lanes.enter(&lane) {
+            drop(lanes);
+            return Seat { inner, lane, waits: None };
+        }
+        let (sender, told) = oneshot::channel();
+        let number = lanes.ask(&lane, sender);
+        drop(lanes);
+        // A place may be free that only the turn keeps from it.
+        self.pump();
+        Seat { inner, lane, waits: Some((number, told)) }
+    }
+}
+
+fn not_kept(error: &Error) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("its output cannot be stored: {error}"))
+}
+
+impl Seat {
+    /// The place, once it is given.
+    async fn taken(mut self) -> Self {
+        if let Some((_, told)) = &mut self.waits
+            && told.await.is_ok()
+        {
+            self.waits = None;
+        }
+        self
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some((number, told)) = &mut self.waits {
+            told.close();
+            if told.try_recv().is_err() {
+                self.inner.lanes().withdraw(&self.lane, *number);
+                return;
+            }
+        }
+        self.inner.lanes().leave(&self.lane);
+        self.inner.pump();
+    }
+}

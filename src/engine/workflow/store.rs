@@ -1,0 +1,218 @@
+//! The rows of steps: read when an execution gets its place, written with each commit.
+//!
+//! A commit carries every step that changed since the last one, the predictions that model steps
+//! were, what they cost, and, when it begins or ends, the execution itself.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::domain::attempt::Outcome;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{Kind, Plan};
+use crate::domain::execution::{Candidate, Execution, Fault, Prediction, Status, StepOf, Work};
+use crate::domain::ids::{ExecutionId, RevisionId};
+use crate::domain::machine::workflow::{Effect, Progress};
+use crate::domain::machine::{self, ends};
+use crate::domain::payload::Payload;
+use crate::domain::step::{self, Instance, Step};
+use crate::engine::{Error, Inner, rows};
+use crate::storage::record::decode;
+use crate::storage::{self, Commit, Page};
+
+/// Rows that are read at once.
+const PAGE: usize = 1000;
+/// The version that predictions of steps carry: the one that every model has.
+const MODEL_VERSION: &str = "0.0.1";
+
+/// What a commit has to carry beside the changed steps.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub whole: Vec<machine::Effect>,
+    /// Model steps that have ended.
+    pub published: Vec<Instance>,
+}
+
+impl Written {
+    pub const fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.published.is_empty()
+    }
+
+    /// Whether it brings the execution to its end.
+    pub fn ends(&self) -> bool {
+        ends(&self.whole)
+    }
+
+    /// Those of the effects that a commit has to carry.
+    fn of(effects: Vec<Effect>) -> Self {
+        let mut written = Self::default();
+        for effect in effects {
+            match effect {
+                Effect::Whole(whole) => written.whole.push(whole),
+                Effect::Publish { instance } => written.published.push(instance),
+                Effect::Begin { .. }
+                | Effect::Gather { .. }
+                | Effect::Conclude
+                | Effect::Sleep { .. }
+                | Effect::Stop { .. } => {}
+            }
+        }
+        written
+    }
+}
+
+impl Inner {
+    /// The plan and the inputs, or the fault that they are lost.
+    pub(super) async fn load(
+        &self,
+        execution: &Execution,
+        revision: RevisionId,
+    ) -> Result<Result<(Arc<Plan>, Arc<Value>), Fault>, Error> {
+        let lost = |cause: String| Fault::new("InternalError", ErrorClass::InternalError, cause);
+        let Some(plan) = self.plans.plan(revision).await? else {
+            return Ok(Err(lost("the stored definition cannot be read".to_owned())));
+        };
+        let text = match self.store.read_payload(&execution.input).await {
+            Ok(text) => text,
+            Err(error @ storage::Error::Payload { .. }) => {
+                return Ok(Err(lost(format!("the stored inputs are damaged: {error}"))));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(match serde_json::from_str(text.get()) {
+            Ok(inputs) => Ok((plan, Arc::new(inputs))),
+            Err(error) => Err(lost(format!("the stored inputs are damaged: {error}"))),
+        })
+    }
+
+    /// Everything that is stored of an execution's steps.
+    pub(in crate::engine) async fn read_steps(
+        &self,
+        id: ExecutionId,
+    ) -> Result<Vec<(Instance, Step)>, Error> {
+        let (mut steps, mut after) = (Vec::new(), None);
+        loop {
+            let page = Page { prefix: rows::steps(id), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            for (key, value) in &found {
+                let Some(instance) = rows::parse_step(key) else { continue };
+                steps.push((instance, decode(value)?));
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(steps),
+            }
+        }
+    }
+
+    /// Applies what effects demand outside of a running actor: a cancel.
+    pub(in crate::engine) async fn write_progress(
+        &self,
+        execution: &mut Execution,
+        progress: &mut Progress,
+        effects: Vec<Effect>,
+        beside: Option<Commit>,
+    ) -> Result<(), Error> {
+        debug_assert!(beside.is_none(), "nothing comes beside an end");
+        self.commit_progress(execution, progress, &Written::of(effects), true).await
+    }
+
+    /// Commits the steps that changed, and what `written` says. `with_execution` when its own row
+    /// has to be written although it does not end.
+    pub(super) async fn commit_progress(
+        &self,
+        execution: &mut Execution,
+        progress: &mut Progress,
+        written: &Written,
+        with_execution: bool,
+    ) -> Result<(), Error> {
+        let mut commit = Commit::new();
+        // While the changed steps are still held.
+        for instance in &written.published {
+            self.publish(&mut commit, execution, progress, instance)?;
+        }
+        let announces = written.whole.contains(&machine::Effect::Announce);
+        let announcement = if announces {
+            let steps = progress.steps().map(|(instance, step)| (instance.clone(), step.clone()));
+            Some(self.workflow_body(execution, Some(progress.plan()), steps.collect()).await?)
+        } else {
+            None
+        };
+        for (instance, step) in progress.take_changed() {
+            commit.put(rows::step(execution.id, &instance), &step)?;
+            for payload in step.input.iter().chain(&step.output) {
+                self.store.claim(&mut commit, payload);
+            }
+        }
+        let is_aside =
+            written.whole.iter().any(|effect| matches!(effect, machine::Effect::SetTimer { .. }));
+        if written.ends() || is_aside || with_execution {
+            return self.write(commit, execution, &written.whole, announcement).await;
+        }
+        for effect in &written.whole {
+            self.write_effect(&mut commit, execution, effect)?;
+        }
+        Ok(self.store.commit(commit).await?)
+    }
+
+    /// Writes a model step that has ended as a prediction of its own.
+    fn publish(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        progress: &Progress,
+        instance: &Instance,
+    ) -> Result<(), Error> {
+        let (Some(planned), Some(step)) =
+            (progress.plan().at(instance.step), progress.step(instance))
+        else {
+            return Ok(());
+        };
+        let (Kind::Model(model), Some(id)) = (&planned.kind, step.prediction) else {
+            return Ok(());
+        };
+        let fallback = model.fallback.as_ref().filter(|_| step.primary_error.is_some());
+        let chain = std::iter::once(&model.slug).chain(fallback.map(|fallback| &fallback.slug));
+        let chain: Vec<_> = chain.map(|slug| Candidate { model: slug.clone() }).collect();
+        let status = match step.status {
+            step::Status::Completed => Status::Success,
+            step::Status::Failed => Status::Error,
+            step::Status::Queued
+            | step::Status::Running
+            | step::Status::Cancelled
+            | step::Status::Skipped => Status::Cancelled,
+        };
+        let has_run = |attempt: &&crate::domain::attempt::Attempt| {
+            attempt.outcome != Outcome::Cancelled || attempt.completed_at.is_some()
+        };
+        let prediction = Execution {
+            id,
+            organization: execution.organization,
+            key: execution.key,
+            source: execution.source,
+            status,
+            input: step
+                .input
+                .clone()
+                .map_or_else(|| Payload::of(&()), Ok)
+                .map_err(|error| crate::engine::commit::no_json("input", &error))?,
+            output: step.output.clone(),
+            fault: step.fault.clone(),
+            cost: step.cost,
+            webhook: None,
+            created_at: step.attempts.first().map_or(step.started_at, |first| first.started_at),
+            started_at: step.attempts.iter().find(has_run).map(|first| first.started_at),
+            completed_at: step.completed_at,
+            work: Work::Prediction(Prediction {
+                version: MODEL_VERSION.to_owned(),
+                position: u32::from(fallback.is_some()),
+                chain,
+                attempts: step.attempts.clone(),
+                logs: step.logs.clone(),
+                step: Some(StepOf { execution: execution.id, step_id: planned.id.clone() }),
+            }),
+        };
+        commit.put(rows::execution(execution.organization, id), &prediction)?;
+        Ok(())
+    }
+}

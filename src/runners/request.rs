@@ -1,0 +1,325 @@
+//! The request of an `http` step: resolved, checked and sent once (`spec/decisions.md` part 5).
+//!
+//! It goes through the client that it is given, which guards the addresses. Nothing is retried and
+//! no redirect is followed. Credentials are sent and never shown.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request as HyperRequest};
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use super::http::{class_of, quote};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{Auth, FailWhen, KeyPlace, Request};
+use crate::domain::reference::{self, Scope};
+use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
+use crate::http::client::{self, Client, Limits, Overflow};
+
+/// The longest answer.
+pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
+/// The most that is kept of an answer's headers, in bytes of names and values.
+const HEADERS_MAX: usize = 16 * 1024;
+/// What stands for a credential where a request is shown.
+const MASKED: &str = "***";
+const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A request that cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Reference(#[from] reference::Error),
+    #[error("url is no absolute http or https URL")]
+    Url,
+    #[error("the header '{0}' is no text of visible characters")]
+    Header(String),
+    #[error("the query parameter '{0}' is no text, number, true, false or an array of these")]
+    Query(String),
+    #[error("the credentials are no text of visible characters")]
+    Credentials,
+    #[error("the request is larger than {RESOLVED_BYTES_MAX} bytes")]
+    TooLarge,
+}
+
+/// A request with everything that it refers to put in.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Bytes,
+    shown: Value,
+}
+
+/// What the other side said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    /// Names in lower case; repeated ones joined by commas.
+    pub headers: Map<String, Value>,
+    /// JSON when it is JSON, else text.
+    pub body: Value,
+}
+
+impl Prepared {
+    /// What may be seen of it: no credentials.
+    #[must_use]
+    pub fn shown(&self) -> Value {
+        self.shown.clone()
+    }
+}
+
+/// Resolves and checks a request.
+///
+/// # Errors
+/// [`Error`] in a sentence for the author of the step.
+pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
+    let mut room = Room { left: RESOLVED_BYTES_MAX };
+    let written = room.resolve(&request.url, scope)?;
+    let url = written.as_str().and_then(|text| Url::parse(text).ok());
+    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    let mut url = url.filter(is_http).ok_or(Error::Url)?;
+    let shown_url = without_userinfo(&url);
+    let mut headers = HeaderMap::new();
+    take_userinfo(&mut url, &mut headers)?;
+
+    let mut shown_headers = Map::new();
+    for (name, value) in &request.headers {
+        let value = text_of(&room.resolve(value, scope)?);
+        let value = value.ok_or_else(|| Error::Header(name.clone()))?;
+        insert(&mut headers, name, &value)?;
+        shown_headers.insert(name.clone(), shown_header(name, value).into());
+    }
+    let shown_query = add_query(&mut url, request, scope, &mut room)?;
+    let (body, shown_body) = match &request.body {
+        None => (Bytes::new(), Value::Null),
+        Some(template) => {
+            let body = room.resolve(template, scope)?;
+            let (bytes, kind) = match &body {
+                Value::String(text) => (Bytes::from(text.clone()), "text/plain; charset=utf-8"),
+                json => (Bytes::from(json.to_string()), "application/json"),
+            };
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
+            (bytes, body)
+        }
+    };
+    if let Some(auth) = &request.auth {
+        let name = add_auth(auth, scope, &mut room, &mut url, &mut headers)?;
+        shown_headers.extend(name.map(|name| (name, MASKED.into())));
+    }
+    let shown = json!({
+        "method": request.method.as_str(),
+        "url": shown_url,
+        "headers": shown_headers,
+        "query_params": shown_query,
+        "body": shown_body,
+    });
+    let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or(Method::GET);
+    Ok(Prepared { method, url, headers, body, shown })
+}
+
+/// Sends the request once. `attempt_key` lets the other side tell a repeated attempt.
+///
+/// # Errors
+/// [`Failure`]: there was no answer, or one that `fail_when` counts as a failure.
+pub async fn send(
+    client: &Client,
+    prepared: &Prepared,
+    fail_when: &FailWhen,
+    timeout: Duration,
+    attempt_key: &str,
+) -> Result<Answer, Failure> {
+    let host = prepared.url.host_str().unwrap_or_default();
+    let unmade = |reason: String| {
+        let sentence = format!("the request to '{host}' cannot be made: {reason}");
+        Failure::new(ErrorClass::InvalidModelConfig, sentence)
+    };
+    let mut request = HyperRequest::builder()
+        .method(prepared.method.clone())
+        .uri(prepared.url.as_str())
+        .body(prepared.body.clone())
+        .map_err(|error| unmade(error.to_string()))?;
+    *request.headers_mut() = prepared.headers.clone();
+    let key = HeaderValue::from_str(attempt_key).map_err(|error| unmade(error.to_string()))?;
+    request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
+    request.headers_mut().entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+    let limits = Limits { total: timeout, answer_bytes: ANSWER_MAX, overflow: Overflow::Fail };
+    let answer = client.send(request, &limits).await.map_err(|error| {
+        Failure::new(class_of(&error), format!("the request to '{host}' failed: {error}"))
+    })?;
+    let status = answer.status.as_u16();
+    if fail_when.is_failure(status) {
+        let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
+        let sentence = format!("'{host}' answered {status}: {}", quote(&answer.body));
+        return Err(Failure::new(class, sentence));
+    }
+    Ok(read(answer))
+}
+
+fn read(answer: client::Answer) -> Answer {
+    let mut headers: Map<String, Value> = Map::new();
+    let mut kept = 0_usize;
+    for (name, value) in &answer.headers {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        kept = kept.saturating_add(name.as_str().len()).saturating_add(value.len());
+        if kept > HEADERS_MAX {
+            break;
+        }
+        match headers.get_mut(name.as_str()) {
+            Some(Value::String(held)) => {
+                held.push_str(", ");
+                held.push_str(&value);
+            }
+            _ => {
+                headers.insert(name.as_str().to_owned(), value.into());
+            }
+        }
+    }
+    let body = match serde_json::from_slice(&answer.body) {
+        Ok(body) => body,
+        Err(_no_json) => Value::String(String::from_utf8_lossy(&answer.body).into_owned()),
+    };
+    Answer { status: answer.status.as_u16(), headers, body }
+}
+
+/// Bytes that the request's parts may still have.
+struct Room {
+    left: usize,
+}
+
+impl Room {
+    fn resolve(&mut self, template: &Template, scope: &dyn Scope) -> Result<Value, Error> {
+        let value = template.resolve(scope, self.left)?;
+        let bytes = match &value {
+            Value::String(text) => text.len(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            Value::Array(_) | Value::Object(_) => value.to_string().len(),
+        };
+        self.left = self.left.checked_sub(bytes).ok_or(Error::TooLarge)?;
+        Ok(value)
+    }
+
+    fn text(&mut self, template: &Template, scope: &dyn Scope) -> Result<String, Error> {
+        text_of(&self.resolve(template, scope)?).ok_or(Error::Credentials)
+    }
+}
+
+/// A text, number or truth value as text.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn insert(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), Error> {
+    let fault = || Error::Header(name.to_owned());
+    let parsed = HeaderName::try_from(name).map_err(|_no_name| fault())?;
+    let value = HeaderValue::from_str(value).map_err(|_no_value| fault())?;
+    headers.insert(parsed, value);
+    Ok(())
+}
+
+/// Headers that carry credentials by their name.
+fn shown_header(name: &str, value: String) -> String {
+    let secret = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
+    if secret.into_iter().any(|held| held.eq_ignore_ascii_case(name)) {
+        MASKED.to_owned()
+    } else {
+        value
+    }
+}
+
+/// Appends the parameters to those of the URL; gives them as they are shown.
+fn add_query(
+    url: &mut Url,
+    request: &Request,
+    scope: &dyn Scope,
+    room: &mut Room,
+) -> Result<Map<String, Value>, Error> {
+    let mut shown = Map::new();
+    let mut pairs = Vec::new();
+    for (name, value) in &request.query {
+        let value = room.resolve(value, scope)?;
+        let fault = || Error::Query(name.clone());
+        match &value {
+            Value::Array(items) => {
+                for item in items {
+                    pairs.push((name.as_str(), text_of(item).ok_or_else(fault)?));
+                }
+            }
+            one => pairs.push((name.as_str(), text_of(one).ok_or_else(fault)?)),
+        }
+        shown.insert(name.clone(), value);
+    }
+    if !pairs.is_empty() {
+        url.query_pairs_mut().extend_pairs(pairs);
+    }
+    Ok(shown)
+}
+
+fn without_userinfo(url: &Url) -> String {
+    let mut shown = url.clone();
+    // Both fail only for URLs that cannot have any.
+    let _had = (shown.set_username("").is_ok(), shown.set_password(None).is_ok());
+    shown.into()
+}
+
+/// Turns `user:word@` of a URL into the header that it stands for.
+fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
+    if url.username().is_empty() && url.password().is_none() {
+        return Ok(());
+    }
+    let (user, word) = (url.username().to_owned(), url.password().unwrap_or_default().to_owned());
+    headers.insert(AUTHORIZATION, basic(&user, &word)?);
+    let _had = (url.set_username("").is_ok(), url.set_password(None).is_ok());
+    Ok(())
+}
+
+fn basic(user: &str, word: &str) -> Result<HeaderValue, Error> {
+    secret(&format!("Basic {}", STANDARD.encode(format!("{user}:{word}"))))
+}
+
+fn secret(text: &str) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::from_str(text).map_err(|_no_value| Error::Credentials)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Adds the credentials; gives the name of the header that carries them.
+fn add_auth(
+    auth: &Auth,
+    scope: &dyn Scope,
+    room: &mut Room,
+    url: &mut Url,
+    headers: &mut HeaderMap,
+) -> Result<Option<String>, Error> {
+    let (name, value) = match auth {
+        Auth::Basic { username, password } => {
+            let (user, word) = (room.text(username, scope)?, room.text(password, scope)?);
+            (AUTHORIZATION, basic(&user, &word)?)
+        }
+        Auth::Bearer { token } => {
+            (AUTHORIZATION, secret(&format!("Bearer {}", room.text(token, scope)?))?)
+        }
+        Auth::ApiKey { name, value, place: KeyPlace::Query } => {
+            let value = room.text(value, scope)?;
+            url.query_pairs_mut().append_pair(name, &value);
+            return Ok(None);
+        }
+        Auth::ApiKey { name, value, place: KeyPlace::Header } => {
+            let parsed = HeaderName::try_from(name.as_str());
+            let parsed = parsed.map_err(|_no_name| Error::Header(name.clone()))?;
+            (parsed, secret(&room.text(value, scope)?)?)
+        }
+    };
+    headers.insert(name.clone(), value);
+    Ok(Some(name.as_str().to_owned()))
+}
