@@ -127,6 +127,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
     let options = engine::Options {
         active: config.engine.active,
         workflow_timeout: config.engine.workflow_timeout,
+        ..engine::Options::default()
     };
     let engine = Engine::new(doors, options);
     let rate = config.limits.rate.as_ref();

@@ -55,11 +55,17 @@ pub struct Options {
     pub active: usize,
     /// How long a workflow may be running, waits not counted.
     pub workflow_timeout: Duration,
+    /// An execution for which nothing is due for longer gives up its place and its memory.
+    pub aside_after: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { active: 4096, workflow_timeout: Duration::from_secs(15 * 60) }
+        Self {
+            active: 4096,
+            workflow_timeout: Duration::from_secs(15 * 60),
+            aside_after: Duration::from_secs(5),
+        }
     }
 }
 
@@ -332,3 +338,5 @@ impl Inner {
 
 #[cfg(test)]
 mod simulation_tests;
+#[cfg(test)]
+mod workflow_tests;

@@ -14,9 +14,10 @@ use super::*;
 use crate::billing::Billing;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
+use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Candidate, Prediction, Source, Work as Doing};
-use crate::domain::ids::KeyId;
+use crate::domain::ids::{KeyId, RevisionId};
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
 use crate::runners::{self, Job, Run, Runner};
@@ -25,12 +26,12 @@ use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page, Table};
 use crate::webhooks;
 
-const ORGANIZATION: [u8; 16] = [1; 16];
+pub const ORGANIZATION: [u8; 16] = [1; 16];
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The attempt keys that the models were called with, in order.
-type Calls = Arc<Mutex<Vec<String>>>;
+pub type Calls = Arc<Mutex<Vec<String>>>;
 
 /// A model that does as its name says.
 #[derive(Debug)]
@@ -44,6 +45,9 @@ impl Runner for Scripted {
         self.calls.lock().unwrap().push(job.attempt_key.clone());
         Box::pin(async move {
             match self.name.as_str() {
+                "flaky" if !job.attempt_key.ends_with(":3") => {
+                    return Err(Failure::new(ErrorClass::ProviderError, "not yet").into());
+                }
                 "slow" => tokio::time::sleep(Duration::from_millis(30)).await,
                 "hangs" => std::future::pending().await,
                 "panics" => panic!("as scripted"),
@@ -57,6 +61,10 @@ impl Runner for Scripted {
                 }
                 _ => {}
             }
+            if self.name == "same" {
+                let output = job.input["n"].clone();
+                return Ok(runners::Success { output, usage: Usage::default(), logs: None });
+            }
             let output = json!({"echo": job.input["n"], "by": self.name});
             Ok(runners::Success { output, usage: Usage::default(), logs: None })
         })
@@ -64,8 +72,9 @@ impl Runner for Scripted {
 }
 
 #[derive(Clone, Default)]
-struct Script {
-    calls: Calls,
+pub struct Script {
+    pub calls: Calls,
+    pub plans: HashMap<RevisionId, Arc<Plan>>,
 }
 
 impl Models for Script {
@@ -91,26 +100,29 @@ impl Models for Script {
 }
 
 impl Plans for Script {
-    fn plan(&self, revision: crate::domain::ids::RevisionId) -> FindingPlan<'_> {
-        let _ = revision;
-        Box::pin(std::future::ready(Ok(None)))
+    fn plan(&self, revision: RevisionId) -> FindingPlan<'_> {
+        let plan = self.plans.get(&revision).cloned();
+        Box::pin(std::future::ready(Ok(plan)))
     }
 }
 
 /// A process: an engine over a store, and what it has handed to the outbox.
-struct Process {
-    store: Store,
-    engine: Engine,
-    script: Script,
+pub struct Process {
+    pub store: Store,
+    pub engine: Engine,
+    pub script: Script,
 }
 
 impl Process {
-    fn start(folder: &TempDir, blow_after: i64) -> Self {
+    pub fn start(folder: &TempDir, blow_after: i64) -> Self {
+        Self::start_with(folder, blow_after, Script::default(), Options::default())
+    }
+
+    pub fn start_with(folder: &TempDir, blow_after: i64, script: Script, limits: Options) -> Self {
         let folder = folder.path().to_path_buf();
         let options = storage::Options { folder, inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();
         store.blow_after(blow_after);
-        let script = Script::default();
         let doors = Doors {
             store: store.clone(),
             clock: Clock::system(),
@@ -120,7 +132,7 @@ impl Process {
             client: Client::trusted(),
             on_delivery: Arc::new(|_delivery| {}),
         };
-        let engine = Engine::new(doors, Options::default());
+        let engine = Engine::new(doors, limits);
         Self { store, engine, script }
     }
 }
@@ -157,12 +169,12 @@ fn submission(number: usize) -> Submission {
 /// Outcomes that must not depend on when the process died, by the number of the work.
 type Outcomes = BTreeMap<u64, (Status, String, Vec<String>, Usd)>;
 
-async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
+pub async fn rows(store: &Store, table: Table) -> Vec<(Key, Vec<u8>)> {
     let prefix = Key::table(table);
     store.page(Page { prefix, after: None, before: None, limit: 1000 }).await.unwrap()
 }
 
-async fn executions(store: &Store) -> Vec<Execution> {
+pub async fn executions(store: &Store) -> Vec<Execution> {
     let rows = rows(store, Table::Execution).await;
     rows.iter().map(|(_, bytes)| decode(bytes).unwrap()).collect()
 }
@@ -199,7 +211,7 @@ async fn all_end(process: &Process) {
 }
 
 /// What the store must hold once everything has ended.
-async fn check_books(store: &Store) {
+pub async fn check_books(store: &Store) {
     assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
     let executions = executions(store).await;
     let announced = executions.iter().filter(|execution| execution.webhook.is_some()).count();
@@ -209,7 +221,19 @@ async fn check_books(store: &Store) {
         let delivery = webhooks::load(store, execution.organization, execution.id).await;
         assert!(delivery.unwrap().is_some());
     }
-    let cost: Usd = executions.iter().map(|execution| execution.cost).sum();
+    // What a workflow cost is what its steps cost.
+    let cost_of = |run: &Execution| -> Usd {
+        let is_step = |one: &&Execution| {
+            let step = one.prediction().and_then(|prediction| prediction.step.as_ref());
+            step.is_some_and(|step| step.execution == run.id)
+        };
+        executions.iter().filter(is_step).map(|step| step.cost).sum()
+    };
+    for run in executions.iter().filter(|execution| execution.workflow().is_some()) {
+        assert_eq!(run.cost, cost_of(run), "{run:?}");
+    }
+    let predictions = executions.iter().filter(|execution| execution.prediction().is_some());
+    let cost: Usd = predictions.map(|execution| execution.cost).sum();
     let billing = Billing::new(store.clone(), Clock::system());
     assert_eq!(billing.balance(ORGANIZATION.into()).await.unwrap(), -cost);
     let ledger = billing.ledger(ORGANIZATION.into(), None, 1000).await.unwrap();
@@ -225,7 +249,7 @@ async fn ended_attempts(store: &Store) -> HashMap<ExecutionId, usize> {
     executions(store).await.iter().map(|execution| (execution.id, ended(execution))).collect()
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 

@@ -44,9 +44,6 @@ use crate::domain::step::Instance;
 use crate::domain::time::Timestamp;
 use crate::storage::Commit;
 
-/// An execution for which nothing is due for longer gives up its place and its memory.
-const ASIDE_AFTER: Duration = Duration::from_secs(5);
-
 /// What one execution has in memory while it has its place.
 struct Actor {
     inner: Arc<Inner>,
@@ -330,7 +327,7 @@ impl Actor {
     /// for long.
     fn idle(&self, execution: &Execution) -> Option<Event> {
         let (due, _) = self.timers.first()?;
-        let is_long = due.since(self.inner.clock.now()) > ASIDE_AFTER;
+        let is_long = due.since(self.inner.clock.now()) > self.inner.options.aside_after;
         let ran_ms = u64::try_from(self.ran.as_millis()).unwrap_or(u64::MAX);
         (is_long && !execution.status.is_final()).then_some(Event::PutAside { until: *due, ran_ms })
     }

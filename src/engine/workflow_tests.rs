@@ -1,0 +1,346 @@
+//! Workflows on the real executor and a real store, with scripted models: what each kind of step
+//! comes to, and that it comes to the same when the process dies after any commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::value::to_raw_value;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::simulation_tests::{
+    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, rows, runtime,
+};
+use super::*;
+use crate::domain::definition::Plan;
+use crate::domain::delivery::Webhook;
+use crate::domain::execution::{Source, Work as Doing, WorkflowRun};
+use crate::domain::ids::{KeyId, RevisionId, WorkflowId};
+use crate::domain::step;
+use crate::storage::Table;
+
+/// A workflow, its inputs, and what it must come to: its output or its error's name.
+struct Case {
+    name: &'static str,
+    definition: Value,
+    inputs: Value,
+    expect: Result<Value, &'static str>,
+}
+
+fn model(id: &str, slug: &str, n: Value) -> Value {
+    json!({"step_id": id, "type": "model", "model": slug, "params": {"n": n}})
+}
+
+fn case(
+    name: &'static str,
+    steps: Value,
+    inputs: Value,
+    expect: Result<Value, &'static str>,
+) -> Case {
+    Case { name, definition: json!({"steps": steps}), inputs, expect }
+}
+
+fn retried(id: &str, slug: &str, retry: Value) -> Value {
+    let mut step = model(id, slug, json!(1));
+    step["retry"] = retry;
+    step
+}
+
+fn cases() -> Vec<Case> {
+    let quick = json!({"max_attempts": 3, "initial_delay_seconds": 0.01});
+    let mut tolerated = model("a", "fails", json!(1));
+    tolerated["continue_on_error"] = json!(true);
+    let mut replaced = model("a", "fails", json!(1));
+    replaced["fallback"] = json!({"model": "same", "params": {"n": "{{inputs.n}}"}});
+    let diamond = json!([
+        model("a", "same", json!("{{inputs.n}}")),
+        model("b", "same", json!("b{{a.output}}")),
+        model("c", "slow", json!("c{{a.output}}")),
+        model("d", "same", json!("{{b.output}}+{{c.output.echo}}")),
+    ]);
+    let map = json!([{
+        "step_id": "m", "type": "map", "items": "{{inputs.list}}", "item_name": "it",
+        "max_concurrency": 2,
+        "steps": [model("x", "same", json!("{{it}}")), model("y", "works", json!("{{x.output}}"))],
+        "output": {"was": "{{it}}", "is": "{{y.output.echo}}"},
+    }]);
+    let nested = json!([
+        {"step_id": "p", "type": "parallel", "branches": [
+            {"steps": [model("p1", "same", json!(1)), model("p2", "same", json!("{{p1.output}}"))]},
+            {"steps": [{"step_id": "c", "type": "choice",
+                "condition": {"expression": "{{inputs.n}}", "operator": "greater_than", "value": 5},
+                "condition_met_branch": {"steps": [model("big", "same", json!("big"))]},
+                "default_branch": {"steps": [model("small", "same", json!("small"))]}}]},
+        ]},
+        {"step_id": "w", "type": "wait", "seconds": 0.03},
+        {"step_id": "end", "type": "pass",
+         "result": {"p": "{{p.output}}", "taken": "{{small.status}}", "id": "{{execution.id}}"}},
+    ]);
+    let mut parked = json!([
+        model("a", "same", json!(1)),
+        {"step_id": "w", "type": "wait", "seconds": 0.2},
+        model("b", "same", json!("{{a.output}}")),
+    ]);
+    parked[2]["params"]["n"] = json!(["{{a.output}}", "{{w.status}}"]);
+    let within = json!([
+        {"step_id": "p", "type": "parallel", "continue_on_error": true, "branches": [
+            {"steps": [model("bad", "fails", json!(1))]},
+            {"steps": [model("long", "hangs", json!(1))]},
+        ]},
+        model("after", "same", json!("{{p.status}} {{bad.status}} {{long.status}}")),
+    ]);
+    let limit = json!([{"step_id": "p", "type": "parallel", "timeout_seconds": 0.03, "branches": [
+        {"steps": [{"step_id": "w", "type": "wait", "seconds": 60}]}]}]);
+    let map_fails = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
+        "steps": [model("x", "fails", json!("{{item}}"))]}]);
+    vec![
+        case("diamond", diamond, json!({"n": "1"}), Ok(json!("b1+c1"))),
+        case(
+            "map",
+            map,
+            json!({"list": [3, 1, 2]}),
+            Ok(json!([{"was": 3, "is": 3}, {"was": 1, "is": 1}, {"was": 2, "is": 2}])),
+        ),
+        case(
+            "nested",
+            nested,
+            json!({"n": 3}),
+            Ok(json!({"p": [1, "small"], "taken": "completed", "id": "ID"})),
+        ),
+        case("parked", parked, json!({}), Ok(json!([1, "completed"]))),
+        case(
+            "retried",
+            json!([retried("a", "flaky", quick)]),
+            json!({}),
+            Ok(json!({"echo": 1, "by": "flaky"})),
+        ),
+        case(
+            "given up",
+            json!([retried("a", "fails", json!({"max_attempts": 2, "initial_delay_seconds": 0}))]),
+            json!({}),
+            Err("StepFailed"),
+        ),
+        case("fallback", json!([replaced]), json!({"n": 7}), Ok(json!(7))),
+        case(
+            "tolerated",
+            json!([tolerated, {"step_id": "b", "type": "pass", "result": "{{a.status}}"}]),
+            json!({}),
+            Ok(json!("failed")),
+        ),
+        case("contained", within, json!({}), Ok(json!("failed failed cancelled"))),
+        case(
+            "time-out of a step",
+            json!([model("a", "hangs", json!(1))]),
+            json!({}),
+            Err("StepTimeout"),
+        ),
+        case("time-out of a container", limit, json!({}), Err("StepTimeout")),
+        case(
+            "reference to nothing",
+            json!([model("a", "same", json!("{{inputs.no}}"))]),
+            json!({}),
+            Err("ReferenceError"),
+        ),
+        case("panic", json!([model("a", "panics", json!(1))]), json!({}), Err("InternalError")),
+        case(
+            "a model that has gone",
+            json!([model("a", "removed", json!(1))]),
+            json!({}),
+            Err("StepFailed"),
+        ),
+        case("an item fails", map_fails, json!({"list": [1, 2, 3]}), Err("StepFailed")),
+        case(
+            "no items",
+            json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
+            "steps": [model("x", "fails", json!(1))]}]),
+            json!({"list": []}),
+            Ok(json!([])),
+        ),
+    ]
+}
+
+fn revision(number: usize) -> RevisionId {
+    RevisionId::from([u8::try_from(number).unwrap(); 16])
+}
+
+fn script(cases: &[Case]) -> Script {
+    let plan = |case: &Case| Arc::new(Plan::compile(Some(&case.definition), &|_| true).unwrap());
+    let plans = cases.iter().enumerate().map(|(number, case)| (revision(number), plan(case)));
+    Script { plans: plans.collect(), ..Script::default() }
+}
+
+fn submission(number: usize, case: &Case) -> Submission {
+    let url = "http://receiver.example/".to_owned();
+    Submission {
+        id: crate::runtime::fresh(),
+        organization: ORGANIZATION.into(),
+        key: KeyId::from([2; 16]),
+        source: Source::Api,
+        work: Doing::Workflow(run(number)),
+        input: to_raw_value(&case.inputs).unwrap(),
+        webhook: Some(Webhook { url, secret: None }),
+    }
+}
+
+fn run(number: usize) -> WorkflowRun {
+    WorkflowRun {
+        workflow: WorkflowId::from([u8::try_from(number).unwrap(); 16]),
+        version: "v1".to_owned(),
+        revision: revision(number),
+        bulk: None,
+        redriven_from: None,
+        ran_ms: 0,
+        aside_until: None,
+    }
+}
+
+fn options() -> Options {
+    Options { aside_after: Duration::from_millis(100), ..Options::default() }
+}
+
+/// What each workflow came to, by the number of its case, with the ends of its steps.
+type Outcomes = BTreeMap<usize, (Result<Value, String>, BTreeMap<String, Value>)>;
+
+async fn all_end(process: &Process) {
+    for execution in executions(&process.store).await {
+        let ended =
+            process.engine.wait(execution.organization, execution.id, PATIENCE).await.unwrap();
+        assert!(ended.status.is_final(), "{ended:?}");
+    }
+}
+
+async fn outcomes(process: &Process) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for execution in executions(&process.store).await {
+        let Some(run) = execution.workflow() else { continue };
+        let number =
+            usize::from(run.revision.to_string().parse::<uuid::Uuid>().unwrap().as_bytes()[0]);
+        let detail = process.engine.detail(execution.organization, execution.id).await.unwrap();
+        let id = execution.id.to_string();
+        let mut detail: Value =
+            serde_json::from_str(&detail.body.get().replace(&id, "ID")).unwrap();
+        let outcome = match execution.status {
+            Status::Success => Ok(detail["output"].take()),
+            _ => Err(detail["error"].as_str().unwrap_or_default().to_owned()),
+        };
+        let steps = detail["step_outputs"].as_object().unwrap().iter().map(|(id, step)| {
+            let attempts = step["attempts"].as_array().unwrap().iter();
+            let attempts: Vec<_> = attempts
+                .map(|attempt| json!([attempt["number"], attempt["model"], attempt["status"]]))
+                .collect();
+            let told =
+                json!([step["status"], step["output"], step["input"], step["error"], attempts]);
+            (id.clone(), told)
+        });
+        let steps = steps.collect();
+        assert!(outcomes.insert(number, (outcome, steps)).is_none(), "{number} twice");
+    }
+    outcomes
+}
+
+/// The steps that had ended on the disk, as their attempts' keys begin.
+async fn ended_steps(store: &Store, cases: &[Case]) -> BTreeSet<String> {
+    let script = script(cases);
+    let mut ended = BTreeSet::new();
+    for execution in executions(store).await {
+        let Some(run) = execution.workflow() else { continue };
+        let plan = &script.plans[&run.revision];
+        let page = crate::storage::Page {
+            prefix: rows::steps(execution.id),
+            after: None,
+            before: None,
+            limit: 1000,
+        };
+        for (key, value) in store.page(page).await.unwrap() {
+            let instance = rows::parse_step(&key).unwrap();
+            let stored: step::Step = crate::storage::record::decode(&value).unwrap();
+            if stored.status.is_final() {
+                let id = &plan.at(instance.step).unwrap().id;
+                let items: String = instance.items.iter().map(|item| format!(".{item}")).collect();
+                ended.insert(format!("{}:{id}{items}:", execution.id));
+            }
+        }
+    }
+    ended
+}
+
+async fn live_and_die(folder: &TempDir, cases: &[Case], commits: i64) -> (BTreeSet<String>, i64) {
+    let process = Process::start_with(folder, commits, script(cases), options());
+    let living = async {
+        process.engine.recover().await.unwrap();
+        for (number, case) in cases.iter().enumerate() {
+            let submissions = vec![submission(number, case)];
+            process.engine.submit(submissions, Commit::new()).await.unwrap();
+        }
+        all_end(&process).await;
+    };
+    tokio::select! {
+        () = living => {}
+        () = process.store.blown() => {}
+    }
+    process.engine.inner.tasks.stop();
+    process.store.clone().close().await;
+    let commits = i64::try_from(process.store.stats().commits).unwrap();
+    (ended_steps(&process.store, cases).await, commits)
+}
+
+async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> Outcomes {
+    let process = Process::start_with(folder, i64::MAX, script(cases), options());
+    process.engine.recover().await.unwrap();
+    all_end(&process).await;
+    for call in process.script.calls.lock().unwrap().iter() {
+        let (step, _attempt) = call.rsplit_once(':').unwrap();
+        assert!(!ended.contains(&format!("{step}:")), "{call} ran again");
+    }
+    check_books(&process.store).await;
+    assert_eq!(rows(&process.store, Table::Timer).await.len(), 0, "a timer is left");
+    for execution in executions(&process.store).await {
+        let Some(run) = execution.workflow() else { continue };
+        let standing = rows::Standing::from(execution.status);
+        let key = rows::stands(run.workflow, standing, execution.id);
+        assert!(process.store.get(&key).await.unwrap().is_some());
+        let count = rows::standing_count(run.workflow, rows::Standing::Unfinished);
+        assert_eq!(process.store.counter(&count).await.unwrap(), 0);
+    }
+    let outcomes = outcomes(&process).await;
+    process.engine.inner.tasks.stop();
+    outcomes
+}
+
+#[test]
+fn every_kind_of_step_comes_to_what_it_should() {
+    let cases = cases();
+    let folder = tempfile::tempdir().unwrap();
+    let (ended, _) = runtime().block_on(live_and_die(&folder, &cases, i64::MAX));
+    let outcomes = runtime().block_on(live_on(&folder, &cases, &ended));
+    assert_eq!(outcomes.len(), cases.len());
+    for (number, case) in cases.iter().enumerate() {
+        let (outcome, steps) = &outcomes[&number];
+        let expect = case.expect.clone().map_err(str::to_owned);
+        assert_eq!(*outcome, expect, "{}: {steps:#?}", case.name);
+    }
+    let (_, steps) = &outcomes[&4];
+    assert_eq!(
+        steps["a"][4],
+        json!([[1, "flaky", "error"], [2, "flaky", "error"], [3, "flaky", "success"]])
+    );
+}
+
+#[test]
+fn dying_after_any_commit_changes_no_outcome() {
+    let cases = cases();
+    let run = |commits: i64| {
+        let folder = tempfile::tempdir().unwrap();
+        // A runtime for each life: what a dead process was doing goes with it.
+        let (ended, commits) = runtime().block_on(live_and_die(&folder, &cases, commits));
+        (runtime().block_on(live_on(&folder, &cases, &ended)), commits)
+    };
+    let (undisturbed, commits) = run(i64::MAX);
+    assert!(commits >= 40, "{commits}");
+    for after in 0..commits {
+        let (outcomes, _) = run(after);
+        for (number, outcome) in outcomes {
+            let expect = &undisturbed[&number];
+            assert_eq!(&outcome, expect, "{} died after {after} commits", cases[number].name);
+        }
+    }
+}
