@@ -32,6 +32,7 @@ use crate::idempotency::Idempotency;
 use crate::runtime::{Clock, Tasks, fresh};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
+use crate::workflows::Workflows;
 use crate::{config, telemetry};
 
 /// The control socket's name within the data folder.
@@ -115,12 +116,15 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         outbox_options(&config.webhooks),
     );
     let waking = outbox.clone();
+    let models = catalog.clone();
+    let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
+    let workflows = Workflows::new(store.clone(), clock.clone(), model_exists);
     let doors = engine::Doors {
         store: store.clone(),
         clock: clock.clone(),
         tasks: tasks.clone(),
         models: Arc::new(catalog.clone()),
-        plans: Arc::new(NoPlans),
+        plans: Arc::new(workflows.clone()),
         client: guarded,
         on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
     };
@@ -147,6 +151,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         sealer,
         catalog,
         engine,
+        workflows,
         outbox,
     }))
 }
@@ -395,12 +400,4 @@ impl Offline {
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
     let services = open(config, &Tasks::new(), Vec::new())?;
     Ok(Offline { control: HostService::new(Role::Control, services)? })
-}
-
-struct NoPlans;
-
-impl engine::Plans for NoPlans {
-    fn plan(&self, _revision: crate::domain::ids::RevisionId) -> engine::FindingPlan<'_> {
-        Box::pin(std::future::ready(Ok(None)))
-    }
 }

@@ -7,13 +7,13 @@
 //! An arrow may only be followed to the left; `tests/tidy.rs` holds it.
 //!
 //! ```text
-//! domain <- (storage, http, runtime) <- (runners, catalog, engine, webhooks, accounts, billing,
-//!           idempotency, dashboard, schema) <- api <- app <- cli <- main
+//! domain <- (storage, http, runtime) <- (runners, catalog, engine, workflows, webhooks, accounts,
+//!           billing, idempotency, dashboard, schema) <- api <- app <- cli <- main
 //! ```
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`domain`] | plain data and pure functions: ids, money, executions, the machine; workflow definitions to checked plans, which nothing runs yet |
+//! | [`domain`] | plain data and pure functions: ids, money, executions, the machine; workflow definitions to checked plans |
 //! | [`storage`] | the only place that knows the embedded store; a write is durable when it returns |
 //! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
 //! | [`runtime`] | the doors to clock, randomness and tasks |
@@ -22,6 +22,7 @@
 //! | [`runners`] | input to output: the built-in models, and any HTTP inference server |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
+//! | [`workflows`] | stored definitions and their versions, compiled when they are run |
 //! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
 //! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
@@ -36,20 +37,24 @@
 //!
 //! # The way of an execution
 //!
-//! 1. `engine::submit` reserves a place in the model's lane, then commits the execution, its row in
-//!    the lane and what has to stand beside it. Only then is the request answered.
+//! 1. `engine::submit` reserves a place in the lane of the model or workflow, then commits the
+//!    execution, its row in the lane and what has to stand beside it. Only then is the request
+//!    answered.
 //! 2. `engine::lanes` says who runs next: lanes in turn, each first in, first out, under its cap.
 //!    Only a window on a lane's head is in memory, the rest waits on the disk.
-//! 3. `engine::executor` takes it: [`domain::machine::apply`] changes the state and names the
-//!    effects. Durable effects (the lane's row, the charge, the webhook's delivery) are committed
-//!    together with the state; volatile ones follow the commit.
+//! 3. `engine::executor` takes it: [`domain::machine`] changes the state and names the effects.
+//!    Durable effects (the lane's row, the charge, the webhook's delivery) are committed together
+//!    with the state; volatile ones follow the commit. A prediction tries its chain of models; a
+//!    workflow takes its plan's steps, each finished one a row committed before the next begins, and
+//!    goes aside to the timers while nothing but a long wait is left.
 //! 4. `webhooks::outbox` sends the delivery until the receiver acknowledges it or the schedule ends.
 //!
 //! # Invariants
 //!
 //! - **Commit, then act.** Nobody answers, starts or sends anything on a write that has not returned.
-//! - Every unfinished execution has exactly one row in exactly one lane; a finished one has none.
-//!   Recovery is nothing but reading those rows.
+//! - Every unfinished execution has exactly one row, in one lane or in the timers; a finished one has
+//!   none. Recovery is nothing but reading those rows.
+//! - What a workflow does next follows from its plan and its finished steps alone.
 //! - Outcome, charge, webhook and lane stand in one commit.
 //! - An attempt's number is its fence: a report that carries another one changes nothing.
 //! - Whoever changes an execution holds its cell's lock until the commit has returned.
@@ -76,4 +81,5 @@ pub mod secret;
 pub mod storage;
 pub mod telemetry;
 pub mod webhooks;
+pub mod workflows;
 pub mod written;

@@ -16,7 +16,9 @@ pub const DEPTH_MAX: usize = 64;
 /// Violations that one answer tells of.
 const VIOLATIONS_MAX: usize = 20;
 /// The memory that one compiled pattern may take.
-const PATTERN_BYTES: usize = 1024 * 1024;
+const PATTERN_BYTES: usize = 256 * 1024;
+/// Patterns that one schema may have.
+const PATTERNS_MAX: usize = 100;
 /// Local references that filling in a default follows, one behind the other.
 const REF_DEPTH: usize = 16;
 
@@ -27,6 +29,8 @@ pub enum Error {
     TooLarge(usize),
     #[error("a schema may nest {DEPTH_MAX} deep")]
     TooDeep,
+    #[error("a schema may have {PATTERNS_MAX} patterns, this one has {0}")]
+    TooManyPatterns(usize),
     #[error("\"$ref\": \"{0}\" leaves the document: only references within it (#/…) are followed")]
     RemoteRef(String),
     #[error("no valid JSON Schema: {0}")]
@@ -60,6 +64,10 @@ impl Schema {
             return Err(Error::TooLarge(bytes));
         }
         check_tree(schema, 0)?;
+        let patterns = patterns(schema);
+        if patterns > PATTERNS_MAX {
+            return Err(Error::TooManyPatterns(patterns));
+        }
         let patterns =
             PatternOptions::regex().size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
         let validator = jsonschema::options()
@@ -124,6 +132,22 @@ fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
         }
         Value::Array(items) => items.iter().try_for_each(|item| check_tree(item, depth + 1)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// How many patterns a schema may hold, wherever they stand.
+fn patterns(schema: &Value) -> usize {
+    match schema {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| match (name.as_str(), value) {
+                ("pattern", Value::String(_)) => 1,
+                ("patternProperties", Value::Object(inner)) => inner.len() + patterns(value),
+                _ => patterns(value),
+            })
+            .sum(),
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -240,6 +264,7 @@ mod tests {
             (json!({"pattern": "(?=look)"}), "schema: no valid JSON Schema"),
             (json!({"pattern": "((a{999}){999}){999}"}), "schema: no valid JSON Schema"),
             (deep, "nest"),
+            (json!({"allOf": vec![json!({"pattern": "a"}); 101]}), "100 patterns"),
             (json!({"description": "x".repeat(BYTES_MAX)}), "bytes"),
         ] {
             let said = check(&schema, json!("a"));

@@ -41,7 +41,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("idempotency", &["domain", "runtime", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
     ("runners", &["domain", "http", "runtime", "schema"]),
-    ("engine", &["billing", "domain", "runners", "runtime", "storage", "webhooks"]),
+    ("engine", &["billing", "domain", "http", "runners", "runtime", "storage", "webhooks"]),
+    ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
     ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
     (
@@ -59,6 +60,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "schema",
             "storage",
             "webhooks",
+            "workflows",
         ],
     ),
     (
@@ -77,6 +79,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "storage",
             "telemetry",
             "webhooks",
+            "workflows",
         ],
     ),
     ("cli", &["app", "catalog", "config", "domain", "http", "runtime", "telemetry"]),

@@ -18,6 +18,7 @@ use crate::idempotency::Idempotency;
 use crate::runtime::Clock;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
+use crate::workflows::Workflows;
 
 /// A host and the address by which clients reach it.
 #[derive(Debug, Clone)]
@@ -75,6 +76,7 @@ pub struct Services {
     pub idempotency: Idempotency,
     pub catalog: Catalog,
     pub engine: Engine,
+    pub workflows: Workflows,
     pub outbox: Outbox,
     /// Judges the URLs that clients supply.
     pub egress: egress::Policy,

@@ -23,3 +23,4 @@ pub mod signature;
 pub mod step;
 pub mod template;
 pub mod time;
+pub mod workflow;

@@ -10,7 +10,7 @@ use super::rows::{self, Standing};
 use super::{Error, Inner};
 use crate::billing;
 use crate::domain::delivery::Delivery;
-use crate::domain::execution::{Execution, Status, Work};
+use crate::domain::execution::{Execution, Work};
 use crate::domain::machine::{Effect, ends};
 use crate::runtime::fresh;
 use crate::storage::Commit;
@@ -120,24 +120,26 @@ impl Inner {
 /// Notes in its workflow's lists that a new execution was taken.
 pub fn count_start(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
-    commit.append(rows::of_workflow(run.workflow), rows::id_value(execution.id));
-    commit.put_bytes(rows::stands(run.workflow, Standing::Unfinished, execution.id), Vec::new());
-    commit.add(rows::standing_count(run.workflow, Standing::Unfinished), 1);
+    let (organization, id) = (execution.organization, execution.id);
+    commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
+    let standings = rows::standings(organization, run.workflow);
+    commit.put_bytes(rows::stands(&standings, Standing::Unfinished, id), Vec::new());
+    commit.add(rows::standing_count(&standings, Standing::Unfinished), 1);
     if let Some(bulk) = run.bulk {
-        commit.put_bytes(rows::bulk(bulk).id(execution.id), Vec::new());
+        commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());
     }
 }
 
 /// Notes in its workflow's lists that an execution has ended.
 fn count_end(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
+    let standings = rows::standings(execution.organization, run.workflow);
     let (before, after) = (Standing::Unfinished, Standing::from(execution.status));
     for (standing, by) in [(before, -1), (after, 1)] {
-        commit.add(rows::standing_count(run.workflow, standing), by);
+        commit.add(rows::standing_count(&standings, standing), by);
     }
-    commit.delete(rows::stands(run.workflow, before, execution.id));
-    commit.put_bytes(rows::stands(run.workflow, after, execution.id), Vec::new());
-    debug_assert!(execution.status > Status::Processing, "only an end is counted");
+    commit.delete(rows::stands(&standings, before, execution.id));
+    commit.put_bytes(rows::stands(&standings, after, execution.id), Vec::new());
 }
 
 /// What has no JSON form (nothing that gets here, in practice) cannot be stored either.

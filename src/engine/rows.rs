@@ -115,10 +115,10 @@ pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId
     Some((Timestamp::from_sortable(*due), OrganizationId::from(organization), key.last_id()?))
 }
 
-/// The executions of a workflow: a counted list of their ids.
+/// An organization's executions of a workflow: a counted list of their ids.
 #[must_use]
-pub fn of_workflow(workflow: WorkflowId) -> Key {
-    Key::table(Table::WorkflowExecution).id(workflow)
+pub fn of_workflow(organization: OrganizationId, workflow: WorkflowId) -> Key {
+    Key::table(Table::WorkflowExecution).id(organization).id(workflow)
 }
 
 /// The value of a row in a list of executions.
@@ -148,22 +148,28 @@ impl From<Status> for Standing {
     }
 }
 
-/// The executions of a workflow that stand so, newest first, their ids inverted at the end.
+/// An organization's executions of a workflow, by how they stand.
 #[must_use]
-pub fn standing(workflow: WorkflowId, standing: Standing) -> Key {
-    Key::table(Table::WorkflowStatus).id(workflow).raw(&[standing as u8])
+pub fn standings(organization: OrganizationId, workflow: WorkflowId) -> Key {
+    Key::table(Table::WorkflowStatus).id(organization).id(workflow)
 }
 
-/// How many executions of a workflow stand so: a counter. It sorts behind the rows that it counts.
+/// Those that stand so, newest first, their ids inverted at the end.
 #[must_use]
-pub fn standing_count(workflow: WorkflowId, standing: Standing) -> Key {
-    Key::table(Table::WorkflowStatus).id(workflow).raw(&[u8::MAX, standing as u8])
+pub fn standing(standings: &Key, standing: Standing) -> Key {
+    standings.clone().raw(&[standing as u8])
+}
+
+/// How many stand so: a counter. It sorts behind the rows that it counts.
+#[must_use]
+pub fn standing_count(standings: &Key, standing: Standing) -> Key {
+    standings.clone().raw(&[u8::MAX, standing as u8])
 }
 
 /// One execution among those that stand so.
 #[must_use]
-pub fn stands(workflow: WorkflowId, is: Standing, id: ExecutionId) -> Key {
-    standing(workflow, is).id_newest_first(id)
+pub fn stands(standings: &Key, is: Standing, id: ExecutionId) -> Key {
+    standing(standings, is).id_newest_first(id)
 }
 
 /// What was triggered together, oldest first, the ids at the end.

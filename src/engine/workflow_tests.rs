@@ -296,9 +296,10 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
     for execution in executions(&process.store).await {
         let Some(run) = execution.workflow() else { continue };
         let standing = rows::Standing::from(execution.status);
-        let key = rows::stands(run.workflow, standing, execution.id);
+        let standings = rows::standings(execution.organization, run.workflow);
+        let key = rows::stands(&standings, standing, execution.id);
         assert!(process.store.get(&key).await.unwrap().is_some());
-        let count = rows::standing_count(run.workflow, rows::Standing::Unfinished);
+        let count = rows::standing_count(&standings, rows::Standing::Unfinished);
         assert_eq!(process.store.counter(&count).await.unwrap(), 0);
     }
     let outcomes = outcomes(&process).await;

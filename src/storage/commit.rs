@@ -80,6 +80,13 @@ impl Commit {
         self
     }
 
+    /// Adds everything that another commit demands and writes.
+    pub fn extend(&mut self, other: Self) -> &mut Self {
+        self.expects.extend(other.expects);
+        self.writes.extend(other.writes);
+        self
+    }
+
     /// Whether nothing would be written.
     #[must_use]
     pub fn is_empty(&self) -> bool {

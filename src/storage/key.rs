@@ -37,8 +37,10 @@ pub enum Table {
     WorkflowStatus = b'Z',
     /// Executions that were triggered together.
     Bulk = b'J',
-    /// Workflows by organization, newest first.
+    /// Workflows by id.
     Workflow = b'F',
+    /// Workflow ids by organization, newest first, and how many there are.
+    WorkflowOf = b'V',
     /// Workflow ids by organization and slug.
     WorkflowSlug = b'H',
     /// How often workflows and versions were triggered: counters.

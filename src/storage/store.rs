@@ -188,6 +188,15 @@ impl Store {
         Ok(writer::counter(self.get(key).await?.as_deref())?)
     }
 
+    /// The counters under `keys`, in their order; 0 for those that there are not.
+    ///
+    /// # Errors
+    /// As [`Store::counter`].
+    pub async fn counters(&self, keys: &[Key]) -> Result<Vec<i64>, Error> {
+        let rows = self.get_many(keys).await?;
+        rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
+    }
+
     /// A page of rows. Pages are no snapshot: rows written meanwhile may be in the next one.
     ///
     /// # Errors

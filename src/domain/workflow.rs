@@ -1,0 +1,176 @@
+//! Workflows and their versions, as they are stored, and the rules of their names.
+//!
+//! A definition is never changed: putting a version makes a new revision, and the version points to
+//! it. Whoever runs one keeps the revision that it was accepted with.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{OrganizationId, RevisionId, WorkflowId};
+use super::time::Timestamp;
+
+/// The longest name, in characters.
+pub const NAME_MAX: usize = 200;
+/// The longest description, in characters.
+pub const DESCRIPTION_MAX: usize = 4000;
+/// The most categories of a workflow.
+pub const CATEGORIES_MAX: usize = 20;
+/// The most tags of a workflow (`spec/api.md`, "Limits").
+pub const TAGS_MAX: usize = 3;
+/// The longest tag, in characters.
+pub const TAG_MAX: usize = 50;
+/// The most versions of a workflow.
+pub const VERSIONS_MAX: usize = 200;
+/// The longest id of a version, in bytes.
+pub const VERSION_ID_MAX: usize = 64;
+/// The id of the version that a new workflow has.
+pub const FIRST_VERSION: &str = "v1";
+/// The longest slug made from a name, in bytes, without the number that makes it unique.
+const SLUG_MAX: usize = 60;
+
+/// How a workflow or a version stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Active,
+    Archived,
+    Deleted,
+}
+
+/// A workflow over all of its versions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workflow {
+    pub id: WorkflowId,
+    pub organization: OrganizationId,
+    /// Unique within the organization while it is not deleted.
+    pub slug: String,
+    pub name: String,
+    pub description: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub categories: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    pub locked: bool,
+    pub production: bool,
+    pub status: Status,
+    /// The id of the version that runs when none is named.
+    pub latest: String,
+    /// Oldest first, at least one.
+    pub versions: Vec<Version>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// A version of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    pub id: String,
+    pub revision: RevisionId,
+    pub locked: bool,
+    pub production: bool,
+    /// Whether others may run it: unlisted, not private.
+    pub allowed_to_share: bool,
+    pub status: Status,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Active, Self::Archived, Self::Deleted];
+
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Archived => "archived",
+            Self::Deleted => "deleted",
+        }
+    }
+
+    /// The status of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == name)
+    }
+}
+
+impl Workflow {
+    /// The version of this id.
+    #[must_use]
+    pub fn version(&self, id: &str) -> Option<&Version> {
+        self.versions.iter().find(|version| version.id == id)
+    }
+}
+
+/// Whether `id` may name a version: 1 to 64 characters of `A-Za-z0-9._-`.
+#[must_use]
+pub fn is_version_id(id: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=VERSION_ID_MAX).contains(&id.len()) && id.bytes().all(is_allowed)
+}
+
+/// The slug of a name before it is made unique: lower case letters and digits, hyphens for all
+/// else. Never empty, and never what could be taken for an id.
+#[must_use]
+pub fn slug_of(name: &str) -> String {
+    let mut slug = String::new();
+    for c in name.chars().flat_map(char::to_lowercase) {
+        if slug.len() >= SLUG_MAX {
+            break;
+        }
+        if c.is_ascii_alphanumeric() {
+            slug.push(c);
+        } else if !slug.is_empty() && !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    let slug = slug.trim_end_matches('-');
+    if slug.is_empty() || slug.parse::<WorkflowId>().is_ok() {
+        return format!("workflow-{slug}").trim_end_matches('-').to_owned();
+    }
+    slug.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn slugs_are_made_from_names() {
+        for (name, slug) in [
+            ("My Flow", "my-flow"),
+            ("  Ärger & Co. 2 ", "rger-co-2"),
+            ("---", "workflow"),
+            ("日本", "workflow"),
+            (
+                "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+                "workflow-0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+            ),
+        ] {
+            assert_eq!(slug_of(name), slug, "{name}");
+        }
+    }
+
+    #[test]
+    fn ids_of_versions() {
+        for (id, is_good) in
+            [("v1", true), ("1.0_b-2", true), ("", false), ("a b", false), ("ä", false)]
+        {
+            assert_eq!(is_version_id(id), is_good, "{id}");
+        }
+        assert!(is_version_id(&"v".repeat(64)) && !is_version_id(&"v".repeat(65)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_has_a_slug_of_the_right_shape(name in "\\PC{0,80}") {
+            let slug = slug_of(&name);
+            prop_assert!(!slug.is_empty() && slug.len() <= 80 && slug.parse::<WorkflowId>().is_err());
+            prop_assert!(slug.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+            prop_assert!(!slug.starts_with('-') && !slug.ends_with('-') && !slug.contains("--"));
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Workflows: stored, versioned, found by id or slug, compiled when they are needed.
+//!
+//! Every change is made under the condition that nobody changed the workflow meanwhile, and tried
+//! again a few times when somebody did. A definition is stored once under its revision and never
+//! changed. Nothing here runs a workflow.
+
+mod categories;
+mod definitions;
+mod list;
+mod rows;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use self::categories::{CATEGORIES, Category};
+pub use self::definitions::Compiled;
+use self::definitions::{Cache, Checked};
+pub use self::list::{Filter, SortKey};
+pub use self::rows::count_trigger;
+use crate::domain::definition::Fault;
+use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
+use crate::domain::workflow::{
+    FIRST_VERSION, Status, VERSIONS_MAX, Version, Workflow, is_version_id, slug_of,
+};
+use crate::runtime::{Clock, fresh};
+use crate::storage::commit::Expect;
+use crate::storage::record::{Malformed, decode, encode};
+use crate::storage::{self, Commit, Store};
+
+/// Workflows of one organization, deleted ones included.
+pub const WORKFLOWS_MAX: usize = 10_000;
+/// How often a change is tried again when somebody else was first.
+const TRIES: usize = 10;
+
+/// Whether the catalog has a model.
+pub type ModelExists = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Why a workflow cannot be made, changed or found.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What is wrong with it, the first fault in the message.
+    #[error("{message}")]
+    Invalid { message: String, faults: Vec<Fault> },
+    #[error("workflow not found")]
+    NotFound,
+    #[error("version not found")]
+    NoVersion,
+    #[error("version is locked")]
+    VersionLocked,
+    #[error("Workflow is locked and cannot be modified")]
+    Locked,
+    #[error("there are {0} workflows already; delete some first")]
+    TooMany(usize),
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+impl Error {
+    /// A fault that has no place of its own.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into(), faults: Vec::new() }
+    }
+}
+
+/// A workflow to be made; its texts are checked already.
+#[derive(Debug)]
+pub struct New {
+    pub name: String,
+    pub description: String,
+    pub categories: Vec<String>,
+    pub tags: Vec<String>,
+    pub locked: bool,
+    pub production: bool,
+    pub definition: Option<Value>,
+}
+
+/// A version as it is put.
+#[derive(Debug)]
+pub struct Put {
+    pub definition: Option<Value>,
+    pub locked: bool,
+    pub production: bool,
+    /// Absent: as it was, at first private.
+    pub allowed_to_share: Option<bool>,
+}
+
+/// What a workflow is changed to; absent fields stay.
+#[derive(Debug, Default)]
+pub struct Change {
+    pub name: Option<String>,
+    pub description: Option<String>,
+    pub categories: Option<Vec<String>>,
+    pub tags: Option<Vec<String>>,
+    pub locked: Option<bool>,
+    pub production: Option<bool>,
+    pub status: Option<Status>,
+}
+
+impl Change {
+    /// Whether it does nothing but unlock.
+    fn only_unlocks(&self) -> bool {
+        let Self { name, description, categories, tags, locked, production, status } = self;
+        *locked == Some(false)
+            && (name.is_none() && description.is_none() && categories.is_none())
+            && (tags.is_none() && production.is_none() && status.is_none())
+    }
+}
+
+/// How often a workflow was triggered, in all and by version in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Triggers {
+    pub total: i64,
+    pub versions: Vec<i64>,
+}
+
+/// The workflows of a store; clones share the compiled definitions.
+#[derive(Clone)]
+pub struct Workflows {
+    store: Store,
+    clock: Clock,
+    model_exists: ModelExists,
+    cache: Arc<Cache>,
+}
+
+impl std::fmt::Debug for Workflows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workflows").finish_non_exhaustive()
+    }
+}
+
+impl Workflows {
+    /// The workflows of a store. `model_exists` says whether a definition may name a model.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock, model_exists: ModelExists) -> Self {
+        Self { store, clock, model_exists, cache: Arc::default() }
+    }
+
+    /// Makes a workflow with one version. `beside` becomes durable with it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] tells of every fault of the definition; [`Error::TooMany`];
+    /// [`Error::Storage`]: then nothing was made.
+    pub async fn create(
+        &self,
+        organization: OrganizationId,
+        id: WorkflowId,
+        new: New,
+        beside: Commit,
+    ) -> Result<Workflow, Error> {
+        let checked = self.check(new.definition).await?;
+        let held = self.store.counter(&rows::count(organization)).await?;
+        if usize::try_from(held).unwrap_or_default() >= WORKFLOWS_MAX {
+            return Err(Error::TooMany(WORKFLOWS_MAX));
+        }
+        let now = self.clock.now();
+        let slug = slug_of(&new.name);
+        let mut workflow = Workflow {
+            id,
+            organization,
+            slug: slug.clone(),
+            name: new.name,
+            description: new.description,
+            categories: new.categories,
+            tags: new.tags,
+            locked: new.locked,
+            production: new.production,
+            status: Status::Active,
+            latest: FIRST_VERSION.to_owned(),
+            versions: vec![Version {
+                id: FIRST_VERSION.to_owned(),
+                revision: fresh(),
+                locked: false,
+                production: new.production,
+                allowed_to_share: false,
+                status: Status::Active,
+                created_at: now,
+                updated_at: now,
+            }],
+            created_at: now,
+            updated_at: now,
+        };
+        let mut written = Commit::new();
+        let revision = workflow.versions.first().map_or_else(fresh, |version| version.revision);
+        self.write_definition(&mut written, id, revision, &checked).await?;
+        for _ in 0..TRIES {
+            workflow.slug = self.free_slug(organization, &slug).await?;
+            let mut commit = beside.clone();
+            commit.extend(written.clone());
+            let slug_row = rows::slug(organization, &workflow.slug);
+            commit.expect(Expect::Absent(slug_row.clone()));
+            commit.put_bytes(slug_row.clone(), rows::id_value(id));
+            commit.put_bytes(rows::of_organization(organization).id_newest_first(id), Vec::new());
+            commit.add(rows::count(organization), 1);
+            commit.put(rows::workflow(id), &workflow)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { key }) if key == slug_row => {}
+                Err(error) => return Err(error.into()),
+                Ok(()) => {
+                    self.cache.put(revision, checked.into_compiled());
+                    return Ok(workflow);
+                }
+            }
+        }
+        Err(storage::Error::Conflict { key: rows::slug(organization, &workflow.slug) }.into())
+    }
+
+    /// Makes or changes a version and makes it the latest.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Locked`], [`Error::VersionLocked`], [`Error::Invalid`],
+    /// [`Error::Storage`]: then nothing was changed.
+    pub async fn put_version(
+        &self,
+        organization: OrganizationId,
+        reference: &str,
+        version_id: &str,
+        put: Put,
+    ) -> Result<Workflow, Error> {
+        if !is_version_id(version_id) {
+            return Err(Error::invalid("version_id is 1 to 64 characters of A-Z a-z 0-9 . _ -"));
+        }
+        let may_change = |workflow: &Workflow| -> Result<(), Error> {
+            if workflow.version(version_id).is_some_and(|version| version.locked) {
+                return Err(Error::VersionLocked);
+            }
+            if workflow.locked {
+                return Err(Error::Locked);
+            }
+            if workflow.version(version_id).is_none() && workflow.versions.len() >= VERSIONS_MAX {
+                let message = format!("a workflow has at most {VERSIONS_MAX} versions");
+                return Err(Error::invalid(message));
+            }
+            Ok(())
+        };
+        let before = self.find(organization, reference).await?;
+        may_change(&before)?;
+        let checked = self.check(put.definition).await?;
+        let revision: RevisionId = fresh();
+        let mut definition = Commit::new();
+        self.write_definition(&mut definition, before.id, revision, &checked).await?;
+        let now = self.clock.now();
+        let changed = self
+            .change(before.id, definition, |workflow| {
+                may_change(workflow)?;
+                let held = workflow.version(version_id);
+                let version = Version {
+                    id: version_id.to_owned(),
+                    revision,
+                    locked: put.locked,
+                    production: put.production,
+                    allowed_to_share: put
+                        .allowed_to_share
+                        .unwrap_or_else(|| held.is_some_and(|held| held.allowed_to_share)),
+                    status: Status::Active,
+                    created_at: held.map_or(now, |held| held.created_at),
+                    updated_at: now,
+                };
+                match workflow.versions.iter_mut().find(|held| held.id == version_id) {
+                    Some(held) => *held = version,
+                    None => workflow.versions.push(version),
+                }
+                version_id.clone_into(&mut workflow.latest);
+                workflow.updated_at = now;
+                Ok(())
+            })
+            .await?;
+        self.cache.put(revision, checked.into_compiled());
+        Ok(changed)
+    }
+
+    /// Changes what a workflow says of itself.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Locked`] unless it only unlocks, [`Error::Storage`].
+    pub async fn update(
+        &self,
+        organization: OrganizationId,
+        reference: &str,
+        change: Change,
+    ) -> Result<Workflow, Error> {
+        let id = self.find(organization, reference).await?.id;
+        let now = self.clock.now();
+        self.change(id, Commit::new(), |workflow| {
+            if workflow.locked && !change.only_unlocks() {
+                return Err(Error::Locked);
+            }
+            if let Some(name) = &change.name {
+                workflow.name.clone_from(name);
+            }
+            if let Some(description) = &change.description {
+                workflow.description.clone_from(description);
+            }
+            if let Some(categories) = &change.categories {
+                workflow.categories.clone_from(categories);
+            }
+            if let Some(tags) = &change.tags {
+                workflow.tags.clone_from(tags);
+            }
+            workflow.locked = change.locked.unwrap_or(workflow.locked);
+            workflow.production = change.production.unwrap_or(workflow.production);
+            workflow.status = change.status.unwrap_or(workflow.status);
+            workflow.updated_at = now;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The workflow of an organization, by its id or slug; deleted ones are not found.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn find(
+        &self,
+        organization: OrganizationId,
+        reference: &str,
+    ) -> Result<Workflow, Error> {
+        let found = self.find_any(organization, reference).await?;
+        if found.status == Status::Deleted { Err(Error::NotFound) } else { Ok(found) }
+    }
+
+    /// As [`Workflows::find`]; a deleted one is found by its id still, since its executions stay
+    /// readable.
+    ///
+    /// # Errors
+    /// As [`Workflows::find`].
+    pub async fn find_any(
+        &self,
+        organization: OrganizationId,
+        reference: &str,
+    ) -> Result<Workflow, Error> {
+        let id = match reference.parse::<WorkflowId>() {
+            Ok(id) => id,
+            Err(_slug) => {
+                let row = self.store.get(&rows::slug(organization, reference)).await?;
+                let id: [u8; 16] =
+                    row.and_then(|row| row.try_into().ok()).ok_or(Error::NotFound)?;
+                id.into()
+            }
+        };
+        let found = self.by_id(id).await?;
+        if found.organization == organization { Ok(found) } else { Err(Error::NotFound) }
+    }
+
+    /// A workflow of whichever organization.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn by_id(&self, id: WorkflowId) -> Result<Workflow, Error> {
+        self.store.read(&rows::workflow(id)).await?.ok_or(Error::NotFound)
+    }
+
+    /// How often it was triggered.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn triggers(&self, workflow: &Workflow) -> Result<Triggers, Error> {
+        let keys = std::iter::once(rows::triggers(workflow.id)).chain(
+            workflow.versions.iter().map(|version| rows::triggers_of(workflow.id, &version.id)),
+        );
+        let counters = self.store.counters(&keys.collect::<Vec<_>>()).await?;
+        let mut counters = counters.into_iter();
+        let total = counters.next().unwrap_or_default();
+        Ok(Triggers { total, versions: counters.collect() })
+    }
+
+    /// Changes the record, under the condition that nobody else did meanwhile.
+    async fn change(
+        &self,
+        id: WorkflowId,
+        beside: Commit,
+        change: impl Fn(&mut Workflow) -> Result<(), Error>,
+    ) -> Result<Workflow, Error> {
+        let key = rows::workflow(id);
+        for _ in 0..TRIES {
+            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
+            let mut workflow: Workflow = decode(&before)?;
+            let was_deleted = workflow.status == Status::Deleted;
+            if was_deleted {
+                return Err(Error::NotFound);
+            }
+            change(&mut workflow)?;
+            let mut commit = beside.clone();
+            commit.expect(Expect::Equal(key.clone(), before));
+            commit.put_bytes(key.clone(), encode(&workflow)?);
+            if workflow.status == Status::Deleted {
+                // Its name is free again.
+                commit.delete(rows::slug(workflow.organization, &workflow.slug));
+            }
+            match self.store.commit(commit).await {
+                Ok(()) => return Ok(workflow),
+                Err(storage::Error::Conflict { key: held }) if held == key => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+
+    /// A slug that no workflow of the organization has: `slug`, `slug-2`, …
+    async fn free_slug(&self, organization: OrganizationId, slug: &str) -> Result<String, Error> {
+        let (mut taken, mut free) = (0_usize, 1_usize);
+        // Doubling finds a free number fast, halving the lowest behind a run of taken ones.
+        while self.is_taken(organization, &numbered(slug, free)).await? {
+            taken = free;
+            free = free.saturating_mul(2);
+        }
+        while free.saturating_sub(taken) > 1 {
+            let middle = taken.midpoint(free);
+            if self.is_taken(organization, &numbered(slug, middle)).await? {
+                taken = middle;
+            } else {
+                free = middle;
+            }
+        }
+        Ok(numbered(slug, free))
+    }
+
+    async fn is_taken(&self, organization: OrganizationId, slug: &str) -> Result<bool, Error> {
+        Ok(self.store.get(&rows::slug(organization, slug)).await?.is_some())
+    }
+
+    /// Checks a definition, off this thread when it is large.
+    async fn check(&self, definition: Option<Value>) -> Result<Checked, Error> {
+        definitions::check(definition, Arc::clone(&self.model_exists)).await
+    }
+}
+
+fn numbered(slug: &str, number: usize) -> String {
+    if number == 1 { slug.to_owned() } else { format!("{slug}-{number}") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Where workflows stand in the store. To add a table: see `storage::key`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::ids::{Id, OrganizationId, RevisionId, WorkflowId};
+use crate::domain::payload::Payload;
+use crate::domain::workflow::Workflow;
+use crate::storage::{Commit, Key, Record, Table};
+
+impl Record for Workflow {
+    const NAME: &'static str = "workflow";
+}
+
+/// A definition as one version had it at one time.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Definition {
+    pub workflow: WorkflowId,
+    /// As it was written.
+    pub definition: Payload,
+}
+
+impl Record for Definition {
+    const NAME: &'static str = "definition";
+}
+
+/// A workflow.
+pub fn workflow(id: WorkflowId) -> Key {
+    Key::table(Table::Workflow).id(id)
+}
+
+/// An organization's workflows, newest first, their ids at the end.
+pub fn of_organization(organization: OrganizationId) -> Key {
+    Key::table(Table::WorkflowOf).id(organization)
+}
+
+/// How many workflows an organization has: a counter, before the rows that it counts.
+pub fn count(organization: OrganizationId) -> Key {
+    of_organization(organization)
+}
+
+/// The id of the workflow that has this slug.
+pub fn slug(organization: OrganizationId, slug: &str) -> Key {
+    Key::table(Table::WorkflowSlug).id(organization).text(slug)
+}
+
+/// The value of a slug's row.
+pub fn id_value(id: WorkflowId) -> Vec<u8> {
+    id.bytes().to_vec()
+}
+
+/// A definition.
+pub fn definition(revision: RevisionId) -> Key {
+    Key::table(Table::Definition).id(revision)
+}
+
+/// How often a workflow was triggered.
+pub fn triggers(workflow: WorkflowId) -> Key {
+    Key::table(Table::Trigger).id(workflow)
+}
+
+/// How often a version was triggered.
+pub fn triggers_of(workflow: WorkflowId, version: &str) -> Key {
+    triggers(workflow).text(version)
+}
+
+/// Counts an execution of a version into the commit that creates it.
+pub fn count_trigger(commit: &mut Commit, workflow: WorkflowId, version: &str) {
+    commit.add(triggers(workflow), 1);
+    commit.add(triggers_of(workflow, version), 1);
+}

@@ -1,0 +1,226 @@
+//! Workflows on a real store: names, versions, locks, changes that cross, lists.
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::storage::Options;
+use crate::storage::record::decode;
+
+const OWNER: [u8; 16] = [1; 16];
+const OTHER: [u8; 16] = [9; 16];
+
+fn open() -> (TempDir, Workflows) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 4096 };
+    let store = Store::open(&options).unwrap();
+    let exists = Arc::new(|slug: &str| slug == "caption");
+    (folder, Workflows::new(store, Clock::system(), exists))
+}
+
+fn definition(result: &str) -> Option<Value> {
+    Some(json!({"steps": [{"step_id": "a", "type": "pass", "result": result}]}))
+}
+
+fn new(name: &str) -> New {
+    New {
+        name: name.to_owned(),
+        description: "about".to_owned(),
+        categories: vec!["text".to_owned()],
+        tags: vec![name.to_lowercase()],
+        locked: false,
+        production: false,
+        definition: definition("one"),
+    }
+}
+
+fn put(result: &str) -> Put {
+    let definition = definition(result);
+    Put { definition, locked: false, production: false, allowed_to_share: None }
+}
+
+async fn create(workflows: &Workflows, name: &str) -> Workflow {
+    workflows.create(OWNER.into(), fresh(), new(name), Commit::new()).await.unwrap()
+}
+
+#[tokio::test]
+async fn names_are_unique_within_an_organization_and_found_there_alone() {
+    let (_folder, workflows) = open();
+    let mut slugs = Vec::new();
+    for _ in 0..5 {
+        slugs.push(create(&workflows, "My Flow").await.slug);
+    }
+    assert_eq!(slugs, ["my-flow", "my-flow-2", "my-flow-3", "my-flow-4", "my-flow-5"]);
+    let other = workflows.create(OTHER.into(), fresh(), new("My Flow"), Commit::new()).await;
+    let other = other.unwrap();
+    assert_eq!(other.slug, "my-flow");
+    let found = workflows.find(OWNER.into(), "my-flow-2").await.unwrap();
+    assert_eq!(workflows.find(OWNER.into(), &found.id.to_string()).await.unwrap(), found);
+    for reference in [other.id.to_string(), "nothing".to_owned(), String::new()] {
+        let missed = workflows.find(OWNER.into(), &reference).await;
+        assert!(matches!(missed, Err(Error::NotFound)), "{reference}");
+    }
+    let deleted = Change { status: Some(Status::Deleted), ..Change::default() };
+    workflows.update(OWNER.into(), "my-flow-2", deleted).await.unwrap();
+    assert!(matches!(workflows.find(OWNER.into(), "my-flow-2").await, Err(Error::NotFound)));
+    let id = found.id.to_string();
+    assert!(matches!(workflows.find(OWNER.into(), &id).await, Err(Error::NotFound)));
+    assert_eq!(workflows.find_any(OWNER.into(), &id).await.unwrap().status, Status::Deleted);
+    assert_eq!(create(&workflows, "My Flow").await.slug, "my-flow-2");
+}
+
+#[tokio::test]
+async fn creates_at_the_same_moment_get_slugs_of_their_own() {
+    let (_folder, workflows) = open();
+    let creating = (0..8).map(|_| create(&workflows, "same"));
+    let made = futures_util::future::join_all(creating).await;
+    let slugs: std::collections::BTreeSet<_> = made.iter().map(|one| &one.slug).collect();
+    assert_eq!(slugs.len(), 8, "{slugs:?}");
+}
+
+#[tokio::test]
+async fn a_version_is_put_locked_and_kept() {
+    let (_folder, workflows) = open();
+    let made = create(&workflows, "a").await;
+    let first = made.versions[0].revision;
+    let id = made.id.to_string();
+    let changed = workflows.put_version(OWNER.into(), &id, "v2", put("two")).await.unwrap();
+    assert_eq!((changed.latest.as_str(), changed.versions.len()), ("v2", 2));
+    let changed = workflows.put_version(OWNER.into(), &id, "v1", put("three")).await.unwrap();
+    assert_eq!((changed.latest.as_str(), changed.versions.len()), ("v1", 2));
+    let second = changed.version("v1").unwrap().revision;
+    assert_ne!(first, second);
+    // An execution that was accepted with the first one has it still.
+    for (revision, text) in [(first, "one"), (second, "three")] {
+        assert!(workflows.definition(revision).await.unwrap().get().contains(text));
+        assert!(workflows.compiled(revision).await.unwrap().plan.step("a").is_some());
+    }
+    let locked = Put { locked: true, ..put("four") };
+    workflows.put_version(OWNER.into(), &id, "v2", locked).await.unwrap();
+    let refused = workflows.put_version(OWNER.into(), &id, "v2", put("five")).await;
+    assert!(matches!(refused, Err(Error::VersionLocked)));
+    let lock = Change { locked: Some(true), ..Change::default() };
+    workflows.update(OWNER.into(), &id, lock).await.unwrap();
+    let refused = workflows.put_version(OWNER.into(), &id, "v9", put("six")).await;
+    assert!(matches!(refused, Err(Error::Locked)));
+    let rename = || Change { name: Some("b".to_owned()), ..Change::default() };
+    let refused = workflows.update(OWNER.into(), &id, rename()).await;
+    assert!(matches!(refused, Err(Error::Locked)));
+    let unlock = Change { locked: Some(false), ..Change::default() };
+    workflows.update(OWNER.into(), &id, unlock).await.unwrap();
+    assert_eq!(workflows.update(OWNER.into(), &id, rename()).await.unwrap().name, "b");
+}
+
+#[tokio::test]
+async fn changes_that_cross_are_all_kept() {
+    let (_folder, workflows) = open();
+    let id = create(&workflows, "a").await.id.to_string();
+    let versions: Vec<String> = (2..8).map(|number| format!("v{number}")).collect();
+    let putting =
+        versions.iter().map(|version| workflows.put_version(OWNER.into(), &id, version, put("x")));
+    for done in futures_util::future::join_all(putting).await {
+        done.unwrap();
+    }
+    assert_eq!(workflows.find(OWNER.into(), &id).await.unwrap().versions.len(), 7);
+}
+
+#[tokio::test]
+async fn faults_are_told_and_leave_nothing() {
+    let (_folder, workflows) = open();
+    for (definition, expect) in [
+        (None, "definition is required"),
+        (Some(json!({"steps": []})), "definition must include at least one step"),
+        (
+            Some(json!({"steps": [{"step_id": "a", "type": "model", "model": "no"}]})),
+            "'no' is unknown",
+        ),
+        (
+            Some(
+                json!({"input_schema": {"pattern": "("}, "steps": [{"step_id": "a", "type": "pass"}]}),
+            ),
+            "input_schema",
+        ),
+    ] {
+        let broken = New { definition, ..new("a") };
+        let refused = workflows.create(OWNER.into(), fresh(), broken, Commit::new()).await;
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains(expect), "{said}");
+    }
+    let all = Filter {
+        category: None,
+        tag: None,
+        keyword: None,
+        status: None,
+        sort_key: SortKey::CreatedAt,
+        ascending: false,
+        offset: 0,
+        limit: 10,
+    };
+    assert_eq!(workflows.list(OWNER.into(), &all).await.unwrap(), (Vec::new(), 0));
+}
+
+#[tokio::test]
+async fn lists_are_filtered_and_sorted() {
+    let (_folder, workflows) = open();
+    for name in ["b", "C", "a"] {
+        create(&workflows, name).await;
+    }
+    let mut trigger = Commit::new();
+    let b = workflows.find(OWNER.into(), "b").await.unwrap();
+    count_trigger(&mut trigger, b.id, "v1");
+    workflows.store.commit(trigger).await.unwrap();
+    assert_eq!(workflows.triggers(&b).await.unwrap(), Triggers { total: 1, versions: vec![1] });
+    let filter = Filter {
+        category: Some("text".to_owned()),
+        tag: None,
+        keyword: None,
+        status: None,
+        sort_key: SortKey::CreatedAt,
+        ascending: false,
+        offset: 0,
+        limit: 10,
+    };
+    let names = async |filter: &Filter| {
+        let (found, total) = workflows.list(OWNER.into(), filter).await.unwrap();
+        (found.into_iter().map(|one| one.name).collect::<Vec<_>>().join(""), total)
+    };
+    let with = |sort_key, ascending| Filter { sort_key, ascending, ..filter.clone() };
+    for (filter, expect) in [
+        (filter.clone(), ("aCb", 3)),
+        (with(SortKey::CreatedAt, true), ("bCa", 3)),
+        (with(SortKey::Name, true), ("abC", 3)),
+        (with(SortKey::UpdatedAt, false), ("aCb", 3)),
+        (Filter { limit: 1, ..with(SortKey::TriggerCount, false) }, ("b", 3)),
+        (Filter { offset: 1, limit: 1, ..filter.clone() }, ("C", 3)),
+        (Filter { tag: Some("c".to_owned()), ..filter.clone() }, ("C", 1)),
+        (Filter { keyword: Some("ABOUT".to_owned()), ..filter.clone() }, ("aCb", 3)),
+        (Filter { keyword: Some("zzz".to_owned()), ..filter.clone() }, ("", 0)),
+        (Filter { category: Some("image".to_owned()), ..filter.clone() }, ("", 0)),
+        (Filter { status: Some(Status::Deleted), ..filter.clone() }, ("", 0)),
+    ] {
+        assert_eq!(names(&filter).await, (expect.0.to_owned(), expect.1), "{filter:?}");
+    }
+}
+
+/// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
+#[test]
+fn golden_bytes() {
+    let golden = concat!(
+        "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+        "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+        "\"slug\":\"a\",\"name\":\"A\",\"description\":\"d\",\"categories\":[\"text\"],",
+        "\"tags\":[\"t\"],\"locked\":false,\"production\":true,\"status\":\"active\",",
+        "\"latest\":\"v1\",\"versions\":[{\"id\":\"v1\",",
+        "\"revision\":\"02020202-0202-0202-0202-020202020202\",\"locked\":true,",
+        "\"production\":false,\"allowed_to_share\":true,\"status\":\"archived\",",
+        "\"created_at\":1,\"updated_at\":2}],\"created_at\":1,\"updated_at\":2}"
+    );
+    let read: Workflow = decode(golden.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(encode(&read).unwrap()).unwrap(), golden);
+    let golden = concat!(
+        "\u{1}{\"workflow\":\"07070707-0707-0707-0707-070707070707\",",
+        "\"definition\":{\"inline\":{\"steps\":[]}}}"
+    );
+    let read: rows::Definition = decode(golden.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(encode(&read).unwrap()).unwrap(), golden);
+}
