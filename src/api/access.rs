@@ -1,28 +1,39 @@
-//! Who calls: the key in either header form, and the token buckets behind it.
+//! Who calls: the key in either header form or in the body, and the token buckets behind it.
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
+use serde_json::Value;
 
 use super::{Access, Rate, Services};
 use crate::accounts::Caller;
-use crate::http;
+use crate::http::{self, Call};
 
 /// The caller that `access` demands, or `None` where it demands none.
 ///
 /// # Errors
-/// 401 without a valid key; 503 when the store cannot be read.
+/// 401 without a valid key; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
 pub async fn check(
     services: &Services,
     access: Access,
-    headers: &HeaderMap,
+    call: &mut Call,
 ) -> Result<Option<Caller>, http::Error> {
-    match access {
-        Access::Public | Access::Local => Ok(None),
-        Access::Key => {
-            let presented = presented_key(headers).ok_or_else(http::Error::unauthorized)?;
-            let caller = services.accounts.authenticate(presented).await?;
-            caller.map(Some).ok_or_else(http::Error::unauthorized)
-        }
-    }
+    let in_body = match access {
+        Access::Public | Access::Local => return Ok(None),
+        Access::Key => None,
+        Access::BodyKey => key_in_body(call).await?,
+    };
+    let presented = in_body.as_deref().or_else(|| presented_key(&call.headers));
+    let presented = presented.ok_or_else(http::Error::unauthorized)?;
+    let caller = services.accounts.authenticate(presented).await?;
+    caller.map(Some).ok_or_else(http::Error::unauthorized)
+}
+
+/// The `api_key` of a body, which the handler reads again. A body that is no JSON is the handler's
+/// to refuse, once it is known who calls.
+async fn key_in_body(call: &mut Call) -> Result<Option<String>, http::Error> {
+    let bytes = call.body().await?;
+    let body: Result<Value, _> = serde_json::from_slice(&bytes);
+    call.give_back(bytes);
+    Ok(body.ok().and_then(|body| Some(body.get("api_key")?.as_str()?.to_owned())))
 }
 
 /// Draws one request from the caller's bucket.

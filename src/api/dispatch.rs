@@ -98,11 +98,11 @@ impl Host {
         (Some(route), self.handle(route, call).await)
     }
 
-    async fn handle(&self, route: &'static Route, call: Call) -> Result<Reply, http::Error> {
+    async fn handle(&self, route: &'static Route, mut call: Call) -> Result<Reply, http::Error> {
         if route.access == Access::Local && !call.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
-        let caller = access::check(&self.services, route.access, &call.headers).await?;
+        let caller = access::check(&self.services, route.access, &mut call).await?;
         access::draw(&self.services, route.rate, caller.as_ref())?;
         (route.handler)(Context::new(Arc::clone(&self.services), call, self.role, caller)).await
     }

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use hyper::StatusCode;
+use serde_json::json;
+
 use crate::http::Error;
-use crate::{accounts, engine, idempotency, storage};
+use crate::{accounts, engine, idempotency, storage, workflows};
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
@@ -56,6 +59,25 @@ impl From<accounts::Error> for Error {
             }
             accounts::Error::Randomness(_) => Self::internal(error),
             accounts::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<workflows::Error> for Error {
+    fn from(error: workflows::Error) -> Self {
+        match error {
+            workflows::Error::Invalid { ref message, ref faults } => {
+                let refused = Self::bad_request(message.clone());
+                if faults.is_empty() { refused } else { refused.with_details(json!(faults)) }
+            }
+            workflows::Error::NotFound | workflows::Error::NoVersion => {
+                Self::not_found(error.to_string())
+            }
+            workflows::Error::VersionLocked | workflows::Error::Locked => {
+                Self::status(StatusCode::FORBIDDEN, error.to_string())
+            }
+            workflows::Error::TooMany(_) => Self::conflict(error.to_string()),
+            workflows::Error::Storage(error) => error.into(),
         }
     }
 }

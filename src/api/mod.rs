@@ -13,7 +13,9 @@ mod billing;
 mod context;
 mod dashboard;
 mod dispatch;
+mod executions;
 mod failures;
+mod fields;
 mod idempotent;
 mod meters;
 mod models;
@@ -21,6 +23,7 @@ mod openapi;
 mod predictions;
 mod root;
 mod services;
+mod workflows;
 
 use hyper::Method;
 
@@ -66,6 +69,8 @@ pub enum Access {
     Public,
     /// The holder of an API key.
     Key,
+    /// The holder of an API key, which may stand in the body as `api_key`.
+    BodyKey,
     /// Whoever can reach the listener: the control socket is its owner's alone.
     Local,
 }
@@ -106,12 +111,13 @@ pub struct Route {
     pub handler: fn(Context) -> Handling,
 }
 
-use Access::{Key, Local, Public};
+use Access::{BodyKey, Key, Local, Public};
 use BodyLimit::{Configured as Body, None as Bare};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
 
 const API: &[Role] = &[Base, Workflows, Flows, Agent];
+const ENGINE: &[Role] = &[Workflows];
 const ALL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard];
 
 macro_rules! route {
@@ -147,6 +153,43 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/prediction/run", Key, Body, Keyed, predictions::run),
     route!(&[Base], GET, "/v1/prediction/{id}", Key, Bare, Keyed, predictions::get),
     route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, Body, Keyed, predictions::cancel),
+
+    route!(ENGINE, POST, "/api/v1/workflows", Key, Body, Keyed, workflows::create),
+    route!(ENGINE, GET, "/api/v1/workflows", Key, Bare, Keyed, workflows::list),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update),
+    route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list),
+    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger),
+    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk),
+    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public),
+    route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
+    route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories),
+
+    route!(&[Base], POST, "/v1/workflows", Key, Body, Keyed, workflows::create),
+    route!(&[Base], POST, "/v1/workflows/create", Key, Body, Keyed, workflows::create),
+    route!(&[Base], GET, "/v1/workflows", Key, Bare, Keyed, workflows::list),
+    route!(&[Base], GET, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update),
+    route!(&[Base], DELETE, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, executions::trigger),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk),
+    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version),
+    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, executions::bulk_version),
+    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public),
+    route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Bare, Keyed, executions::get),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
+    route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories),
 
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance),
 

@@ -7,28 +7,22 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
+use super::fields::{Fields, invalid_input};
 use super::idempotent::{self, Turn};
 use super::{Context, Role, Services, failures, models};
 use crate::accounts::Caller;
 use crate::domain::attempt::Attempt;
-use crate::domain::delivery::Webhook;
 use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use crate::domain::ids::ExecutionId;
-use crate::domain::signature;
 use crate::engine::outcome::Metrics;
 use crate::engine::{self, Submission};
-use crate::http::call::parse_value;
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
-use crate::schema::Violation;
 use crate::storage::Commit;
 
 /// The longest `wait` of a `GET`, in seconds.
 const WAIT_MAX: u64 = 60;
-
-/// The fields of a request's body.
-type Fields = serde_json::Map<String, Value>;
 
 /// `POST /v1/prediction/`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
@@ -124,7 +118,7 @@ fn not_found(error: engine::Error) -> http::Error {
 async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http::Error> {
     let caller = context.caller()?;
     let bytes = context.call.body().await?;
-    let body = parse_value(&bytes)?;
+    let fields = Fields::parse(&bytes)?;
     let ticket = match idempotent::turn(context, caller.organization, route, &bytes).await? {
         Turn::Create(ticket) => ticket,
         Turn::Repeat(answered) => {
@@ -132,7 +126,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         }
     };
     let services = &context.services;
-    let submission = check(services, caller, body)?;
+    let submission = check(services, caller, fields)?;
     let (id, mut beside) = (submission.id, Commit::new());
     if let Some(ticket) = &ticket {
         let answered = Answered::created(id);
@@ -146,28 +140,27 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
 }
 
 /// The request as work for the engine.
-fn check(services: &Services, caller: Caller, body: Value) -> Result<Submission, http::Error> {
-    let Value::Object(mut fields) = body else {
-        return Err(http::Error::bad_request("the request body must be a JSON object"));
-    };
-    let input = fields.remove("input");
-    let slug = text(&fields, "model")?.filter(|slug| !slug.is_empty());
+fn check(
+    services: &Services,
+    caller: Caller,
+    mut fields: Fields,
+) -> Result<Submission, http::Error> {
+    let input = fields.take("input");
+    let slug = fields.text("model")?.filter(|slug| !slug.is_empty());
     let slug = slug.ok_or_else(|| http::Error::bad_request("model field is required"))?;
-    let version = text(&fields, "version")?.filter(|version| !version.is_empty());
+    let version = fields.text("version")?.filter(|version| !version.is_empty());
     if version.is_none() && !services.settings.optional_version {
         return Err(http::Error::bad_request("version field is required"));
     }
     let input = match input {
-        None | Some(Value::Null) => {
-            return Err(http::Error::bad_request("input field is required"));
-        }
+        None => return Err(http::Error::bad_request("input field is required")),
         Some(input @ Value::Object(_)) => input,
         Some(_) => return Err(http::Error::bad_request("input must be an object")),
     };
-    let webhook = webhook(services, &fields)?;
+    let webhook = fields.webhook(services)?;
     let model = services.catalog.get(slug).ok_or_else(models::not_found)?;
     let input = model.check_input(input).map_err(|violations| invalid_input(&violations))?;
-    if let Some(selector) = text(&fields, "fallback_selector")?.filter(|name| !name.is_empty()) {
+    if let Some(selector) = fields.text("fallback_selector")?.filter(|name| !name.is_empty()) {
         // Chains are looked up by organization and primary model; none is stored under this name.
         let shown: String = selector.chars().take(50).collect();
         let message = format!("unknown fallback_selector '{shown}' for model '{slug}'");
@@ -185,37 +178,6 @@ fn check(services: &Services, caller: Caller, body: Value) -> Result<Submission,
         input: to_raw_value(&input).map_err(http::Error::internal)?,
         webhook,
     })
-}
-
-/// Where the completion is to be announced. An empty URL means nowhere.
-fn webhook(services: &Services, fields: &Fields) -> Result<Option<Webhook>, http::Error> {
-    let secret = text(fields, "webhook_secret")?.filter(|secret| !secret.is_empty());
-    let Some(url) = text(fields, "webhook_url")?.filter(|url| !url.is_empty()) else {
-        return Ok(None);
-    };
-    let refuse = |what: String| http::Error::bad_request(what);
-    services.egress.check_url(url).map_err(|error| refuse(format!("webhook_url {error}")))?;
-    let seal = |secret: &str| {
-        signature::check_secret(secret).map_err(|error| refuse(error.to_string()))?;
-        services.sealer.seal(secret).map_err(http::Error::internal)
-    };
-    let secret = secret.map(seal).transpose()?;
-    Ok(Some(Webhook { url: url.to_owned(), secret }))
-}
-
-/// A text field; null counts as absent.
-fn text<'a>(fields: &'a Fields, name: &str) -> Result<Option<&'a str>, http::Error> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(http::Error::bad_request(format!("{name} must be a string"))),
-    }
-}
-
-/// All violations, the first of them in the message.
-fn invalid_input(violations: &[Violation]) -> http::Error {
-    let first = violations.first().map_or("", |violation| violation.message.as_str());
-    http::Error::bad_request(format!("invalid input: {first}")).with_details(json!(violations))
 }
 
 async fn output_of(

@@ -195,6 +195,27 @@ pub struct WorkflowRun {
     pub aside_until: Option<Timestamp>,
 }
 
+impl WorkflowRun {
+    /// A run that has not begun.
+    #[must_use]
+    pub const fn new(
+        workflow: WorkflowId,
+        version: String,
+        revision: RevisionId,
+        bulk: Option<BulkId>,
+    ) -> Self {
+        Self {
+            workflow,
+            version,
+            revision,
+            bulk,
+            redriven_from: None,
+            ran_ms: 0,
+            aside_until: None,
+        }
+    }
+}
+
 impl Prediction {
     /// A prediction that no model has tried yet.
     #[must_use]

@@ -5,6 +5,7 @@
 //! commits and only then acts, `recovery` takes up what a stop left unfinished. An acknowledged
 //! submission is on the disk; nothing is marked failed because of a restart.
 
+pub mod lists;
 pub mod outcome;
 pub mod rows;
 

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::{Engine, Error, Inner, Submission, rows};
 use crate::domain::definition::Plan;
-use crate::domain::execution::{Execution, Status, Work};
+use crate::domain::execution::{Execution, Status, Work, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
@@ -40,11 +40,8 @@ impl Engine {
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
-        let mut run = run.clone();
+        let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);
         run.redriven_from = Some(source);
-        run.bulk = None;
-        run.ran_ms = 0;
-        run.aside_until = None;
         let submission = Submission {
             id,
             organization,

@@ -135,6 +135,11 @@ impl Call {
         }
     }
 
+    /// Gives a body back that was read, for the next reader.
+    pub fn give_back(&mut self, bytes: Bytes) {
+        self.body = Some(super::body::full(bytes));
+    }
+
     /// The body as a T; an empty one is an empty object.
     ///
     /// # Errors

@@ -1,10 +1,13 @@
 //! The OpenAPI 3.1 document of a host, made from the table that serves its requests.
 //!
-//! Paths, methods and access come from `ROUTES`; only the words stand here. A test holds that every
-//! route has some.
+//! Paths, methods and access come from `ROUTES`, the words from `words`. A test holds that every route
+//! has some.
+
+mod words;
 
 use serde_json::{Map, Value, json};
 
+use self::words::words;
 use super::{Access, BodyLimit, ROUTES, Role, Route};
 
 /// The document of one host, reached at `url`.
@@ -44,7 +47,7 @@ fn operation(route: &Route) -> Value {
         "responses": responses(route, words.success),
     });
     let Value::Object(fields) = &mut operation else { return operation };
-    if route.access == Access::Key {
+    if matches!(route.access, Access::Key | Access::BodyKey) {
         fields.insert("security".to_owned(), json!([{"ApiKey": []}, {"Bearer": []}]));
     }
     if let Some(body) = words.body {
@@ -61,7 +64,11 @@ fn parameters(route: &Route, query: &[&str]) -> Value {
         Some(json!({"name": name, "in": "path", "required": true, "schema": schema}))
     });
     let in_query = query.iter().map(|name| {
-        let kind = if ["limit", "offset", "wait"].contains(name) { "integer" } else { "string" };
+        let kind = if ["limit", "offset", "wait", "timeout"].contains(name) {
+            "integer"
+        } else {
+            "string"
+        };
         json!({"name": name, "in": "query", "schema": {"type": kind}})
     });
     let mut all: Vec<Value> = in_path.chain(in_query).collect();
@@ -81,7 +88,7 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
         responses
             .insert(status.to_owned(), json!({"description": description, "content": content}));
     };
-    if route.access == Access::Key {
+    if matches!(route.access, Access::Key | Access::BodyKey) {
         refuse("401", "Invalid or missing API key");
     }
     if route.path.contains('{') || creates(route) || query_names_model(route) {
@@ -91,8 +98,11 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
         refuse("409", "A request with this Idempotency-Key is still being answered");
         refuse("422", "This Idempotency-Key was used with another request body");
     }
-    if route.path.ends_with("/cancel") {
-        refuse("409", "The prediction has already ended");
+    if route.path.ends_with("/cancel") || route.path.ends_with("/redrive") {
+        refuse("409", "It has ended already, or has not yet");
+    }
+    if route.method == hyper::Method::PUT {
+        refuse("403", "The workflow or the version is locked");
     }
     if !words(route).query.is_empty() {
         refuse("400", "A parameter is missing or out of its range");
@@ -101,7 +111,7 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
         refuse("400", "The request is at fault, as the message says");
         refuse("413", "The body is over the limit");
     }
-    if route.path.starts_with("/v1/prediction") || route.path.contains("balance") {
+    if starts_work(route) || route.path.contains("balance") {
         refuse("429", "Too many requests, or a full queue; with Retry-After");
         refuse("503", "The store takes no writes, or the service is stopping");
     }
@@ -114,8 +124,12 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
 
 /// Whether the route creates something and so takes an `Idempotency-Key`.
 fn creates(route: &Route) -> bool {
-    route.method == hyper::Method::POST
-        && matches!(route.path, "/v1/prediction" | "/v1/prediction/run")
+    words(route).creates
+}
+
+/// Whether the route takes work, which a full queue or a full disk can refuse.
+fn starts_work(route: &Route) -> bool {
+    route.path.starts_with("/v1/prediction") || creates(route)
 }
 
 fn query_names_model(route: &Route) -> bool {
@@ -134,89 +148,6 @@ fn error_schema() -> Value {
     })
 }
 
-/// What no table row says of a route.
-struct Words {
-    summary: &'static str,
-    query: &'static [&'static str],
-    body: Option<fn() -> Value>,
-    success: (u16, &'static str),
-}
-
-const fn plain(summary: &'static str, success: &'static str) -> Words {
-    Words { summary, query: &[], body: None, success: (200, success) }
-}
-
-fn words(route: &Route) -> Words {
-    match (route.method.as_str(), route.path) {
-        ("GET", "/") => plain("Who this host is", "Name, version, role and links"),
-        ("GET", "/health") => plain("Whether the process lives", "It does"),
-        ("GET", "/ready") => plain("Whether it takes work", "Storage is open, recovery is read"),
-        ("GET", "/openapi.json") => plain("This document", "OpenAPI 3.1"),
-        ("GET", "/metrics") => plain("Metrics for Prometheus", "Text format"),
-        ("GET", "/v1/models") => Words {
-            query: &["name", "limit", "offset"],
-            ..plain("List models", "An array of model details; the total in X-Total-Count")
-        },
-        ("GET", "/v1/models/{*slug}") => plain("A model's detail", "Model detail"),
-        ("GET", "/v1/models/{*slug}/schemas/openapi") => {
-            plain("A model's request schema", "An OpenAPI 3.0 document")
-        }
-        ("GET", "/v1/model") => {
-            Words { query: &["slug"], ..plain("A model's detail (deprecated)", "Model detail") }
-        }
-        ("POST", "/v1/prediction") => Words {
-            body: Some(prediction_schema),
-            ..plain("Create a prediction", "status, message and predictionID")
-        },
-        ("POST", "/v1/prediction/run") => Words {
-            body: Some(prediction_schema),
-            ..plain(
-                "Create a prediction and wait for its end",
-                "How it ended: status, message, predictionID, output and error",
-            )
-        },
-        ("GET", "/v1/prediction/{id}") => Words {
-            query: &["wait"],
-            ..plain("A prediction; held until it ends, up to wait seconds", "The prediction")
-        },
-        ("POST", "/v1/prediction/{id}/cancel") => {
-            plain("Cancel a prediction", "status, message and predictionID")
-        }
-        ("GET", "/v1/billing/balance") => plain("The organization's balance", "balance_usd"),
-        ("GET", "/status.json") => plain("How the service stands", "What the status page shows"),
-        ("GET", "/static/{*file}") => plain("A file of the status page", "The file"),
-        ("POST", "/admin/keys") => {
-            Words { success: (201, "The key, this once"), ..plain("Create an API key", "") }
-        }
-        ("GET", "/admin/keys") => plain("List API keys", "keys"),
-        ("DELETE", "/admin/keys/{id}") => {
-            Words { success: (204, "It is gone"), ..plain("Delete an API key", "") }
-        }
-        ("POST", "/admin/organizations") => {
-            Words { success: (201, "The organization"), ..plain("Create an organization", "") }
-        }
-        ("GET", "/admin/organizations") => plain("List organizations", "organizations"),
-        ("GET", "/admin/models") => plain("List models with their load", "models"),
-        ("POST", "/admin/reload") => plain("Read the models folder again", "What was loaded"),
-        _ => plain("", ""),
-    }
-}
-
-fn prediction_schema() -> Value {
-    json!({
-        "type": "object",
-        "required": ["model", "version", "input"],
-        "properties": {
-            "model": {"type": "string", "description": "A model's slug"},
-            "version": {"type": "string", "minLength": 1},
-            "input": {"type": "object", "description": "Fits the model's request_schema"},
-            "webhook_url": {"type": "string"},
-            "webhook_secret": {"type": "string", "minLength": 1, "maxLength": 256},
-            "fallback_selector": {"type": "string"},
-        },
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,5 +161,8 @@ mod tests {
         let create = &document["paths"]["/v1/prediction"]["post"];
         assert_eq!(create["security"][0], json!({"ApiKey": []}));
         assert!(document["paths"].get("/admin/keys").is_none());
+        let trigger =
+            of_host(Role::Workflows, "")["paths"]["/api/v1/{workflow}/trigger"]["post"].take();
+        assert!(trigger["responses"].get("202").is_some() && trigger["requestBody"].is_object());
     }
 }

@@ -1,0 +1,389 @@
+//! Executions of workflows: trigger, bulk trigger, list, read, cancel, redrive
+//! (`spec/decisions.md` part 4). One set of handlers for the workflows host and for its mirror
+//! under the base host, which differ in one field of the list.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+
+use super::fields::{Fields, first_violation, invalid_input};
+use super::idempotent::{self, Turn};
+use super::{Context, Role, failures};
+use crate::accounts::Caller;
+use crate::domain::delivery::Webhook;
+use crate::domain::execution::{Execution, Source, Work, WorkflowRun};
+use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
+use crate::domain::workflow::{Status, Version, Workflow};
+use crate::engine::lists::{BULK_MAX, Query};
+use crate::engine::rows::Standing;
+use crate::engine::{self, Submission};
+use crate::http::{self, Reply, reply};
+use crate::idempotency::Answered;
+use crate::runtime::fresh;
+use crate::storage::Commit;
+use crate::workflows::{self, Compiled, count_trigger};
+
+/// How long the detail of an unfinished execution is held, in seconds.
+const TIMEOUT_DEFAULT: u64 = 10;
+const TIMEOUT_MAX: u64 = 30;
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+
+/// `POST /{workflow}/trigger`
+pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
+    let bytes = context.call.body().await?;
+    let workflow = find(&context).await?;
+    let named = Fields::parse(&bytes)?.text("version_id")?.map(str::to_owned);
+    start_one(&context, &bytes, &workflow, named.as_deref()).await
+}
+
+/// `POST /v1/workflows/trigger/{workflow}/{version}`
+pub async fn trigger_version(mut context: Context) -> Result<Reply, http::Error> {
+    let bytes = context.call.body().await?;
+    let workflow = find(&context).await?;
+    start_one(&context, &bytes, &workflow, Some(context.call.param("version"))).await
+}
+
+/// `POST /public/{workflow}/versions/{version}/trigger`: whoever's workflow it is; the caller owns
+/// and pays for the execution.
+pub async fn trigger_public(mut context: Context) -> Result<Reply, http::Error> {
+    let bytes = context.call.body().await?;
+    let missing = || http::Error::not_found("workflow version not found or not publicly available");
+    let reference = context.call.param("workflow");
+    let workflows = &context.services.workflows;
+    let found = match reference.parse::<WorkflowId>() {
+        Ok(id) => workflows.by_id(id).await,
+        Err(_slug) => workflows.find(context.caller()?.organization, reference).await,
+    };
+    let workflow = match found {
+        Err(workflows::Error::NotFound) => return Err(missing()),
+        found => found?,
+    };
+    let version = workflow.version(context.call.param("version"));
+    let is_public = |version: &&Version| {
+        version.allowed_to_share
+            && version.status == Status::Active
+            && workflow.status == Status::Active
+    };
+    let id = version.filter(is_public).ok_or_else(missing)?.id.clone();
+    start_one(&context, &bytes, &workflow, Some(&id)).await
+}
+
+async fn start_one(
+    context: &Context,
+    bytes: &Bytes,
+    workflow: &Workflow,
+    version: Option<&str>,
+) -> Result<Reply, http::Error> {
+    let caller = context.caller()?;
+    let services = &context.services;
+    let mut fields = Fields::parse(bytes)?;
+    let version = version_of(workflow, version)?;
+    let route = format!("trigger/{}/{}", workflow.id, version.id);
+    let ticket = match idempotent::turn(context, caller.organization, &route, bytes).await? {
+        Turn::Create(ticket) => ticket,
+        Turn::Repeat(answered) => {
+            let id: ExecutionId = answered.subject.parse().map_err(http::Error::internal)?;
+            let execution = services.engine.get(caller.organization, id).await?;
+            return Ok(accepted(&execution));
+        }
+    };
+    let webhook = fields.webhook(services)?;
+    let compiled = services.workflows.compiled(version.revision).await?;
+    let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
+    let inputs = check_inputs(&compiled, inputs)?;
+    let submission = submission(caller, workflow, version, None, &inputs, webhook)?;
+    let mut beside = Commit::new();
+    count_trigger(&mut beside, workflow.id, &version.id);
+    if let Some(ticket) = &ticket {
+        let answered = Answered::created(submission.id);
+        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let taken = services.engine.submit(vec![submission], beside).await?;
+    let taken = taken.first().ok_or_else(|| http::Error::internal("nothing was taken"))?;
+    Ok(accepted(taken))
+}
+
+fn accepted(execution: &Execution) -> Reply {
+    reply::json(StatusCode::ACCEPTED, &started(execution))
+}
+
+fn started(execution: &Execution) -> Value {
+    json!({
+        "execution_id": execution.id.to_string(),
+        "status": "queued",
+        "started_at": execution.created_at.to_string(),
+    })
+}
+
+/// `POST /{workflow}/bulk-trigger`
+pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
+    let bytes = context.call.body().await?;
+    let workflow = find(&context).await?;
+    let named = Fields::parse(&bytes)?.text("version_id")?.map(str::to_owned);
+    start_bulk(&context, &bytes, &workflow, named.as_deref()).await
+}
+
+/// `POST /v1/workflows/bulk-trigger/{workflow}/{version}`
+pub async fn bulk_version(mut context: Context) -> Result<Reply, http::Error> {
+    let bytes = context.call.body().await?;
+    let workflow = find(&context).await?;
+    start_bulk(&context, &bytes, &workflow, Some(context.call.param("version"))).await
+}
+
+async fn start_bulk(
+    context: &Context,
+    bytes: &Bytes,
+    workflow: &Workflow,
+    version: Option<&str>,
+) -> Result<Reply, http::Error> {
+    let caller = context.caller()?;
+    let services = &context.services;
+    let mut fields = Fields::parse(bytes)?;
+    let version = version_of(workflow, version)?;
+    let entries = match fields.take("inputs") {
+        Some(Value::Array(entries)) if (1..=BULK_MAX).contains(&entries.len()) => entries,
+        _ => return Err(http::Error::bad_request("inputs must contain 1–10 items")),
+    };
+    let route = format!("bulk-trigger/{}/{}", workflow.id, version.id);
+    let ticket = match idempotent::turn(context, caller.organization, &route, bytes).await? {
+        Turn::Create(ticket) => ticket,
+        Turn::Repeat(Answered { answer: Some(answer), .. }) => {
+            return Ok(reply::json(StatusCode::ACCEPTED, &answer.body));
+        }
+        Turn::Repeat(_) => return Err(http::Error::internal("a bulk trigger has no answer")),
+    };
+    let webhook = fields.webhook(services)?;
+    let compiled = services.workflows.compiled(version.revision).await?;
+    let (bulk, mut beside): (BulkId, _) = (fresh(), Commit::new());
+    let now = services.clock.now().to_string();
+    let (mut submissions, mut answers) = (Vec::new(), Vec::new());
+    for inputs in entries {
+        match check_entry(&compiled, inputs) {
+            Err(message) => answers.push(json!({"status": "failed", "message": message})),
+            Ok(inputs) => {
+                let webhook = webhook.clone();
+                let entry = submission(caller, workflow, version, Some(bulk), &inputs, webhook)?;
+                count_trigger(&mut beside, workflow.id, &version.id);
+                let id = entry.id.to_string();
+                answers.push(json!({"execution_id": id, "status": "queued", "started_at": now}));
+                submissions.push(entry);
+            }
+        }
+    }
+    let body = json!({"bulk_id": bulk.to_string(), "executions": answers});
+    if let Some(ticket) = &ticket {
+        let answered = Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), body.clone());
+        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    services.engine.submit(submissions, beside).await?;
+    Ok(reply::json(StatusCode::ACCEPTED, &body))
+}
+
+/// The caller's workflow that the path names; an archived one takes no work.
+async fn find(context: &Context) -> Result<Workflow, http::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.call.param("workflow");
+    let workflow = context.services.workflows.find(organization, reference).await?;
+    if workflow.status == Status::Archived {
+        return Err(http::Error::conflict("workflow is archived and cannot be triggered"));
+    }
+    Ok(workflow)
+}
+
+fn version_of<'w>(workflow: &'w Workflow, named: Option<&str>) -> Result<&'w Version, http::Error> {
+    let id = named.filter(|id| !id.is_empty()).unwrap_or(&workflow.latest);
+    Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
+}
+
+/// The inputs with the defaults of the workflow's schema filled in.
+fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http::Error> {
+    if !inputs.is_object() {
+        return Err(http::Error::bad_request("inputs must be an object"));
+    }
+    match &compiled.inputs {
+        None => Ok(inputs),
+        Some(schema) => schema.check(inputs).map_err(|violations| invalid_input(&violations)),
+    }
+}
+
+/// As [`check_inputs`], for one entry of a bulk trigger: the fault as a message.
+fn check_entry(compiled: &Compiled, inputs: Value) -> Result<Value, String> {
+    if !inputs.is_object() {
+        return Err("invalid input: it must be an object".to_owned());
+    }
+    match &compiled.inputs {
+        None => Ok(inputs),
+        Some(schema) => schema.check(inputs).map_err(|violations| first_violation(&violations)),
+    }
+}
+
+fn submission(
+    caller: Caller,
+    workflow: &Workflow,
+    version: &Version,
+    bulk: Option<BulkId>,
+    inputs: &Value,
+    webhook: Option<Webhook>,
+) -> Result<Submission, http::Error> {
+    Ok(Submission {
+        id: fresh(),
+        organization: caller.organization,
+        key: caller.key,
+        source: Source::Api,
+        work: Work::Workflow(WorkflowRun::new(
+            workflow.id,
+            version.id.clone(),
+            version.revision,
+            bulk,
+        )),
+        input: to_raw_value(inputs).map_err(http::Error::internal)?,
+        webhook,
+    })
+}
+
+/// `GET /workflows/{workflow}/executions?bulk_id=&status=&offset=&limit=`
+pub async fn list(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let query = &context.call.query;
+    let bulk = match query.get("bulk_id").filter(|id| !id.is_empty()) {
+        None => None,
+        Some(id) => Some(
+            id.parse::<BulkId>()
+                .map_err(|_no_id| http::Error::bad_request("invalid bulk_id format"))?,
+        ),
+    };
+    let standing = match query.get("status").filter(|status| !status.is_empty()) {
+        None => None,
+        Some("running") => Some(Standing::Unfinished),
+        Some("completed") => Some(Standing::Completed),
+        Some("failed") => Some(Standing::Failed),
+        Some("cancelled") => Some(Standing::Cancelled),
+        Some(_) => {
+            let message = "status must be one of running, completed, failed, cancelled";
+            return Err(http::Error::bad_request(message));
+        }
+    };
+    let offset = query.number("offset", 0..=u64::from(u32::MAX), 0)?;
+    let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let services = &context.services;
+    let workflow =
+        services.workflows.find_any(organization, context.call.param("workflow")).await?;
+    let wanted = Query { bulk, standing, offset, limit: usize::try_from(limit)? };
+    let (found, total) = services.engine.executions_of(organization, workflow.id, wanted).await?;
+    let executions: Vec<Value> = found.iter().map(|one| summary(one, &workflow)).collect();
+    let mut body = json!({"executions": executions, "total_count": total});
+    if let Value::Object(fields) = &mut body {
+        let (name, value) =
+            if context.role == Role::Base { ("limit", limit) } else { ("offset", offset) };
+        fields.insert(name.to_owned(), value.into());
+    }
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+fn summary(execution: &Execution, workflow: &Workflow) -> Value {
+    let status = match Standing::from(execution.status) {
+        Standing::Unfinished => "running",
+        Standing::Completed => "completed",
+        Standing::Failed => "failed",
+        Standing::Cancelled => "cancelled",
+    };
+    let started = execution.started_at.unwrap_or(execution.created_at);
+    let updated = execution.completed_at.unwrap_or(started);
+    json!({
+        "execution_id": execution.id.to_string(),
+        "flow_id": workflow.id.to_string(),
+        "flow_name": workflow.name,
+        "version_id": execution.workflow().map_or("", |run| run.version.as_str()),
+        "status": status,
+        "started_at": started.to_string(),
+        "ended_at": execution.completed_at.map(|time| time.to_string()),
+        "created_at": execution.created_at.to_string(),
+        "updated_at": updated.to_string(),
+    })
+}
+
+/// `GET /executions/{execution}?timeout=`
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let patience = context.call.query.number("timeout", 0..=TIMEOUT_MAX, TIMEOUT_DEFAULT)?;
+    let organization = context.caller()?.organization;
+    let id = id_of(&context)?;
+    let engine = &context.services.engine;
+    engine.wait(organization, id, Duration::from_secs(patience)).await?;
+    let detail = engine.detail(organization, id).await?;
+    let text = Bytes::from(Box::<str>::from(detail.body).into_string());
+    Ok(reply::json_text(StatusCode::OK, text))
+}
+
+/// `POST /executions/{execution}/cancel`
+pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let id = id_of(&context)?;
+    let engine = &context.services.engine;
+    if engine.get(organization, id).await?.workflow().is_none() {
+        return Err(missing());
+    }
+    engine.cancel(organization, id).await.map_err(|error| {
+        if let engine::Error::AlreadyEnded(status) = &error {
+            let word = status.execution_word();
+            return http::Error::conflict(format!("execution has already ended: it is {word}"));
+        }
+        error.into()
+    })?;
+    let body = json!({"execution_id": id.to_string(), "status": "cancelled"});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `POST /executions/{execution}/redrive`
+pub async fn redrive(mut context: Context) -> Result<Reply, http::Error> {
+    let caller = context.caller()?;
+    let bytes = context.call.body().await?;
+    let source = id_of(&context)?;
+    let route = format!("redrive/{source}");
+    let services = &context.services;
+    let organization = caller.organization;
+    let ticket = match idempotent::turn(&context, organization, &route, &bytes).await? {
+        Turn::Create(ticket) => ticket,
+        Turn::Repeat(answered) => {
+            let id: ExecutionId = answered.subject.parse().map_err(http::Error::internal)?;
+            return Ok(redriven(&services.engine.get(organization, id).await?, source));
+        }
+    };
+    let failed = services.engine.get(organization, source).await?;
+    let run = failed.workflow().ok_or_else(missing)?;
+    let (id, mut beside): (ExecutionId, _) = (fresh(), Commit::new());
+    count_trigger(&mut beside, run.workflow, &run.version);
+    if let Some(ticket) = &ticket {
+        ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let taken = services.engine.redrive(organization, caller.key, source, id, beside).await?;
+    Ok(redriven(&taken, source))
+}
+
+fn redriven(execution: &Execution, source: ExecutionId) -> Reply {
+    let mut body = started(execution);
+    if let Value::Object(fields) = &mut body {
+        fields.insert("redriven_from".to_owned(), source.to_string().into());
+    }
+    reply::json(StatusCode::ACCEPTED, &body)
+}
+
+fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
+    context.call.param("execution").parse().map_err(|_no_id| missing())
+}
+
+fn missing() -> http::Error {
+    http::Error::not_found("execution not found")
+}

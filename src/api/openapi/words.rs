@@ -1,0 +1,284 @@
+//! What no row of the route table says of a route: its summary, its query, its body's shape, what it
+//! answers.
+
+use serde_json::{Value, json};
+
+use crate::api::Route;
+use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
+use crate::engine::lists::BULK_MAX;
+
+/// What no table row says of a route.
+pub struct Words {
+    pub summary: &'static str,
+    pub query: &'static [&'static str],
+    pub body: Option<fn() -> Value>,
+    pub success: (u16, &'static str),
+    /// Whether it makes something, and so takes an `Idempotency-Key`.
+    pub creates: bool,
+}
+
+const fn plain(summary: &'static str, success: &'static str) -> Words {
+    Words { summary, query: &[], body: None, success: (200, success), creates: false }
+}
+
+/// The words of a route.
+pub fn words(route: &Route) -> Words {
+    // The workflows host and its mirror under the base host say the same.
+    let path = route.path.strip_prefix("/api").unwrap_or(route.path);
+    if ["/v1/workflows", "/v1/executions", "/v1/categories", "/v1/public", "/v1/{workflow}"]
+        .into_iter()
+        .any(|start| path.starts_with(start))
+    {
+        return words_of_workflows(route.method.as_str(), path);
+    }
+    match (route.method.as_str(), path) {
+        ("GET", "/") => plain("Who this host is", "Name, version, role and links"),
+        ("GET", "/health") => plain("Whether the process lives", "It does"),
+        ("GET", "/ready") => plain("Whether it takes work", "Storage is open, recovery is read"),
+        ("GET", "/openapi.json") => plain("This document", "OpenAPI 3.1"),
+        ("GET", "/metrics") => plain("Metrics for Prometheus", "Text format"),
+        ("GET", "/v1/models") => Words {
+            query: &["name", "limit", "offset"],
+            ..plain("List models", "An array of model details; the total in X-Total-Count")
+        },
+        ("GET", "/v1/models/{*slug}") => plain("A model's detail", "Model detail"),
+        ("GET", "/v1/models/{*slug}/schemas/openapi") => {
+            plain("A model's request schema", "An OpenAPI 3.0 document")
+        }
+        ("GET", "/v1/model") => {
+            Words { query: &["slug"], ..plain("A model's detail (deprecated)", "Model detail") }
+        }
+        ("POST", "/v1/prediction") => Words {
+            body: Some(prediction_schema),
+            creates: true,
+            ..plain("Create a prediction", "status, message and predictionID")
+        },
+        ("POST", "/v1/prediction/run") => Words {
+            body: Some(prediction_schema),
+            creates: true,
+            ..plain(
+                "Create a prediction and wait for its end",
+                "How it ended: status, message, predictionID, output and error",
+            )
+        },
+        ("GET", "/v1/prediction/{id}") => Words {
+            query: &["wait"],
+            ..plain("A prediction; held until it ends, up to wait seconds", "The prediction")
+        },
+        ("POST", "/v1/prediction/{id}/cancel") => {
+            plain("Cancel a prediction", "status, message and predictionID")
+        }
+        ("GET", "/v1/billing/balance") => plain("The organization's balance", "balance_usd"),
+        ("GET", "/status.json") => plain("How the service stands", "What the status page shows"),
+        ("GET", "/static/{*file}") => plain("A file of the status page", "The file"),
+        ("POST", "/admin/keys") => {
+            Words { success: (201, "The key, this once"), ..plain("Create an API key", "") }
+        }
+        ("GET", "/admin/keys") => plain("List API keys", "keys"),
+        ("DELETE", "/admin/keys/{id}") => {
+            Words { success: (204, "It is gone"), ..plain("Delete an API key", "") }
+        }
+        ("POST", "/admin/organizations") => {
+            Words { success: (201, "The organization"), ..plain("Create an organization", "") }
+        }
+        ("GET", "/admin/organizations") => plain("List organizations", "organizations"),
+        ("GET", "/admin/models") => plain("List models with their load", "models"),
+        ("POST", "/admin/reload") => plain("Read the models folder again", "What was loaded"),
+        _ => plain("", ""),
+    }
+}
+
+fn words_of_workflows(method: &str, path: &str) -> Words {
+    match (method, path) {
+        ("POST", "/v1/workflows" | "/v1/workflows/create") => Words {
+            body: Some(workflow_schema),
+            success: (201, "The workflow with its one version"),
+            creates: true,
+            ..plain("Create a workflow", "")
+        },
+        ("GET", "/v1/workflows") => Words {
+            query: &[
+                "limit",
+                "offset",
+                "category",
+                "tag",
+                "keyword",
+                "status",
+                "sort_key",
+                "sort_direction",
+            ],
+            ..plain("List workflows", "workflows, offset and total_count")
+        },
+        ("GET", "/v1/workflows/{workflow}") => {
+            plain("A workflow with all of its versions", "The workflow")
+        }
+        ("PUT", "/v1/workflows/{workflow}") => Words {
+            body: Some(workflow_change_schema),
+            ..plain("Change what a workflow says of itself", "The workflow")
+        },
+        ("DELETE", "/v1/workflows/{workflow}") => {
+            Words { success: (204, "It is gone"), ..plain("Delete a workflow", "") }
+        }
+        ("GET", "/v1/workflows/{workflow}/versions") => {
+            plain("List a workflow's versions", "versions and total_count")
+        }
+        ("GET", "/v1/workflows/{workflow}/versions/{version}") => {
+            plain("A version with its definition", "The version")
+        }
+        ("PUT", "/v1/workflows/{workflow}/versions/{version}") => Words {
+            body: Some(version_schema),
+            ..plain("Make or change a version, the latest from then on", "The version")
+        },
+        ("GET", "/v1/workflows/{workflow}/executions") => Words {
+            query: &["bulk_id", "status", "offset", "limit"],
+            ..plain("List a workflow's executions", "executions and total_count")
+        },
+        ("GET", "/v1/categories") => plain("List categories", "categories"),
+        _ => words_of_executions(method, path),
+    }
+}
+
+fn words_of_executions(method: &str, path: &str) -> Words {
+    let is = |end: &str| method == "POST" && path.ends_with(end);
+    if path.starts_with("/v1/public") {
+        return Words {
+            body: Some(public_trigger_schema),
+            success: (202, "execution_id, status and started_at"),
+            creates: true,
+            ..plain("Trigger a shared version; the key may stand in the body", "")
+        };
+    }
+    if path.contains("/bulk-trigger") {
+        return Words {
+            body: Some(bulk_schema),
+            success: (202, "bulk_id, and execution_id or message of each entry"),
+            creates: true,
+            ..plain("Trigger a workflow for 1 to 10 inputs", "")
+        };
+    }
+    if path.contains("/trigger") {
+        return Words {
+            body: Some(trigger_schema),
+            success: (202, "execution_id, status and started_at"),
+            creates: true,
+            ..plain("Trigger a workflow", "")
+        };
+    }
+    if is("/cancel") {
+        return plain("Cancel an execution", "execution_id and status");
+    }
+    if is("/redrive") {
+        return Words {
+            success: (202, "execution_id, status, started_at and redriven_from"),
+            creates: true,
+            ..plain("Take a failed execution up again behind its finished steps", "")
+        };
+    }
+    Words {
+        query: &["timeout"],
+        ..plain("An execution; held until it ends, up to timeout seconds", "Execution detail")
+    }
+}
+
+fn workflow_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["name", "description", "definition"],
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": NAME_MAX},
+            "description": {"type": "string", "minLength": 1, "maxLength": DESCRIPTION_MAX},
+            "categories": {"type": "array", "items": {"type": "string"}},
+            "tags": {"type": "array", "maxItems": TAGS_MAX, "items": {"type": "string"}},
+            "locked": {"type": "boolean", "default": false},
+            "production": {"type": "boolean", "default": false},
+            "definition": definition_schema(),
+        },
+    })
+}
+
+fn workflow_change_schema() -> Value {
+    let mut schema = workflow_schema();
+    if let Value::Object(fields) = &mut schema {
+        fields.shift_remove("required");
+        if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+            properties.shift_remove("definition");
+            let known = Status::ALL.map(Status::as_str);
+            properties.insert("status".to_owned(), json!({"enum": known}));
+        }
+    }
+    schema
+}
+
+fn version_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["version_id", "definition"],
+        "properties": {
+            "version_id": {"type": "string", "description": "The one in the path"},
+            "definition": definition_schema(),
+            "locked": {"type": "boolean", "default": false},
+            "production": {"type": "boolean", "default": false},
+            "allowed_to_share": {"type": "boolean"},
+        },
+    })
+}
+
+fn definition_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["steps"],
+        "properties": {
+            "version": {"type": "string"},
+            "steps": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+            "input_schema": {"type": "object", "description": "JSON Schema of the inputs"},
+            "metadata": {"type": "object"},
+        },
+    })
+}
+
+fn trigger_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "version_id": {"type": "string", "description": "Default: the latest"},
+            "inputs": {"type": "object", "description": "Fits the version's input_schema"},
+            "webhook_url": {"type": "string"},
+            "webhook_secret": {"type": "string", "minLength": 1, "maxLength": 256},
+        },
+    })
+}
+
+fn public_trigger_schema() -> Value {
+    let mut schema = trigger_schema();
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.shift_remove("version_id");
+        properties.insert("api_key".to_owned(), json!({"type": "string"}));
+    }
+    schema
+}
+
+fn bulk_schema() -> Value {
+    let mut schema = trigger_schema();
+    let inputs = json!({
+        "type": "array", "minItems": 1, "maxItems": BULK_MAX, "items": {"type": "object"},
+    });
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.insert("inputs".to_owned(), inputs);
+    }
+    schema
+}
+
+fn prediction_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["model", "version", "input"],
+        "properties": {
+            "model": {"type": "string", "description": "A model's slug"},
+            "version": {"type": "string", "minLength": 1},
+            "input": {"type": "object", "description": "Fits the model's request_schema"},
+            "webhook_url": {"type": "string"},
+            "webhook_secret": {"type": "string", "minLength": 1, "maxLength": 256},
+            "fallback_selector": {"type": "string"},
+        },
+    })
+}

@@ -1,0 +1,356 @@
+//! Workflows and their versions: create, read, change, delete (`spec/api.md`, "Workflows";
+//! `spec/decisions.md` part 4). One set of handlers for the workflows host and for its mirror under
+//! the base host.
+
+use hyper::StatusCode;
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::fields::Fields;
+use super::idempotent::{self, Turn};
+use super::{Context, failures};
+use crate::domain::ids::WorkflowId;
+use crate::domain::workflow::{
+    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, Version, Workflow,
+};
+use crate::http::{self, Reply, reply};
+use crate::idempotency::Answered;
+use crate::runtime::fresh;
+use crate::storage::Commit;
+use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+
+/// `POST /workflows`
+pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let bytes = context.call.body().await?;
+    let ticket = match idempotent::turn(&context, organization, "workflows", &bytes).await? {
+        Turn::Create(ticket) => ticket,
+        Turn::Repeat(answered) => {
+            let workflow = context.services.workflows.find_any(organization, &answered.subject);
+            return created(&workflow.await?);
+        }
+    };
+    let new = read_new(Fields::parse(&bytes)?)?;
+    let services = &context.services;
+    let (id, mut beside): (WorkflowId, _) = (fresh(), Commit::new());
+    if let Some(ticket) = &ticket {
+        ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    created(&services.workflows.create(organization, id, new, beside).await?)
+}
+
+fn created(workflow: &Workflow) -> Result<Reply, http::Error> {
+    let triggers = Triggers { total: 0, versions: vec![0; workflow.versions.len()] };
+    let mut view = view(workflow, &triggers);
+    for version in &mut view.versions {
+        (version.created_at, version.updated_at) = (None, None);
+    }
+    Ok(reply::json(StatusCode::CREATED, &view))
+}
+
+fn read_new(mut fields: Fields) -> Result<New, http::Error> {
+    let name = fields.required("name", NAME_MAX)?;
+    let description = fields.required("description", DESCRIPTION_MAX)?;
+    let definition = fields.take("definition");
+    if definition.is_none() {
+        return Err(http::Error::bad_request("definition is required"));
+    }
+    Ok(New {
+        name,
+        description,
+        categories: read_categories(&fields)?.unwrap_or_default(),
+        tags: read_tags(&fields)?.unwrap_or_default(),
+        locked: fields.flag("locked")?.unwrap_or(false),
+        production: fields.flag("production")?.unwrap_or(false),
+        definition,
+    })
+}
+
+fn read_categories(fields: &Fields) -> Result<Option<Vec<String>>, http::Error> {
+    let categories = fields.texts("categories", CATEGORIES_MAX)?;
+    if let Some(unknown) = categories.iter().flatten().find(|slug| !Category::exists(slug)) {
+        let known = CATEGORIES.map(|category| category.slug).join(", ");
+        let shown: String = unknown.chars().take(TAG_MAX).collect();
+        let message = format!("unknown category '{shown}': there are {known}");
+        return Err(http::Error::bad_request(message));
+    }
+    Ok(categories)
+}
+
+fn read_tags(fields: &Fields) -> Result<Option<Vec<String>>, http::Error> {
+    let tags = fields.texts("tags", TAGS_MAX)?;
+    let is_good = |tag: &&String| {
+        (1..=TAG_MAX).contains(&tag.chars().count()) && !tag.chars().any(char::is_control)
+    };
+    if !tags.iter().flatten().all(|tag| is_good(&tag)) {
+        let message =
+            format!("a tag must have 1 to {TAG_MAX} characters without control characters");
+        return Err(http::Error::bad_request(message));
+    }
+    Ok(tags)
+}
+
+/// `GET /workflows?limit=&offset=&category=&tag=&keyword=&status=&sort_key=&sort_direction=`
+pub async fn list(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let filter = read_filter(&context)?;
+    let workflows = &context.services.workflows;
+    let (found, total) = workflows.list(organization, &filter).await?;
+    let mut views = Vec::with_capacity(found.len());
+    for workflow in &found {
+        views.push(view(workflow, &workflows.triggers(workflow).await?));
+    }
+    let body = json!({"workflows": views, "offset": filter.offset, "total_count": total});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+fn read_filter(context: &Context) -> Result<Filter, http::Error> {
+    let query = &context.call.query;
+    let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).map(str::to_owned);
+    let one_of = |name: &str, known: &[&str]| {
+        http::Error::bad_request(format!("{name} must be one of {}", known.join(", ")))
+    };
+    let status = match query.get("status") {
+        None => None,
+        Some(name) => Some(
+            Status::named(name)
+                .ok_or_else(|| one_of("status", &Status::ALL.map(Status::as_str)))?,
+        ),
+    };
+    let sort_key = match query.get("sort_key") {
+        None => SortKey::CreatedAt,
+        Some(name) => SortKey::ALL
+            .into_iter()
+            .find(|key| key.as_str() == name)
+            .ok_or_else(|| one_of("sort_key", &SortKey::ALL.map(SortKey::as_str)))?,
+    };
+    let ascending = match query.get("sort_direction") {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(one_of("sort_direction", &["asc", "desc"])),
+    };
+    Ok(Filter {
+        category: text("category"),
+        tag: text("tag"),
+        keyword: text("keyword"),
+        status,
+        sort_key,
+        ascending,
+        offset: usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?,
+        limit: usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?,
+    })
+}
+
+/// `GET /workflows/{workflow}`
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let workflows = &context.services.workflows;
+    let workflow = workflows.find(organization, context.call.param("workflow")).await?;
+    answer(&context, &workflow).await
+}
+
+async fn answer(context: &Context, workflow: &Workflow) -> Result<Reply, http::Error> {
+    let triggers = context.services.workflows.triggers(workflow).await?;
+    Ok(reply::json(StatusCode::OK, &view(workflow, &triggers)))
+}
+
+/// `PUT /workflows/{workflow}`
+pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let fields = Fields::parse(&context.call.body().await?)?;
+    let status = match fields.text("status")? {
+        None => None,
+        Some(name) => Some(Status::named(name).ok_or_else(|| {
+            let known = Status::ALL.map(Status::as_str).join(", ");
+            http::Error::bad_request(format!("status must be one of {known}"))
+        })?),
+    };
+    let present = |name: &str, most: usize| match fields.text(name)? {
+        None => Ok(None),
+        Some(_) => fields.required(name, most).map(Some),
+    };
+    let change = Change {
+        name: present("name", NAME_MAX)?,
+        description: present("description", DESCRIPTION_MAX)?,
+        categories: read_categories(&fields)?,
+        tags: read_tags(&fields)?,
+        locked: fields.flag("locked")?,
+        production: fields.flag("production")?,
+        status,
+    };
+    let reference = context.call.param("workflow");
+    let changed = context.services.workflows.update(organization, reference, change).await?;
+    answer(&context, &changed).await
+}
+
+/// `DELETE /workflows/{workflow}`
+pub async fn delete(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let change = Change { status: Some(Status::Deleted), ..Change::default() };
+    let reference = context.call.param("workflow");
+    context.services.workflows.update(organization, reference, change).await?;
+    Ok(reply::empty(StatusCode::NO_CONTENT))
+}
+
+/// `PUT /workflows/{workflow}/versions/{version}`
+pub async fn put_version(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = Fields::parse(&context.call.body().await?)?;
+    let version_id = context.call.param("version").to_owned();
+    let reference = context.call.param("workflow");
+    let workflows = &context.services.workflows;
+    // First of all whether it may be changed, whatever the body says.
+    let before = workflows.find(organization, reference).await?;
+    if before.version(&version_id).is_some_and(|version| version.locked) {
+        return Err(crate::workflows::Error::VersionLocked.into());
+    }
+    match fields.text("version_id")? {
+        None => return Err(http::Error::bad_request("version_id is required")),
+        Some(named) if named != version_id => {
+            let message = "version_id must be the one in the path";
+            return Err(http::Error::bad_request(message));
+        }
+        Some(_) => {}
+    }
+    let put = Put {
+        definition: fields.take("definition"),
+        locked: fields.flag("locked")?.unwrap_or(false),
+        production: fields.flag("production")?.unwrap_or(false),
+        allowed_to_share: fields.flag("allowed_to_share")?,
+    };
+    let changed = workflows.put_version(organization, reference, &version_id, put).await?;
+    answer_version(&context, &changed, &version_id).await
+}
+
+/// `GET /workflows/{workflow}/versions/{version}`
+pub async fn get_version(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.call.param("workflow");
+    let workflow = context.services.workflows.find(organization, reference).await?;
+    answer_version(&context, &workflow, context.call.param("version")).await
+}
+
+async fn answer_version(
+    context: &Context,
+    workflow: &Workflow,
+    id: &str,
+) -> Result<Reply, http::Error> {
+    let workflows = &context.services.workflows;
+    let version = workflow.version(id).ok_or(crate::workflows::Error::NoVersion)?;
+    let triggers = workflows.triggers(workflow).await?;
+    let counts = workflow.versions.iter().zip(&triggers.versions);
+    let count = counts.into_iter().find(|(held, _)| held.id == id).map_or(0, |(_, count)| *count);
+    let mut view = view_version(workflow, version, count);
+    view.definition = Some(workflows.definition(version.revision).await?);
+    Ok(reply::json(StatusCode::OK, &view))
+}
+
+/// `GET /workflows/{workflow}/versions`
+pub async fn list_versions(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let workflows = &context.services.workflows;
+    let workflow = workflows.find(organization, context.call.param("workflow")).await?;
+    let view = view(&workflow, &workflows.triggers(&workflow).await?);
+    let total = view.versions.len();
+    Ok(reply::json(StatusCode::OK, &json!({"versions": view.versions, "total_count": total})))
+}
+
+/// `GET /categories`
+pub async fn categories(_context: Context) -> Result<Reply, http::Error> {
+    let made = Category::created_at().to_string();
+    let categories = CATEGORIES.map(|category| {
+        json!({
+            "slug": category.slug,
+            "label": category.label,
+            "description": category.description,
+            "is_default": true,
+            "created_at": made,
+            "updated_at": made,
+        })
+    });
+    Ok(reply::json(StatusCode::OK, &json!({"categories": categories})))
+}
+
+// --- the wire shapes ---
+
+#[derive(Serialize)]
+struct WorkflowView<'a> {
+    workflow_id: String,
+    slug: &'a str,
+    name: &'a str,
+    description: &'a str,
+    categories: &'a [String],
+    tags: &'a [String],
+    locked: bool,
+    production: bool,
+    latest_version_id: &'a str,
+    status: &'static str,
+    trigger_count: i64,
+    created_at: String,
+    updated_at: String,
+    versions: Vec<VersionView<'a>>,
+}
+
+#[derive(Serialize)]
+struct VersionView<'a> {
+    version_id: &'a str,
+    slug: &'a str,
+    locked: bool,
+    production: bool,
+    allowed_to_share: bool,
+    trigger_count: i64,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updated_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definition: Option<Box<RawValue>>,
+}
+
+fn view<'a>(workflow: &'a Workflow, triggers: &Triggers) -> WorkflowView<'a> {
+    let counts = triggers.versions.iter().copied().chain(std::iter::repeat(0));
+    WorkflowView {
+        workflow_id: workflow.id.to_string(),
+        slug: &workflow.slug,
+        name: &workflow.name,
+        description: &workflow.description,
+        categories: &workflow.categories,
+        tags: &workflow.tags,
+        locked: workflow.locked,
+        production: workflow.production,
+        latest_version_id: &workflow.latest,
+        status: workflow.status.as_str(),
+        trigger_count: triggers.total,
+        created_at: workflow.created_at.to_string(),
+        updated_at: workflow.updated_at.to_string(),
+        versions: workflow
+            .versions
+            .iter()
+            .zip(counts)
+            .map(|(version, count)| view_version(workflow, version, count))
+            .collect(),
+    }
+}
+
+fn view_version<'a>(workflow: &'a Workflow, version: &'a Version, count: i64) -> VersionView<'a> {
+    VersionView {
+        version_id: &version.id,
+        slug: &workflow.slug,
+        locked: version.locked,
+        production: version.production,
+        allowed_to_share: version.allowed_to_share,
+        trigger_count: count,
+        status: version.status.as_str(),
+        created_at: Some(version.created_at.to_string()),
+        updated_at: Some(version.updated_at.to_string()),
+        definition: None,
+    }
+}

@@ -1,0 +1,122 @@
+//! Lists of a workflow's executions, newest first, with exact totals.
+//!
+//! Three indexes serve them: the counted list of all (any page in one read), the rows by how they
+//! stand (a page costs its offset), the few that were triggered together.
+
+use super::rows::{self, Standing};
+use super::{Engine, Error};
+use crate::domain::execution::Execution;
+use crate::domain::ids::{BulkId, ExecutionId, OrganizationId, WorkflowId};
+use crate::storage::record::decode;
+use crate::storage::{Key, Page};
+
+/// Rows of an index that are read at once.
+const PAGE: usize = 1000;
+/// The most that can be triggered together.
+pub const BULK_MAX: usize = 10;
+
+/// Which executions of a workflow.
+#[derive(Debug, Clone, Copy)]
+pub struct Query {
+    pub bulk: Option<BulkId>,
+    pub standing: Option<Standing>,
+    pub offset: u64,
+    pub limit: usize,
+}
+
+impl Engine {
+    /// A page of an organization's executions of a workflow, and how many match in all.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn executions_of(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+        query: Query,
+    ) -> Result<(Vec<Execution>, u64), Error> {
+        if let Some(bulk) = query.bulk {
+            return self.of_bulk(organization, workflow, bulk, query).await;
+        }
+        let store = &self.inner.store;
+        let (ids, total) = match query.standing {
+            None => {
+                let list = rows::of_workflow(organization, workflow);
+                let list = store.list(&list, query.offset, query.limit).await?;
+                let ids = list.rows.into_iter().filter_map(|row| {
+                    let id: [u8; 16] = row.try_into().ok()?;
+                    Some(ExecutionId::from(id))
+                });
+                (ids.collect(), list.total)
+            }
+            Some(standing) => {
+                let standings = rows::standings(organization, workflow);
+                let total = store.counter(&rows::standing_count(&standings, standing)).await?;
+                let index = rows::standing(&standings, standing);
+                let ids = self.newest(&index, query.offset, query.limit).await?;
+                (ids, u64::try_from(total).unwrap_or_default())
+            }
+        };
+        Ok((self.read_all(organization, &ids).await?, total))
+    }
+
+    /// The ids at the ends of an index's keys, behind `offset` of them.
+    async fn newest(
+        &self,
+        index: &Key,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Vec<ExecutionId>, Error> {
+        let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
+        let (mut ids, mut after) = (Vec::new(), None);
+        while ids.len() < limit {
+            let wanted = skip.saturating_add(limit.saturating_sub(ids.len())).min(PAGE);
+            let page = Page { prefix: index.clone(), after, before: None, limit: wanted };
+            let found = self.inner.store.page(page).await?;
+            let Some((last, _)) = found.last() else { break };
+            after = Some(last.clone());
+            let skipped = skip.min(found.len());
+            skip -= skipped;
+            ids.extend(
+                found
+                    .iter()
+                    .skip(skipped)
+                    .filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()),
+            );
+        }
+        Ok(ids)
+    }
+
+    async fn of_bulk(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+        bulk: BulkId,
+        query: Query,
+    ) -> Result<(Vec<Execution>, u64), Error> {
+        let prefix = rows::bulk(bulk);
+        let page = Page { prefix, after: None, before: None, limit: BULK_MAX };
+        let found = self.inner.store.page(page).await?;
+        let ids: Vec<ExecutionId> = found.iter().filter_map(|(key, _)| key.last_id()).collect();
+        let matches = |execution: &Execution| {
+            execution.workflow().is_some_and(|run| run.workflow == workflow)
+                && query.standing.is_none_or(|s| s == Standing::from(execution.status))
+        };
+        let mut all = self.read_all(organization, &ids).await?;
+        all.retain(matches);
+        all.reverse();
+        let total = all.len() as u64;
+        let offset = usize::try_from(query.offset).unwrap_or(usize::MAX);
+        Ok((all.into_iter().skip(offset).take(query.limit).collect(), total))
+    }
+
+    async fn read_all(
+        &self,
+        organization: OrganizationId,
+        ids: &[ExecutionId],
+    ) -> Result<Vec<Execution>, Error> {
+        let keys: Vec<_> = ids.iter().map(|id| rows::execution(organization, *id)).collect();
+        let found = self.inner.store.get_many(&keys).await?;
+        Ok(found.iter().flatten().map(|row| decode(row)).collect::<Result<_, _>>()?)
+    }
+}
