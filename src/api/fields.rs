@@ -19,10 +19,10 @@ impl Fields {
     /// # Errors
     /// 400 when it is no JSON or no object.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        match parse_value(bytes)? {
-            Value::Object(fields) => Ok(Self(fields)),
-            _ => Err(Error::bad_request("the request body must be a JSON object")),
-        }
+        let Value::Object(fields) = parse_value(bytes)? else {
+            return Err(Error::bad_request("the request body must be a JSON object"));
+        };
+        Ok(Self(fields))
     }
 
     /// Takes a field out, of whatever shape; null counts as absent.

@@ -390,14 +390,12 @@ impl<'a> StepView<'a> {
         omitted: bool,
     ) -> Self {
         // What had not ended when the execution did, ended with it.
-        let status = match step.map_or(Status::Queued, |step| step.status) {
-            Status::Queued | Status::Running if execution.status.is_final() => Status::Cancelled,
-            status => status,
-        };
-        let planned_model = match &planned.kind {
-            Kind::Model(model) => Some(model.slug.as_str()),
-            _ => None,
-        };
+        let mut status = step.map_or(Status::Queued, |step| step.status);
+        if execution.status.is_final() && !status.is_final() {
+            status = Status::Cancelled;
+        }
+        let planned_model =
+            if let Kind::Model(model) = &planned.kind { Some(model.slug.as_str()) } else { None };
         let fault = step.and_then(|step| step.fault.as_ref());
         let mut metadata = Metadata { model: planned_model, ..Metadata::default() };
         if let Some(step) = step {

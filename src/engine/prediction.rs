@@ -63,9 +63,8 @@ impl Inner {
         let mut state = cell.state.lock().await;
         let held = state.as_mut()?;
         let effects = apply(&mut held.execution, Event::Taken, self.clock.now());
-        let attempt = effects.iter().find_map(|effect| match effect {
-            Effect::Start { attempt } => Some(*attempt),
-            _ => None,
+        let attempt = effects.iter().find_map(|effect| {
+            if let Effect::Start { attempt } = effect { Some(*attempt) } else { None }
         })?;
         Some((held.execution.clone(), attempt))
     }

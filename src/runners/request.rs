@@ -101,9 +101,9 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
         None => (Bytes::new(), Value::Null),
         Some(template) => {
             let body = room.resolve(template, scope)?;
-            let (bytes, kind) = match &body {
-                Value::String(text) => (Bytes::from(text.clone()), "text/plain; charset=utf-8"),
-                json => (Bytes::from(json.to_string()), "application/json"),
+            let (bytes, kind) = match body.as_str() {
+                Some(text) => (Bytes::from(text.to_owned()), "text/plain; charset=utf-8"),
+                None => (Bytes::from(body.to_string()), "application/json"),
             };
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
             (bytes, body)
@@ -249,13 +249,12 @@ fn add_query(
     for (name, value) in &request.query {
         let value = room.resolve(value, scope)?;
         let fault = || Error::Query(name.clone());
-        match &value {
-            Value::Array(items) => {
-                for item in items {
-                    pairs.push((name.as_str(), text_of(item).ok_or_else(fault)?));
-                }
+        if let Value::Array(items) = &value {
+            for item in items {
+                pairs.push((name.as_str(), text_of(item).ok_or_else(fault)?));
             }
-            one => pairs.push((name.as_str(), text_of(one).ok_or_else(fault)?)),
+        } else {
+            pairs.push((name.as_str(), text_of(&value).ok_or_else(fault)?));
         }
         shown.insert(name.clone(), value);
     }

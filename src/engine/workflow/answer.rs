@@ -138,8 +138,7 @@ impl Actor {
             }
             (Some(Kind::Map(_)), None) => {
                 self.items.remove(&instance);
-                let outputs = progress.items(&instance).unwrap_or_default().iter();
-                let outputs: Vec<_> = outputs.map(|output| output.clone()).collect();
+                let outputs = progress.items(&instance).unwrap_or_default().to_vec();
                 self.join(outputs).await?
             }
             (Some(Kind::Parallel(parallel)), _) => {

@@ -229,9 +229,11 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
         Some(fallback) if is_fallback => fallback,
         _ => &http.request,
     };
-    let prepared = request::prepare(request, view).map_err(|error| match error {
-        request::Error::Reference(error) => unresolved(&error),
-        other => fault_of(Failure::new(ErrorClass::InvalidModelConfig, other.to_string())),
+    let prepared = request::prepare(request, view).map_err(|error| {
+        if let request::Error::Reference(error) = error {
+            return unresolved(&error);
+        }
+        fault_of(Failure::new(ErrorClass::InvalidModelConfig, error.to_string()))
     })?;
     let shown = prepared.shown();
     let call = Call::Http { request: Box::new(prepared), fail_when: http.fail_when.clone() };

@@ -130,10 +130,11 @@ impl Scope for View {
         match field {
             Field::Status => Some(Cow::Owned(seen.status.as_str().into())),
             Field::Output | Field::Body => seen.output.as_deref().map(Cow::Borrowed),
-            Field::Primary => match seen.output.as_deref()? {
-                Value::Array(items) => items.first().map(Cow::Borrowed),
-                other => Some(Cow::Borrowed(other)),
-            },
+            Field::Primary => {
+                let output = seen.output.as_deref()?;
+                let first = output.as_array().map(|items| items.first());
+                first.unwrap_or(Some(output)).map(Cow::Borrowed)
+            }
             Field::StatusCode => Some(Cow::Owned(seen.answer.as_ref()?.status_code.into())),
             Field::Headers => {
                 Some(Cow::Owned(Value::Object(seen.answer.as_ref()?.headers.clone())))

@@ -256,18 +256,20 @@ impl<'a> Check<'a> {
 
     /// A variable may be any of the values that it is given in its block.
     fn bind(&mut self, target: &'a Expr<'a>, shape: Shape) -> Result<(), Refusal> {
-        let targets = match target {
-            Expr::Var(variable) => {
-                // Where it is set in a block within, the outer one may be meant.
-                let known = self.scopes.iter().any(|scope| scope.contains_key(variable.id));
-                let before = if known { self.variable(variable.id) } else { shape };
-                let scope = self.scopes.last_mut().ok_or("no block is open")?;
-                scope.insert(variable.id, before.or(shape));
-                return Ok(());
-            }
-            Expr::List(list) => &list.items,
-            Expr::Tuple(tuple) => &tuple.items,
-            _other => return Err("only plain names can be set".to_owned()),
+        if let Expr::Var(variable) = target {
+            // Where it is set in a block within, the outer one may be meant.
+            let known = self.scopes.iter().any(|scope| scope.contains_key(variable.id));
+            let before = if known { self.variable(variable.id) } else { shape };
+            let scope = self.scopes.last_mut().ok_or("no block is open")?;
+            scope.insert(variable.id, before.or(shape));
+            return Ok(());
+        }
+        let targets = if let Expr::List(list) = target {
+            &list.items
+        } else if let Expr::Tuple(tuple) = target {
+            &tuple.items
+        } else {
+            return Err("only plain names can be set".to_owned());
         };
         targets.iter().try_for_each(|target| self.bind(target, shape.item()))
     }
@@ -290,6 +292,7 @@ impl<'a> Check<'a> {
         Ok(shape)
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each form that an expression can have")]
     fn shape(&mut self, expression: &'a Expr<'a>) -> Result<Shape, Refusal> {
         Ok(match expression {
             Expr::Var(variable) => self.variable(variable.id),
@@ -308,9 +311,10 @@ impl<'a> Check<'a> {
             Expr::GetItem(get) => {
                 let of = self.expression(&get.expr)?;
                 self.expression(&get.subscript_expr)?;
-                let name = match &get.subscript_expr {
-                    Expr::Const(name) => name.value.as_str(),
-                    _dynamic => None,
+                let name = if let Expr::Const(name) = &get.subscript_expr {
+                    name.value.as_str()
+                } else {
+                    None
                 };
                 self.field(of, name)
             }
@@ -448,19 +452,24 @@ fn called<'a>(
     arguments: &[CallArg<'a>],
     values: Shape,
 ) -> Result<Shape, Refusal> {
-    match function {
-        Expr::Var(variable) if variable.id == "range" => {
-            let last = match arguments {
-                [CallArg::Pos(only)] => count(only),
-                _several => None,
-            };
-            let size = last.unwrap_or(RANGE_MAX).min(RANGE_MAX) * ITEM;
-            Ok(Shape { kind: Kind::Scalars, size, element: NUMBER })
-        }
-        Expr::GetAttr(get) if get.name == "cycle" => Ok(values.item()),
-        Expr::GetAttr(get) if get.name == "changed" => Ok(Shape::SCALAR),
-        _unknown => Err("there is no function but range".to_owned()),
+    if let Expr::Var(variable) = function
+        && variable.id == "range"
+    {
+        let last = match arguments {
+            [CallArg::Pos(only)] => count(only),
+            _several => None,
+        };
+        let size = last.unwrap_or(RANGE_MAX).min(RANGE_MAX) * ITEM;
+        return Ok(Shape { kind: Kind::Scalars, size, element: NUMBER });
     }
+    if let Expr::GetAttr(get) = function {
+        match get.name {
+            "cycle" => return Ok(values.item()),
+            "changed" => return Ok(Shape::SCALAR),
+            _other => {}
+        }
+    }
+    Err("there is no function but range".to_owned())
 }
 
 /// A whole number that is written out.
