@@ -16,6 +16,9 @@ fn path_of(route: &Route) -> String {
     route
         .path
         .replace("{id}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
+        .replace("{workflow}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
+        .replace("{execution}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
+        .replace("{version}", "v1")
         .replace("{*slug}", "text-template")
         .replace("{*file}", "style.css")
 }
@@ -34,7 +37,7 @@ fn the_table() {
         .map(|route| {
             let hosts: Vec<&str> = route.hosts.iter().map(|role| role.as_str()).collect();
             format!(
-                "{:<38} {:<6} {:<36} {:<6} {:<10} {:?}\n",
+                "{:<38} {:<6} {:<58} {:<7} {:<10} {:?}\n",
                 hosts.join(" "),
                 route.method.as_str(),
                 route.path,

@@ -143,6 +143,45 @@ impl Service {
         self.ask(Role::Base, Method::POST, path).key(&self.key).json(body)
     }
 
+    /// A request to the workflows host, with the first organization's key.
+    pub fn flows(&self, method: Method, path: &str) -> Ask {
+        self.ask(Role::Workflows, method, &format!("/api/v1{path}")).key(&self.key)
+    }
+
+    /// Creates a workflow of these steps and gives its id.
+    pub async fn workflow(&self, steps: Value) -> String {
+        self.workflow_of(json!({"steps": steps})).await
+    }
+
+    /// Creates a workflow and gives its id.
+    pub async fn workflow_of(&self, definition: Value) -> String {
+        let body = json!({"name": "flow", "description": "d", "definition": definition});
+        let made = self.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
+        made["workflow_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Triggers a workflow with these fields and gives the execution's id.
+    pub async fn trigger(&self, workflow: &str, fields: Value) -> String {
+        let path = format!("/{workflow}/trigger");
+        let taken = self.flows(Method::POST, &path).json(&fields).send().await.expect(202);
+        assert_eq!(taken["status"], "queued");
+        taken["execution_id"].as_str().unwrap().to_owned()
+    }
+
+    /// An execution as it stands.
+    pub async fn execution(&self, id: &str) -> Value {
+        self.flows(Method::GET, &format!("/executions/{id}?timeout=0")).send().await.expect(200)
+    }
+
+    /// An execution, once it has ended.
+    pub async fn completed(&self, id: &str) -> Value {
+        let path = format!("/executions/{id}?timeout=15");
+        let execution = self.flows(Method::GET, &path).send().await.expect(200);
+        let status = execution["status"].as_str().unwrap();
+        assert!(["completed", "failed", "cancelled"].contains(&status), "{execution}");
+        execution
+    }
+
     /// A file of the models folder, read in before this returns. Panics when it is at fault.
     pub fn manifest(&self, text: &str) {
         let name = text.lines().next().unwrap().replace(|c: char| !c.is_alphanumeric(), "");

@@ -1,0 +1,246 @@
+//! Workflows: create, versions, locks, lists, categories, and every refusal by its text.
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::Service;
+
+fn pass(result: &str) -> Value {
+    json!({"steps": [{"step_id": "a", "type": "pass", "result": result}]})
+}
+
+fn new(name: &str) -> Value {
+    json!({"name": name, "description": "what it does", "definition": pass("one")})
+}
+
+#[tokio::test]
+async fn a_workflow_is_created_and_read() {
+    let service = Service::start().await;
+    let mut body = new("My Flow");
+    body["categories"] = json!(["text", "image"]);
+    body["tags"] = json!(["a", "b", "a"]);
+    let made = service.flows(Method::POST, "/workflows").json(&body).send().await.expect(201);
+    let id = made["workflow_id"].as_str().unwrap();
+    let expected = json!({
+        "workflow_id": id, "slug": "my-flow", "name": "My Flow", "description": "what it does",
+        "categories": ["text", "image"], "tags": ["a", "b"], "locked": false, "production": false,
+        "latest_version_id": "v1", "status": "active", "trigger_count": 0,
+        "created_at": made["created_at"], "updated_at": made["created_at"],
+        "versions": [{
+            "version_id": "v1", "slug": "my-flow", "locked": false, "production": false,
+            "allowed_to_share": false, "trigger_count": 0, "status": "active",
+        }],
+    });
+    assert_eq!(made, expected);
+    for reference in [id, "my-flow"] {
+        let path = format!("/workflows/{reference}");
+        let read = service.flows(Method::GET, &path).send().await.expect(200);
+        assert_eq!(read["versions"][0]["created_at"], made["created_at"]);
+        assert_eq!((&read["workflow_id"], &read["slug"]), (&made["workflow_id"], &made["slug"]));
+        let mirrored = service.get(&format!("/v1{path}")).await.expect(200);
+        assert_eq!(mirrored, read);
+    }
+    let again = service.post("/v1/workflows/create", &new("My Flow")).send().await.expect(201);
+    assert_eq!(again["slug"], "my-flow-2");
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_text() {
+    let service = Service::start().await;
+    let without = |field: &str| {
+        let mut body = new("a");
+        body.as_object_mut().unwrap().remove(field);
+        body
+    };
+    let with = |field: &str, value: Value| {
+        let mut body = new("a");
+        body[field] = value;
+        body
+    };
+    let model = json!({"steps": [{"step_id": "a", "type": "model", "model": "nope"}]});
+    let later = json!({"steps": [
+        {"step_id": "a", "type": "pass", "result": "{{b.output}}"}, {"step_id": "b", "type": "pass"}]});
+    let unknown = json!({"steps": [{"step_id": "a", "type": "pass", "reslt": 1}]});
+    for (body, expect) in [
+        (json!({}), "name is required"),
+        (with("name", json!(" ")), "name is required"),
+        (without("description"), "description is required"),
+        (without("definition"), "definition is required"),
+        (with("definition", json!({"steps": []})), "definition must include at least one step"),
+        (with("definition", json!({})), "definition must include at least one step"),
+        (with("name", json!(7)), "name must be a string"),
+        (with("locked", json!("yes")), "locked must be true or false"),
+        (with("tags", json!(["a", "b", "c", "d"])), "tags must have at most 3 items"),
+        (with("categories", json!(["nope"])), "unknown category 'nope'"),
+        (with("definition", model), "step 'a': model 'nope' is unknown"),
+        (
+            with("definition", later),
+            "step 'a': {{b.output}} in result refers to a step that comes later",
+        ),
+        (with("definition", unknown), "step 'a'"),
+        (json!([]), "the request body must be a JSON object"),
+    ] {
+        let refused =
+            service.flows(Method::POST, "/workflows").json(&body).send().await.expect(400);
+        let said = refused["error"].as_str().unwrap();
+        assert!(said.starts_with(expect), "{said:?} and not {expect:?}");
+    }
+    let listed = service.flows(Method::GET, "/workflows").send().await.expect(200);
+    assert_eq!(listed, json!({"workflows": [], "offset": 0, "total_count": 0}));
+    for path in ["/workflows/nope", "/workflows/0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f"] {
+        let missed = service.flows(Method::GET, path).send().await.expect(404);
+        assert_eq!(missed["error"], "workflow not found");
+    }
+}
+
+#[tokio::test]
+async fn a_version_is_put_and_locked() {
+    let service = Service::start().await;
+    let id = service.workflow_of(pass("one")).await;
+    let put = |version: &str, body: Value| {
+        service.flows(Method::PUT, &format!("/workflows/{id}/versions/{version}")).json(&body)
+    };
+    let body = json!({"version_id": "v2", "definition": pass("two"), "allowed_to_share": true});
+    let made = put("v2", body).send().await.expect(200);
+    assert_eq!(made["definition"], pass("two"));
+    assert_eq!((&made["version_id"], &made["allowed_to_share"]), (&json!("v2"), &json!(true)));
+    let read = service.flows(Method::GET, &format!("/workflows/{id}")).send().await.expect(200);
+    assert_eq!(read["latest_version_id"], "v2");
+    assert_eq!(read["versions"].as_array().unwrap().len(), 2);
+    for (version, body, expect) in [
+        ("v2", json!({"definition": pass("x")}), "version_id is required"),
+        ("v2", json!({"version_id": "v3", "definition": pass("x")}), "version_id must be"),
+        ("v2", json!({"version_id": "v2"}), "definition is required"),
+        ("a%20b", json!({"version_id": "a b", "definition": pass("x")}), "version_id is 1 to 64"),
+    ] {
+        let refused = put(version, body).send().await.expect(400);
+        let said = refused["error"].as_str().unwrap();
+        assert!(said.starts_with(expect), "{said}");
+    }
+    let lock = json!({"version_id": "v2", "definition": pass("two"), "locked": true});
+    put("v2", lock.clone()).send().await.expect(200);
+    for body in [lock, json!({})] {
+        let refused = put("v2", body).send().await.expect(403);
+        assert_eq!(refused["error"], "version is locked");
+    }
+    let update = |body: Value| service.flows(Method::PUT, &format!("/workflows/{id}")).json(&body);
+    update(json!({"locked": true})).send().await.expect(200);
+    for body in [json!({"name": "b"}), json!({"locked": false, "name": "b"})] {
+        let refused = update(body).send().await.expect(403);
+        assert_eq!(refused["error"], "Workflow is locked and cannot be modified");
+    }
+    let unlocked = update(json!({"locked": false})).send().await.expect(200);
+    assert_eq!(unlocked["locked"], false);
+    let renamed = update(json!({"name": "b", "tags": ["x"], "production": true})).send().await;
+    let renamed = renamed.expect(200);
+    assert_eq!((&renamed["name"], &renamed["tags"]), (&json!("b"), &json!(["x"])));
+}
+
+#[tokio::test]
+async fn a_deleted_workflow_is_gone_but_for_its_executions() {
+    let service = Service::start().await;
+    let id = service.workflow_of(pass("one")).await;
+    let execution = service.trigger(&id, json!({})).await;
+    service.completed(&execution).await;
+    let deleted = service.flows(Method::DELETE, &format!("/workflows/{id}")).send().await;
+    assert_eq!((deleted.status, deleted.text.as_str()), (204, ""));
+    for (method, path) in [
+        (Method::GET, format!("/workflows/{id}")),
+        (Method::DELETE, format!("/workflows/{id}")),
+        (Method::POST, format!("/{id}/trigger")),
+        (Method::POST, format!("/{id}/bulk-trigger")),
+    ] {
+        let missed = service.flows(method, &path).json(&json!({})).send().await.expect(404);
+        assert_eq!(missed["error"], "workflow not found");
+    }
+    let path = format!("/workflows/{id}/executions");
+    let listed = service.flows(Method::GET, &path).send().await.expect(200);
+    assert_eq!((&listed["total_count"], &listed["offset"]), (&json!(1), &json!(0)));
+    assert_eq!(listed["executions"][0]["execution_id"], execution.as_str());
+    assert_eq!(service.execution(&execution).await["output"], "one");
+    for (query, total) in [("", 0), ("?status=deleted", 1), ("?status=active", 0)] {
+        let listed = service.flows(Method::GET, &format!("/workflows{query}")).send().await;
+        assert_eq!(listed.expect(200)["total_count"], total, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn lists_and_categories() {
+    let service = Service::start().await;
+    for name in ["b", "c", "a"] {
+        service.flows(Method::POST, "/workflows").json(&new(name)).send().await.expect(201);
+    }
+    let names = async |query: &str| {
+        let listed = service.flows(Method::GET, &format!("/workflows{query}")).send().await;
+        let listed = listed.expect(200);
+        let names = listed["workflows"].as_array().unwrap().iter();
+        names.map(|workflow| workflow["name"].as_str().unwrap()).collect::<Vec<_>>().join("")
+    };
+    for (query, expect) in [
+        ("", "acb"),
+        ("?sort_key=name&sort_direction=asc", "abc"),
+        ("?limit=1&offset=1", "c"),
+        ("?keyword=C", "c"),
+        ("?category=text", ""),
+    ] {
+        assert_eq!(names(query).await, expect, "{query}");
+    }
+    for (query, expect) in [
+        ("?limit=0", "limit must be a whole number from 1 to 100"),
+        ("?sort_key=x", "sort_key must be one of created_at, updated_at, name, trigger_count"),
+        ("?sort_direction=up", "sort_direction must be one of desc, asc"),
+        ("?status=gone", "status must be one of active, archived, deleted"),
+    ] {
+        let refused = service.flows(Method::GET, &format!("/workflows{query}")).send().await;
+        let said = refused.expect(400)["error"].as_str().unwrap().to_owned();
+        let sorted = |text: &str| {
+            let mut words: Vec<_> = text.split([' ', ',']).map(str::to_owned).collect();
+            words.sort();
+            words
+        };
+        assert_eq!(sorted(&said), sorted(expect), "{said}");
+    }
+    let listed = service.flows(Method::GET, "/categories").send().await.expect(200);
+    let slugs: Vec<_> =
+        listed["categories"].as_array().unwrap().iter().map(|c| &c["slug"]).collect();
+    assert_eq!(json!(slugs), json!(["general", "image", "video", "audio", "text", "automation"]));
+    assert_eq!(listed["categories"][0]["is_default"], true);
+    assert_eq!(service.get("/v1/categories").await.expect(200), listed);
+}
+
+#[tokio::test]
+async fn another_organization_sees_nothing() {
+    let service = Service::start().await;
+    let id = service.workflow_of(pass("one")).await;
+    let execution = service.trigger(&id, json!({})).await;
+    service.completed(&execution).await;
+    let paths = [
+        (Method::GET, format!("/workflows/{id}"), "workflow not found"),
+        (Method::GET, "/workflows/flow".to_owned(), "workflow not found"),
+        (Method::PUT, format!("/workflows/{id}/versions/v1"), "workflow not found"),
+        (Method::GET, format!("/workflows/{id}/executions"), "workflow not found"),
+        (Method::POST, format!("/{id}/trigger"), "workflow not found"),
+        (Method::GET, format!("/executions/{execution}"), "execution not found"),
+        (Method::POST, format!("/executions/{execution}/cancel"), "execution not found"),
+        (Method::POST, format!("/executions/{execution}/redrive"), "execution not found"),
+    ];
+    for (method, path, expect) in paths {
+        let ask = service.ask(Role::Workflows, method, &format!("/api/v1{path}"));
+        let missed = ask.key(&service.other_key).json(&json!({})).send().await.expect(404);
+        assert_eq!(missed["error"], expect, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_create_that_comes_twice_under_one_key_happens_once() {
+    let service = Service::start().await;
+    let create = || {
+        let ask = service.flows(Method::POST, "/workflows").json(&new("a"));
+        ask.header("idempotency-key", "k").send()
+    };
+    let (first, second) = tokio::join!(create(), create());
+    assert_eq!(first.expect(201), second.expect(201));
+    let listed = service.flows(Method::GET, "/workflows").send().await.expect(200);
+    assert_eq!(listed["total_count"], 1);
+}
