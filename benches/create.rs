@@ -18,7 +18,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use orrery::domain::execution::{Candidate, Execution, Source, Status};
+use orrery::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
 use orrery::domain::ids::{KeyId, OrganizationId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
@@ -48,14 +48,13 @@ async fn commit_creates(store: Store, end: Instant) -> u64 {
             organization,
             key,
             source: Source::Api,
-            version: "0.0.1".to_owned(),
             status: Status::Created,
             input: Payload::of(&input()).unwrap(),
-            chain: vec![Candidate { model: "hanging".to_owned() }],
-            position: 0,
-            attempts: Vec::new(),
+            work: Work::Prediction(Prediction::new(
+                "0.0.1".to_owned(),
+                vec![Candidate { model: "hanging".to_owned() }],
+            )),
             output: None,
-            logs: None,
             fault: None,
             cost: Usd::ZERO,
             webhook: None,

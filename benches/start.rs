@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use orrery::accounts::Accounts;
 use orrery::domain::attempt::{Attempt, Outcome};
-use orrery::domain::execution::{Candidate, Execution, Source, Status};
+use orrery::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work};
 use orrery::domain::ids::{KeyId, OrganizationId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
@@ -139,26 +139,25 @@ fn finished_prediction(organization: OrganizationId, key: KeyId, clock: &Clock) 
     let now = clock.now();
     let model = "text-template".to_owned();
     let input = json!({"template": "A quiet {{ place }}.", "values": {"place": "harbour"}});
+    let chain = vec![Candidate { model: model.clone() }];
+    let mut prediction = Prediction::new("0.0.1".to_owned(), chain);
+    prediction.attempts.push(Attempt {
+        number: 1,
+        model,
+        outcome: Outcome::Success,
+        failure: None,
+        started_at: now,
+        completed_at: Some(now),
+    });
     Execution {
         id: fresh(),
         organization,
         key,
         source: Source::Api,
-        version: "0.0.1".to_owned(),
         status: Status::Success,
         input: Payload::of(&input).unwrap(),
-        chain: vec![Candidate { model: model.clone() }],
-        position: 0,
-        attempts: vec![Attempt {
-            number: 1,
-            model,
-            outcome: Outcome::Success,
-            failure: None,
-            started_at: now,
-            completed_at: Some(now),
-        }],
+        work: Work::Prediction(prediction),
         output: Some(Payload::of("A quiet harbour.").unwrap()),
-        logs: None,
         fault: None,
         cost: Usd::ZERO,
         webhook: None,

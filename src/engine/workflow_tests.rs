@@ -46,11 +46,13 @@ fn retried(id: &str, slug: &str, retry: Value) -> Value {
 }
 
 fn cases() -> Vec<Case> {
-    let quick = json!({"max_attempts": 3, "initial_delay_seconds": 0.01});
-    let mut tolerated = model("a", "fails", json!(1));
-    tolerated["continue_on_error"] = json!(true);
-    let mut replaced = model("a", "fails", json!(1));
-    replaced["fallback"] = json!({"model": "same", "params": {"n": "{{inputs.n}}"}});
+    let mut cases = nests();
+    cases.extend(failures());
+    cases
+}
+
+/// Steps that wait for each other, and steps with others in them.
+fn nests() -> Vec<Case> {
     let diamond = json!([
         model("a", "same", json!("{{inputs.n}}")),
         model("b", "same", json!("b{{a.output}}")),
@@ -75,12 +77,34 @@ fn cases() -> Vec<Case> {
         {"step_id": "end", "type": "pass",
          "result": {"p": "{{p.output}}", "taken": "{{small.status}}", "id": "{{execution.id}}"}},
     ]);
-    let mut parked = json!([
+    let parked = json!([
         model("a", "same", json!(1)),
         {"step_id": "w", "type": "wait", "seconds": 0.2},
-        model("b", "same", json!("{{a.output}}")),
+        model("b", "same", json!(["{{a.output}}", "{{w.status}}"])),
     ]);
-    parked[2]["params"]["n"] = json!(["{{a.output}}", "{{w.status}}"]);
+    let no_items = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
+        "steps": [model("x", "fails", json!(1))]}]);
+    let items = json!([{"was": 3, "is": 3}, {"was": 1, "is": 1}, {"was": 2, "is": 2}]);
+    let taken = json!({"p": [1, "small"], "taken": "completed", "id": "ID"});
+    vec![
+        case("diamond", diamond, json!({"n": "1"}), Ok(json!("b1+c1"))),
+        case("map", map, json!({"list": [3, 1, 2]}), Ok(items)),
+        case("nested", nested, json!({"n": 3}), Ok(taken)),
+        case("parked", parked, json!({}), Ok(json!([1, "completed"]))),
+        case("no items", no_items, json!({"list": []}), Ok(json!([]))),
+    ]
+}
+
+/// Steps that fail, are tried again, are stood in for, are borne.
+fn failures() -> Vec<Case> {
+    let nothing = || json!({});
+    let quick = json!({"max_attempts": 3, "initial_delay_seconds": 0.01});
+    let at_once = json!({"max_attempts": 2, "initial_delay_seconds": 0});
+    let mut tolerated = model("a", "fails", json!(1));
+    tolerated["continue_on_error"] = json!(true);
+    let tolerated = json!([tolerated, {"step_id": "b", "type": "pass", "result": "{{a.status}}"}]);
+    let mut replaced = model("a", "fails", json!(1));
+    replaced["fallback"] = json!({"model": "same", "params": {"n": "{{inputs.n}}"}});
     let within = json!([
         {"step_id": "p", "type": "parallel", "continue_on_error": true, "branches": [
             {"steps": [model("bad", "fails", json!(1))]},
@@ -90,71 +114,22 @@ fn cases() -> Vec<Case> {
     ]);
     let limit = json!([{"step_id": "p", "type": "parallel", "timeout_seconds": 0.03, "branches": [
         {"steps": [{"step_id": "w", "type": "wait", "seconds": 60}]}]}]);
-    let map_fails = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
+    let item = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
         "steps": [model("x", "fails", json!("{{item}}"))]}]);
+    let one = |slug: &str, n: &str| json!([model("a", slug, json!(n))]);
+    let flaky = json!({"echo": 1, "by": "flaky"});
     vec![
-        case("diamond", diamond, json!({"n": "1"}), Ok(json!("b1+c1"))),
-        case(
-            "map",
-            map,
-            json!({"list": [3, 1, 2]}),
-            Ok(json!([{"was": 3, "is": 3}, {"was": 1, "is": 1}, {"was": 2, "is": 2}])),
-        ),
-        case(
-            "nested",
-            nested,
-            json!({"n": 3}),
-            Ok(json!({"p": [1, "small"], "taken": "completed", "id": "ID"})),
-        ),
-        case("parked", parked, json!({}), Ok(json!([1, "completed"]))),
-        case(
-            "retried",
-            json!([retried("a", "flaky", quick)]),
-            json!({}),
-            Ok(json!({"echo": 1, "by": "flaky"})),
-        ),
-        case(
-            "given up",
-            json!([retried("a", "fails", json!({"max_attempts": 2, "initial_delay_seconds": 0}))]),
-            json!({}),
-            Err("StepFailed"),
-        ),
+        case("retried", json!([retried("a", "flaky", quick)]), nothing(), Ok(flaky)),
+        case("given up", json!([retried("a", "fails", at_once)]), nothing(), Err("StepFailed")),
         case("fallback", json!([replaced]), json!({"n": 7}), Ok(json!(7))),
-        case(
-            "tolerated",
-            json!([tolerated, {"step_id": "b", "type": "pass", "result": "{{a.status}}"}]),
-            json!({}),
-            Ok(json!("failed")),
-        ),
-        case("contained", within, json!({}), Ok(json!("failed failed cancelled"))),
-        case(
-            "time-out of a step",
-            json!([model("a", "hangs", json!(1))]),
-            json!({}),
-            Err("StepTimeout"),
-        ),
-        case("time-out of a container", limit, json!({}), Err("StepTimeout")),
-        case(
-            "reference to nothing",
-            json!([model("a", "same", json!("{{inputs.no}}"))]),
-            json!({}),
-            Err("ReferenceError"),
-        ),
-        case("panic", json!([model("a", "panics", json!(1))]), json!({}), Err("InternalError")),
-        case(
-            "a model that has gone",
-            json!([model("a", "removed", json!(1))]),
-            json!({}),
-            Err("StepFailed"),
-        ),
-        case("an item fails", map_fails, json!({"list": [1, 2, 3]}), Err("StepFailed")),
-        case(
-            "no items",
-            json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
-            "steps": [model("x", "fails", json!(1))]}]),
-            json!({"list": []}),
-            Ok(json!([])),
-        ),
+        case("tolerated", tolerated, nothing(), Ok(json!("failed"))),
+        case("contained", within, nothing(), Ok(json!("failed failed cancelled"))),
+        case("time-out of a step", one("hangs", "1"), nothing(), Err("StepTimeout")),
+        case("time-out of a container", limit, nothing(), Err("StepTimeout")),
+        case("nothing", one("same", "{{inputs.no}}"), nothing(), Err("ReferenceError")),
+        case("panic", one("panics", "1"), nothing(), Err("InternalError")),
+        case("a model that has gone", one("removed", "1"), nothing(), Err("StepFailed")),
+        case("an item fails", item, json!({"list": [1, 2, 3]}), Err("StepFailed")),
     ]
 }
 
@@ -218,9 +193,10 @@ async fn outcomes(process: &Process) -> Outcomes {
         let id = execution.id.to_string();
         let mut detail: Value =
             serde_json::from_str(&detail.body.get().replace(&id, "ID")).unwrap();
-        let outcome = match execution.status {
-            Status::Success => Ok(detail["output"].take()),
-            _ => Err(detail["error"].as_str().unwrap_or_default().to_owned()),
+        let outcome = if execution.status == Status::Success {
+            Ok(detail["output"].take())
+        } else {
+            Err(detail["error"].as_str().unwrap_or_default().to_owned())
         };
         let steps = detail["step_outputs"].as_object().unwrap().iter().map(|(id, step)| {
             let attempts = step["attempts"].as_array().unwrap().iter();
@@ -319,7 +295,7 @@ fn every_kind_of_step_comes_to_what_it_should() {
         let expect = case.expect.clone().map_err(str::to_owned);
         assert_eq!(*outcome, expect, "{}: {steps:#?}", case.name);
     }
-    let (_, steps) = &outcomes[&4];
+    let (_, steps) = &outcomes[&5];
     assert_eq!(
         steps["a"][4],
         json!([[1, "flaky", "error"], [2, "flaky", "error"], [3, "flaky", "success"]])

@@ -1,0 +1,238 @@
+//! Beginnings: what an event is for, which steps' turn has come, and their attempts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Container, Effect, Event, Frame, Open, Progress, has_ended, model_of};
+use crate::domain::attempt::{Attempt, Outcome};
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{Block, Kind, Position};
+use crate::domain::execution::{Execution, Fault, Status, Work};
+use crate::domain::machine::Effect as Whole;
+use crate::domain::step::{self, Instance, Step};
+use crate::domain::time::Timestamp;
+
+/// One event's change under way.
+pub(super) struct Change<'c> {
+    pub(super) progress: &'c mut Progress,
+    pub(super) execution: &'c mut Execution,
+    pub(super) now: Timestamp,
+    pub(super) effects: &'c mut Vec<Effect>,
+}
+
+impl Change<'_> {
+    pub(super) fn apply(&mut self, event: Event) {
+        match event {
+            Event::Taken => self.take(),
+            Event::Resolved { instance, input, prediction } => {
+                if let Some(step) = self.progress.steps.get_mut(&instance) {
+                    step.input = Some(input);
+                    step.prediction = step.prediction.or(prediction);
+                }
+            }
+            Event::Started { instance, attempt } => self.start(&instance, attempt),
+            Event::Succeeded { instance, attempt, success } => {
+                self.succeed(&instance, attempt, success);
+            }
+            Event::Failed { instance, attempt, fault, cost, logs } => {
+                self.fail_attempt(&instance, attempt, fault, cost, logs);
+            }
+            Event::Decided { instance, met } => self.decide(&instance, met),
+            Event::Opened { instance, items } => self.open_map(&instance, items),
+            Event::Waits { instance, until } => self.wait(&instance, until),
+            Event::Passed { instance, output } => self.complete(&instance, output),
+            Event::Gathered { instance, item: Some(item), output } => {
+                self.gather_item(&instance, item, output);
+            }
+            Event::Gathered { instance, item: None, output } => self.complete(&instance, output),
+            Event::Broken { instance, fault } => {
+                if self.is_unfinished(&instance) {
+                    self.fail(&instance, fault);
+                }
+            }
+            Event::Due { instance } => self.due(&instance),
+            Event::Concluded { output } => match output {
+                Ok(output) => {
+                    self.execution.output = Some(output);
+                    self.finish(Status::Success);
+                }
+                Err(fault) => self.fail_whole(fault),
+            },
+            Event::TimedOut { cause } => {
+                let class = ErrorClass::ExecutionTimeout;
+                self.fail_whole(Fault::new("ExecutionTimeout", class, cause));
+            }
+            Event::Cancelled => {
+                self.cancel_within(None);
+                self.finish(Status::Cancelled);
+            }
+            Event::PutAside { until, ran_ms } => self.put_aside(until, ran_ms),
+        }
+    }
+
+    pub(super) fn take(&mut self) {
+        self.execution.status = Status::Processing;
+        self.execution.started_at.get_or_insert(self.now);
+        if self.progress.frames.is_empty() {
+            self.execution.cost = self.progress.steps.values().map(|step| step.cost).sum();
+            self.open(Frame { owner: None, number: 0 });
+        }
+    }
+
+    pub(super) fn put_aside(&mut self, until: Timestamp, ran_ms: u64) {
+        let lane = self.execution.lane();
+        if let Work::Workflow(run) = &mut self.execution.work {
+            run.ran_ms = ran_ms;
+            run.aside_until = Some(until);
+            self.progress.is_pressing = true;
+            self.effects.push(Effect::Whole(Whole::Dequeue { lane }));
+            self.effects.push(Effect::Whole(Whole::SetTimer { due: until }));
+        }
+    }
+
+    // --- where a step stands ---
+
+    pub(super) fn is_unfinished(&self, instance: &Instance) -> bool {
+        self.progress.unfinished.contains(instance)
+    }
+
+    /// The frame that a step stands in.
+    pub(super) fn frame_of(&self, instance: &Instance) -> Frame {
+        let plan = &self.progress.plan;
+        let Some(parent) = plan.at(instance.step).and_then(|step| step.parent) else {
+            return Frame { owner: None, number: 0 };
+        };
+        let is_map = plan.at(parent.step).is_some_and(|step| matches!(step.kind, Kind::Map(_)));
+        let mut items = instance.items.clone();
+        let number = if is_map {
+            items.pop().unwrap_or_default()
+        } else {
+            u32::try_from(parent.block).unwrap_or_default()
+        };
+        Frame { owner: Some(Instance { step: parent.step, items }), number }
+    }
+
+    /// The steps of a frame, as instances.
+    pub(super) fn instances(&self, frame: &Frame) -> Vec<Instance> {
+        let plan = &self.progress.plan;
+        let Some(owner) = &frame.owner else {
+            return plan.root().positions().iter().copied().map(Instance::of).collect();
+        };
+        let Some(step) = plan.at(owner.step) else { return Vec::new() };
+        let mut items = owner.items.clone();
+        let mut number = usize::try_from(frame.number).unwrap_or(usize::MAX);
+        if matches!(step.kind, Kind::Map(_)) {
+            items.push(frame.number);
+            number = 0;
+        }
+        let positions = step.kind.block(number).map_or(&[][..], Block::positions);
+        let instance = |step: &Position| Instance { step: *step, items: items.clone() };
+        positions.iter().map(instance).collect()
+    }
+
+    // --- beginning ---
+
+    /// Begins with the steps of a frame, those that have ended already taken for granted.
+    pub(super) fn open(&mut self, frame: Frame) {
+        let plan = Arc::clone(&self.progress.plan);
+        let instances = self.instances(&frame);
+        let mut unmet = BTreeMap::new();
+        for instance in &instances {
+            let waits_for = plan.at(instance.step).map_or(0, |step| step.waits_for.len());
+            unmet.insert(instance.step, u32::try_from(waits_for).unwrap_or(u32::MAX));
+        }
+        let mut left = instances.len();
+        for ended in instances.iter().filter(|one| has_ended(self.progress, one)) {
+            left = left.saturating_sub(1);
+            for dependent in plan.dependents(ended.step) {
+                if let Some(unmet) = unmet.get_mut(dependent) {
+                    *unmet = unmet.saturating_sub(1);
+                }
+            }
+        }
+        if left == 0 {
+            return self.close(&frame);
+        }
+        let is_free = |instance: &&Instance| unmet.get(&instance.step) == Some(&0);
+        let ready: Vec<_> = instances.iter().filter(is_free).cloned().collect();
+        self.progress.frames.insert(frame, Open { unmet, left });
+        for instance in ready {
+            if !has_ended(self.progress, &instance) {
+                self.begin(&instance);
+            }
+        }
+    }
+
+    /// A step's turn has come, or it goes on behind what is stored of it.
+    pub(super) fn begin(&mut self, instance: &Instance) {
+        let plan = Arc::clone(&self.progress.plan);
+        let Some(planned) = plan.at(instance.step) else { return };
+        let now = self.now;
+        let first = if matches!(planned.kind, Kind::Model(_)) {
+            step::Status::Queued
+        } else {
+            step::Status::Running
+        };
+        self.progress.unfinished.insert(instance.clone());
+        let is_new = !self.progress.steps.contains_key(instance);
+        let step =
+            self.progress.steps.entry(instance.clone()).or_insert_with(|| Step::new(first, now));
+        let is_container =
+            matches!(planned.kind, Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_));
+        if is_new && is_container {
+            step.due = planned.timeout.map(|timeout| now.plus(timeout));
+        }
+        if let Some(due) = step.due {
+            self.effects.push(Effect::Sleep { instance: instance.clone(), until: due });
+            if !is_container {
+                return;
+            }
+        }
+        match &planned.kind {
+            Kind::Model(_) | Kind::Http(_) => self.begin_attempt(instance),
+            Kind::Parallel(parallel) => {
+                let branches = parallel.branches.len();
+                let container = Container::Branches(branches);
+                self.progress.containers.insert(instance.clone(), container);
+                for number in 0..u32::try_from(branches).unwrap_or(u32::MAX) {
+                    self.open(Frame { owner: Some(instance.clone()), number });
+                }
+            }
+            Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
+                self.effects.push(Effect::Begin { instance: instance.clone(), attempt: 1 });
+            }
+        }
+    }
+
+    /// Begins the next attempt, or the one that was in flight when the process died, under its
+    /// number.
+    pub(super) fn begin_attempt(&mut self, instance: &Instance) {
+        let plan = Arc::clone(&self.progress.plan);
+        let now = self.now;
+        let Some(step) = self.progress.steps.get_mut(instance) else { return };
+        let attempt = match step.running() {
+            Some(running) => running.number,
+            None => {
+                let number = step.attempts.last().map_or(1, |last| last.number.saturating_add(1));
+                let model = model_of(&plan, instance, step.primary_error.is_some());
+                step.attempts.push(Attempt::begin(number, model.to_owned(), now));
+                number
+            }
+        };
+        self.effects.push(Effect::Begin { instance: instance.clone(), attempt });
+    }
+
+    pub(super) fn start(&mut self, instance: &Instance, attempt: u32) {
+        let now = self.now;
+        let Some(step) = self.progress.steps.get_mut(instance) else { return };
+        let Some(last) = step.attempts.last_mut() else { return };
+        if last.number != attempt || last.outcome != Outcome::Running {
+            return;
+        }
+        last.started_at = now;
+        if step.status == step::Status::Queued {
+            step.status = step::Status::Running;
+            step.started_at = now;
+        }
+    }
+}

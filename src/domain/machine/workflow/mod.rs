@@ -1,0 +1,265 @@
+//! Workflows: the steps of a plan, each when what it waits for has ended.
+//!
+//! [`Progress`] is what an execution remembers of its steps. Only what finished has to outlive the
+//! process: which step is next follows from the plan and the finished ones, so that a restored
+//! progress goes on behind them. The machine knows when a step's turn has come and what its end
+//! means for the others; what its references resolve to, and what its run gives, comes in as events.
+//!
+//! A step that fails for good fails what it stands in, up to the execution, unless it (or something
+//! around it) has `continue_on_error`. What is in flight beside it is cancelled.
+
+mod begin;
+mod end;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use self::begin::Change;
+use super::Effect as Whole;
+use crate::domain::definition::{Kind, Plan, Position};
+use crate::domain::execution::{Execution, Fault};
+use crate::domain::ids::ExecutionId;
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::step::{Answer, Instance, Step};
+use crate::domain::time::Timestamp;
+
+/// The most items that a `map` takes.
+pub const ITEMS_MAX: u32 = 10_000;
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Its lane gave it a place: for the first time, after a crash, after a wait.
+    Taken,
+    /// What a model or HTTP step is given is known. `prediction` names the run of a model.
+    Resolved { instance: Instance, input: Payload, prediction: Option<ExecutionId> },
+    /// The attempt has its place at the model.
+    Started { instance: Instance, attempt: u32 },
+    /// The attempt gave an output. `attempt` is the fence.
+    Succeeded { instance: Instance, attempt: u32, success: Success },
+    /// The attempt failed. `cost` is what it reported all the same.
+    Failed { instance: Instance, attempt: u32, fault: Fault, cost: Usd, logs: Option<String> },
+    /// The condition of a `choice` is known.
+    Decided { instance: Instance, met: bool },
+    /// A `map` has this many items.
+    Opened { instance: Instance, items: u32 },
+    /// A `wait` ends at this moment.
+    Waits { instance: Instance, until: Timestamp },
+    /// A `pass` gives this.
+    Passed { instance: Instance, output: Payload },
+    /// What an item of a `map`, or the whole step that holds others, gives.
+    Gathered { instance: Instance, item: Option<u32>, output: Payload },
+    /// A step other than a model or HTTP step cannot go on.
+    Broken { instance: Instance, fault: Fault },
+    /// The moment that a step waited for has come.
+    Due { instance: Instance },
+    /// What the execution gives.
+    Concluded { output: Result<Payload, Fault> },
+    /// It has been running for as long as a workflow may.
+    TimedOut { cause: String },
+    /// The client wants it stopped.
+    Cancelled,
+    /// Nothing runs and nothing is due for long: it gives up its place. `ran_ms` is for how long it
+    /// has been running in all.
+    PutAside { until: Timestamp, ran_ms: u64 },
+}
+
+/// What a run gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Success {
+    pub output: Payload,
+    pub answer: Option<Answer>,
+    pub cost: Usd,
+    pub logs: Option<String>,
+}
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// What concerns the execution as a whole.
+    Whole(Whole),
+    /// Durable: a model step has ended; it is written as a prediction of its own.
+    Publish { instance: Instance },
+    /// Resolve what the step refers to; run it, or say what came of it. An attempt has to wait for
+    /// the commit of everything before it.
+    Begin { instance: Instance, attempt: u32 },
+    /// Say what an item of a `map` gives, or what a step gives whose blocks have ended.
+    Gather { instance: Instance, item: Option<u32> },
+    /// Say what the execution gives.
+    Conclude,
+    /// Volatile: say when this moment has come.
+    Sleep { instance: Instance, until: Timestamp },
+    /// Volatile: stop its run, if it still works.
+    Stop { instance: Instance },
+}
+
+/// The steps side by side that are being worked on: the whole, a branch, an item's steps.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Frame {
+    /// The step that holds them; none for the whole.
+    owner: Option<Instance>,
+    /// The number of the branch, or of the item.
+    number: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Open {
+    /// How many each step still waits for.
+    unmet: BTreeMap<Position, u32>,
+    /// Steps that have not ended.
+    left: usize,
+}
+
+/// A step that holds others and has begun.
+#[derive(Debug, Clone)]
+enum Container {
+    /// Branches that have not ended.
+    Branches(usize),
+    Items(Items),
+}
+
+#[derive(Debug, Clone)]
+struct Items {
+    count: u32,
+    next: u32,
+    working: u32,
+    outputs: Vec<Option<Payload>>,
+    bytes: u64,
+}
+
+/// How far an execution has come.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    plan: Arc<Plan>,
+    steps: BTreeMap<Instance, Step>,
+    /// Those of `steps` that have not ended.
+    unfinished: BTreeSet<Instance>,
+    frames: HashMap<Frame, Open>,
+    containers: HashMap<Instance, Container>,
+    changed: BTreeSet<Instance>,
+    /// Those of `changed` that are in memory for the next commit alone.
+    forgotten: BTreeSet<Instance>,
+    is_pressing: bool,
+}
+
+impl Progress {
+    /// The progress that the stored steps tell of; none for a new execution.
+    #[must_use]
+    pub fn restore(plan: Arc<Plan>, steps: impl IntoIterator<Item = (Instance, Step)>) -> Self {
+        let steps: BTreeMap<_, _> = steps.into_iter().collect();
+        let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());
+        let unfinished = unfinished.map(|(instance, _)| instance.clone()).collect();
+        let (frames, containers) = (HashMap::new(), HashMap::new());
+        let (changed, forgotten) = (BTreeSet::new(), BTreeSet::new());
+        let is_pressing = false;
+        Self { plan, steps, unfinished, frames, containers, changed, forgotten, is_pressing }
+    }
+
+    /// The plan that it follows.
+    #[must_use]
+    pub const fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// A step that has begun.
+    #[must_use]
+    pub fn step(&self, instance: &Instance) -> Option<&Step> {
+        self.steps.get(instance)
+    }
+
+    /// Every step that has begun, but for those of a map's items that have been gathered.
+    pub fn steps(&self) -> impl Iterator<Item = (&Instance, &Step)> {
+        self.steps.iter()
+    }
+
+    /// The steps that have begun and not ended.
+    pub fn unfinished(&self) -> impl Iterator<Item = (&Instance, &Step)> {
+        self.unfinished.iter().filter_map(|instance| Some((instance, self.steps.get(instance)?)))
+    }
+
+    /// The outputs of the items of an open `map`, in order; none for those that are not gathered.
+    #[must_use]
+    pub fn items(&self, map: &Instance) -> Option<&[Option<Payload>]> {
+        match self.containers.get(map)? {
+            Container::Items(items) => Some(&items.outputs),
+            Container::Branches(_) => None,
+        }
+    }
+
+    /// Whether something changed that must be on the disk before anything is begun.
+    #[must_use]
+    pub const fn is_pressing(&self) -> bool {
+        self.is_pressing
+    }
+
+    /// The steps that changed since the last time; they go into the commit that is made now.
+    #[must_use]
+    pub fn take_changed(&mut self) -> Vec<(Instance, Step)> {
+        self.is_pressing = false;
+        let changed = std::mem::take(&mut self.changed).into_iter().filter_map(|instance| {
+            let step = if self.forgotten.remove(&instance) {
+                self.steps.remove(&instance)
+            } else {
+                self.steps.get(&instance).cloned()
+            };
+            Some((instance, step?))
+        });
+        changed.collect()
+    }
+
+    /// Changes the progress and the execution as `event` demands at the moment `now`, and says what
+    /// has to be done.
+    #[must_use]
+    pub fn apply(
+        &mut self,
+        execution: &mut Execution,
+        event: Event,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        if execution.status.is_final() {
+            return Vec::new();
+        }
+        let mut effects = Vec::new();
+        let mut change = Change { progress: self, execution, now, effects: &mut effects };
+        change.apply(event);
+        effects
+    }
+}
+
+/// Whether a step has ended.
+fn has_ended(progress: &Progress, instance: &Instance) -> bool {
+    progress.steps.get(instance).is_some_and(|step| step.status.is_final())
+}
+
+/// Whether `step` stands within `around`, however deep.
+fn is_part_of(plan: &Plan, step: Position, around: Position) -> bool {
+    let mut parent = plan.at(step).and_then(|step| step.parent);
+    while let Some(above) = parent {
+        if above.step == around {
+            return true;
+        }
+        parent = plan.at(above.step).and_then(|step| step.parent);
+    }
+    false
+}
+
+fn has_fallback(kind: &Kind) -> bool {
+    match kind {
+        Kind::Model(model) => model.fallback.is_some(),
+        Kind::Http(http) => http.fallback.is_some(),
+        Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => false,
+    }
+}
+
+/// The model that an attempt runs; nothing for an HTTP step.
+fn model_of<'p>(plan: &'p Plan, instance: &Instance, is_fallback: bool) -> &'p str {
+    match plan.at(instance.step).map(|step| &step.kind) {
+        Some(Kind::Model(model)) => match &model.fallback {
+            Some(fallback) if is_fallback => &fallback.slug,
+            _ => &model.slug,
+        },
+        _ => "",
+    }
+}

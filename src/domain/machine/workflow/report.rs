@@ -1,0 +1,251 @@
+//! Reports: what runs gave, what conditions said, what maps hold, which moments have come.
+
+use std::sync::Arc;
+
+use super::begin::Change;
+use super::{Container, Effect, Frame, Items, Success, has_fallback, is_part_of};
+use crate::domain::attempt::{Failure, Outcome};
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::Kind;
+use crate::domain::execution::{Fault, append_logs};
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::step::{self, Instance, Step};
+use crate::domain::template::RESOLVED_BYTES_MAX;
+use crate::domain::time::Timestamp;
+
+impl Change<'_> {
+    pub(super) fn succeed(&mut self, instance: &Instance, attempt: u32, success: Success) {
+        let now = self.now;
+        if !self.is_unfinished(instance) {
+            return;
+        }
+        let Some(step) = self.progress.steps.get_mut(instance) else { return };
+        let Some(last) = step.attempts.last_mut() else { return };
+        if !last.close(attempt, Outcome::Success, None, now) {
+            return;
+        }
+        step.cost = step.cost.plus(success.cost);
+        step.answer = success.answer;
+        append_logs(&mut step.logs, success.logs);
+        self.execution.cost = self.execution.cost.plus(success.cost);
+        self.progress.is_pressing = true;
+        self.complete(instance, success.output);
+    }
+
+    pub(super) fn fail_attempt(
+        &mut self,
+        instance: &Instance,
+        attempt: u32,
+        fault: Fault,
+        cost: Usd,
+        logs: Option<String>,
+    ) {
+        let plan = Arc::clone(&self.progress.plan);
+        let now = self.now;
+        if !self.is_unfinished(instance) {
+            return;
+        }
+        let (Some(planned), Some(step)) =
+            (plan.at(instance.step), self.progress.steps.get_mut(instance))
+        else {
+            return;
+        };
+        let failure = Failure::new(fault.class, fault.cause.clone());
+        let Some(last) = step.attempts.last_mut() else { return };
+        if !last.close(attempt, Outcome::Error, Some(failure), now) {
+            return;
+        }
+        step.cost = step.cost.plus(cost);
+        append_logs(&mut step.logs, logs);
+        self.execution.cost = self.execution.cost.plus(cost);
+        self.progress.is_pressing = true;
+        self.progress.changed.insert(instance.clone());
+        if step.primary_error.is_none() {
+            if let Some(delay) = planned.retry.delay_after(attempt, fault.class) {
+                let until = now.plus(delay);
+                step.due = Some(until);
+                self.effects.push(Effect::Sleep { instance: instance.clone(), until });
+                return;
+            }
+            if has_fallback(&planned.kind) {
+                step.primary_error = Some(fault.cause);
+                return self.begin_attempt(instance);
+            }
+        }
+        self.fail(instance, fault);
+    }
+
+    // --- the other kinds ---
+
+    pub(super) fn decide(&mut self, instance: &Instance, met: bool) {
+        if !self.is_unfinished(instance) || self.progress.containers.contains_key(instance) {
+            return;
+        }
+        let (taken, other) = if met { (0, 1) } else { (1, 0) };
+        self.skip(&Frame { owner: Some(instance.clone()), number: other });
+        self.progress.containers.insert(instance.clone(), Container::Branches(1));
+        self.open(Frame { owner: Some(instance.clone()), number: taken });
+    }
+
+    /// Marks the steps of a frame, and those within them, as skipped.
+    pub(super) fn skip(&mut self, frame: &Frame) {
+        let plan = Arc::clone(&self.progress.plan);
+        for instance in self.instances(frame) {
+            let Some(planned) = plan.at(instance.step) else { continue };
+            if !self.progress.steps.contains_key(&instance) {
+                let mut step = Step::new(step::Status::Skipped, self.now);
+                step.completed_at = Some(self.now);
+                self.progress.steps.insert(instance.clone(), step);
+                self.progress.changed.insert(instance.clone());
+            }
+            if !matches!(planned.kind, Kind::Map(_)) {
+                for number in 0..u32::try_from(planned.kind.blocks().len()).unwrap_or(u32::MAX) {
+                    self.skip(&Frame { owner: Some(instance.clone()), number });
+                }
+            }
+        }
+    }
+
+    pub(super) fn open_map(&mut self, instance: &Instance, count: u32) {
+        if !self.is_unfinished(instance) || self.progress.containers.contains_key(instance) {
+            return;
+        }
+        let outputs = vec![None; usize::try_from(count).unwrap_or_default()];
+        let items = Items { count, next: 0, working: 0, outputs, bytes: 0 };
+        self.progress.containers.insert(instance.clone(), Container::Items(items));
+        if count == 0 {
+            let gather = Effect::Gather { instance: instance.clone(), item: None };
+            return self.effects.push(gather);
+        }
+        self.open_items(instance);
+    }
+
+    /// Begins with further items, as many as may be worked on at once.
+    pub(super) fn open_items(&mut self, instance: &Instance) {
+        let plan = Arc::clone(&self.progress.plan);
+        let Some(Kind::Map(map)) = plan.at(instance.step).map(|step| &step.kind) else { return };
+        loop {
+            let Some(Container::Items(items)) = self.progress.containers.get_mut(instance) else {
+                return;
+            };
+            if items.working >= map.max_concurrency || items.next >= items.count {
+                return;
+            }
+            let number = items.next;
+            items.next += 1;
+            items.working += 1;
+            self.open(Frame { owner: Some(instance.clone()), number });
+        }
+    }
+
+    pub(super) fn gather_item(&mut self, instance: &Instance, item: u32, output: Payload) {
+        let Some(Container::Items(items)) = self.progress.containers.get_mut(instance) else {
+            return;
+        };
+        let index = usize::try_from(item).unwrap_or(usize::MAX);
+        let Some(slot @ None) = items.outputs.get_mut(index) else { return };
+        items.bytes = items.bytes.saturating_add(output.len());
+        *slot = Some(output);
+        items.working = items.working.saturating_sub(1);
+        let (bytes, all) = (items.bytes, items.next >= items.count && items.working == 0);
+        self.forget_item(instance, item);
+        if bytes > RESOLVED_BYTES_MAX as u64 {
+            let cause = format!("its items give more than {RESOLVED_BYTES_MAX} bytes");
+            let fault = Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause);
+            return self.fail(instance, fault);
+        }
+        if all {
+            self.effects.push(Effect::Gather { instance: instance.clone(), item: None });
+        } else {
+            self.open_items(instance);
+        }
+    }
+
+    /// The steps of a gathered item are on the disk or about to be; nobody refers to them again.
+    pub(super) fn forget_item(&mut self, map: &Instance, item: u32) {
+        let mut items = map.items.clone();
+        items.push(item);
+        let progress = &mut *self.progress;
+        let inside = progress.plan.steps().skip(usize::from(map.step.number()).saturating_add(1));
+        let inside = inside.take_while(|step| is_part_of(&progress.plan, step.position, map.step));
+        for step in inside.map(|step| step.position).collect::<Vec<_>>() {
+            let first = Instance { step, items: items.clone() };
+            let of_item = progress.steps.range(first..).map(|(instance, _)| instance);
+            let of_item: Vec<_> = of_item
+                .take_while(|one| one.step == step && one.items.starts_with(&items))
+                .cloned()
+                .collect();
+            for instance in of_item {
+                if progress.changed.contains(&instance) {
+                    progress.forgotten.insert(instance);
+                } else {
+                    progress.steps.remove(&instance);
+                }
+            }
+        }
+    }
+
+    pub(super) fn wait(&mut self, instance: &Instance, until: Timestamp) {
+        let plan = Arc::clone(&self.progress.plan);
+        let now = self.now;
+        if !self.is_unfinished(instance) {
+            return;
+        }
+        let Some(step) = self.progress.steps.get_mut(instance) else { return };
+        let limit = plan.at(instance.step).and_then(|step| step.timeout);
+        let until = limit.map_or(until, |limit| until.min(step.started_at.plus(limit)));
+        if until <= now {
+            return self.due(instance);
+        }
+        step.due = Some(until);
+        self.progress.is_pressing = true;
+        self.progress.changed.insert(instance.clone());
+        self.effects.push(Effect::Sleep { instance: instance.clone(), until });
+    }
+
+    pub(super) fn due(&mut self, instance: &Instance) {
+        let plan = Arc::clone(&self.progress.plan);
+        let now = self.now;
+        if !self.is_unfinished(instance) {
+            return;
+        }
+        let (Some(planned), Some(step)) =
+            (plan.at(instance.step), self.progress.steps.get_mut(instance))
+        else {
+            return;
+        };
+        if step.due.is_some_and(|due| due > now) {
+            return;
+        }
+        let timed_out = || {
+            let cause = format!("it took longer than {:?}", planned.timeout.unwrap_or_default());
+            Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause)
+        };
+        match &planned.kind {
+            Kind::Model(_) | Kind::Http(_) => {
+                if step.due.take().is_some() && step.running().is_none() {
+                    self.begin_attempt(instance);
+                }
+            }
+            Kind::Wait(_) => {
+                let due = step.due.take();
+                let limit = planned.timeout.map(|limit| step.started_at.plus(limit));
+                self.progress.is_pressing |= due.is_some();
+                if due.is_some() && due == limit {
+                    return self.fail(instance, timed_out());
+                }
+                if let Ok(nothing) = Payload::of(&()) {
+                    self.complete(instance, nothing);
+                }
+            }
+            Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) => {
+                if step.due.take().is_some() {
+                    self.progress.is_pressing = true;
+                    self.fail(instance, timed_out());
+                }
+            }
+            Kind::Pass(_) => {}
+        }
+    }
+}
