@@ -61,6 +61,30 @@ impl Load {
     }
 }
 
+/// A connection that is kept alive.
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub async fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, buffer: vec![0; ANSWER_MAX] }
+    }
+
+    /// Sends a request and gives the answer's body; its status must be 2xx.
+    pub async fn ask(&mut self, request: &[u8]) -> String {
+        self.stream.write_all(request).await.unwrap();
+        let length = answer(&mut self.stream, &mut self.buffer).await;
+        let whole = String::from_utf8_lossy(&self.buffer[..length]);
+        let (head, body) = whole.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 2"), "{whole}");
+        body.to_owned()
+    }
+}
+
 async fn connection(load: Load, end: Instant, most: u64) -> (u64, u64) {
     let mut stream = TcpStream::connect(load.address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -68,7 +92,8 @@ async fn connection(load: Load, end: Instant, most: u64) -> (u64, u64) {
     let (mut good, mut other) = (0, 0);
     while good + other < most && Instant::now() < end {
         stream.write_all(&load.request).await.unwrap();
-        if answer(&mut stream, &mut buffer).await {
+        answer(&mut stream, &mut buffer).await;
+        if buffer[9] == b'2' {
             good += 1;
         } else {
             other += 1;
@@ -77,8 +102,8 @@ async fn connection(load: Load, end: Instant, most: u64) -> (u64, u64) {
     (good, other)
 }
 
-/// Reads one answer; says whether its status was 2xx.
-async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> bool {
+/// Reads one answer; gives its length, head and body.
+async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> usize {
     let mut length = 0;
     let mut whole = None;
     while whole.is_none_or(|whole| length < whole) {
@@ -89,11 +114,11 @@ async fn answer(stream: &mut TcpStream, buffer: &mut [u8]) -> bool {
             whole = whole_length(&buffer[..length]);
         }
     }
-    buffer[9] == b'2'
+    length
 }
 
 /// Length of head and body together, once the head is there.
-fn whole_length(read: &[u8]) -> Option<usize> {
+pub fn whole_length(read: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"content-length: ";
     let head = read.windows(4).position(|four| four == b"\r\n\r\n")?;
     let mut lines = read[..head].split(|byte| *byte == b'\n');
@@ -112,6 +137,13 @@ pub fn post(address: SocketAddr, path: &str, key: &str, body: &str) -> Arc<[u8]>
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
+    text.into_bytes().into()
+}
+
+/// A GET with a key.
+pub fn get_with_key(address: SocketAddr, path: &str, key: &str) -> Arc<[u8]> {
+    let text =
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\r\n");
     text.into_bytes().into()
 }
 

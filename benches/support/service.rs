@@ -20,6 +20,7 @@ fn binary() -> PathBuf {
 /// A configuration on the disk.
 pub struct Setup {
     pub base: SocketAddr,
+    pub workflows: SocketAddr,
     pub metrics: SocketAddr,
     config: PathBuf,
     data: PathBuf,
@@ -39,11 +40,13 @@ impl Setup {
             text += &format!("[hosts.{host}]\nlisten = \"{address}\"\n");
         }
         text += &format!("[metrics]\nlisten = \"{}\"\n", ports[5]);
+        // The steps of workflows call servers of the benchmark's own.
+        text += "[egress]\nallow = [\"127.0.0.0/8\"]\n";
         // A start answers 503 to each early look at `/ready`; logged, they would slow it down.
         text += "[log]\nlevel = \"off\"\n";
         let config = folder.join("config.toml");
         std::fs::write(&config, text).unwrap();
-        Self { base: ports[0], metrics: ports[5], config, data, models }
+        Self { base: ports[0], workflows: ports[1], metrics: ports[5], config, data, models }
     }
 
     /// The service's data folder.

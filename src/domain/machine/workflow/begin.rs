@@ -25,7 +25,9 @@ impl Change<'_> {
         match event {
             Event::Taken => self.take(),
             Event::Resolved { instance, input, prediction } => {
-                if let Some(step) = self.progress.steps.get_mut(&instance) {
+                if self.is_unfinished(&instance)
+                    && let Some(step) = self.progress.steps.get_mut(&instance)
+                {
                     step.input = Some(input);
                     step.prediction = step.prediction.or(prediction);
                 }

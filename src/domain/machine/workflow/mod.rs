@@ -263,3 +263,6 @@ fn model_of<'p>(plan: &'p Plan, instance: &Instance, is_fallback: bool) -> &'p s
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests;

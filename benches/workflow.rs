@@ -1,0 +1,367 @@
+//! Workflows, from the trigger to the end, by the real binary in a process of its own.
+//!
+//! - Three HTTP calls to an instant server: latency at 1 and at 64 in flight, a burst, processor
+//!   time and commits for each execution; beside it, in the same run, the same calls made directly
+//!   and the same commits made by the store alone.
+//! - A sequence of 100 steps against one of 10: each step should cost the same.
+//! - 10,000 executions at once of a model that takes a second and runs 1,000 at a time.
+//!
+//! `ORRERY_BENCH_ROUNDS`, `ORRERY_BENCH_BURST` (5,000) and `ORRERY_BENCH_CROWD` (10,000, 0 leaves
+//! it out) change a run.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    reason = "a benchmark fails by a panic and prints its table"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use orrery::domain::ids::{ExecutionId, OrganizationId};
+use orrery::engine::rows;
+use orrery::runtime::fresh;
+use orrery::storage::{Commit, Options, Store};
+use serde_json::{Value, json};
+use support::client::{self, Connection, Load};
+use support::process::{self, Killed};
+use support::service::{self, Setup};
+use support::table::{Table, mebibytes, number, ratio};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// The longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Commits that a workflow of three steps takes: its creation, and the end of each step.
+const COMMITS: u64 = 4;
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    match process::role() {
+        Some(_server) => runtime.block_on(serve()),
+        None => runtime.block_on(measure()),
+    }
+}
+
+// --- the server that the steps call ---
+
+/// Answers at once, or after a second under `/second`.
+async fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(answer_all(stream));
+    }
+}
+
+async fn answer_all(mut stream: TcpStream) {
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"value\":\"x\"}";
+    stream.set_nodelay(true).unwrap();
+    let mut buffer = vec![0; 16 * 1024];
+    let mut length = 0;
+    loop {
+        match stream.read(&mut buffer[length..]).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => length += count,
+        }
+        let Some(whole) = client::whole_length(&buffer[..length]) else { continue };
+        if length < whole {
+            continue;
+        }
+        if buffer[..whole].windows(8).take(40).any(|eight| eight == b" /second") {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        if stream.write_all(ANSWER).await.is_err() {
+            return;
+        }
+        buffer.copy_within(whole..length, 0);
+        length -= whole;
+    }
+}
+
+fn start_server() -> (Killed, SocketAddr) {
+    let mut child = process::again("server").spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Killed(child), line.trim().parse().unwrap())
+}
+
+// --- the measurements ---
+
+/// The service under measurement.
+struct Subject {
+    setup: Setup,
+    child: Killed,
+    key: String,
+}
+
+impl Subject {
+    async fn workflow(&self, name: &str, steps: Value) -> Arc<[u8]> {
+        let body = json!({"name": name, "description": "bench", "definition": {"steps": steps}});
+        let address = self.setup.workflows;
+        let request = client::post(address, "/api/v1/workflows", &self.key, &body.to_string());
+        let made = Connection::open(address).await.ask(&request).await;
+        let made: Value = serde_json::from_str(&made).unwrap();
+        let path = format!("/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap());
+        client::post(address, &path, &self.key, r#"{"inputs":{"n":"7"}}"#)
+    }
+
+    /// Executions of workflows that have ended.
+    fn ended(&self) -> f64 {
+        let text = service::get(self.setup.metrics, "/metrics").unwrap();
+        let lines = text.lines().filter(|line| {
+            line.starts_with("orrery_executions_total{") && line.contains("kind=\"workflow\"")
+        });
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    }
+
+    async fn until_ended(&self, count: f64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.ended() < count {
+            assert!(Instant::now() < deadline, "the executions do not end");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Triggers `count` executions over `connections` and waits for the end of the last one.
+    async fn burst(&self, trigger: &Arc<[u8]>, count: u64, connections: u64) -> Burst {
+        let (ended, commits) = (self.ended(), self.commits());
+        let cpu = process::processor_seconds(self.child.0.id());
+        let started = Instant::now();
+        let (address, request) = (self.setup.workflows, Arc::clone(trigger));
+        let load = Load { address, connections, request };
+        let round = load.run_until(PATIENCE, count.div_ceil(connections)).await;
+        assert_eq!(round.other, 0, "a trigger was refused");
+        self.until_ended(ended + round.good as f64).await;
+        let seconds = started.elapsed().as_secs_f64();
+        let cpu = process::processor_seconds(self.child.0.id()) - cpu;
+        let count = round.good as f64;
+        Burst {
+            rate: count / seconds,
+            seconds,
+            cpu: cpu / count,
+            commits: (self.commits() - commits) / count,
+        }
+    }
+
+    fn commits(&self) -> f64 {
+        service::metric(self.setup.metrics, "orrery_commits_total")
+    }
+
+    /// Seconds from trigger to end of each of `count` executions, `flight` of them at a time.
+    async fn latencies(&self, trigger: &Arc<[u8]>, count: u64, flight: u64) -> Vec<f64> {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..flight {
+            let (trigger, address, key) =
+                (Arc::clone(trigger), self.setup.workflows, self.key.clone());
+            tasks.spawn(async move {
+                let mut connection = Connection::open(address).await;
+                let mut latencies = Vec::new();
+                for _ in 0..count.div_ceil(flight) {
+                    latencies
+                        .push(trigger_and_wait(&mut connection, address, &trigger, &key).await);
+                }
+                latencies
+            });
+        }
+        tasks.join_all().await.concat()
+    }
+}
+
+async fn trigger_and_wait(
+    connection: &mut Connection,
+    address: SocketAddr,
+    trigger: &[u8],
+    key: &str,
+) -> f64 {
+    let started = Instant::now();
+    let taken: Value = serde_json::from_str(&connection.ask(trigger).await).unwrap();
+    let id = taken["execution_id"].as_str().unwrap();
+    let path = format!("/api/v1/executions/{id}?timeout=30");
+    let detail = connection.ask(&client::get_with_key(address, &path, key)).await;
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(detail.contains("\"status\":\"completed\""), "{detail}");
+    seconds
+}
+
+struct Burst {
+    rate: f64,
+    seconds: f64,
+    /// Seconds of processor time for each execution.
+    cpu: f64,
+    commits: f64,
+}
+
+/// The three calls made directly, over as many connections: rounds of three per second.
+async fn direct(address: SocketAddr, connections: u64, time: Duration) -> f64 {
+    let request = client::get(address, "/step");
+    Load { address, connections, request }.run(time).await.rate() / 3.0
+}
+
+/// The commits of a workflow made by the store alone, by as many committers: executions per second.
+async fn store_alone(store: &Store, committers: u64, time: Duration) -> f64 {
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..committers {
+        let (store, organization): (_, OrganizationId) = (store.clone(), fresh());
+        tasks.spawn(async move {
+            let mut count = 0_u64;
+            while started.elapsed() < time {
+                for _ in 0..COMMITS {
+                    let id: ExecutionId = fresh();
+                    let mut commit = Commit::new();
+                    commit.put_bytes(rows::execution(organization, id), vec![b'x'; 700]);
+                    store.commit(commit).await.unwrap();
+                }
+                count += 1;
+            }
+            count
+        });
+    }
+    let count: u64 = tasks.join_all().await.into_iter().sum();
+    count as f64 / started.elapsed().as_secs_f64()
+}
+
+fn http_steps(address: SocketAddr, count: usize) -> Value {
+    let step = |number: usize| {
+        let body = if number == 0 {
+            json!({"n": "{{inputs.n}}"})
+        } else {
+            json!({"n": format!("{{{{s{}.output.value}}}}", number - 1)})
+        };
+        let url = format!("http://{address}/step");
+        json!({"step_id": format!("s{number}"), "type": "http", "method": "POST", "url": url, "body": body})
+    };
+    (0..count).map(step).collect()
+}
+
+fn percentile(samples: &[f64], part: f64) -> f64 {
+    let mut samples = samples.to_vec();
+    samples.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index within the samples"
+    )]
+    let index = ((samples.len() as f64 - 1.0) * part).round() as usize;
+    samples[index]
+}
+
+async fn measure() {
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 3);
+    let burst = support::knob("ORRERY_BENCH_BURST", 5_000);
+    let crowd = support::knob("ORRERY_BENCH_CROWD", 10_000);
+    let (folder, store_folder) = (support::folder(), support::folder());
+    let (_server, address) = start_server();
+    let setup = Setup::new(folder.path());
+    setup.model("second", &second_model(address));
+    let (child, _) = setup.start();
+    let key = setup.key();
+    let subject = Subject { setup, child, key };
+    let store = Store::open(&Options {
+        folder: store_folder.path().to_path_buf(),
+        inline_bytes: 64 * 1024,
+    });
+    three_steps(&subject, &store.unwrap(), address, rounds, burst).await;
+    sequences(&subject, address).await;
+    if crowd > 0 {
+        at_once(&subject, crowd).await;
+    }
+}
+
+fn second_model(address: SocketAddr) -> String {
+    format!(
+        "slug = 'second'\ntitle = 'A second'\noutput_type = 'object'\nconcurrency = 1000\n\
+         [request_schema]\ntype = 'object'\n\
+         [runner]\ntype = 'http'\nurl = 'http://{address}/second'\n"
+    )
+}
+
+async fn three_steps(
+    subject: &Subject,
+    store: &Store,
+    address: SocketAddr,
+    rounds: u64,
+    burst: u64,
+) {
+    let trigger = subject.workflow("three steps", http_steps(address, 3)).await;
+    subject.burst(&trigger, burst / 5, 64).await;
+    let (mut one, mut many) = (Vec::new(), Vec::new());
+    let (mut rates, mut cpu, mut commits) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut calls, mut alone) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        calls.push(direct(address, 64, Duration::from_secs(1)).await);
+        alone.push(store_alone(store, 64, Duration::from_secs(1)).await);
+        let done = subject.burst(&trigger, burst, 64).await;
+        rates.push(done.rate);
+        cpu.push(done.cpu);
+        commits.push(done.commits);
+        one.extend(subject.latencies(&trigger, 300, 1).await);
+        many.extend(subject.latencies(&trigger, 6400, 64).await);
+    }
+    let rate = support::median(rates);
+    let (calls, alone) = (support::median(calls), support::median(alone));
+    let mut table = Table::new(&["three HTTP steps", ""]);
+    let milliseconds = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
+    for (name, value) in [
+        ("1 in flight, median", milliseconds(percentile(&one, 0.5))),
+        ("1 in flight, p99", milliseconds(percentile(&one, 0.99))),
+        ("64 in flight, median", milliseconds(percentile(&many, 0.5))),
+        ("64 in flight, p99", milliseconds(percentile(&many, 0.99))),
+        ("burst, executions per second", number(rate)),
+        ("processor time for each", milliseconds(support::median(cpu))),
+        ("commits for each", ratio(support::median(commits))),
+        ("the calls alone, rounds of three per second", number(calls)),
+        ("the store alone, four commits each, per second", number(alone)),
+        ("burst, of the calls alone", ratio(rate / calls)),
+        ("burst, of the store alone", ratio(rate / alone)),
+    ] {
+        table.row([name.to_owned(), value]);
+    }
+    table.print();
+    println!("{rounds} rounds, bursts of {burst} over 64 connections\n");
+}
+
+async fn sequences(subject: &Subject, address: SocketAddr) {
+    let mut table = Table::new(&["steps", "processor time each", "burst, steps/s"]);
+    let mut costs = Vec::new();
+    for (steps, count) in [(10_u32, 5120), (100, 512)] {
+        let name = format!("{steps} steps");
+        let steps = usize::try_from(steps).unwrap();
+        let trigger = subject.workflow(&name, http_steps(address, steps)).await;
+        subject.burst(&trigger, 64, 64).await;
+        let done = subject.burst(&trigger, count, 64).await;
+        let each = done.cpu / steps as f64;
+        costs.push(each);
+        table.row([name, format!("{:.0} µs", each * 1e6), number(done.rate * steps as f64)]);
+    }
+    table.print();
+    println!("a step of 100 costs {} of a step of 10\n", ratio(costs[1] / costs[0]));
+}
+
+async fn at_once(subject: &Subject, crowd: u64) {
+    let steps = json!([{"step_id": "a", "type": "model", "model": "second", "params": {}}]);
+    let trigger = subject.workflow("a second", steps).await;
+    let before = process::resident(subject.child.0.id());
+    let done = subject.burst(&trigger, crowd, 64).await;
+    let peak = process::peak(subject.child.0.id());
+    let ideal = crowd as f64 / 1000.0;
+    let mut table = Table::new(&["at once", "time", "of the ideal", "memory before", "peak"]);
+    table.row([
+        number(crowd as f64),
+        format!("{:.1} s", done.seconds),
+        ratio(done.seconds / ideal),
+        mebibytes(before),
+        mebibytes(peak),
+    ]);
+    table.print();
+}

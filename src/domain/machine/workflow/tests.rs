@@ -1,0 +1,577 @@
+//! Random histories of random plans: after every event the invariants hold, every history comes to
+//! an end, and dying on the way changes nothing about it. No test here knows the order of the code
+//! it tests.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::domain::attempt::Outcome;
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Source, Status, Work, WorkflowRun};
+use crate::domain::machine;
+
+/// Bytes that decide what a plan looks like; zeros when they are used up.
+struct Dice<'d> {
+    bytes: std::slice::Iter<'d, u8>,
+    /// Whether steps have time-outs.
+    deadlines: bool,
+}
+
+impl Dice<'_> {
+    fn throw(&mut self, sides: u8) -> u8 {
+        self.bytes.next().map_or(0, |byte| byte % sides)
+    }
+}
+
+fn block(dice: &mut Dice<'_>, depth: u8, made: &mut usize) -> Value {
+    let count = 1 + usize::from(dice.throw(4));
+    let mut steps: Vec<Value> = Vec::new();
+    for _ in 0..count {
+        let earlier: Vec<String> =
+            steps.iter().map(|step| step["step_id"].as_str().unwrap().to_owned()).collect();
+        steps.push(step(dice, depth, made, &earlier));
+    }
+    steps.into()
+}
+
+fn step(dice: &mut Dice<'_>, depth: u8, made: &mut usize, earlier: &[String]) -> Value {
+    *made += 1;
+    let id = format!("s{made}");
+    let kinds = if depth == 0 { 6 } else { 9 };
+    let mut step = match dice.throw(kinds) {
+        0..=2 => json!({"type": "model", "model": "m"}),
+        3 => json!({"type": "http", "url": "http://h/"}),
+        4 => json!({"type": "pass"}),
+        5 => json!({"type": "wait", "seconds": 1}),
+        6 => {
+            let branches = 1 + dice.throw(3);
+            let branch = |_| json!({"steps": block(dice, depth - 1, made)});
+            let branches: Vec<Value> = (0..branches).map(branch).collect();
+            json!({"type": "parallel", "branches": branches})
+        }
+        7 => {
+            let met = json!({"steps": block(dice, depth - 1, made)});
+            let other = json!({"steps": block(dice, depth - 1, made)});
+            let condition = json!({"expression": "{{execution.id}}", "operator": "exists"});
+            json!({"type": "choice", "condition": condition, "condition_met_branch": met, "default_branch": other})
+        }
+        _ => json!({
+            "type": "map", "items": [1], "item_name": format!("i{made}"),
+            "max_concurrency": 1 + dice.throw(2), "steps": block(dice, depth - 1, made),
+        }),
+    };
+    step["step_id"] = id.into();
+    if dice.throw(4) == 0 {
+        step["continue_on_error"] = true.into();
+    }
+    if ["model", "http"].contains(&step["type"].as_str().unwrap()) {
+        if dice.throw(3) == 0 {
+            step["retry"] = json!({"max_attempts": 1 + dice.throw(3), "initial_delay_seconds": 1});
+        }
+        if dice.throw(4) == 0 {
+            step["fallback"] = json!({"model": "other", "url": "http://other/"});
+            let alien = if step["type"] == "model" { "url" } else { "model" };
+            step["fallback"].as_object_mut().unwrap().remove(alien);
+        }
+    } else if dice.throw(5) == 0 && step["type"] != "pass" && dice.deadlines {
+        step["timeout_seconds"] = 3.into();
+    }
+    if dice.throw(3) == 0 && !earlier.is_empty() {
+        let named = usize::from(dice.throw(8)) % earlier.len();
+        step["depends_on"] = json!([earlier[named]]);
+    }
+    step
+}
+
+fn plan(dice: &[u8], deadlines: bool) -> Arc<Plan> {
+    let mut dice = Dice { bytes: dice.iter(), deadlines };
+    let steps = block(&mut dice, 2, &mut 0);
+    Arc::new(Plan::compile(Some(&json!({"steps": steps})), &|_| true).unwrap())
+}
+
+/// What chance decides about a step, the same each time it is asked.
+fn fate(seed: u64, what: &str, instance: &Instance, attempt: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (seed, what, instance, attempt).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn payload(text: &str) -> Payload {
+    Payload::of(text).unwrap()
+}
+
+/// An execution, its progress, and a model of the executor and its disk.
+struct World {
+    seed: u64,
+    plan: Arc<Plan>,
+    execution: Execution,
+    progress: Progress,
+    now: Timestamp,
+    /// What would be read after the process died.
+    disk: BTreeMap<Instance, Step>,
+    stored: Execution,
+    /// Attempts that work, and those that have been stopped: their reports are late.
+    runs: BTreeMap<Instance, u32>,
+    stopped: Vec<(Instance, u32)>,
+    timers: BTreeSet<(Timestamp, Instance)>,
+    /// Attempts begun since the process started.
+    begun: BTreeSet<(Instance, u32)>,
+    published: Vec<Instance>,
+    charged: Vec<ExecutionId>,
+    ends: usize,
+    ids: u128,
+}
+
+impl World {
+    fn new(seed: u64, plan: Arc<Plan>) -> Self {
+        let execution = execution();
+        let progress = Progress::restore(Arc::clone(&plan), Vec::new());
+        let mut world = Self {
+            seed,
+            plan,
+            stored: execution.clone(),
+            execution,
+            progress,
+            now: Timestamp::from_micros(1),
+            disk: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            stopped: Vec::new(),
+            timers: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            published: Vec::new(),
+            charged: Vec::new(),
+            ends: 0,
+            ids: 0,
+        };
+        world.happen(Event::Taken);
+        world
+    }
+
+    /// Applies an event and all that follows from it, then commits and starts as the executor does.
+    fn happen(&mut self, event: Event) {
+        let mut events = std::collections::VecDeque::from([event]);
+        let (mut starts, mut must_commit) = (Vec::new(), false);
+        while let Some(event) = events.pop_front() {
+            let before = self.finals();
+            let effects = self.progress.apply(&mut self.execution, event, self.now);
+            self.invariant_ends_stand(&before);
+            for effect in effects {
+                match effect {
+                    Effect::Whole(whole) => {
+                        must_commit = true;
+                        self.whole(&whole);
+                    }
+                    Effect::Publish { instance } => {
+                        must_commit = true;
+                        self.published.push(instance);
+                    }
+                    Effect::Sleep { instance, until } => {
+                        self.timers.insert((until, instance));
+                    }
+                    Effect::Stop { instance } => {
+                        starts.retain(|(held, _)| *held != instance);
+                        if let Some(attempt) = self.runs.remove(&instance) {
+                            self.stopped.push((instance, attempt));
+                        }
+                    }
+                    // What was cancelled behind it is not begun any more.
+                    Effect::Begin { instance, .. } if self.has_ended(&instance) => {}
+                    Effect::Begin { instance, attempt } => {
+                        self.invariant_its_turn_has_come(&instance);
+                        events.extend(self.begin(&instance, attempt, &mut starts));
+                    }
+                    Effect::Gather { instance, item } => {
+                        let output = payload(&format!("{instance:?} {item:?}"));
+                        events.push_back(Event::Gathered { instance, item, output });
+                    }
+                    Effect::Conclude => {
+                        events.push_back(Event::Concluded { output: Ok(payload("done")) });
+                    }
+                }
+            }
+        }
+        if must_commit || self.progress.is_pressing() {
+            self.disk.extend(self.progress.take_changed());
+            self.stored = self.execution.clone();
+        }
+        self.runs.extend(starts);
+        self.invariants();
+    }
+
+    fn whole(&mut self, effect: &machine::Effect) {
+        match effect {
+            machine::Effect::Charge { execution, amount } => {
+                assert!(*amount > Usd::ZERO && !self.charged.contains(execution), "charged twice");
+                self.charged.push(*execution);
+            }
+            machine::Effect::Wake => self.ends += 1,
+            machine::Effect::Dequeue { .. }
+            | machine::Effect::Enqueue { .. }
+            | machine::Effect::SetTimer { .. }
+            | machine::Effect::ClearTimer { .. }
+            | machine::Effect::Announce
+            | machine::Effect::Start { .. } => {}
+        }
+    }
+
+    fn begin(
+        &mut self,
+        instance: &Instance,
+        attempt: u32,
+        starts: &mut Vec<(Instance, u32)>,
+    ) -> Option<Event> {
+        let plan = Arc::clone(&self.plan);
+        let chance = |what| fate(self.seed, what, instance, 0);
+        let instance = instance.clone();
+        Some(match &plan.at(instance.step).unwrap().kind {
+            Kind::Model(_) | Kind::Http(_) => {
+                assert!(self.begun.insert((instance.clone(), attempt)), "one attempt, two runs");
+                self.ids += 1;
+                let is_model = matches!(plan.at(instance.step).unwrap().kind, Kind::Model(_));
+                let prediction = is_model.then(|| ExecutionId::from(self.ids.to_be_bytes()));
+                starts.push((instance.clone(), attempt));
+                Event::Resolved { instance, input: payload("in"), prediction }
+            }
+            Kind::Choice(_) => Event::Decided { met: chance("met").is_multiple_of(2), instance },
+            Kind::Map(_) => {
+                Event::Opened { items: u32::try_from(chance("items") % 4).unwrap(), instance }
+            }
+            Kind::Wait(_) => {
+                let span = Duration::from_secs(chance("wait") % 5);
+                Event::Waits { until: self.now.plus(span), instance }
+            }
+            Kind::Pass(_) if chance("pass").is_multiple_of(12) => {
+                let fault = Fault::new("ReferenceError", ErrorClass::InvalidModelConfig, "nothing");
+                Event::Broken { instance, fault }
+            }
+            Kind::Pass(_) => Event::Passed { instance, output: payload("passed") },
+            Kind::Parallel(_) => panic!("it begins by itself"),
+        })
+    }
+
+    /// An attempt reports what chance has for it.
+    fn report(&mut self, instance: &Instance, attempt: u32) {
+        let chance = fate(self.seed, "run", instance, attempt);
+        let cost = Usd::from_micros(i64::try_from(chance % 3).unwrap());
+        let instance = instance.clone();
+        self.happen(if chance.is_multiple_of(4) {
+            let class = ErrorClass::ALL[usize::try_from(chance % 7).unwrap()];
+            let fault = Fault::new("StepFailed", class, "it failed");
+            Event::Failed { instance, attempt, fault, cost, logs: None }
+        } else {
+            let output = payload(&format!("{instance:?}"));
+            let success = Success { output, answer: None, cost, logs: None };
+            Event::Succeeded { instance, attempt, success }
+        });
+    }
+
+    fn run(&mut self, which: usize) {
+        let chosen = self.runs.iter().nth(which % self.runs.len().max(1));
+        if let Some((instance, attempt)) =
+            chosen.map(|(instance, attempt)| (instance.clone(), *attempt))
+        {
+            self.runs.remove(&instance);
+            self.stopped.push((instance.clone(), attempt));
+            self.report(&instance, attempt);
+        }
+    }
+
+    /// A report that has been made already, or that nobody waits for.
+    fn report_late(&mut self, which: usize) {
+        if let Some((instance, attempt)) =
+            self.stopped.get(which % self.stopped.len().max(1)).cloned()
+        {
+            let before = (self.execution.clone(), self.finals(), self.runs.clone());
+            self.report(&instance, attempt);
+            assert_eq!(before, (self.execution.clone(), self.finals(), self.runs.clone()));
+        }
+    }
+
+    /// Time passes to the next timer.
+    fn tick(&mut self) {
+        let Some((due, instance)) = self.timers.pop_first() else { return };
+        self.now = self.now.max(due);
+        self.happen(Event::Due { instance });
+    }
+
+    /// The process dies, starts again and takes the execution up.
+    fn crash(&mut self) {
+        if self.execution.status.is_final() {
+            return;
+        }
+        self.execution = self.stored.clone();
+        self.progress = Progress::restore(Arc::clone(&self.plan), self.disk.clone());
+        self.runs.clear();
+        self.stopped.clear();
+        self.timers.clear();
+        self.begun.clear();
+        self.happen(Event::Taken);
+    }
+
+    /// Lets everything come to its end.
+    fn live_on(&mut self) {
+        for _ in 0..20_000 {
+            if self.execution.status.is_final() {
+                return;
+            }
+            if self.runs.is_empty() {
+                assert!(!self.timers.is_empty(), "nothing can go on");
+                self.tick();
+            } else {
+                self.run(0);
+            }
+        }
+        panic!("it does not end");
+    }
+
+    fn has_ended(&self, instance: &Instance) -> bool {
+        self.progress.step(instance).is_some_and(|step| step.status.is_final())
+    }
+
+    fn finals(&self) -> BTreeMap<Instance, Step> {
+        let ended = self.progress.steps().filter(|(_, step)| step.status.is_final());
+        ended.map(|(instance, step)| (instance.clone(), step.clone())).collect()
+    }
+
+    // --- invariants ---
+
+    fn invariant_ends_stand(&self, before: &BTreeMap<Instance, Step>) {
+        for (instance, step) in before {
+            if let Some(now) = self.progress.step(instance) {
+                assert_eq!(now, step, "an end has changed");
+            }
+        }
+    }
+
+    fn invariant_its_turn_has_come(&self, instance: &Instance) {
+        let planned = self.plan.at(instance.step).unwrap();
+        for other in &planned.waits_for {
+            let other = Instance { step: *other, items: instance.items.clone() };
+            let has_ended = self.progress.step(&other).is_some_and(|step| step.status.is_final());
+            assert!(has_ended, "{} began before what it waits for", planned.id);
+        }
+        if let Some(parent) = planned.parent {
+            let depth = self.plan.maps_around(parent.step).len();
+            let owner = Instance { step: parent.step, items: instance.items[..depth].to_vec() };
+            let owner = self.progress.step(&owner).expect("its container has begun");
+            assert!(!owner.status.is_final(), "{} began in what has ended", planned.id);
+        }
+    }
+
+    fn invariant_maps_keep_to_their_concurrency(&self) {
+        let mut working: BTreeMap<(Position, Vec<u32>), BTreeSet<u32>> = BTreeMap::new();
+        for (instance, _) in self.progress.unfinished() {
+            for (depth, map) in self.plan.maps_around(instance.step).into_iter().enumerate() {
+                let (outer, item) = (instance.items[..depth].to_vec(), instance.items[depth]);
+                working.entry((map.position, outer)).or_default().insert(item);
+            }
+        }
+        for ((map, _), items) in working {
+            let Kind::Map(kind) = &self.plan.at(map).unwrap().kind else { panic!("no map") };
+            assert!(items.len() <= usize::try_from(kind.max_concurrency).unwrap());
+        }
+    }
+
+    fn invariant_the_end_is_whole(&self) {
+        let execution = &self.execution;
+        assert_eq!(self.ends, usize::from(execution.status.is_final()));
+        assert_eq!(execution.output.is_some(), execution.status == Status::Success);
+        assert_eq!(execution.fault.is_some(), execution.status == Status::Error);
+        if execution.status.is_final() {
+            assert_eq!(self.progress.unfinished().count(), 0, "something is in flight");
+            assert!(self.runs.is_empty(), "something runs on: {:?}", self.runs);
+        }
+    }
+
+    fn invariant_each_model_step_is_published_once(&self) {
+        let mut published = self.published.clone();
+        published.sort();
+        published.dedup();
+        assert_eq!(published.len(), self.published.len(), "published twice");
+        for (instance, step) in &self.disk {
+            let is_published = step.status.is_final() && step.prediction.is_some();
+            assert_eq!(published.contains(instance), is_published, "{instance:?} {step:?}");
+        }
+        let paid =
+            self.disk.values().filter(|step| step.status.is_final() && step.prediction.is_some());
+        assert_eq!(paid.filter(|step| step.cost > Usd::ZERO).count(), self.charged.len());
+    }
+
+    fn invariant_the_cost_is_that_of_the_steps(&self) {
+        if self.execution.status.is_final() {
+            let cost: Usd = self.disk.values().map(|step| step.cost).sum();
+            assert_eq!(self.execution.cost, cost);
+        }
+    }
+
+    fn invariant_attempts_are_in_order(&self) {
+        for (instance, step) in self.progress.steps() {
+            for (index, attempt) in step.attempts.iter().enumerate() {
+                assert_eq!(usize::try_from(attempt.number).unwrap(), index + 1);
+                let is_last = index + 1 == step.attempts.len();
+                assert!(is_last || attempt.outcome == Outcome::Error, "{instance:?}");
+            }
+            assert!(!(step.status.is_final() && step.running().is_some()), "{instance:?}");
+        }
+    }
+
+    fn invariants(&self) {
+        self.invariant_maps_keep_to_their_concurrency();
+        self.invariant_the_end_is_whole();
+        self.invariant_each_model_step_is_published_once();
+        self.invariant_the_cost_is_that_of_the_steps();
+        self.invariant_attempts_are_in_order();
+    }
+}
+
+fn execution() -> Execution {
+    let (workflow, revision) = ([3; 16].into(), [4; 16].into());
+    Execution {
+        id: [7; 16].into(),
+        organization: [1; 16].into(),
+        key: [2; 16].into(),
+        source: Source::Api,
+        status: Status::Created,
+        input: payload("in"),
+        work: Work::Workflow(WorkflowRun::new(workflow, "v1".to_owned(), revision, None)),
+        output: None,
+        fault: None,
+        cost: Usd::ZERO,
+        webhook: None,
+        created_at: Timestamp::from_micros(1),
+        started_at: None,
+        completed_at: None,
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Run(usize),
+    Late(usize),
+    Tick,
+    Crash,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        8 => any::<usize>().prop_map(Act::Run),
+        2 => any::<usize>().prop_map(Act::Late),
+        2 => Just(Act::Tick),
+        1 => Just(Act::Crash),
+    ];
+    prop::collection::vec(act, 0..40)
+}
+
+fn play(world: &mut World, acts: &[Act]) {
+    for act in acts {
+        match act {
+            Act::Run(which) => world.run(*which),
+            Act::Late(which) => world.report_late(*which),
+            Act::Tick => world.tick(),
+            Act::Crash => world.crash(),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn every_history_ends_and_keeps_the_invariants(
+        seed: u64,
+        dice in prop::collection::vec(any::<u8>(), 0..60),
+        acts in acts(),
+    ) {
+        let mut world = World::new(seed, plan(&dice, true));
+        play(&mut world, &acts);
+        world.live_on();
+    }
+
+    #[test]
+    fn a_cancel_or_the_end_of_its_time_ends_it_at_any_moment(
+        seed: u64,
+        dice in prop::collection::vec(any::<u8>(), 0..60),
+        acts in acts(),
+        is_cancel: bool,
+    ) {
+        let mut world = World::new(seed, plan(&dice, true));
+        play(&mut world, &acts);
+        let had_ended = world.execution.status.is_final();
+        let before = world.execution.clone();
+        let cause = "too long".to_owned();
+        world.happen(if is_cancel { Event::Cancelled } else { Event::TimedOut { cause } });
+        prop_assert!(world.execution.status.is_final());
+        if had_ended {
+            prop_assert_eq!(before, world.execution);
+        } else {
+            let status = if is_cancel { Status::Cancelled } else { Status::Error };
+            prop_assert_eq!(world.execution.status, status);
+        }
+    }
+
+    /// Whatever is in flight when the process dies comes again; what comes of it all is the same.
+    #[test]
+    fn dying_on_the_way_changes_nothing(
+        seed: u64,
+        dice in prop::collection::vec(any::<u8>(), 0..60),
+        acts in acts(),
+    ) {
+        // What a time-out cuts off depends on when it is.
+        let plan = plan(&dice, false);
+        let mut straight = World::new(seed, Arc::clone(&plan));
+        straight.live_on();
+        let mut world = World::new(seed, Arc::clone(&plan));
+        play(&mut world, &acts);
+        world.live_on();
+        prop_assert_eq!(straight.execution.status, world.execution.status);
+        // Which siblings a borne failure finds in flight depends on the order of reports.
+        let is_borne = plan.steps().any(|step| step.continue_on_error);
+        if straight.execution.status == Status::Success && !is_borne {
+            prop_assert_eq!(straight.execution.cost, world.execution.cost);
+            let outputs = |world: &World| -> BTreeMap<Instance, Option<Payload>> {
+                let ended = world.disk.iter().map(|(at, step)| (at.clone(), step.output.clone()));
+                ended.collect()
+            };
+            prop_assert_eq!(outputs(&straight), outputs(&world));
+        }
+    }
+
+    /// Put aside in the middle of its waits and woken, it goes on as if it had stayed.
+    #[test]
+    fn it_is_put_aside_and_woken(
+        seed: u64,
+        dice in prop::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let mut world = World::new(seed, plan(&dice, true));
+        for _ in 0..200 {
+            while !world.runs.is_empty() {
+                world.run(0);
+            }
+            if world.execution.status.is_final() {
+                break;
+            }
+            let (until, _) = world.timers.first().cloned().unwrap();
+            world.happen(Event::PutAside { until, ran_ms: 1 });
+            let mut stored = world.stored.clone();
+            prop_assert!(machine::wake(&mut stored, world.now).is_empty() || until <= world.now);
+            world.now = world.now.max(until);
+            let effects = machine::wake(&mut stored, world.now);
+            let lane = stored.lane();
+            prop_assert_eq!(effects, [
+                machine::Effect::ClearTimer { due: until },
+                machine::Effect::Enqueue { lane },
+            ]);
+            world.stored = stored;
+            world.crash();
+            while world.timers.first().is_some_and(|(due, _)| *due <= world.now) {
+                world.tick();
+            }
+        }
+        prop_assert!(world.execution.status.is_final());
+    }
+}
