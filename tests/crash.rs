@@ -1,7 +1,8 @@
 //! The real binary, killed, cut off from power, out of disk, stuck: nothing acknowledged is lost,
 //! each ends once, each is paid once, each webhook arrives.
 //!
-//! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`.
+//! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
+//! `ORRERY_CRASH_FLOWS=50`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test stands for.
 
@@ -13,6 +14,8 @@
     reason = "a test fails by panicking, and tells its seed"
 )]
 
+#[path = "crash/flows.rs"]
+mod flows;
 #[path = "crash/image.rs"]
 mod image;
 #[path = "crash/load.rs"]
@@ -28,9 +31,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flows::Flows;
 use image::Mounted;
 use load::{Ask, Book, Load, Shared};
 use providers::{Providers, STUCK_CONCURRENCY};
+use serde_json::json;
 use support::dice::Dice;
 use support::service::{Service, Setup, take_room};
 use support::{count_from, eventually};
@@ -110,6 +115,60 @@ fn nothing_acknowledged_is_lost_by_kills_under_load() {
     let _service = world.setup.start();
     assert!(world.check_all() == ends, "an end has changed after it was told");
     println!("{} predictions acknowledged", ends.len());
+}
+
+/// 200 workflows of five steps, killed at random moments: all end with what they would have given,
+/// no finished step runs again, each model step is paid once.
+#[test]
+fn no_finished_step_runs_again_after_kills() {
+    const RUNS: usize = 200;
+    const BULK: usize = 10;
+    let rounds = usize::try_from(count_from("ORRERY_CRASH_FLOWS", 6)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut dice = Dice::seeded();
+    let flows = Flows::start(&mut dice);
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    flows.add_model(&setup);
+    let mut service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    let workflow = flows.create(&mut client);
+    let mut expected = std::collections::HashMap::new();
+    for first in (0..RUNS).step_by(BULK) {
+        let inputs: Vec<_> = (first..first + BULK).map(|n| json!({"n": n})).collect();
+        let body = json!({"inputs": inputs}).to_string();
+        let path = format!("/v1/workflows/{workflow}/bulk-trigger");
+        let taken = client.post(&path, &[], &body).unwrap();
+        assert_eq!(taken.status(), 202, "{}", taken.text());
+        for (n, entry) in taken.json()["executions"].as_array().unwrap().iter().enumerate() {
+            let id = entry["execution_id"].as_str().unwrap().to_owned();
+            expected.insert(id, first + n + flows::STEPS);
+        }
+    }
+    for round in 1..=rounds {
+        let wanted = RUNS * flows::STEPS * round / (rounds + 1);
+        eventually("more steps run", || (flows.arrived() >= wanted).then_some(()));
+        std::thread::sleep(Duration::from_micros(dice.within(0..10_000)));
+        service.kill();
+        service = setup.start();
+    }
+    let mut client = setup.client(&key);
+    for (id, output) in &expected {
+        let path = format!("/v1/workflows/executions/{id}?timeout=30");
+        let detail = client.get(&path).unwrap().json();
+        assert_eq!(detail["status"], "completed", "{detail}");
+        assert_eq!(detail["output"], *output, "{detail}");
+    }
+    let again = flows.look(|seen| {
+        assert!(seen.faults.is_empty(), "{:#?}", seen.faults);
+        assert_eq!(seen.attempts.len(), RUNS * flows::STEPS);
+        seen.attempts.values().filter(|count| **count > 1).count()
+    });
+    println!("{} steps, {again} were in flight when the process died and ran again", RUNS * 5);
+    let balance = client.get("/v1/billing/balance").unwrap().json();
+    let cost = RUNS as f64 * 3.0 * 0.000_010;
+    assert!((balance["balance_usd"].as_f64().unwrap() + cost).abs() < 1e-9, "{balance}");
+    drop(service);
 }
 
 #[test]

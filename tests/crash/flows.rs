@@ -1,0 +1,112 @@
+//! Workflows of five steps, and the server that their steps call: it counts by attempt key, and
+//! knows by the order of what arrives whether a finished step ran again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::dice::Dice;
+use crate::support::http::{Client, Message};
+use crate::support::server::{Answer, Server};
+use crate::support::service::Setup;
+
+/// Steps of each workflow.
+pub const STEPS: usize = 5;
+/// The longest that a step takes, in microseconds.
+const SLOW_MICROS: u64 = 8_000;
+
+/// What the server has seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// How often each attempt came.
+    pub attempts: HashMap<String, u32>,
+    /// The furthest step that each execution has come to.
+    furthest: HashMap<String, usize>,
+    /// Everything that must not be.
+    pub faults: Vec<String>,
+}
+
+/// The server, which lives longer than the service that is killed.
+#[derive(Debug)]
+pub struct Flows {
+    server: Server,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Flows {
+    pub fn start(dice: &mut Dice) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let (noted, dice) = (Arc::clone(&seen), Mutex::new(dice.fork()));
+        let server = Server::start(move |request| {
+            noted.lock().unwrap().note(request);
+            let pause = dice.lock().unwrap().within(0..SLOW_MICROS);
+            std::thread::sleep(Duration::from_micros(pause));
+            let number = body(request)["n"].as_i64().unwrap();
+            let answer: Answer = (200, json!({"output": number + 1}).to_string());
+            answer
+        });
+        Self { server, seen }
+    }
+
+    /// Writes the manifest of the model that the steps run.
+    pub fn add_model(&self, setup: &Setup) {
+        let url = self.server.url("/model");
+        let manifest = format!(
+            "slug = \"next\"\noutput_type = \"number\"\nconcurrency = 8\n\
+             [request_schema]\ntype = \"object\"\n[cost]\ntype = \"fixed\"\namount = 0.000010\n\
+             [runner]\ntype = \"http\"\nurl = \"{url}\"\noutput = \"/output\"\n"
+        );
+        setup.add_model("next", &manifest);
+    }
+
+    /// Creates the workflow: models and HTTP steps in turn, each adds one to what came before.
+    pub fn create(&self, client: &mut Client) -> String {
+        let url = self.server.url("/http");
+        let model = |id: &str, from: &str| json!({"step_id": id, "type": "model", "model": "next", "params": {"n": from}});
+        let http = |id: &str, from: &str| json!({"step_id": id, "type": "http", "method": "POST", "url": url, "body": {"n": from}});
+        let steps = json!([
+            model("s1", "{{inputs.n}}"),
+            http("s2", "{{s1.output}}"),
+            model("s3", "{{s2.output.output}}"),
+            http("s4", "{{s3.output}}"),
+            model("s5", "{{s4.output.output}}"),
+        ]);
+        let body = json!({"name": "five", "description": "d", "definition": {"steps": steps}});
+        let made = client.post("/v1/workflows", &[], &body.to_string()).unwrap();
+        assert_eq!(made.status(), 201, "{}", made.text());
+        made.json()["workflow_id"].as_str().unwrap().to_owned()
+    }
+
+    /// How many attempts have come.
+    pub fn arrived(&self) -> usize {
+        self.seen.lock().unwrap().attempts.len()
+    }
+
+    /// What has been seen, looked at.
+    pub fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.seen.lock().unwrap())
+    }
+}
+
+impl Seen {
+    /// Notes an attempt. Once a step's successor has come, the step is finished and on the disk: it
+    /// must not come again.
+    fn note(&mut self, request: &Message) {
+        let key = request.header("idempotency-key").unwrap_or_default().to_owned();
+        let mut parts = key.split(':');
+        let (id, step) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let number: usize = step.trim_start_matches('s').parse().unwrap_or_default();
+        let furthest = self.furthest.entry(id.to_owned()).or_default();
+        if number < *furthest || number > *furthest + 1 || parts.next() != Some("1") {
+            self.faults.push(format!("{key} came behind step {furthest}"));
+        }
+        *furthest = number.max(*furthest);
+        *self.attempts.entry(key).or_default() += 1;
+    }
+}
+
+fn body(request: &Message) -> Value {
+    serde_json::from_slice(&request.body).unwrap_or_default()
+}
