@@ -321,3 +321,25 @@ fn dying_after_any_commit_changes_no_outcome() {
         }
     }
 }
+
+/// A workflow may be running only so long, however long its models may.
+#[test]
+fn a_workflow_that_runs_too_long_is_ended() {
+    let definition = json!({"steps": [model("a", "endless", json!(1))]});
+    let case = Case { name: "endless", definition, inputs: json!({}), expect: Err("") };
+    let cases = [case];
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let limits = Options { workflow_timeout: Duration::from_millis(50), ..options() };
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), limits);
+        process.engine.recover().await.unwrap();
+        let submissions = vec![submission(0, &cases[0])];
+        process.engine.submit(submissions, Commit::new()).await.unwrap();
+        all_end(&process).await;
+        let outcomes = outcomes(&process).await;
+        let (outcome, steps) = &outcomes[&0];
+        assert_eq!(outcome.as_ref().unwrap_err(), "ExecutionTimeout");
+        assert_eq!(steps["a"][0], "cancelled");
+        process.engine.inner.tasks.stop();
+    });
+}

@@ -322,3 +322,7 @@ fn add_auth(
     headers.insert(name.clone(), value);
     Ok(Some(name.as_str().to_owned()))
 }
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

@@ -1,0 +1,297 @@
+//! Requests of `http` steps: what is sent, what is shown, what comes back, what fails how.
+
+use std::borrow::Cow;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::domain::definition::{Http, Kind, Plan};
+use crate::domain::reference::Field;
+use crate::http::egress::Policy;
+use crate::runtime::Tasks;
+
+const PATIENT: Duration = Duration::from_secs(20);
+
+/// Inputs, and nothing else.
+struct Inputs(Value);
+
+impl Scope for Inputs {
+    fn inputs(&self) -> &Value {
+        &self.0
+    }
+    fn execution_id(&self) -> String {
+        "e".to_owned()
+    }
+    fn item(&self, _name: &str) -> Option<&Value> {
+        None
+    }
+    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
+        None
+    }
+}
+
+/// An `http` step with these fields.
+fn http(mut fields: Value) -> Http {
+    fields["step_id"] = "h".into();
+    fields["type"] = "http".into();
+    let plan = Plan::compile(Some(&json!({"steps": [fields]})), &|_| true).unwrap();
+    match &plan.step("h").unwrap().kind {
+        Kind::Http(http) => (**http).clone(),
+        other => panic!("no http step: {}", other.as_str()),
+    }
+}
+
+fn prepared(fields: Value, inputs: Value) -> Result<Prepared, Error> {
+    prepare(&http(fields).request, &Inputs(inputs))
+}
+
+/// Answers one request with `answer`; its port, and the request as it came.
+async fn server(answer: Vec<u8>) -> (u16, oneshot::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (asked, request) = oneshot::channel();
+    Tasks::new().spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        let whole = |text: &str| {
+            let (head, body) = text.split_once("\r\n\r\n")?;
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            (body.len() >= length.map_or(0, |length| length.parse().unwrap())).then_some(())
+        };
+        while whole(&text).is_none() {
+            let count = stream.read(&mut buffer).await.unwrap();
+            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        let _sent = asked.send(text);
+        let _written = stream.write_all(&answer).await;
+        while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    });
+    (port, request)
+}
+
+fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+async fn exchange(
+    mut fields: Value,
+    inputs: Value,
+    answer: Vec<u8>,
+) -> (Result<Answer, Failure>, String) {
+    let (port, request) = server(answer).await;
+    fields["url"] = format!("http://127.0.0.1:{port}/p?a=1").into();
+    let http = http(fields);
+    let prepared = prepare(&http.request, &Inputs(inputs)).unwrap();
+    let answer = send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, "e:h:1").await;
+    (answer, request.await.unwrap())
+}
+
+#[tokio::test]
+async fn each_part_is_sent_as_it_is_written() {
+    let lines = |request: &str| -> Vec<String> { request.lines().map(str::to_owned).collect() };
+    for (fields, first, has) in [
+        (json!({}), "GET /p?a=1 HTTP/1.1", vec!["idempotency-key: e:h:1"]),
+        (json!({"method": "head"}), "HEAD /p?a=1 HTTP/1.1", vec![]),
+        (
+            json!({"method": "PUT", "body": {"n": "{{inputs.n}}"}}),
+            "PUT /p?a=1 HTTP/1.1",
+            vec!["content-type: application/json", "content-length: 7", r#"{"n":7}"#],
+        ),
+        (
+            json!({"method": "POST", "body": "n is {{inputs.n}}"}),
+            "POST /p?a=1 HTTP/1.1",
+            vec!["content-type: text/plain; charset=utf-8", "n is 7"],
+        ),
+        (
+            json!({"method": "PATCH", "body": [1], "headers": {"Content-Type": "a/b", "X-N": "{{inputs.n}}"}}),
+            "PATCH /p?a=1 HTTP/1.1",
+            vec!["content-type: a/b", "x-n: 7", "[1]"],
+        ),
+        (
+            json!({"query_params": {"q": ["a b", 2], "t": "{{inputs.text}}"}}),
+            "GET /p?a=1&q=a+b&q=2&t=x%26y HTTP/1.1",
+            vec![],
+        ),
+        (
+            json!({"headers": {"Idempotency-Key": "mine"}}),
+            "GET /p?a=1 HTTP/1.1",
+            vec!["idempotency-key: mine"],
+        ),
+        (
+            json!({"auth": {"type": "basic", "username": "u", "password": "{{inputs.text}}"}}),
+            "GET /p?a=1 HTTP/1.1",
+            vec!["authorization: Basic dTp4Jnk="],
+        ),
+        (
+            json!({"auth": {"type": "bearer", "token": "t"}}),
+            "GET /p?a=1 HTTP/1.1",
+            vec!["authorization: Bearer t"],
+        ),
+        (
+            json!({"auth": {"type": "api_key", "name": "X-Key", "value": "k"}}),
+            "GET /p?a=1 HTTP/1.1",
+            vec!["x-key: k"],
+        ),
+        (
+            json!({"auth": {"type": "api_key", "name": "key", "value": "k", "in": "query"}}),
+            "GET /p?a=1&key=k HTTP/1.1",
+            vec![],
+        ),
+    ] {
+        let inputs = json!({"n": 7, "text": "x&y"});
+        let (answered, request) = exchange(fields.clone(), inputs, answer(200, "", "")).await;
+        assert_eq!(answered.unwrap().body, "", "{fields}");
+        let lines = lines(&request);
+        assert_eq!(lines[0], first, "{fields}");
+        for line in has {
+            assert!(lines.contains(&line.to_owned()), "{line:?} is not in {request}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_are_json_or_text_with_their_headers() {
+    let headers = "X-A: 1\r\nx-a: 2\r\nContent-Type: text/html\r\n";
+    for (body, expect) in [
+        (r#"{"a": [1]}"#.to_owned(), json!({"a": [1]})),
+        ("<p>".to_owned(), json!("<p>")),
+        (String::new(), json!("")),
+        // Too deep to be taken apart: it is text then.
+        ("[".repeat(300) + &"]".repeat(300), json!("[".repeat(300) + &"]".repeat(300))),
+    ] {
+        let (answered, _) = exchange(json!({}), json!({}), answer(203, headers, &body)).await;
+        let answered = answered.unwrap();
+        assert_eq!((answered.status, answered.body), (203, expect));
+        assert_eq!(answered.headers["x-a"], "1, 2");
+        assert_eq!(answered.headers["content-type"], "text/html");
+    }
+    let many: String = (0..90).map(|n| format!("X-{n}: {}\r\n", "v".repeat(300))).collect();
+    let (answered, _) = exchange(json!({}), json!({}), answer(200, &many, "")).await;
+    let kept = Value::Object(answered.unwrap().headers).to_string().len();
+    assert!(kept < 2 * HEADERS_MAX, "{kept}");
+}
+
+#[tokio::test]
+async fn what_counts_as_a_failure_and_of_which_class() {
+    let listed = json!([404, 302]);
+    for (fail_when, status, expect) in [
+        (json!(null), 500, None),
+        (json!("connection_error"), 404, None),
+        (json!("non_2xx"), 204, None),
+        (json!("non_2xx"), 302, Some(ErrorClass::ProviderError)),
+        (json!("non_2xx"), 401, Some(ErrorClass::ProviderAuth)),
+        (json!("non_2xx"), 429, Some(ErrorClass::ProviderRateLimit)),
+        (json!("non_2xx"), 503, Some(ErrorClass::ProviderUnavailable)),
+        (listed.clone(), 500, None),
+        (listed.clone(), 404, Some(ErrorClass::InvalidUserInput)),
+        (listed, 302, Some(ErrorClass::ProviderError)),
+    ] {
+        let fields = json!({"fail_when": fail_when});
+        let answer = answer(status, "Location: http://127.0.0.1:1/\r\n", "it said no");
+        let (answered, _) = exchange(fields, json!({}), answer).await;
+        let failure = answered.err();
+        assert_eq!(failure.as_ref().map(|failure| failure.class), expect, "{fail_when} {status}");
+        if let Some(failure) = failure {
+            assert_eq!(failure.message, format!("'127.0.0.1' answered {status}: it said no"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_answer_is_a_failure_in_bounded_time_and_memory() {
+    let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 10485761\r\n\r\nx".to_vec();
+    let huge = [huge, vec![b'x'; ANSWER_MAX]].concat();
+    let drip = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx".to_vec();
+    for (answer, class, told) in [
+        (huge, ErrorClass::ProviderError, "larger than 10485760 bytes"),
+        (b"nonsense\r\n\r\n".to_vec(), ErrorClass::ProviderError, "no HTTP"),
+        (drip, ErrorClass::ExecutionTimeout, "no answer within"),
+    ] {
+        let (port, _request) = server(answer).await;
+        let http = http(json!({"url": format!("http://127.0.0.1:{port}/")}));
+        let prepared = prepare(&http.request, &Inputs(json!({}))).unwrap();
+        let limit =
+            Duration::from_millis(if class == ErrorClass::ExecutionTimeout { 50 } else { 20_000 });
+        let answered = send(&Client::trusted(), &prepared, &http.fail_when, limit, "k").await;
+        let failure = answered.unwrap_err();
+        assert_eq!(failure.class, class, "{failure:?}");
+        assert!(failure.message.contains(told), "{failure:?}");
+    }
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let http = http(json!({"url": format!("http://{closed}/")}));
+    let prepared = prepare(&http.request, &Inputs(json!({}))).unwrap();
+    let guarded = Client::guarded(Policy::default());
+    for (client, class) in [
+        (&Client::trusted(), ErrorClass::ProviderUnavailable),
+        (&guarded, ErrorClass::InvalidModelConfig),
+    ] {
+        let answered = send(client, &prepared, &http.fail_when, PATIENT, "k").await;
+        assert_eq!(answered.unwrap_err().class, class);
+    }
+}
+
+#[test]
+fn what_references_put_in_is_checked() {
+    let whole = |url: &str| json!({"url": url});
+    for (fields, inputs, expect) in [
+        (whole("{{inputs.url}}"), json!({"url": "ftp://h/"}), "url is no absolute http"),
+        (whole("{{inputs.url}}"), json!({"url": 7}), "url is no absolute http"),
+        (whole("http://{{inputs.no}}/"), json!({}), "{{inputs.no}} resolves to nothing"),
+        (
+            json!({"url": "http://h/", "headers": {"X": "{{inputs.x}}"}}),
+            json!({"x": "a\r\nInjected: 1"}),
+            "the header 'X' is no text",
+        ),
+        (
+            json!({"url": "http://h/", "headers": {"X": "{{inputs.x}}"}}),
+            json!({"x": {}}),
+            "the header 'X' is no text",
+        ),
+        (
+            json!({"url": "http://h/", "query_params": {"q": "{{inputs.x}}"}}),
+            json!({"x": [{}]}),
+            "the query parameter 'q'",
+        ),
+        (
+            json!({"url": "http://h/", "auth": {"type": "bearer", "token": "{{inputs.x}}"}}),
+            json!({"x": "a\nb"}),
+            "the credentials are no text",
+        ),
+        (
+            json!({"url": "http://h/", "method": "POST", "body": ["{{inputs.x}}", "{{inputs.x}}"]}),
+            json!({"x": "y".repeat(RESOLVED_BYTES_MAX / 2)}),
+            "larger than",
+        ),
+    ] {
+        let said = prepared(fields, inputs).unwrap_err().to_string();
+        assert!(said.contains(expect), "{said}");
+    }
+}
+
+#[test]
+fn credentials_are_never_shown() {
+    let shown = |auth: Value| {
+        let fields = json!({
+            "url": "http://user:hidden@h/p?q=1", "auth": auth,
+            "headers": {"Cookie": "hidden", "X-A": "a"}, "query_params": {"n": 1},
+        });
+        let prepared = prepared(fields, json!({})).unwrap();
+        format!("{} {:?}", prepared.shown(), prepared.headers)
+    };
+    for auth in [
+        json!({"type": "basic", "username": "u", "password": "hidden"}),
+        json!({"type": "bearer", "token": "hidden"}),
+        json!({"type": "api_key", "name": "X-Key", "value": "hidden"}),
+        json!({"type": "api_key", "name": "key", "value": "hidden", "in": "query"}),
+    ] {
+        let shown = shown(auth);
+        let (detail, _debug) = shown.split_once("} ").unwrap();
+        assert!(!detail.contains("hidden"), "{detail}");
+        assert!(detail.contains("http://h/p?q=1") && detail.contains(r#""n":1"#), "{detail}");
+    }
+}
