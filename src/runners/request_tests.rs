@@ -38,10 +38,8 @@ fn http(mut fields: Value) -> Http {
     fields["step_id"] = "h".into();
     fields["type"] = "http".into();
     let plan = Plan::compile(Some(&json!({"steps": [fields]})), &|_| true).unwrap();
-    match &plan.step("h").unwrap().kind {
-        Kind::Http(http) => (**http).clone(),
-        other => panic!("no http step: {}", other.as_str()),
-    }
+    let Kind::Http(http) = &plan.step("h").unwrap().kind else { panic!("no http step") };
+    (**http).clone()
 }
 
 fn prepared(fields: Value, inputs: Value) -> Result<Prepared, Error> {
