@@ -73,7 +73,11 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let id = id_of(&context)?;
     let organization = context.caller()?.organization;
-    context.services.engine.cancel(organization, id).await.map_err(|error| {
+    let engine = &context.services.engine;
+    if engine.get(organization, id).await.map_err(not_found)?.prediction().is_none() {
+        return Err(missing());
+    }
+    engine.cancel(organization, id).await.map_err(|error| {
         if let engine::Error::AlreadyEnded(status) = &error {
             let word = status.prediction_word();
             return http::Error::conflict(format!(

@@ -123,8 +123,8 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
     let (organization, id) = (execution.organization, execution.id);
     commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
     let standings = rows::standings(organization, run.workflow);
-    commit.put_bytes(rows::stands(&standings, Standing::Unfinished, id), Vec::new());
-    commit.add(rows::standing_count(&standings, Standing::Unfinished), 1);
+    commit.put_bytes(rows::unfinished(&standings).id_newest_first(id), Vec::new());
+    commit.add(rows::unfinished_count(&standings), 1);
     if let Some(bulk) = run.bulk {
         commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());
     }
@@ -134,12 +134,10 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
 fn count_end(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let standings = rows::standings(execution.organization, run.workflow);
-    let (before, after) = (Standing::Unfinished, Standing::from(execution.status));
-    for (standing, by) in [(before, -1), (after, 1)] {
-        commit.add(rows::standing_count(&standings, standing), by);
-    }
-    commit.delete(rows::stands(&standings, before, execution.id));
-    commit.put_bytes(rows::stands(&standings, after, execution.id), Vec::new());
+    commit.delete(rows::unfinished(&standings).id_newest_first(execution.id));
+    commit.add(rows::unfinished_count(&standings), -1);
+    let ended = rows::ended(&standings, Standing::from(execution.status));
+    commit.append(ended, rows::id_value(execution.id));
 }
 
 /// What has no JSON form (nothing that gets here, in practice) cannot be stored either.

@@ -63,6 +63,8 @@ struct Lane<T, G> {
     guest_was_last: bool,
     queue_limit: usize,
     running: HashSet<ExecutionId>,
+    /// Tickets of running ones: they were put aside and woken before they had left their place.
+    returning: Vec<Ticket<T>>,
     window: VecDeque<Ticket<T>>,
     /// Everything accepted that does not run: in the window, on the disk, or being committed.
     queued: usize,
@@ -116,6 +118,7 @@ impl<T, G> Lanes<T, G> {
             guest_was_last: false,
             queue_limit,
             running: HashSet::new(),
+            returning: Vec::new(),
             window: VecDeque::new(),
             queued: 0,
             spilled: false,
@@ -168,6 +171,10 @@ impl<T, G> Lanes<T, G> {
     /// A counted execution is on the disk: it waits at the end of its lane.
     pub fn push(&mut self, name: &str, ticket: Ticket<T>) {
         let Some(lane) = self.lanes.get_mut(name) else { return };
+        if lane.running.contains(&ticket.id) {
+            lane.returning.push(ticket);
+            return;
+        }
         if let Some(refilling) = &mut lane.refilling {
             refilling.missed = true;
         }
@@ -289,7 +296,10 @@ impl<T, G> Lanes<T, G> {
         let Some(lane) = self.lanes.get_mut(name) else { return };
         if lane.running.remove(&id) {
             self.active = self.active.saturating_sub(1);
-            if let Some(refilling) = &mut lane.refilling {
+            let returns = lane.returning.iter().position(|ticket| ticket.id == id);
+            if let Some(returning) = returns.map(|index| lane.returning.swap_remove(index)) {
+                self.push(name, returning);
+            } else if let Some(refilling) = &mut lane.refilling {
                 refilling.gone.insert(id);
             }
         }
@@ -300,7 +310,10 @@ impl<T, G> Lanes<T, G> {
     /// One that waited is gone from the disk (cancelled). One that runs is left to its release.
     pub fn forget(&mut self, name: &str, id: ExecutionId) {
         let Some(lane) = self.lanes.get_mut(name) else { return };
-        if lane.running.contains(&id) {
+        let returns = lane.returning.iter().position(|ticket| ticket.id == id);
+        if let Some(index) = returns {
+            lane.returning.swap_remove(index);
+        } else if lane.running.contains(&id) {
             return;
         }
         lane.queued = lane.queued.saturating_sub(1);

@@ -298,3 +298,22 @@ fn guests_come_in_when_every_place_is_taken() {
     while world.step() {}
     assert_eq!(world.admitted.len(), 2);
 }
+
+/// Woken before it has left its place, it waits for that and then for its turn.
+#[test]
+fn one_that_returns_while_it_leaves_runs_once_more() {
+    let mut world = World::new(1, 2, 2);
+    world.submit(0, false);
+    while world.step() {}
+    let (_, id) = world.running[0];
+    world.lanes.admit(&name(0), 1);
+    world.lanes.push(&name(0), Ticket { id, payload: () });
+    assert!(!world.step(), "it runs twice at once");
+    world.lanes.release(&name(0), id);
+    let load = world.lanes.load(&name(0));
+    assert_eq!((load.running, load.queued), (0, 1));
+    world.running.clear();
+    assert!(world.step());
+    world.lanes.release(&name(0), id);
+    assert_eq!(world.lanes.totals(), (0, 0));
+}

@@ -1,7 +1,8 @@
 //! Lists of a workflow's executions, newest first, with exact totals.
 //!
-//! Three indexes serve them: the counted list of all (any page in one read), the rows by how they
-//! stand (a page costs its offset), the few that were triggered together.
+//! Counted lists serve them, of which any page is one read: one of all executions, and one for each
+//! way to end, in the order of the ends. Those that have not ended are an index of their own, where
+//! a page costs its offset; those that were triggered together are few.
 
 use super::rows::{self, Standing};
 use super::{Engine, Error};
@@ -39,50 +40,40 @@ impl Engine {
             return self.of_bulk(organization, workflow, bulk, query).await;
         }
         let store = &self.inner.store;
-        let (ids, total) = match query.standing {
-            None => {
-                let list = rows::of_workflow(organization, workflow);
-                let list = store.list(&list, query.offset, query.limit).await?;
-                let ids = list.rows.into_iter().filter_map(|row| {
-                    let id: [u8; 16] = row.try_into().ok()?;
-                    Some(ExecutionId::from(id))
-                });
-                (ids.collect(), list.total)
+        let standings = rows::standings(organization, workflow);
+        let list = match query.standing {
+            None => rows::of_workflow(organization, workflow),
+            Some(Standing::Unfinished) => {
+                let total = store.counter(&rows::unfinished_count(&standings)).await?;
+                let ids = self.newest(&rows::unfinished(&standings), query).await?;
+                let found = self.read_all(organization, &ids).await?;
+                return Ok((found, u64::try_from(total).unwrap_or_default()));
             }
-            Some(standing) => {
-                let standings = rows::standings(organization, workflow);
-                let total = store.counter(&rows::standing_count(&standings, standing)).await?;
-                let index = rows::standing(&standings, standing);
-                let ids = self.newest(&index, query.offset, query.limit).await?;
-                (ids, u64::try_from(total).unwrap_or_default())
+            Some(ended @ (Standing::Completed | Standing::Failed | Standing::Cancelled)) => {
+                rows::ended(&standings, ended)
             }
         };
+        let list = store.list(&list, query.offset, query.limit).await?;
+        let id = |row: Vec<u8>| Some(ExecutionId::from(<[u8; 16]>::try_from(row).ok()?));
+        let ids: Vec<_> = list.rows.into_iter().filter_map(id).collect();
+        let total = list.total;
         Ok((self.read_all(organization, &ids).await?, total))
     }
 
-    /// The ids at the ends of an index's keys, behind `offset` of them.
-    async fn newest(
-        &self,
-        index: &Key,
-        offset: u64,
-        limit: usize,
-    ) -> Result<Vec<ExecutionId>, Error> {
-        let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
+    /// The ids at the ends of an index's keys, behind the query's offset.
+    async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
+        let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
         let (mut ids, mut after) = (Vec::new(), None);
-        while ids.len() < limit {
-            let wanted = skip.saturating_add(limit.saturating_sub(ids.len())).min(PAGE);
+        while ids.len() < query.limit {
+            let wanted = skip.saturating_add(query.limit.saturating_sub(ids.len())).min(PAGE);
             let page = Page { prefix: index.clone(), after, before: None, limit: wanted };
             let found = self.inner.store.page(page).await?;
             let Some((last, _)) = found.last() else { break };
             after = Some(last.clone());
             let skipped = skip.min(found.len());
             skip -= skipped;
-            ids.extend(
-                found
-                    .iter()
-                    .skip(skipped)
-                    .filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()),
-            );
+            let behind = found.iter().skip(skipped);
+            ids.extend(behind.filter_map(|(key, _)| key.last_id_inverted::<ExecutionId>()));
         }
         Ok(ids)
     }

@@ -154,22 +154,22 @@ pub fn standings(organization: OrganizationId, workflow: WorkflowId) -> Key {
     Key::table(Table::WorkflowStatus).id(organization).id(workflow)
 }
 
-/// Those that stand so, newest first, their ids inverted at the end.
+/// Those that have ended so: a counted list of their ids, the last one to end first.
 #[must_use]
-pub fn standing(standings: &Key, standing: Standing) -> Key {
+pub fn ended(standings: &Key, standing: Standing) -> Key {
     standings.clone().raw(&[standing as u8])
 }
 
-/// How many stand so: a counter. It sorts behind the rows that it counts.
+/// Those that have not ended, newest first, their ids inverted at the end.
 #[must_use]
-pub fn standing_count(standings: &Key, standing: Standing) -> Key {
-    standings.clone().raw(&[u8::MAX, standing as u8])
+pub fn unfinished(standings: &Key) -> Key {
+    standings.clone().raw(&[Standing::Unfinished as u8])
 }
 
-/// One execution among those that stand so.
+/// How many have not ended: a counter. It sorts behind the rows that it counts.
 #[must_use]
-pub fn stands(standings: &Key, is: Standing, id: ExecutionId) -> Key {
-    standing(standings, is).id_newest_first(id)
+pub fn unfinished_count(standings: &Key) -> Key {
+    standings.clone().raw(&[u8::MAX])
 }
 
 /// What was triggered together, oldest first, the ids at the end.

@@ -273,10 +273,10 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
         let Some(run) = execution.workflow() else { continue };
         let standing = rows::Standing::from(execution.status);
         let standings = rows::standings(execution.organization, run.workflow);
-        let key = rows::stands(&standings, standing, execution.id);
-        assert!(process.store.get(&key).await.unwrap().is_some());
-        let count = rows::standing_count(&standings, rows::Standing::Unfinished);
-        assert_eq!(process.store.counter(&count).await.unwrap(), 0);
+        let ended = process.store.list(&rows::ended(&standings, standing), 0, 10).await.unwrap();
+        assert_eq!(ended.rows, [rows::id_value(execution.id)]);
+        let count = process.store.counter(&rows::unfinished_count(&standings)).await.unwrap();
+        assert_eq!(count, 0);
     }
     let outcomes = outcomes(&process).await;
     process.engine.inner.tasks.stop();

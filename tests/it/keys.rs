@@ -31,7 +31,8 @@ async fn a_route_that_asks_for_a_key_refuses_every_other_text() {
     let expired =
         accounts.create_key(service.organization.id, "gone", "test", Some(Duration::ZERO));
     let (_, expired) = expired.await.unwrap();
-    let wrong = format!("{}a", &service.key[..service.key.len() - 1]);
+    let other = if service.key.ends_with('a') { 'b' } else { 'a' };
+    let wrong = format!("{}{other}", &service.key[..service.key.len() - 1]);
     let routes = keyed(&service, "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f");
     assert!(routes.len() >= 5, "the table has lost its keys");
     for (name, ask) in routes {

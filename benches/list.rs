@@ -1,0 +1,188 @@
+//! Lists of executions at a million rows against a thousand, and the start of a store that has them.
+//!
+//! Two services run side by side, each with one workflow: one with few finished executions, one with
+//! many, written through the library. Each list is asked of both in turn, one request at a time;
+//! what counts is the ratio of the medians.
+//!
+//! `ORRERY_BENCH_MANY` (1,000,000) and `ORRERY_BENCH_ROUNDS` change a run.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    reason = "a benchmark fails by a panic and prints its table"
+)]
+
+mod support;
+
+use std::time::Instant;
+
+use orrery::domain::execution::{Execution, Source, Status, Work, WorkflowRun};
+use orrery::domain::ids::{KeyId, OrganizationId, WorkflowId};
+use orrery::domain::money::Usd;
+use orrery::domain::payload::Payload;
+use orrery::engine::rows::{self, Standing};
+use orrery::runtime::{Clock, fresh};
+use orrery::storage::{Commit, Options, Store};
+use orrery::workflows::Workflows;
+use serde_json::{Value, json};
+use support::client::{self, Connection};
+use support::process::{self, Killed};
+use support::service::Setup;
+use support::table::{Table, mebibytes, milliseconds, number, ratio};
+
+/// The smaller store's executions.
+const FEW: u64 = 1_000;
+/// Executions that one commit carries.
+const BATCH: u64 = 500;
+/// One in so many has failed.
+const FAILED_ONE_IN: u64 = 10;
+/// Requests of one kind in a round.
+const REQUESTS: u64 = 60;
+
+/// A service with so many finished executions.
+struct Subject {
+    setup: Setup,
+    _folder: tempfile::TempDir,
+    child: Killed,
+    key: String,
+    workflow: String,
+    /// From the spawn to the first 200 of `/ready`, after `kill -9`.
+    start: f64,
+}
+
+impl Subject {
+    async fn with(count: u64) -> Self {
+        let folder = support::folder();
+        let setup = Setup::new(folder.path());
+        let (child, _) = setup.start();
+        let key = setup.key();
+        let workflow = create(&setup, &key).await;
+        drop(child);
+        fill(&setup, workflow.parse().unwrap(), count).await;
+        let (child, _) = setup.start();
+        drop(child);
+        let (child, start) = setup.start();
+        Self { setup, _folder: folder, child, key, workflow, start: start.as_secs_f64() }
+    }
+
+    /// Seconds of each of a round's requests.
+    async fn ask(&self, query: &str) -> Vec<f64> {
+        let address = self.setup.workflows;
+        let path = format!("/api/v1/workflows/{}/executions{query}", self.workflow);
+        let request = client::get_with_key(address, &path, &self.key);
+        let mut connection = Connection::open(address).await;
+        let mut seconds = Vec::new();
+        for _ in 0..REQUESTS {
+            let started = Instant::now();
+            connection.ask(&request).await;
+            seconds.push(started.elapsed().as_secs_f64());
+        }
+        seconds
+    }
+}
+
+async fn create(setup: &Setup, key: &str) -> String {
+    let definition = json!({"steps": [{"step_id": "a", "type": "pass"}]});
+    let body = json!({"name": "list", "description": "bench", "definition": definition});
+    let request = client::post(setup.workflows, "/api/v1/workflows", key, &body.to_string());
+    let made = Connection::open(setup.workflows).await.ask(&request).await;
+    let made: Value = serde_json::from_str(&made).unwrap();
+    made["workflow_id"].as_str().unwrap().to_owned()
+}
+
+/// Writes finished executions of the workflow as the engine leaves them.
+async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
+    let options = Options { folder: setup.data().to_path_buf(), inline_bytes: 64 * 1024 };
+    let store = Store::open(&options).unwrap();
+    let clock = Clock::system();
+    let workflows =
+        Workflows::new(store.clone(), clock.clone(), std::sync::Arc::new(|_: &str| true));
+    let found = workflows.by_id(workflow).await.unwrap();
+    let (organization, revision) = (found.organization, found.versions[0].revision);
+    let key: KeyId = fresh();
+    let run = WorkflowRun::new(workflow, "v1".to_owned(), revision, None);
+    let standings = rows::standings(organization, workflow);
+    let mut written = 0;
+    while written < count {
+        let mut commit = Commit::new();
+        for number in written..count.min(written + BATCH) {
+            let failed = number % FAILED_ONE_IN == 0;
+            let execution = finished(organization, key, run.clone(), failed, &clock);
+            let standing = Standing::from(execution.status);
+            commit.put(rows::execution(organization, execution.id), &execution).unwrap();
+            commit.append(rows::of_workflow(organization, workflow), rows::id_value(execution.id));
+            commit.append(rows::ended(&standings, standing), rows::id_value(execution.id));
+        }
+        store.commit(commit).await.unwrap();
+        written += BATCH;
+    }
+    store.close().await;
+}
+
+fn finished(
+    organization: OrganizationId,
+    key: KeyId,
+    run: WorkflowRun,
+    failed: bool,
+    clock: &Clock,
+) -> Execution {
+    let now = clock.now();
+    Execution {
+        id: fresh(),
+        organization,
+        key,
+        source: Source::Api,
+        status: if failed { Status::Error } else { Status::Success },
+        input: Payload::of(&json!({"place": "harbour"})).unwrap(),
+        work: Work::Workflow(run),
+        output: Some(Payload::of("A quiet harbour.").unwrap()),
+        fault: None,
+        cost: Usd::ZERO,
+        webhook: None,
+        created_at: now,
+        started_at: Some(now),
+        completed_at: Some(now),
+    }
+}
+
+fn main() {
+    tokio::runtime::Runtime::new().unwrap().block_on(measure());
+}
+
+async fn measure() {
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 7);
+    let many = support::knob("ORRERY_BENCH_MANY", 1_000_000);
+    let small = Subject::with(FEW).await;
+    let started = Instant::now();
+    let large = Subject::with(many).await;
+    println!("{} executions written in {:.0?}", number(many as f64), started.elapsed());
+    let mut table = Table::new(&["list", "at a thousand", &number(many as f64), "ratio"]);
+    for (name, few, deep) in [
+        ("first page", "?limit=50", "?limit=50"),
+        ("last page; 10,000th row", "?limit=50&offset=950", "?limit=50&offset=9999"),
+        ("failed, first page", "?limit=50&status=failed", "?limit=50&status=failed"),
+        ("failed, 50th; 10,000th row", "?status=failed&offset=49", "?status=failed&offset=9999"),
+    ] {
+        let (mut at_few, mut at_many) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            at_few.extend(small.ask(few).await);
+            at_many.extend(large.ask(deep).await);
+        }
+        let (at_few, at_many) = (support::median(at_few), support::median(at_many));
+        let micros = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
+        table.row([name.to_owned(), micros(at_few), micros(at_many), ratio(at_many / at_few)]);
+    }
+    table.print();
+    println!("{rounds} rounds of {REQUESTS} requests each, one at a time\n");
+    let mut table = Table::new(&["executions", "start after kill -9", "memory"]);
+    for (count, subject) in [(FEW, &small), (many, &large)] {
+        table.row([
+            number(count as f64),
+            milliseconds(subject.start),
+            mebibytes(process::resident(subject.child.0.id())),
+        ]);
+    }
+    table.print();
+}
