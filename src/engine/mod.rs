@@ -330,7 +330,7 @@ impl Inner {
         // What is in flight is written as cancelled.
         let mut progress = progress.clone();
         let effects = progress.apply(&mut next, Event::Cancelled, now);
-        self.write_progress(&mut next, &mut progress, effects, None).await?;
+        self.write_progress(&mut next, &mut progress, effects).await?;
         held.execution = next;
         held.progress = Some(progress);
         Ok(())

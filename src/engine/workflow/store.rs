@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::domain::attempt::Outcome;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Kind, Plan};
 use crate::domain::execution::{Candidate, Execution, Fault, Prediction, Status, StepOf, Work};
@@ -16,6 +15,7 @@ use crate::domain::machine::workflow::{Effect, Progress};
 use crate::domain::machine::{self, ends};
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, Instance, Step};
+use crate::engine::commit::no_json;
 use crate::engine::{Error, Inner, rows};
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Page};
@@ -111,9 +111,7 @@ impl Inner {
         execution: &mut Execution,
         progress: &mut Progress,
         effects: Vec<Effect>,
-        beside: Option<Commit>,
     ) -> Result<(), Error> {
-        debug_assert!(beside.is_none(), "nothing comes beside an end");
         self.commit_progress(execution, progress, &Written::of(effects), true).await
     }
 
@@ -182,26 +180,21 @@ impl Inner {
             | step::Status::Cancelled
             | step::Status::Skipped => Status::Cancelled,
         };
-        let has_run = |attempt: &&crate::domain::attempt::Attempt| {
-            attempt.outcome != Outcome::Cancelled || attempt.completed_at.is_some()
-        };
+        let nothing = || Payload::of(&()).map_err(|error| no_json("input", &error));
+        let input = step.input.clone().map_or_else(nothing, Ok)?;
         let prediction = Execution {
             id,
             organization: execution.organization,
             key: execution.key,
             source: execution.source,
             status,
-            input: step
-                .input
-                .clone()
-                .map_or_else(|| Payload::of(&()), Ok)
-                .map_err(|error| crate::engine::commit::no_json("input", &error))?,
+            input,
             output: step.output.clone(),
             fault: step.fault.clone(),
             cost: step.cost,
             webhook: None,
-            created_at: step.attempts.first().map_or(step.started_at, |first| first.started_at),
-            started_at: step.attempts.iter().find(has_run).map(|first| first.started_at),
+            created_at: step.started_at,
+            started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,
             work: Work::Prediction(Prediction {
                 version: MODEL_VERSION.to_owned(),
