@@ -52,7 +52,7 @@ async fn commit_creates(store: Store, end: Instant) -> u64 {
             input: Payload::of(&input()).unwrap(),
             work: Work::Prediction(Prediction::new(
                 "0.0.1".to_owned(),
-                vec![Candidate { model: "hanging".to_owned() }],
+                vec![Candidate::new("hanging")],
             )),
             output: None,
             fault: None,

@@ -139,7 +139,7 @@ fn finished_prediction(organization: OrganizationId, key: KeyId, clock: &Clock) 
     let now = clock.now();
     let model = "text-template".to_owned();
     let input = json!({"template": "A quiet {{ place }}.", "values": {"place": "harbour"}});
-    let chain = vec![Candidate { model: model.clone() }];
+    let chain = vec![Candidate::new(model.clone())];
     let mut prediction = Prediction::new("0.0.1".to_owned(), chain);
     prediction.attempts.push(Attempt {
         number: 1,

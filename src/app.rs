@@ -17,6 +17,7 @@ use crate::accounts::Accounts;
 use crate::api::{HostAddress, HostService, Readiness, Role, Services, Settings};
 use crate::billing::Billing;
 use crate::catalog::{Catalog, Report};
+use crate::chains::Chains;
 use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
 use crate::domain::ids::PayloadId;
@@ -141,6 +142,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         readiness: Readiness::default(),
         accounts: Accounts::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),
+        chains: Chains::new(store.clone(), clock.clone()),
         idempotency: Idempotency::new(store.clone(), clock.clone()),
         rate: rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get())),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),

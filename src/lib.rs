@@ -7,8 +7,8 @@
 //! An arrow may only be followed to the left; `tests/tidy.rs` holds it.
 //!
 //! ```text
-//! domain <- (storage, http, runtime) <- (runners, catalog, engine, workflows, webhooks, accounts,
-//!           billing, idempotency, dashboard, schema) <- api <- app <- cli <- main
+//! domain <- (storage, http, runtime) <- (runners, catalog, engine, workflows, chains, webhooks,
+//!           accounts, billing, idempotency, dashboard, schema) <- api <- app <- cli <- main
 //! ```
 //!
 //! | module | what it is |
@@ -23,6 +23,7 @@
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
+//! | [`chains`] | which models stand in for one that fails |
 //! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
 //! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
@@ -67,6 +68,7 @@ pub mod api;
 pub mod app;
 pub mod billing;
 pub mod catalog;
+pub mod chains;
 pub mod cli;
 pub mod config;
 pub mod dashboard;

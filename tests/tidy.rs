@@ -42,6 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("webhooks", &["domain", "http", "runtime", "storage"]),
     ("runners", &["domain", "http", "runtime", "schema"]),
     ("engine", &["billing", "domain", "http", "runners", "runtime", "storage", "webhooks"]),
+    ("chains", &["domain", "runners", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
     ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
@@ -51,6 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "accounts",
             "billing",
             "catalog",
+            "chains",
             "dashboard",
             "domain",
             "engine",
@@ -70,6 +72,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "api",
             "billing",
             "catalog",
+            "chains",
             "config",
             "domain",
             "engine",

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use crate::http::Error;
-use crate::{accounts, engine, idempotency, storage, workflows};
+use crate::{accounts, chains, engine, idempotency, storage, workflows};
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
@@ -59,6 +59,21 @@ impl From<accounts::Error> for Error {
             }
             accounts::Error::Randomness(_) => Self::internal(error),
             accounts::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<chains::Error> for Error {
+    fn from(error: chains::Error) -> Self {
+        match error {
+            chains::Error::InvalidName | chains::Error::Invalid(_) => {
+                Self::bad_request(error.to_string())
+            }
+            chains::Error::Exists { .. } | chains::Error::TooMany => {
+                Self::conflict(error.to_string())
+            }
+            chains::Error::NotFound { .. } => Self::not_found(error.to_string()),
+            chains::Error::Storage(error) => error.into(),
         }
     }
 }

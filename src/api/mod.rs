@@ -10,6 +10,7 @@
 mod access;
 mod admin;
 mod billing;
+mod chains;
 mod context;
 mod dashboard;
 mod dispatch;
@@ -202,6 +203,10 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key),
     route!(&[Control], POST, "/admin/organizations", Local, Body, Free, admin::create_organization),
     route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations),
+    route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create),
+    route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change),
+    route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list),
+    route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
     route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload),
 ];

@@ -11,9 +11,11 @@ use super::fields::{Fields, invalid_input};
 use super::idempotent::{self, Turn};
 use super::{Context, Role, Services, failures, models};
 use crate::accounts::Caller;
+use crate::chains;
 use crate::domain::attempt::Attempt;
+use crate::domain::chain::Entry;
 use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
-use crate::domain::ids::ExecutionId;
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::outcome::Metrics;
 use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};
@@ -130,7 +132,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         }
     };
     let services = &context.services;
-    let submission = check(services, caller, fields)?;
+    let submission = check(services, caller, fields).await?;
     let (id, mut beside) = (submission.id, Commit::new());
     if let Some(ticket) = &ticket {
         let answered = Answered::created(id);
@@ -144,7 +146,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
 }
 
 /// The request as work for the engine.
-fn check(
+async fn check(
     services: &Services,
     caller: Caller,
     mut fields: Fields,
@@ -164,12 +166,8 @@ fn check(
     let webhook = fields.webhook(services)?;
     let model = services.catalog.get(slug).ok_or_else(models::not_found)?;
     let input = model.check_input(input).map_err(|violations| invalid_input(&violations))?;
-    if let Some(selector) = fields.text("fallback_selector")?.filter(|name| !name.is_empty()) {
-        // Chains are looked up by organization and primary model; none is stored under this name.
-        let shown: String = selector.chars().take(50).collect();
-        let message = format!("unknown fallback_selector '{shown}' for model '{slug}'");
-        return Err(http::Error::bad_request(message));
-    }
+    let selector = fields.text("fallback_selector")?.filter(|name| !name.is_empty());
+    let chain = chain(services, caller.organization, model.slug.as_str(), selector).await?;
     Ok(Submission {
         id: fresh(),
         organization: caller.organization,
@@ -177,11 +175,36 @@ fn check(
         source: Source::Api,
         work: Work::Prediction(execution::Prediction::new(
             version.unwrap_or_default().to_owned(),
-            vec![Candidate { model: model.slug.to_string() }],
+            chain,
         )),
         input: to_raw_value(&input).map_err(http::Error::internal)?,
         webhook,
     })
+}
+
+/// The model, and those that stand in for it as the named chain has them at this moment.
+async fn chain(
+    services: &Services,
+    organization: OrganizationId,
+    model: &str,
+    selector: Option<&str>,
+) -> Result<Vec<Candidate>, http::Error> {
+    let mut candidates = vec![Candidate::new(model)];
+    let Some(name) = selector else { return Ok(candidates) };
+    let found = services.chains.enabled(organization, model, name).await;
+    let chain = found.map_err(|error| {
+        if matches!(error, chains::Error::NotFound { .. }) {
+            let shown: String = name.chars().take(50).collect();
+            let message = format!("unknown fallback_selector '{shown}' for model '{model}'");
+            return http::Error::bad_request(message);
+        }
+        error.into()
+    })?;
+    candidates.extend(chain.entries.into_iter().map(|entry| {
+        let Entry { model, input_map } = entry;
+        Candidate { model, input_map }
+    }));
+    Ok(candidates)
 }
 
 async fn output_of(

@@ -10,6 +10,7 @@ use super::Role;
 use crate::accounts::Accounts;
 use crate::billing::Billing;
 use crate::catalog::Catalog;
+use crate::chains::Chains;
 use crate::domain::time::Timestamp;
 use crate::engine::Engine;
 use crate::http::egress;
@@ -75,6 +76,7 @@ pub struct Services {
     pub billing: Billing,
     pub idempotency: Idempotency,
     pub catalog: Catalog,
+    pub chains: Chains,
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,

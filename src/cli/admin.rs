@@ -89,6 +89,11 @@ impl Admin {
         self.ask(Method::POST, path, Some(value)).await
     }
 
+    /// What `PUT path` with `value` gives.
+    pub(super) async fn put(&self, path: &str, value: &Value) -> anyhow::Result<Value> {
+        self.ask(Method::PUT, path, Some(value)).await
+    }
+
     /// Deletes what is at `path`.
     pub(super) async fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.ask(Method::DELETE, path, None).await.map(drop)

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::domain::ids::KeyId;
 
 /// The organization that a first start makes.
-const DEFAULT_ORGANIZATION: &str = "default";
+pub(super) const DEFAULT_ORGANIZATION: &str = "default";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {

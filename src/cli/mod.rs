@@ -8,6 +8,7 @@
 //! shows, and its line in the README.
 
 mod admin;
+mod chain;
 mod check;
 mod first_run;
 mod key;
@@ -51,6 +52,9 @@ enum Command {
     /// Organizations: each has keys, executions and a balance of its own
     #[command(subcommand)]
     Org(organization::Command),
+    /// Fallback chains: which models stand in for one that fails
+    #[command(subcommand)]
+    Chain(chain::Command),
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
@@ -89,6 +93,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return block_on(check::run(file, &Output::new(shape.json)));
         }
         Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
+        Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
         Command::Org(command) => block_on(organization::run(command, &configuration(file)?))?,
         Command::Model(model::Command::Check { files }) => return model::check(&files),
         Command::Model(model::Command::List(shape)) => {
@@ -158,6 +163,11 @@ mod tests {
             "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery org create --name o",
             "orrery org list",
+            "orrery chain create --name n --model m --entries []",
+            "orrery chain update --name n --model m --org o --entries @f.toml --json",
+            "orrery chain disable --name n --model a/b",
+            "orrery chain show --name n --model m",
+            "orrery chain list --org o",
             "orrery model list --json",
             "orrery model check a.toml b.toml",
             "orrery completions bash",
@@ -171,6 +181,7 @@ mod tests {
             "orrery key create --name n --expires 0s",
             "orrery key delete 17",
             "orrery model check",
+            "orrery chain create --name n --model m",
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Failure, Outcome};
 use super::classify::ErrorClass;
@@ -75,6 +76,18 @@ pub enum Source {
 pub struct Candidate {
     /// The model's slug.
     pub model: String,
+    /// What it is given, in which `{{input.NAME}}` refers to the execution's input; absent: the
+    /// same input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_map: Option<Map<String, Value>>,
+}
+
+impl Candidate {
+    /// A model that is given the input as it is.
+    #[must_use]
+    pub fn new(model: impl Into<String>) -> Self {
+        Self { model: model.into(), input_map: None }
+    }
 }
 
 /// Why an execution failed as a whole.
@@ -228,6 +241,12 @@ impl Prediction {
     pub fn model(&self) -> &str {
         let position = usize::try_from(self.position).unwrap_or(usize::MAX);
         self.chain.get(position).or_else(|| self.chain.last()).map_or("", |c| c.model.as_str())
+    }
+
+    /// The one of the chain that is tried or waited for.
+    #[must_use]
+    pub fn candidate(&self) -> Option<&Candidate> {
+        self.chain.get(usize::try_from(self.position).ok()?)
     }
 
     /// The model that the client asked for.

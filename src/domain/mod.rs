@@ -6,6 +6,7 @@
 
 pub mod account;
 pub mod attempt;
+pub mod chain;
 pub mod classify;
 pub mod condition;
 pub mod definition;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::attempt::{call, gone};
 use super::cells::Cell;
 use super::commit::no_json;
 use super::outcome::announcement;
-use super::{Error, Inner, Work, rows};
+use super::{Error, Inner, Models, Work, rows};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Prediction};
@@ -17,6 +17,7 @@ use crate::domain::machine::prediction::{Event, apply};
 use crate::domain::machine::{Effect, ends};
 use crate::domain::money::Usd;
 use crate::runners;
+use crate::runners::template::{self, Template};
 use crate::storage::{self, Commit};
 
 /// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
@@ -78,7 +79,7 @@ impl Inner {
         work: Option<&Work>,
         input: &RawValue,
     ) -> Result<runners::Success, runners::Error> {
-        let run = run_model(execution, attempt, work, input);
+        let run = run_model(&*self.models, execution, attempt, work, input);
         tokio::pin!(run);
         tokio::select! {
             biased;
@@ -136,6 +137,7 @@ pub fn damaged(error: &dyn std::fmt::Display) -> Failure {
 }
 
 async fn run_model(
+    models: &dyn Models,
     execution: &Execution,
     attempt: u32,
     work: Option<&Work>,
@@ -144,5 +146,43 @@ async fn run_model(
     let model = execution.prediction().map_or("", Prediction::model);
     let Some(work) = work else { return Err(gone(model).into()) };
     let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
+    let input = input_of(models, execution, input)?;
     call(work, model, execution.attempt_key(attempt), input, work.timeout).await
+}
+
+/// What the model is given. The first of a chain has the input that was checked when the prediction
+/// was created; another one has what its mapping makes of it, if that fits.
+fn input_of(models: &dyn Models, execution: &Execution, input: Value) -> Result<Value, Failure> {
+    let prediction = execution.prediction();
+    let Some(prediction) = prediction.filter(|prediction| prediction.position > 0) else {
+        return Ok(input);
+    };
+    let misfit = |what: String| {
+        let model = prediction.model();
+        let sentence = format!("the input that is mapped for the model '{model}' {what}");
+        Failure::new(ErrorClass::InvalidModelConfig, sentence)
+    };
+    let mapped = match prediction.candidate().and_then(|candidate| candidate.input_map.as_ref()) {
+        None => input,
+        Some(map) => {
+            fill(map, &input).map_err(|error| misfit(format!("cannot be made: {error}")))?
+        }
+    };
+    let checked = models.check_input(prediction.model(), mapped);
+    checked.map_err(|violation| misfit(format!("does not fit: {violation}")))
+}
+
+/// The mapping with the input's values in it. A field that is nothing but a reference to what the
+/// input does not have is left out.
+fn fill(map: &Map<String, Value>, input: &Value) -> Result<Value, template::Error> {
+    let mut filled = Map::new();
+    for (name, written) in map {
+        let template = Template::parse(written)?;
+        let value = template.fill(input);
+        let is_absent = value.is_null() && matches!(template, Template::Reference(_));
+        if !is_absent {
+            filled.insert(name.clone(), value);
+        }
+    }
+    Ok(Value::Object(filled))
 }

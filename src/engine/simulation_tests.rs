@@ -159,7 +159,7 @@ fn submission(number: usize) -> Submission {
         source: Source::Api,
         work: Doing::Prediction(Prediction::new(
             "1".to_owned(),
-            chain.iter().map(|model| Candidate { model: (*model).to_owned() }).collect(),
+            chain.iter().map(|model| Candidate::new(*model)).collect(),
         )),
         input: to_raw_value(&json!({"n": number})).unwrap(),
         webhook: webhook.then_some(Webhook { url, secret: None }),

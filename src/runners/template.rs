@@ -90,6 +90,18 @@ impl Template {
         })
     }
 
+    /// The fields of the input that it refers to.
+    #[must_use]
+    pub fn sources(&self) -> Vec<&str> {
+        match self {
+            Self::Constant(_) => Vec::new(),
+            Self::Reference(path) => path.first().map(String::as_str).into_iter().collect(),
+            Self::Text(parts) => parts.iter().filter_map(Part::source).collect(),
+            Self::Array(items) => items.iter().flat_map(Self::sources).collect(),
+            Self::Object(fields) => fields.iter().flat_map(|(_, value)| value.sources()).collect(),
+        }
+    }
+
     /// The template with the input's values in it.
     #[must_use]
     pub fn fill(&self, input: &Value) -> Value {
@@ -107,6 +119,13 @@ impl Template {
 }
 
 impl Part {
+    fn source(&self) -> Option<&str> {
+        match self {
+            Self::Text(_) => None,
+            Self::Reference(path) => path.first().map(String::as_str),
+        }
+    }
+
     fn text(&self, input: &Value) -> String {
         match self {
             Self::Text(text) => text.clone(),

@@ -63,6 +63,8 @@ pub enum Table {
     Balance = b'B',
     /// First answers to requests with an `Idempotency-Key`.
     Idempotency = b'Y',
+    /// Fallback chains, by organization, model and name.
+    Chain = b'a',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
 }

@@ -9,6 +9,7 @@
 mod bad_input;
 mod billing;
 mod cancel;
+mod chains;
 mod cors;
 mod cost;
 mod executions;

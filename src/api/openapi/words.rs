@@ -82,6 +82,14 @@ pub fn words(route: &Route) -> Words {
             Words { success: (201, "The organization"), ..plain("Create an organization", "") }
         }
         ("GET", "/admin/organizations") => plain("List organizations", "organizations"),
+        ("POST", "/admin/chains") => {
+            Words { success: (201, "The chain"), ..plain("Save a fallback chain", "") }
+        }
+        ("PUT", "/admin/chains") => plain("Change a fallback chain", "The chain"),
+        ("GET", "/admin/chains") => plain("List fallback chains", "chains"),
+        ("DELETE", "/admin/chains") => {
+            Words { success: (204, "It is gone"), ..plain("Delete a fallback chain", "") }
+        }
         ("GET", "/admin/models") => plain("List models with their load", "models"),
         ("POST", "/admin/reload") => plain("Read the models folder again", "What was loaded"),
         _ => plain("", ""),

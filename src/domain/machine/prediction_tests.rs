@@ -47,7 +47,7 @@ fn execution(chain: usize, webhook: bool) -> Execution {
         input: payload(),
         work: Work::Prediction(Prediction::new(
             "0.0.1".to_owned(),
-            (0..chain).map(|n| Candidate { model: format!("model-{n}") }).collect(),
+            (0..chain).map(|n| Candidate::new(format!("model-{n}"))).collect(),
         )),
         output: None,
         fault: None,

@@ -171,7 +171,7 @@ impl Inner {
         };
         let fallback = model.fallback.as_ref().filter(|_| step.primary_error.is_some());
         let chain = std::iter::once(&model.slug).chain(fallback.map(|fallback| &fallback.slug));
-        let chain: Vec<_> = chain.map(|slug| Candidate { model: slug.clone() }).collect();
+        let chain: Vec<_> = chain.map(|slug| Candidate::new(slug.clone())).collect();
         let status = match step.status {
             step::Status::Completed => Status::Success,
             step::Status::Failed => Status::Error,

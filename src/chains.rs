@@ -1,0 +1,316 @@
+//! Fallback chains: saved by the operator for an organization and a primary model, looked up when a
+//! prediction names one.
+//!
+//! A chain is checked when it is saved, against the request schemas of the models in it: what the
+//! mapping makes of the primary's input must be able to fit. Nothing here runs a model.
+
+use serde_json::{Map, Value};
+
+use crate::domain::chain::{Chain, ENTRIES_MAX, Entry, NAME_MAX, is_name};
+use crate::domain::ids::OrganizationId;
+use crate::runners::template::Template;
+use crate::runtime::Clock;
+use crate::schema::Schema;
+use crate::storage::commit::Expect;
+use crate::storage::record::{Malformed, decode, encode};
+use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
+
+/// Chains of one organization; a list shows all of them.
+const CHAINS_MAX: usize = 1_000;
+
+impl Record for Chain {
+    const NAME: &'static str = "fallback chain";
+}
+
+/// The request schema of a model, or `None` when the catalog does not have the model.
+pub type SchemaOf<'a> = &'a (dyn Fn(&str) -> Option<Value> + Sync);
+
+/// Why a chain cannot be saved or found.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("a chain's name is 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
+    InvalidName,
+    #[error("{0}")]
+    Invalid(String),
+    #[error("the model {model} has a chain {name} already")]
+    Exists { model: String, name: String },
+    #[error("the model {model} has no chain {name}")]
+    NotFound { model: String, name: String },
+    #[error("there are {CHAINS_MAX} chains already; delete some first")]
+    TooMany,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// What a chain is changed to; absent fields stay.
+#[derive(Debug, Default)]
+pub struct Change {
+    pub entries: Option<Vec<Entry>>,
+    pub enabled: Option<bool>,
+}
+
+/// The chains of a store.
+#[derive(Debug, Clone)]
+pub struct Chains {
+    store: Store,
+    clock: Clock,
+}
+
+impl Chains {
+    /// The chains of a store.
+    #[must_use]
+    pub const fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock }
+    }
+
+    /// Saves a new chain, enabled.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::Invalid`] with what does not fit, [`Error::TooMany`],
+    /// [`Error::Storage`].
+    pub async fn create(
+        &self,
+        organization: OrganizationId,
+        model: &str,
+        name: &str,
+        entries: Vec<Entry>,
+        schema_of: SchemaOf<'_>,
+    ) -> Result<Chain, Error> {
+        if !is_name(name) {
+            return Err(Error::InvalidName);
+        }
+        check(model, &entries, schema_of)?;
+        if self.list(organization).await?.len() >= CHAINS_MAX {
+            return Err(Error::TooMany);
+        }
+        let now = self.clock.now();
+        let chain = Chain {
+            organization,
+            model: model.to_owned(),
+            name: name.to_owned(),
+            enabled: true,
+            entries,
+            created_at: now,
+            updated_at: now,
+        };
+        let key = key(organization, model, name);
+        let mut commit = Commit::new();
+        commit.expect(Expect::Absent(key.clone()));
+        commit.put(key, &chain)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => {
+                Err(Error::Exists { model: model.to_owned(), name: name.to_owned() })
+            }
+            written => Ok(written.map(|()| chain)?),
+        }
+    }
+
+    /// Changes a chain, for predictions that are created from then on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Invalid`], [`Error::Storage`].
+    pub async fn change(
+        &self,
+        organization: OrganizationId,
+        model: &str,
+        name: &str,
+        change: Change,
+        schema_of: SchemaOf<'_>,
+    ) -> Result<Chain, Error> {
+        let key = key(organization, model, name);
+        let before = self.store.get(&key).await?.ok_or_else(|| missing(model, name))?;
+        let mut chain: Chain = decode(&before)?;
+        if let Some(entries) = change.entries {
+            check(model, &entries, schema_of)?;
+            chain.entries = entries;
+        }
+        chain.enabled = change.enabled.unwrap_or(chain.enabled);
+        chain.updated_at = self.clock.now();
+        let mut commit = Commit::new();
+        commit.expect(Expect::Equal(key.clone(), before));
+        commit.put_bytes(key, encode(&chain)?);
+        self.store.commit(commit).await?;
+        Ok(chain)
+    }
+
+    /// Deletes a chain; predictions that have a copy of it keep it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn delete(
+        &self,
+        organization: OrganizationId,
+        model: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let key = key(organization, model, name);
+        let mut commit = Commit::new();
+        commit.expect(Expect::Present(key.clone())).delete(key);
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(missing(model, name)),
+            deleted => Ok(deleted?),
+        }
+    }
+
+    /// The chain that a prediction names; one that is disabled is not found.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn enabled(
+        &self,
+        organization: OrganizationId,
+        model: &str,
+        name: &str,
+    ) -> Result<Chain, Error> {
+        let found = if is_name(name) {
+            self.store.read::<Chain>(&key(organization, model, name)).await?
+        } else {
+            None
+        };
+        found.filter(|chain| chain.enabled).ok_or_else(|| missing(model, name))
+    }
+
+    /// An organization's chains, by model and name.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Chain>, Error> {
+        let prefix = Key::table(Table::Chain).id(organization);
+        let page = Page { prefix, after: None, before: None, limit: CHAINS_MAX };
+        let rows = self.store.page(page).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+}
+
+fn key(organization: OrganizationId, model: &str, name: &str) -> Key {
+    Key::table(Table::Chain).id(organization).text(model).text(name)
+}
+
+fn missing(model: &str, name: &str) -> Error {
+    Error::NotFound { model: model.to_owned(), name: name.to_owned() }
+}
+
+// --- what fits ---
+
+/// Checks a chain against the request schemas of its models.
+fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Result<(), Error> {
+    let unknown = |model: &str| Error::Invalid(format!("there is no model {model}"));
+    let primary = schema_of(model).ok_or_else(|| unknown(model))?;
+    if entries.is_empty() || entries.len() > ENTRIES_MAX {
+        return Err(Error::Invalid(format!("a chain has 1 to {ENTRIES_MAX} entries")));
+    }
+    for (number, entry) in (1..).zip(entries) {
+        if entry.model == model {
+            let message = format!("entry {number}: {model} cannot stand in for itself");
+            return Err(Error::Invalid(message));
+        }
+        let fallback = schema_of(&entry.model).ok_or_else(|| unknown(&entry.model))?;
+        fits(&primary, &fallback, entry.input_map.as_ref()).map_err(|fault| {
+            Error::Invalid(format!("entry {number}, model {}: {fault}", entry.model))
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether what the mapping makes of an input that fits `primary` is able to fit `fallback`: every
+/// field that is required is there, each constant fits, and no type is one that cannot.
+fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> Result<(), String> {
+    let required = fallback.get("required").and_then(Value::as_array).into_iter().flatten();
+    for name in required.filter_map(Value::as_str) {
+        let is_there = match map {
+            Some(map) => map.contains_key(name),
+            None => may_have(primary, name),
+        };
+        let has_default = property(fallback, name).is_some_and(|one| one.get("default").is_some());
+        if !is_there && !has_default {
+            return Err(format!("it requires '{name}', which it would not be given"));
+        }
+    }
+    for (name, value) in map.into_iter().flatten() {
+        if !may_have(fallback, name) {
+            return Err(format!("it has no input '{name}'"));
+        }
+        let template = Template::parse(value).map_err(|error| format!("'{name}': {error}"))?;
+        for source in template.sources() {
+            if !may_have(primary, source) {
+                let whole = format!("{{{{input.{source}}}}}");
+                return Err(format!(
+                    "'{name}': {whole} refers to an input that the primary model does not have"
+                ));
+            }
+        }
+        let Some(wanted) = property(fallback, name) else { continue };
+        match &template {
+            Template::Constant(value) => {
+                check_constant(wanted, value).map_err(|fault| format!("'{name}': {fault}"))?
+            }
+            Template::Reference(path) => {
+                let source = path.first().filter(|_| path.len() == 1);
+                let given = source.and_then(|source| property(primary, source));
+                if let Some(given) = given
+                    && !share_a_type(given, wanted)
+                {
+                    return Err(format!("'{name}' is of another type than what it is given"));
+                }
+            }
+            Template::Text(_) if !admits(wanted, "string") => {
+                return Err(format!("'{name}' is given a text, and takes none"));
+            }
+            Template::Text(_) | Template::Array(_) | Template::Object(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_constant(schema: &Value, value: &Value) -> Result<(), String> {
+    // A property that refers to the whole document cannot be compiled alone.
+    let Ok(schema) = Schema::compile(schema) else { return Ok(()) };
+    let first = |violations: Vec<crate::schema::Violation>| {
+        violations.into_iter().next().map_or_else(String::new, |one| one.message)
+    };
+    schema.check(value.clone()).map(drop).map_err(first)
+}
+
+fn property<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
+    schema.get("properties")?.get(name)
+}
+
+/// Whether an input of this schema may have the field.
+fn may_have(schema: &Value, name: &str) -> bool {
+    let names = schema.get("properties").and_then(Value::as_object);
+    let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+    // Where names are given, others are taken for mistakes.
+    names.is_none_or(|names| names.contains_key(name) || (names.is_empty() && !is_closed))
+}
+
+fn types(schema: &Value) -> Option<Vec<&str>> {
+    match schema.get("type")? {
+        Value::String(one) => Some(vec![one]),
+        Value::Array(several) => Some(several.iter().filter_map(Value::as_str).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    }
+}
+
+fn admits(schema: &Value, kind: &str) -> bool {
+    types(schema).is_none_or(|types| types.contains(&kind))
+}
+
+fn share_a_type(given: &Value, wanted: &Value) -> bool {
+    let (Some(given), Some(wanted)) = (types(given), types(wanted)) else { return true };
+    let both = |kind: &str| {
+        wanted.contains(&kind)
+            || (kind == "integer" && wanted.contains(&"number"))
+            || (kind == "number" && wanted.contains(&"integer"))
+    };
+    given.into_iter().any(both)
+}
+
+#[cfg(test)]
+#[path = "chains_tests.rs"]
+mod tests;

@@ -1,0 +1,47 @@
+//! Fallback chains, as they are stored: a named list of models that stand in, in order, for one
+//! that fails (`spec/decisions.md` part 3).
+//!
+//! A prediction takes a copy of its chain when it is created; a later change touches new ones only.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ids::OrganizationId;
+use super::time::Timestamp;
+
+/// The longest name, in characters.
+pub const NAME_MAX: usize = 50;
+/// The most models of a chain.
+pub const ENTRIES_MAX: usize = 10;
+
+/// A chain of one organization for one primary model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    pub organization: OrganizationId,
+    /// The model that it stands in for.
+    pub model: String,
+    pub name: String,
+    /// Only an enabled one runs.
+    pub enabled: bool,
+    /// In the order in which they are tried; at least one.
+    pub entries: Vec<Entry>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// A model that stands in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    pub model: String,
+    /// Its input, in which `{{input.NAME}}` refers to that of the prediction; absent: the same input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_map: Option<Map<String, Value>>,
+}
+
+/// Whether `name` may name a chain: 1 to 50 characters of `a-z0-9-`.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
+}
