@@ -95,6 +95,15 @@ fn nests() -> Vec<Case> {
     ]
 }
 
+/// A value that nests so deep.
+fn nested(levels: usize) -> Value {
+    (0..levels).fold(json!(1), |inner, _| json!([inner]))
+}
+
+fn deep(result: &str) -> Value {
+    json!({"step_id": "a", "type": "pass", "result": result})
+}
+
 /// Steps that fail, are tried again, are stood in for, are borne.
 fn failures() -> Vec<Case> {
     let nothing = || json!({});
@@ -114,6 +123,8 @@ fn failures() -> Vec<Case> {
     ]);
     let limit = json!([{"step_id": "p", "type": "parallel", "timeout_seconds": 0.03, "branches": [
         {"steps": [{"step_id": "w", "type": "wait", "seconds": 60}]}]}]);
+    let mut parked = limit.clone();
+    parked[0]["timeout_seconds"] = json!(0.25);
     let item = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
         "steps": [model("x", "fails", json!("{{item}}"))]}]);
     let one = |slug: &str, n: &str| json!([model("a", slug, json!(n))]);
@@ -126,6 +137,13 @@ fn failures() -> Vec<Case> {
         case("contained", within, nothing(), Ok(json!("failed failed cancelled"))),
         case("time-out of a step", one("hangs", "1"), nothing(), Err("StepTimeout")),
         case("time-out of a container", limit, nothing(), Err("StepTimeout")),
+        case("time-out of one that is put aside", parked, nothing(), Err("StepTimeout")),
+        case(
+            "deep",
+            json!([deep("{{inputs.deep}}")]),
+            json!({"deep": nested(100)}),
+            Err("ReferenceError"),
+        ),
         case("nothing", one("same", "{{inputs.no}}"), nothing(), Err("ReferenceError")),
         case("panic", one("panics", "1"), nothing(), Err("InternalError")),
         case("a model that has gone", one("removed", "1"), nothing(), Err("StepFailed")),

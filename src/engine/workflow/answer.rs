@@ -34,12 +34,15 @@ fn unfit(cause: impl Into<String>) -> Fault {
     Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause)
 }
 
-/// A payload that is damaged fails its step; that the disk cannot be read at all does not.
+/// What cannot be read because of what it is (a damaged file, an output that nests too deep) fails
+/// its step; that the disk cannot be read at all does not.
 pub fn soften<T>(result: Result<T, Error>) -> Looked<T> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Storage(error @ storage::Error::Payload { .. })) => {
-            let cause = format!("a stored output is damaged: {error}");
+        Err(Error::Storage(
+            error @ (storage::Error::Payload { .. } | storage::Error::Malformed(_)),
+        )) => {
+            let cause = format!("an output that it refers to cannot be read: {error}");
             Ok(Err(Fault::new("InternalError", ErrorClass::InternalError, cause)))
         }
         Err(error) => Err(error),

@@ -183,6 +183,10 @@ impl Change<'_> {
             matches!(planned.kind, Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_));
         if is_new && is_container {
             step.due = planned.timeout.map(|timeout| now.plus(timeout));
+            // Its end has to be known when it is put aside.
+            if step.due.is_some() {
+                self.progress.changed.insert(instance.clone());
+            }
         }
         if let Some(due) = step.due {
             self.effects.push(Effect::Sleep { instance: instance.clone(), until: due });
