@@ -109,8 +109,18 @@ impl Fault {
     /// The fault of an execution whose last attempt failed so.
     #[must_use]
     pub fn of(failure: &Failure) -> Self {
+        Self::named("ExecutionTimeout", failure)
+    }
+
+    /// The fault of a step whose last attempt failed so.
+    #[must_use]
+    pub fn of_step(failure: &Failure) -> Self {
+        Self::named("StepTimeout", failure)
+    }
+
+    fn named(timeout: &str, failure: &Failure) -> Self {
         let name = match failure.class {
-            ErrorClass::ExecutionTimeout => "ExecutionTimeout",
+            ErrorClass::ExecutionTimeout => timeout,
             ErrorClass::InternalError => "InternalError",
             ErrorClass::ContentModeration
             | ErrorClass::InvalidUserInput
@@ -121,7 +131,7 @@ impl Fault {
             | ErrorClass::ProviderUnavailable
             | ErrorClass::Unknown => "StepFailed",
         };
-        Self { name: name.to_owned(), class: failure.class, cause: failure.message.clone() }
+        Self::new(name, failure.class, failure.message.clone())
     }
 }
 

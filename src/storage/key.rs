@@ -96,6 +96,13 @@ impl Key {
         self
     }
 
+    /// Appends a number, inverted: the largest first.
+    #[must_use]
+    pub fn number_largest_first(mut self, number: u64) -> Self {
+        self.0.extend_from_slice(&(!number).to_be_bytes());
+        self
+    }
+
     /// Appends a moment: oldest first.
     #[must_use]
     pub fn time(mut self, time: Timestamp) -> Self {

@@ -17,11 +17,6 @@ pub struct List {
     pub total: u64,
 }
 
-/// The key of a list's row with this number, from 0.
-pub fn row(list: &Key, number: u64) -> Key {
-    list.clone().raw(&(!number).to_be_bytes())
-}
-
 impl Store {
     /// Up to `limit` rows behind the newest `offset` ones. Takes the time of one short read, however
     /// long the list and however deep the offset. Rows appended meanwhile do not shift it.
@@ -39,7 +34,7 @@ impl Store {
                 return Ok(List { rows, total });
             };
             for number in (0..=first).rev().take(limit.min(PAGE_MAX)) {
-                let key = row(&list, number);
+                let key = list.clone().number_largest_first(number);
                 let found = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
                 rows.extend(found.map(|row| row.to_vec()));
             }

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 
-use super::super::list;
 use super::*;
 use crate::domain::ids::PayloadId;
 use crate::runtime::fresh;
@@ -245,7 +244,8 @@ fn apply(model: &mut BTreeMap<Key, Vec<u8>>, writes: &[Write]) {
             Write::Append(key, value) => {
                 let before = writer::counter(model.get(key).map(Vec::as_slice)).unwrap();
                 model.insert(key.clone(), (before + 1).to_be_bytes().to_vec());
-                model.insert(list::row(key, before.try_into().unwrap()), value.clone());
+                let row = key.clone().number_largest_first(before.try_into().unwrap());
+                model.insert(row, value.clone());
             }
         }
     }

@@ -15,7 +15,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::commit::{Commit, Expect, Write};
 use super::error::Error;
 use super::key::Key;
-use super::list;
 use super::record::Malformed;
 
 /// Commits that may wait for the writer; more wait at their senders.
@@ -125,7 +124,7 @@ impl Writer {
                 Write::Append(list, value) => {
                     let after = self.count(list.clone(), 1, &mut rows, overlay)?;
                     let number = u64::try_from(after.saturating_sub(1)).unwrap_or_default();
-                    rows.push((list::row(&list, number), Some(value)));
+                    rows.push((list.number_largest_first(number), Some(value)));
                 }
             }
         }

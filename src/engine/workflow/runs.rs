@@ -70,7 +70,7 @@ pub struct Failed {
 
 impl From<Failure> for Failed {
     fn from(failure: Failure) -> Self {
-        Self { fault: fault_of(failure), cost: Usd::ZERO, logs: None }
+        Self { fault: Fault::of_step(&failure), cost: Usd::ZERO, logs: None }
     }
 }
 
@@ -80,23 +80,6 @@ pub struct Seat {
     lane: String,
     /// The guest's number and what tells it, while it waits.
     waits: Option<(u64, oneshot::Receiver<()>)>,
-}
-
-/// The fault of a step whose attempt failed so.
-fn fault_of(failure: Failure) -> Fault {
-    let name = match failure.class {
-        ErrorClass::ExecutionTimeout => "StepTimeout",
-        ErrorClass::InternalError => "InternalError",
-        ErrorClass::ContentModeration
-        | ErrorClass::InvalidUserInput
-        | ErrorClass::InvalidModelConfig
-        | ErrorClass::ProviderAuth
-        | ErrorClass::ProviderError
-        | ErrorClass::ProviderRateLimit
-        | ErrorClass::ProviderUnavailable
-        | ErrorClass::Unknown => "StepFailed",
-    };
-    Fault::new(name, failure.class, failure.message)
 }
 
 impl Job {
@@ -171,7 +154,7 @@ impl Actor {
         attempt: u32,
     ) -> Looked<(Job, Event)> {
         let plan = Arc::clone(&self.plan);
-        let Some(planned) = plan.at(instance.step) else { return Ok(Err(fault_of(lost()))) };
+        let Some(planned) = plan.at(instance.step) else { return Ok(Err(Fault::of_step(&lost()))) };
         let is_fallback = progress.step(instance).is_some_and(|step| step.primary_error.is_some());
         let uses = plan.uses(instance.step);
         let view = self.view(progress, instance.step, &instance.items, uses).await;
@@ -183,7 +166,7 @@ impl Actor {
             Kind::Model(model) => self.resolve_model(model, is_fallback, &view),
             Kind::Http(http) => resolve_http(http, is_fallback, &view),
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
-                Err(fault_of(lost()))
+                Err(Fault::of_step(&lost()))
             }
         };
         let (call, shown) = match resolved {
@@ -214,7 +197,7 @@ impl Actor {
         let input = input.map_err(|error| unresolved(&error))?;
         let checked = self.inner.models.check_input(slug, input).map_err(|violation| {
             let message = format!("the input of the model '{slug}' is invalid: {violation}");
-            fault_of(Failure::new(ErrorClass::InvalidUserInput, message))
+            Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
         })?;
         Ok((Call::Model { slug: slug.clone(), input: checked.clone() }, checked))
     }
@@ -233,7 +216,7 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
         if let request::Error::Reference(error) = error {
             return unresolved(&error);
         }
-        fault_of(Failure::new(ErrorClass::InvalidModelConfig, error.to_string()))
+        Fault::of_step(&Failure::new(ErrorClass::InvalidModelConfig, error.to_string()))
     })?;
     let shown = prepared.shown();
     let call = Call::Http { request: Box::new(prepared), fail_when: http.fail_when.clone() };
@@ -289,7 +272,7 @@ impl Inner {
                 Err(error) => Err(not_kept(&error).into()),
             },
             Err(error) => Err(Failed {
-                fault: fault_of(error.failure),
+                fault: Fault::of_step(&error.failure),
                 cost: error.cost.unwrap_or(Usd::ZERO),
                 logs: error.logs,
             }),
