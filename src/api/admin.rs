@@ -1,7 +1,7 @@
 //! The operator's routes on the control socket: what the command line asks for. Whoever can open
 //! the socket owns the data folder; no key is asked for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -11,6 +11,7 @@ use super::Context;
 use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::KeyId;
+use crate::engine;
 use crate::http::{self, Reply, reply};
 
 #[derive(Debug, Deserialize)]
@@ -104,6 +105,45 @@ pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
     };
     let listed: Vec<Value> = models.iter().map(describe).collect();
     Ok(reply::json(StatusCode::OK, &json!({"models": listed})))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Trial {
+    slug: String,
+    #[serde(default)]
+    input: serde_json::Map<String, Value>,
+}
+
+/// `POST /admin/models/test`: runs one input through a model's runner, beside its queue. Nothing is
+/// stored and nobody pays. A run that fails is a good answer.
+pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
+    let trial: Trial = context.call.json().await?;
+    let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
+    let input = model.check_input(Value::Object(trial.input));
+    let input = input.map_err(|violations| super::fields::invalid_input(&violations))?;
+    let work = engine::Models::work(&context.services.catalog, &trial.slug);
+    let work = work.ok_or_else(super::models::not_found)?;
+    let started = Instant::now();
+    let key = format!("{}:test:1", context.call.request_id);
+    let result = engine::call(&work, &trial.slug, key, input, work.timeout).await;
+    let seconds = started.elapsed().as_secs_f64();
+    let body = match result {
+        Ok(success) => json!({
+            "status": "success",
+            "output": engine::outcome::shape_output(success.output, work.output_type),
+            "logs": success.logs,
+            "seconds": seconds,
+        }),
+        Err(error) => json!({
+            "status": "error",
+            "error": error.failure.message,
+            "error_classification": error.failure.class.as_str(),
+            "logs": error.logs,
+            "seconds": seconds,
+        }),
+    };
+    Ok(reply::json(StatusCode::OK, &body))
 }
 
 /// `POST /admin/reload`: reads the models folder again.

@@ -208,5 +208,6 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list),
     route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
+    route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model),
     route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload),
 ];

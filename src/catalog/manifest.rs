@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::domain::money::Usd;
+use crate::runners::openai;
 use crate::schema::Schema;
 use crate::secret::{self, Secret};
 use crate::written;
@@ -61,6 +62,19 @@ pub enum RunnerConfig {
     Builtin { name: String },
     /// An inference server.
     Http(HttpConfig),
+    /// A server that speaks OpenAI's API.
+    OpenAi(OpenAiConfig),
+}
+
+/// The keys of a runner of type `openai`.
+#[derive(Debug)]
+pub struct OpenAiConfig {
+    /// With its `/v1`.
+    pub url: String,
+    /// What the server calls the model.
+    pub model: String,
+    pub kind: openai::Kind,
+    pub key: Option<Secret>,
 }
 
 /// The keys of a runner of type `http`.
@@ -117,6 +131,9 @@ struct WrittenRunner {
     r#type: Spanned<String>,
     name: Option<String>,
     url: Option<Spanned<String>>,
+    model: Option<String>,
+    kind: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
     method: Option<Spanned<String>>,
     #[serde(default)]
     headers: std::collections::BTreeMap<String, Spanned<String>>,
@@ -146,6 +163,9 @@ const KEYS: &[&str] = &[
     "report",
     "name",
     "url",
+    "model",
+    "kind",
+    "key",
     "method",
     "headers",
     "body",
@@ -174,6 +194,7 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
     let slug = written.slug.into_inner();
     let cost = written.cost.map(Spanned::into_inner);
     let cost_report = cost.as_ref().and_then(|cost| cost.report.clone());
+    let runner = runner(written.runner, folder)?;
     Ok(Manifest {
         title: written.title.unwrap_or_else(|| slug.to_string()),
         slug,
@@ -182,10 +203,10 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
         concurrency: concurrency(written.concurrency)?,
         timeout: timeout(written.timeout)?,
         queue_limit: written.queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT),
-        schema: schema(written.request_schema, written.request_schema_file, folder)?,
+        schema: schema(written.request_schema, written.request_schema_file, folder, &runner)?,
         pricing: cost.map(pricing).transpose()?,
         cost_report: cost_report.unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
-        runner: runner(written.runner, folder)?,
+        runner,
     })
 }
 
@@ -210,6 +231,7 @@ fn schema(
     inline: Option<Spanned<Value>>,
     file: Option<Spanned<PathBuf>>,
     folder: &Path,
+    runner: &RunnerConfig,
 ) -> Result<Schema, Placed> {
     let (span, schema) = match (inline, file) {
         (Some(_), Some(file)) => {
@@ -218,7 +240,12 @@ fn schema(
         }
         (Some(inline), None) => (Some(inline.span()), inline.into_inner()),
         (None, Some(file)) => (Some(file.span()), schema_file(&file, folder)?),
-        (None, None) => (None, serde_json::json!({"type": "object"})),
+        (None, None) => match runner {
+            RunnerConfig::OpenAi(openai) => (None, openai.kind.schema()),
+            RunnerConfig::Builtin { .. } | RunnerConfig::Http(_) => {
+                (None, serde_json::json!({"type": "object"}))
+            }
+        },
     };
     Schema::compile(&schema).map_err(|error| (span, format!("request_schema: {error}")))
 }
@@ -265,11 +292,54 @@ fn runner(written: Spanned<WrittenRunner>, folder: &Path) -> Result<RunnerConfig
             Ok(RunnerConfig::Builtin { name: written.name.ok_or_else(|| missing("name"))? })
         }
         "http" => http_runner(written, folder, &missing).map(RunnerConfig::Http),
+        "openai" => openai_runner(written, folder, &missing).map(RunnerConfig::OpenAi),
         other => {
-            let message = format!("runner: this version runs builtin and http, not '{other}'");
+            let message =
+                format!("runner: this version runs builtin, http and openai, not '{other}'");
             Err((Some(written.r#type.span()), message))
         }
     }
+}
+
+fn absolute_url(
+    url: Option<Spanned<String>>,
+    missing: &dyn Fn(&str) -> Placed,
+) -> Result<String, Placed> {
+    let url = url.ok_or_else(|| missing("url"))?;
+    let parsed = url::Url::parse(url.get_ref()).ok();
+    if !parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+        let message = "runner: url must be an absolute http or https URL".to_owned();
+        return Err((Some(url.span()), message));
+    }
+    Ok(url.into_inner())
+}
+
+fn openai_runner(
+    written: WrittenRunner,
+    folder: &Path,
+    missing: &dyn Fn(&str) -> Placed,
+) -> Result<OpenAiConfig, Placed> {
+    let url = absolute_url(written.url, missing)?;
+    let kind = written.kind.ok_or_else(|| missing("kind"))?;
+    let named = openai::Kind::ALL.into_iter().find(|known| known.as_str() == kind.get_ref());
+    let named = named.ok_or_else(|| {
+        let known = openai::Kind::ALL.map(openai::Kind::as_str).join(", ");
+        (Some(kind.span()), format!("runner: kind is one of {known}"))
+    })?;
+    let key = written.key.map(|key| {
+        let fault = |message: String| (Some(key.span()), format!("runner: key: {message}"));
+        let secret = secret::expand(key.get_ref(), folder).map_err(fault)?;
+        if hyper::header::HeaderValue::from_str(secret.expose()).is_err() {
+            return Err(fault("has characters that a header cannot carry".to_owned()));
+        }
+        Ok(secret)
+    });
+    Ok(OpenAiConfig {
+        url: url.trim_end_matches('/').to_owned(),
+        model: written.model.ok_or_else(|| missing("model"))?,
+        kind: named,
+        key: key.transpose()?,
+    })
 }
 
 fn http_runner(
@@ -277,12 +347,7 @@ fn http_runner(
     folder: &Path,
     missing: &dyn Fn(&str) -> Placed,
 ) -> Result<HttpConfig, Placed> {
-    let url = written.url.ok_or_else(|| missing("url"))?;
-    let parsed = url::Url::parse(url.get_ref()).ok();
-    if !parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
-        let message = "runner: url must be an absolute http or https URL".to_owned();
-        return Err((Some(url.span()), message));
-    }
+    let url = absolute_url(written.url, missing)?;
     let method = match written.method {
         None => hyper::Method::POST,
         Some(text) => text.get_ref().to_uppercase().parse().map_err(|_invalid| {
@@ -308,7 +373,7 @@ fn http_runner(
         return Err((Some(output.span()), message));
     }
     Ok(HttpConfig {
-        url: url.into_inner(),
+        url,
         method,
         headers,
         body: written.body,
@@ -368,6 +433,15 @@ output = "/caption"
             (with("concurrency = 2", "concurrency = 0"), "5:15 concurrency must be at least 1"),
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
             (with("type = \"http\"", "type = \"cog\""), "14:8 runner: this version runs builtin"),
+            (with("type = \"http\"", "type = \"openai\""), "13:1 runner: kind is missing"),
+            (
+                with("type = \"http\"", "type = \"openai\"\nkind = \"talk\""),
+                "15:8 runner: kind is one of chat, embeddings, images",
+            ),
+            (
+                with("type = \"http\"", "type = \"openai\"\nkind = \"chat\""),
+                "runner: model is missing",
+            ),
             (with("http://127.0.0.1:5000/predict", "/x"), "runner: url must be an absolute"),
             (
                 with("output = \"/caption\"", "output = \"caption\""),

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub use self::detail::{detail, detail_json};
 pub use self::manifest::Fault;
-use self::manifest::{HttpConfig, Manifest, RunnerConfig};
+use self::manifest::{HttpConfig, Manifest, OpenAiConfig, RunnerConfig};
 pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::engine;
@@ -32,8 +32,10 @@ use crate::http::egress::Policy;
 use crate::runners::Runner;
 use crate::runners::builtin::{self, Bench, Builtin};
 use crate::runners::http::{HttpRunner, Settings};
+use crate::runners::openai::{self, OpenAiRunner};
 use crate::runners::template::Template;
 use crate::schema::{Schema, Violation};
+use crate::secret::Secret;
 
 /// Manifests that one folder may hold.
 const MANIFESTS_MAX: usize = 10_000;
@@ -270,6 +272,10 @@ fn build(manifest: Manifest, path: &Path, bench: &Bench, client: &Client) -> Res
             let settings = http_settings(&manifest, http).map_err(fault)?;
             (Arc::new(HttpRunner::new(settings, client.clone())), "http")
         }
+        RunnerConfig::OpenAi(config) => {
+            let settings = openai_settings(&manifest, config).map_err(fault)?;
+            (Arc::new(OpenAiRunner::new(settings, client.clone())), "openai")
+        }
     };
     Ok(Model {
         slug: manifest.slug,
@@ -305,6 +311,23 @@ fn http_settings(manifest: &Manifest, http: &HttpConfig) -> Result<Settings, Str
         body,
         output: http.output.clone(),
         cost_report: manifest.cost_report.clone(),
+        timeout: manifest.timeout,
+    })
+}
+
+fn openai_settings(manifest: &Manifest, config: &OpenAiConfig) -> Result<openai::Settings, String> {
+    let bearer = |key: &Secret| {
+        let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+        let mut value = value.map_err(|_hidden| "runner: key cannot be sent".to_owned())?;
+        value.set_sensitive(true);
+        Ok::<_, String>(value)
+    };
+    Ok(openai::Settings {
+        model: manifest.slug.to_string(),
+        url: config.url.clone(),
+        upstream: config.model.clone(),
+        kind: config.kind,
+        authorization: config.key.as_ref().map(bearer).transpose()?,
         timeout: manifest.timeout,
     })
 }

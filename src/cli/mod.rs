@@ -99,6 +99,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Model(model::Command::List(shape)) => {
             block_on(model::list(&Output::new(shape.json), &configuration(file)?))?;
         }
+        Command::Model(model::Command::Test { slug, input, shape }) => {
+            let (output, config) = (Output::new(shape.json), configuration(file)?);
+            return block_on(async move { model::test(&slug, &input, &output, &config).await });
+        }
         Command::Completions { shell } => completions(shell)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -170,6 +174,7 @@ mod tests {
             "orrery chain list --org o",
             "orrery model list --json",
             "orrery model check a.toml b.toml",
+            "orrery model test a/b --input {} --json",
             "orrery completions bash",
         ] {
             parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -181,6 +186,7 @@ mod tests {
             "orrery key create --name n --expires 0s",
             "orrery key delete 17",
             "orrery model check",
+            "orrery model test",
             "orrery chain create --name n --model m",
             "orrery completions cobol",
         ] {

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::key::understood;
 use super::output::{self, Column, Output};
@@ -19,6 +21,17 @@ pub(super) enum Command {
     Check {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+    },
+    /// Run one input through a model and show what came of it
+    Test {
+        /// As `orrery model list` shows it
+        #[arg(value_name = "SLUG")]
+        slug: String,
+        /// The input; what the model's schema has defaults for may be left out
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        input: String,
+        #[command(flatten)]
+        shape: Shape,
     },
 }
 
@@ -65,6 +78,51 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
         ]
     });
     output.show(&answer, &columns, rows)
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Trial {
+    status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error_classification: Option<String>,
+    logs: Option<String>,
+    seconds: f64,
+}
+
+/// Runs one input through a model: its output goes to standard output, all else is said beside it.
+pub(super) async fn test(
+    slug: &str,
+    input: &str,
+    output: &Output,
+    config: &Config,
+) -> anyhow::Result<ExitCode> {
+    let input: Value = serde_json::from_str(input).context("--input is no JSON")?;
+    let admin = service::admin(config).await?;
+    let answer = admin.post("/admin/models/test", &json!({"slug": slug, "input": input})).await?;
+    let trial: Trial = understood(answer)?;
+    let code = if trial.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if output.is_json() {
+        output::json(&trial)?;
+        return Ok(code);
+    }
+    if let Some(logs) = &trial.logs {
+        output::note(logs);
+    }
+    match (&trial.output, &trial.error) {
+        (_, Some(error)) => {
+            let class = trial.error_classification.as_deref().unwrap_or("unknown");
+            output::note(&format!("{slug} failed after {:.3} s ({class}): {error}", trial.seconds));
+        }
+        (output, None) => {
+            output::json(output)?;
+            output::note(&format!("{slug} succeeded in {:.3} s", trial.seconds));
+        }
+    }
+    Ok(code)
 }
 
 /// Looks at each file; fails when one has a fault.

@@ -37,6 +37,9 @@ pub fn gone(model: &str) -> Failure {
 }
 
 /// One call of the runner, bounded in time; a panic fails this run and nothing else.
+///
+/// # Errors
+/// What the runner reports, or a failure of the class `execution_timeout` or `internal_error`.
 pub async fn call(
     work: &Work,
     model: &str,

@@ -41,6 +41,7 @@ use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{self, Commit, Store};
 
+pub use self::attempt::call;
 pub use self::detail::{Detail, Waiting};
 pub use self::lanes::Load;
 pub use self::models::{FindingPlan, Models, Plans, Work};

@@ -6,6 +6,7 @@
 
 pub mod builtin;
 pub mod http;
+pub mod openai;
 pub mod request;
 pub mod template;
 

@@ -31,6 +31,9 @@ pub fn words(route: &Route) -> Words {
     {
         return words_of_workflows(route.method.as_str(), path);
     }
+    if path.starts_with("/admin") {
+        return words_of_admin(route.method.as_str(), path);
+    }
     match (route.method.as_str(), path) {
         ("GET", "/") => plain("Who this host is", "Name, version, role and links"),
         ("GET", "/health") => plain("Whether the process lives", "It does"),
@@ -71,6 +74,12 @@ pub fn words(route: &Route) -> Words {
         ("GET", "/v1/billing/balance") => plain("The organization's balance", "balance_usd"),
         ("GET", "/status.json") => plain("How the service stands", "What the status page shows"),
         ("GET", "/static/{*file}") => plain("A file of the status page", "The file"),
+        _ => plain("", ""),
+    }
+}
+
+fn words_of_admin(method: &str, path: &str) -> Words {
+    match (method, path) {
         ("POST", "/admin/keys") => {
             Words { success: (201, "The key, this once"), ..plain("Create an API key", "") }
         }
@@ -91,6 +100,9 @@ pub fn words(route: &Route) -> Words {
             Words { success: (204, "It is gone"), ..plain("Delete a fallback chain", "") }
         }
         ("GET", "/admin/models") => plain("List models with their load", "models"),
+        ("POST", "/admin/models/test") => {
+            plain("Run one input through a model", "What it gave, or how it failed")
+        }
         ("POST", "/admin/reload") => plain("Read the models folder again", "What was loaded"),
         _ => plain("", ""),
     }

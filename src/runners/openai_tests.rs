@@ -1,0 +1,183 @@
+//! The runner against servers that stream, refuse, break off and talk nonsense.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::runtime::Tasks;
+
+/// Answers one request with `answer` and then closes, or holds on; the request's body, and a signal
+/// when the client has gone.
+async fn server(
+    answer: String,
+    holds: bool,
+) -> (u16, oneshot::Receiver<String>, oneshot::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (asked, request) = oneshot::channel();
+    let (left, gone) = oneshot::channel();
+    Tasks::new().spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut text = String::new();
+        let mut buffer = [0; 8192];
+        while !text.ends_with('}') {
+            let count = stream.read(&mut buffer).await.unwrap();
+            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        let _sent = asked.send(text);
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        if holds {
+            while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+            let _sent = left.send(());
+        }
+    });
+    (port, request, gone)
+}
+
+fn whole(status: u16, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn stream(events: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{events}"
+    )
+}
+
+fn runner(port: u16, kind: Kind) -> OpenAiRunner {
+    let settings = Settings {
+        model: "talker".to_owned(),
+        url: format!("http://127.0.0.1:{port}/v1"),
+        upstream: "llama".to_owned(),
+        kind,
+        authorization: Some(HeaderValue::from_static("Bearer t0ken")),
+        timeout: Duration::from_secs(20),
+    };
+    OpenAiRunner::new(settings, Client::trusted())
+}
+
+async fn run(
+    kind: Kind,
+    input: Value,
+    answer: String,
+) -> (Result<Success, super::super::Error>, String) {
+    let (port, request, _gone) = server(answer, false).await;
+    let job = Job { attempt_key: "e:s:1".to_owned(), input: Arc::new(input) };
+    let result = runner(port, kind).run(job).await;
+    (result, request.await.unwrap())
+}
+
+fn body(request: &str) -> Value {
+    serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+const DELTAS: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n\
+    : a comment\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\r\n\r\n\
+    data:{\"choices\":[{\"delta\":{\"content\":\"lo\"},\"finish_reason\":\"stop\"}]}\n\n\
+    data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\n\
+    data: [DONE]\n\n";
+
+#[tokio::test]
+async fn a_chat_is_streamed_and_counted() {
+    let input = json!({"prompt": "Hi", "system": "Be brief", "temperature": 0.5});
+    let (result, request) = run(Kind::Chat, input, stream(DELTAS)).await;
+    let success = result.unwrap();
+    assert_eq!(success.output, "Hello");
+    assert_eq!((success.usage.input_tokens, success.usage.output_tokens), (Some(3), Some(2)));
+    assert!(request.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{request}");
+    assert!(request.contains("authorization: Bearer t0ken\r\n"));
+    assert!(request.contains("idempotency-key: e:s:1\r\n"));
+    let expected = json!({
+        "temperature": 0.5,
+        "messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}],
+        "stream": true, "stream_options": {"include_usage": true}, "model": "llama",
+    });
+    assert_eq!(body(&request), expected);
+    // A conversation is sent as it is; a server that does not stream is understood too.
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let answer = r#"{"choices":[{"message":{"content":"y"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}"#;
+    let (result, request) =
+        run(Kind::Chat, json!({"messages": messages}), whole(200, answer)).await;
+    assert_eq!(result.unwrap().output, "y");
+    assert_eq!(body(&request)["messages"], messages);
+}
+
+#[tokio::test]
+async fn embeddings_and_images_come_as_one_or_several() {
+    let two = r#"{"data":[{"embedding":[1,2]},{"embedding":[3]}],"usage":{"prompt_tokens":5}}"#;
+    let one = r#"{"data":[{"embedding":[1,2]}]}"#;
+    for (input, answer, expect) in [
+        (json!({"input": "a"}), one, json!([1, 2])),
+        (json!({"input": ["a"]}), one, json!([[1, 2]])),
+        (json!({"input": ["a", "b"]}), two, json!([[1, 2], [3]])),
+    ] {
+        let (result, request) = run(Kind::Embeddings, input.clone(), whole(200, answer)).await;
+        assert_eq!(result.unwrap().output, expect);
+        assert!(request.starts_with("POST /v1/embeddings "));
+        assert_eq!(body(&request), json!({"input": input["input"], "model": "llama"}));
+    }
+    let images = r#"{"data":[{"url":"https://h/a.png"},{"b64_json":"AAAA"}]}"#;
+    let (result, request) = run(Kind::Images, json!({"prompt": "a cat"}), whole(200, images)).await;
+    assert_eq!(result.unwrap().output, json!(["https://h/a.png", "data:image/png;base64,AAAA"]));
+    assert!(request.starts_with("POST /v1/images/generations "));
+}
+
+#[tokio::test]
+async fn failures_have_their_class_and_name_the_model() {
+    let unfinished = "data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n";
+    let filtered = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"content_filter\"}]}\n\n";
+    let broken = "data: {\"error\":{\"message\":\"out of memory\"}}\n\n";
+    let policy = r#"{"error":{"code":"content_policy_violation","message":"no"}}"#;
+    for (kind, answer, class, told) in [
+        (Kind::Chat, whole(401, "no"), ErrorClass::ProviderAuth, "it answered 401: no"),
+        (Kind::Chat, whole(429, "slow"), ErrorClass::ProviderRateLimit, "it answered 429"),
+        (Kind::Chat, whole(400, policy), ErrorClass::ContentModeration, "it answered 400"),
+        (Kind::Chat, whole(503, ""), ErrorClass::ProviderUnavailable, "it answered 503"),
+        (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "no JSON: <p>"),
+        (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "without choices[0]"),
+        (Kind::Chat, stream(unfinished), ErrorClass::ProviderUnavailable, "ended before"),
+        (Kind::Chat, stream(filtered), ErrorClass::ContentModeration, "content filter"),
+        (Kind::Chat, stream(broken), ErrorClass::ProviderError, "out of memory"),
+        (Kind::Chat, stream("data: {nonsense\n"), ErrorClass::ProviderError, "no JSON: {nonsense"),
+        (Kind::Embeddings, whole(200, "{}"), ErrorClass::ProviderError, "without data"),
+        (Kind::Images, whole(200, r#"{"data":[{}]}"#), ErrorClass::ProviderError, "without what"),
+        (Kind::Images, whole(500, "x"), ErrorClass::ProviderError, "it answered 500: x"),
+    ] {
+        let (result, _) = run(kind, json!({"prompt": "x", "input": "x"}), answer).await;
+        let failure = result.unwrap_err().failure;
+        assert_eq!(failure.class, class, "{failure:?}");
+        assert!(failure.message.contains(told), "{failure:?}");
+        assert!(failure.message.starts_with("the model 'talker'"), "{failure:?}");
+    }
+    let endless = format!("data: {}", "x".repeat(LINE_MAX + 1));
+    let (result, _) = run(Kind::Chat, json!({"prompt": "x"}), stream(&endless)).await;
+    assert!(result.unwrap_err().failure.message.contains("larger than"));
+}
+
+#[tokio::test]
+async fn dropping_the_run_closes_the_connection() {
+    let (port, request, gone) = server(stream("data: {\"choices\":[]}\n\n"), true).await;
+    let runner = runner(port, Kind::Chat);
+    let job = Job { attempt_key: "e:s:1".to_owned(), input: Arc::new(json!({"prompt": "x"})) };
+    let mut run = runner.run(job);
+    tokio::select! {
+        _ = &mut run => panic!("it has ended"),
+        asked = request => assert!(asked.is_ok()),
+    }
+    drop(run);
+    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap().unwrap();
+}
+
+#[test]
+fn each_kind_has_a_schema_that_compiles() {
+    for kind in Kind::ALL {
+        let schema = crate::schema::Schema::compile(&kind.schema()).unwrap();
+        assert!(schema.check(json!({})).is_err(), "{kind:?}");
+    }
+}
