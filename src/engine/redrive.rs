@@ -4,12 +4,12 @@
 use serde_json::value::RawValue;
 
 use super::{Engine, Error, Inner, Submission, rows};
-use crate::domain::definition::Plan;
 use crate::domain::execution::{Execution, Status, Work, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::machine::workflow::is_kept;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
-use crate::domain::step::{self, Instance, Step};
+use crate::domain::step::Step;
 use crate::storage::Commit;
 
 impl Engine {
@@ -53,17 +53,6 @@ impl Engine {
         };
         let mut executions = self.submit(vec![submission], beside).await?;
         executions.pop().ok_or(Error::Stopping)
-    }
-}
-
-/// Whether a step's end stands: it has completed, was skipped, or its failure was kept to itself.
-fn is_kept(plan: &Plan, instance: &Instance, step: &Step) -> bool {
-    match step.status {
-        step::Status::Completed | step::Status::Skipped => true,
-        step::Status::Failed => {
-            plan.at(instance.step).is_some_and(|planned| planned.continue_on_error)
-        }
-        step::Status::Queued | step::Status::Running | step::Status::Cancelled => false,
     }
 }
 

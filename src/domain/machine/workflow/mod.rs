@@ -22,7 +22,7 @@ use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::ExecutionId;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
-use crate::domain::step::{Answer, Instance, Step};
+use crate::domain::step::{self, Answer, Instance, Step};
 use crate::domain::time::Timestamp;
 
 /// The most items that a `map` takes.
@@ -225,6 +225,19 @@ impl Progress {
         let mut change = Change { progress: self, execution, now, effects: &mut effects };
         change.apply(event);
         effects
+    }
+}
+
+/// Whether a step's end stands when its execution is taken up again: it has completed, was skipped,
+/// or its failure was kept to itself.
+#[must_use]
+pub fn is_kept(plan: &Plan, instance: &Instance, step: &Step) -> bool {
+    match step.status {
+        step::Status::Completed | step::Status::Skipped => true,
+        step::Status::Failed => {
+            plan.at(instance.step).is_some_and(|planned| planned.continue_on_error)
+        }
+        step::Status::Queued | step::Status::Running | step::Status::Cancelled => false,
     }
 }
 

@@ -125,6 +125,8 @@ struct World {
     charged: Vec<ExecutionId>,
     ends: usize,
     ids: u128,
+    /// Whether every run succeeds from here on.
+    is_lucky: bool,
 }
 
 impl World {
@@ -147,7 +149,33 @@ impl World {
             charged: Vec::new(),
             ends: 0,
             ids: 0,
+            is_lucky: false,
         };
+        world.happen(Event::Taken);
+        world
+    }
+
+    /// A new execution that takes over what is kept of one that has failed or was cancelled.
+    fn redriven(failed: &Self) -> Self {
+        let kept = failed.disk.iter().filter(|(at, step)| is_kept(&failed.plan, at, step));
+        let kept = kept.map(|(at, step)| (at.clone(), Step { cost: Usd::ZERO, ..step.clone() }));
+        let mut world = Self {
+            disk: kept.collect(),
+            is_lucky: true,
+            // What was published stays so; its charges were the other execution's.
+            published: failed.published.clone(),
+            ..Self::new(failed.seed, Arc::clone(&failed.plan))
+        };
+        world.published.retain(|instance| world.disk.contains_key(instance));
+        world.stored = execution();
+        world.execution = world.stored.clone();
+        world.charged.clear();
+        world.runs.clear();
+        world.timers.clear();
+        world.begun.clear();
+        world.stopped.clear();
+        world.ends = 0;
+        world.progress = Progress::restore(Arc::clone(&world.plan), world.disk.clone());
         world.happen(Event::Taken);
         world
     }
@@ -245,7 +273,7 @@ impl World {
                 let span = Duration::from_secs(chance("wait") % 5);
                 Event::Waits { until: self.now.plus(span), instance }
             }
-            Kind::Pass(_) if chance("pass").is_multiple_of(12) => {
+            Kind::Pass(_) if chance("pass").is_multiple_of(12) && !self.is_lucky => {
                 let fault = Fault::new("ReferenceError", ErrorClass::InvalidModelConfig, "nothing");
                 Event::Broken { instance, fault }
             }
@@ -259,7 +287,7 @@ impl World {
         let chance = fate(self.seed, "run", instance, attempt);
         let cost = Usd::from_micros(i64::try_from(chance % 3).unwrap());
         let instance = instance.clone();
-        self.happen(if chance.is_multiple_of(4) {
+        self.happen(if chance.is_multiple_of(4) && !self.is_lucky {
             let class = ErrorClass::ALL[usize::try_from(chance % 7).unwrap()];
             let fault = Fault::new("StepFailed", class, "it failed");
             Event::Failed { instance, attempt, fault, cost, logs: None }
@@ -538,6 +566,30 @@ proptest! {
                 ended.collect()
             };
             prop_assert_eq!(outputs(&straight), outputs(&world));
+        }
+    }
+
+    /// Taken up again where it ended, it completes, and what is kept of it does not run again.
+    #[test]
+    fn a_redrive_goes_on_behind_what_has_ended(
+        seed: u64,
+        dice in prop::collection::vec(any::<u8>(), 0..60),
+        acts in acts(),
+        is_cancelled: bool,
+    ) {
+        let mut failed = World::new(seed, plan(&dice, false));
+        play(&mut failed, &acts);
+        if is_cancelled {
+            failed.happen(Event::Cancelled);
+        } else {
+            failed.live_on();
+        }
+        if failed.execution.status != Status::Success {
+            let mut again = World::redriven(&failed);
+            let kept: BTreeSet<Instance> = again.disk.keys().cloned().collect();
+            again.live_on();
+            prop_assert_eq!(again.execution.status, Status::Success);
+            prop_assert!(again.begun.iter().all(|(begun, _)| !kept.contains(begun)));
         }
     }
 
