@@ -12,6 +12,7 @@ use super::{Error, Inner, Place, rows};
 use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
+use crate::domain::time::Timestamp;
 use crate::storage::{Commit, Page};
 
 /// Timers that are read at once.
@@ -53,12 +54,12 @@ impl Inner {
                     next = Some(moment);
                     break;
                 }
-                due.push((organization, id));
+                due.push((moment, organization, id));
             }
             if due.is_empty() {
                 return Ok(next.map_or(LOOK_AGAIN, |next| next.since(now).min(LOOK_AGAIN)));
             }
-            let waking = due.into_iter().map(|(organization, id)| self.wake(organization, id));
+            let waking = due.into_iter().map(|(due, owner, id)| self.wake(due, owner, id));
             for woken in futures_util::future::join_all(waking).await {
                 woken?;
             }
@@ -66,20 +67,28 @@ impl Inner {
         }
     }
 
-    /// Puts one execution back into its lane.
-    async fn wake(&self, organization: OrganizationId, id: ExecutionId) -> Result<(), Error> {
+    /// Puts one execution back into its lane. A timer that nobody waits for any more is deleted, so
+    /// that it does not come up for ever.
+    async fn wake(
+        &self,
+        due: Timestamp,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<(), Error> {
         let cell = self.cells.enter(id);
         let mut state = cell.state.lock().await;
         if state.is_none() {
             let key = rows::execution(organization, id);
             *state = self.store.read::<Execution>(&key).await?.map(Held::from);
         }
-        let Some(held) = state.as_mut() else { return Ok(()) };
-        let mut next = held.execution.clone();
-        let effects = machine::wake(&mut next, self.clock.now());
-        if effects.is_empty() {
-            return Ok(());
-        }
+        let mut next = state.as_ref().map(|held| held.execution.clone());
+        let now = self.clock.now();
+        let effects = next.as_mut().map_or_else(Vec::new, |next| machine::wake(next, now));
+        let (Some(held), Some(next), false) = (state.as_mut(), next, effects.is_empty()) else {
+            let mut commit = Commit::new();
+            commit.delete(rows::timer(due, id));
+            return Ok(self.store.commit(commit).await?);
+        };
         self.write(Commit::new(), &next, &effects, None).await?;
         let lane = next.lane();
         held.execution = next;

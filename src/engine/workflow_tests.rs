@@ -361,3 +361,24 @@ fn a_workflow_that_runs_too_long_is_ended() {
         process.engine.inner.tasks.stop();
     });
 }
+
+/// A timer without anyone who waits for it is cleared away.
+#[test]
+fn a_timer_that_nobody_waits_for_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), options());
+        let key = rows::timer(Clock::system().now(), [9; 16].into());
+        let mut commit = Commit::new();
+        commit.put_bytes(key.clone(), rows::queued_value(ORGANIZATION.into()));
+        process.store.commit(commit).await.unwrap();
+        process.engine.recover().await.unwrap();
+        let gone = async {
+            while process.store.get(&key).await.unwrap().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.unwrap();
+        process.engine.inner.tasks.stop();
+    });
+}
