@@ -107,7 +107,7 @@ fn recorder() -> Result<PrometheusBuilder, metrics_exporter_prometheus::BuildErr
 fn describe() {
     let counters = [
         ("orrery_requests_total", "Requests answered, by host, method, route and status"),
-        ("orrery_executions_total", "Executions that ended, by status"),
+        ("orrery_executions_total", "Executions that ended, by kind and status"),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits that went to the disk together"),
         ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
@@ -121,6 +121,8 @@ fn describe() {
         ("orrery_executions_queued", "Executions that wait for their turn"),
         ("orrery_commits_waiting", "Commits that wait for the writer"),
         ("orrery_models", "Models in the catalog"),
+        ("orrery_model_running", "Predictions and steps that a model runs now"),
+        ("orrery_model_queued", "Predictions and steps that wait for a place at a model"),
         ("orrery_webhook_in_flight", "Delivery attempts under way"),
         ("orrery_webhook_open_circuits", "Receivers that are left alone after failures"),
     ];

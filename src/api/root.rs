@@ -60,5 +60,11 @@ pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
     ] {
         metrics::gauge!(name).set(value);
     }
+    for model in services.catalog.list() {
+        let load = services.engine.load(model.slug.as_str());
+        let slug = model.slug.to_string();
+        metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
+        metrics::gauge!("orrery_model_queued", "model" => slug).set(load.queued as f64);
+    }
     Ok(reply::text(StatusCode::OK, services.metrics.render()))
 }

@@ -320,6 +320,11 @@ async fn a_cancel_stops_what_runs_and_is_told() {
     });
     let waiting = waiting.await;
     assert!(waiting.iter().any(|one| one["model"] == "hold" && one["running"] == 1), "{waiting:?}");
+    let metrics = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
+    for line in ["orrery_model_running{model=\"hold\"} 1", "orrery_model_queued{model=\"hold\"} 1"]
+    {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
     let cancel = || service.flows(Method::POST, &format!("/executions/{execution}/cancel")).send();
     let expected = json!({"execution_id": execution, "status": "cancelled"});
     assert_eq!(cancel().await.expect(200), expected);
