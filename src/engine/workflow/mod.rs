@@ -131,7 +131,13 @@ impl Inner {
         let may_have_steps = execution.started_at.is_some() || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
         let id = execution.id;
-        let steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
+        let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
+        for (_, step) in
+            steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
+        {
+            // There can be many, and nobody asks what they were given or how often they tried.
+            (step.input, step.attempts, step.logs) = (None, Vec::new(), None);
+        }
         held.progress = Some(Box::new(Progress::restore(Arc::clone(&plan), steps)));
         Ok(Some(Actor {
             inner: Arc::clone(self),
