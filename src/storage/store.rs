@@ -12,6 +12,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -40,6 +41,10 @@ pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 const CACHE_BYTES: u64 = 128 * 1024 * 1024;
 /// How often the engine tidies its log.
 const TIDY_EVERY_MS: u64 = 500;
+/// How often, and how far apart, it is looked whether an earlier store has let go of its files: ten
+/// seconds in all.
+const LET_GO_LOOKS: u32 = 1000;
+const LET_GO_PAUSE: Duration = Duration::from_millis(10);
 /// Reads that run at once.
 const READERS: usize = 16;
 /// Rows that one page may have.
@@ -121,15 +126,7 @@ impl Store {
         let lock = folder::lock(folder)?;
         let path = folder.join("store");
         folder::remove_half_snapshots(&path)?;
-        let db = sled::Config::new()
-            .path(&path)
-            .cache_capacity(CACHE_BYTES)
-            .flush_every_ms(Some(TIDY_EVERY_MS))
-            .segment_size(SEGMENT_BYTES)
-            .use_compression(false)
-            .mode(sled::Mode::HighThroughput)
-            .open()
-            .map_err(|error| Error::Damaged { folder: path.clone(), reason: error.to_string() })?;
+        let db = open_engine(&path)?;
         check_format(&db, folder)?;
         prove_durable(&db)?;
         folder::sync_new(folder, &path)?;
@@ -269,6 +266,33 @@ impl Store {
         let db = self.shared.db.clone();
         let reading = tokio::task::spawn_blocking(move || read(&db));
         reading.await.unwrap_or_else(|error| Err(Error::unavailable(&error)))
+    }
+}
+
+/// Opens the engine. A store that was closed in this process a moment ago may still be letting go of
+/// its files, by jobs of the engine in the background; since the folder's lock is ours, nobody else
+/// can hold them, and they are waited for.
+fn open_engine(path: &Path) -> Result<sled::Db, Error> {
+    let config = sled::Config::new()
+        .path(path)
+        .cache_capacity(CACHE_BYTES)
+        .flush_every_ms(Some(TIDY_EVERY_MS))
+        .segment_size(SEGMENT_BYTES)
+        .use_compression(false)
+        .mode(sled::Mode::HighThroughput);
+    let mut looks = LET_GO_LOOKS;
+    loop {
+        match config.open() {
+            Ok(db) => return Ok(db),
+            Err(error) if looks > 0 && error.to_string().contains("could not acquire lock") => {
+                looks -= 1;
+                std::thread::sleep(LET_GO_PAUSE);
+            }
+            Err(error) => {
+                let (folder, reason) = (path.to_path_buf(), error.to_string());
+                return Err(Error::Damaged { folder, reason });
+            }
+        }
     }
 }
 
