@@ -30,6 +30,7 @@ use crate::http::server::{Limits, Listener};
 use crate::http::tls::Certificates;
 use crate::http::{Body, Reply};
 use crate::idempotency::Idempotency;
+use crate::links::Links;
 use crate::runtime::{Clock, Tasks, fresh};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
@@ -101,6 +102,8 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         inline_bytes: config.engine.payload_inline_bytes,
     })?;
     let sealer = Sealer::open(&config.data_dir)?;
+    let base = hosts.iter().find(|host| host.role == Role::Base);
+    let links = Links::new(sealer.clone(), base.map(|base| base.url.clone()).unwrap_or_default());
     if config.models_dir.starts_with(&config.data_dir) {
         std::fs::create_dir_all(&config.models_dir)
             .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
@@ -143,6 +146,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         accounts: Accounts::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),
         chains: Chains::new(store.clone(), clock.clone()),
+        links,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
         rate: rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get())),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),

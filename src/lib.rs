@@ -25,6 +25,7 @@
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
 //! | [`chains`] | which models stand in for one that fails |
 //! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
+//! | [`links`] | URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
 //! | [`app`] | the composition root: opens all of it in order, stops it in reverse |
@@ -76,6 +77,7 @@ pub mod domain;
 pub mod engine;
 pub mod http;
 pub mod idempotency;
+pub mod links;
 pub mod runners;
 pub mod runtime;
 pub mod schema;

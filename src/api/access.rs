@@ -5,26 +5,54 @@ use serde_json::Value;
 
 use super::{Access, Rate, Services};
 use crate::accounts::Caller;
+use crate::domain::ids::OrganizationId;
 use crate::http::{self, Call};
+use crate::links;
 
-/// The caller that `access` demands, or `None` where it demands none.
+/// Who is let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admitted {
+    /// Someone of whom nothing is known.
+    Anyone,
+    /// The holder of a key.
+    Caller(Caller),
+    /// The holder of a link of this organization.
+    Link(OrganizationId),
+}
+
+impl Admitted {
+    /// The holder of a key, if it is one.
+    #[must_use]
+    pub const fn caller(&self) -> Option<Caller> {
+        match self {
+            Self::Caller(caller) => Some(*caller),
+            Self::Anyone | Self::Link(_) => None,
+        }
+    }
+}
+
+/// Who is let in, as `access` demands.
 ///
 /// # Errors
-/// 401 without a valid key; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
+/// 401 without a valid key or link; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
 pub async fn check(
     services: &Services,
     access: Access,
     call: &mut Call,
-) -> Result<Option<Caller>, http::Error> {
+) -> Result<Admitted, http::Error> {
     let in_body = match access {
-        Access::Public | Access::Local => return Ok(None),
-        Access::Key => None,
+        Access::Public | Access::Local => return Ok(Admitted::Anyone),
+        Access::Key | Access::Link => None,
         Access::BodyKey => key_in_body(call).await?,
     };
     let presented = in_body.as_deref().or_else(|| presented_key(&call.headers));
-    let presented = presented.ok_or_else(http::Error::unauthorized)?;
+    let Some(presented) = presented else {
+        let token = call.query.get(links::PARAMETER).filter(|_| access == Access::Link);
+        let opened = token.and_then(|token| services.links.check(&call.path, token));
+        return opened.map(Admitted::Link).ok_or_else(http::Error::unauthorized);
+    };
     let caller = services.accounts.authenticate(presented).await?;
-    caller.map(Some).ok_or_else(http::Error::unauthorized)
+    caller.map(Admitted::Caller).ok_or_else(http::Error::unauthorized)
 }
 
 /// The `api_key` of a body, which the handler reads again. A body that is no JSON is the handler's

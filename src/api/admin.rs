@@ -126,20 +126,20 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     let work = work.ok_or_else(super::models::not_found)?;
     let started = Instant::now();
     let key = format!("{}:test:1", context.call.request_id);
-    let result = engine::call(&work, &trial.slug, key, input, work.timeout).await;
+    let (result, logs) = engine::try_out(&work, &trial.slug, key, input).await;
     let seconds = started.elapsed().as_secs_f64();
     let body = match result {
         Ok(success) => json!({
             "status": "success",
             "output": engine::outcome::shape_output(success.output, work.output_type),
-            "logs": success.logs,
+            "logs": logs,
             "seconds": seconds,
         }),
         Err(error) => json!({
             "status": "error",
             "error": error.failure.message,
             "error_classification": error.failure.class.as_str(),
-            "logs": error.logs,
+            "logs": logs,
             "seconds": seconds,
         }),
     };

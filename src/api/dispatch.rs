@@ -102,9 +102,9 @@ impl Host {
         if route.access == Access::Local && !call.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
-        let caller = access::check(&self.services, route.access, &mut call).await?;
-        access::draw(&self.services, route.rate, caller.as_ref())?;
-        (route.handler)(Context::new(Arc::clone(&self.services), call, self.role, caller)).await
+        let admitted = access::check(&self.services, route.access, &mut call).await?;
+        access::draw(&self.services, route.rate, admitted.caller().as_ref())?;
+        (route.handler)(Context::new(Arc::clone(&self.services), call, self.role, admitted)).await
     }
 
     /// The request's origin, where the configuration allows it.

@@ -14,6 +14,7 @@ mod chains;
 mod context;
 mod dashboard;
 mod dispatch;
+mod events;
 mod executions;
 mod failures;
 mod fields;
@@ -72,6 +73,8 @@ pub enum Access {
     Key,
     /// The holder of an API key, which may stand in the body as `api_key`.
     BodyKey,
+    /// The holder of an API key, or of a link that the service gave out: its `token` opens this path.
+    Link,
     /// Whoever can reach the listener: the control socket is its owner's alone.
     Local,
 }
@@ -112,7 +115,7 @@ pub struct Route {
     pub handler: fn(Context) -> Handling,
 }
 
-use Access::{BodyKey, Key, Local, Public};
+use Access::{BodyKey, Key, Link, Local, Public};
 use BodyLimit::{Configured as Body, None as Bare};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
@@ -153,6 +156,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/prediction", Key, Body, Keyed, predictions::create),
     route!(&[Base], POST, "/v1/prediction/run", Key, Body, Keyed, predictions::run),
     route!(&[Base], GET, "/v1/prediction/{id}", Key, Bare, Keyed, predictions::get),
+    route!(&[Base], GET, "/v1/prediction/{id}/events", Link, Bare, Keyed, events::follow),
     route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, Body, Keyed, predictions::cancel),
 
     route!(ENGINE, POST, "/api/v1/workflows", Key, Body, Keyed, workflows::create),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
+use hyper::header::{HeaderValue, LINK};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ const WAIT_MAX: u64 = 60;
 /// `POST /v1/prediction/`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let id = submit(&mut context, "prediction").await?;
-    Ok(reply::json(StatusCode::OK, &created(id)))
+    Ok(followed(&context, id, reply::json(StatusCode::OK, &created(id))))
 }
 
 /// `POST /v1/prediction/run`: as create, and waits for the end.
@@ -41,7 +42,8 @@ pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
     let execution = services.engine.wait(organization, id, patience).await?;
     let (status, message) = match execution.status {
         Status::Created | Status::Processing => {
-            return Ok(reply::json(StatusCode::ACCEPTED, &created(id)));
+            let accepted = reply::json(StatusCode::ACCEPTED, &created(id));
+            return Ok(followed(&context, id, accepted));
         }
         Status::Success => ("success", "Prediction completed successfully"),
         Status::Error => ("failed", "Prediction failed"),
@@ -65,10 +67,16 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
     let patience = Duration::from_secs(wait);
     let execution = services.engine.wait(organization, id, patience).await.map_err(not_found)?;
+    let text = detail(services, &execution).await?;
+    Ok(followed(&context, id, reply::json_text(StatusCode::OK, text.into())))
+}
+
+/// A prediction as clients read it: JSON text.
+pub async fn detail(services: &Services, execution: &Execution) -> Result<String, http::Error> {
     let input = services.store.read_payload(&execution.input).await?;
-    let output = output_of(services, &execution).await?;
-    let view = view(services, &execution, &input, output.as_deref())?;
-    Ok(reply::json(StatusCode::OK, &view))
+    let output = output_of(services, execution).await?;
+    let view = view(services, execution, &input, output.as_deref())?;
+    serde_json::to_string(&view).map_err(http::Error::internal)
 }
 
 /// `POST /v1/prediction/{id}/cancel`
@@ -96,6 +104,17 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     Ok(reply::json(StatusCode::OK, &body))
 }
 
+/// The answer with a link to the prediction's events, which needs no key: a browser's
+/// `EventSource` cannot send one.
+fn followed(context: &Context, id: ExecutionId, mut answer: Reply) -> Reply {
+    let Ok(organization) = context.organization() else { return answer };
+    let url = context.services.links.url(organization, &format!("/v1/prediction/{id}/events"));
+    if let Ok(link) = HeaderValue::from_str(&format!("<{url}>; rel=\"monitor\"")) {
+        answer.headers_mut().insert(LINK, link);
+    }
+    answer
+}
+
 fn created(id: ExecutionId) -> Value {
     json!({
         "status": "success",
@@ -104,7 +123,7 @@ fn created(id: ExecutionId) -> Value {
     })
 }
 
-fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
+pub fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
     context.call.param("id").parse().map_err(|_no_id| missing())
 }
 
@@ -112,7 +131,7 @@ fn missing() -> http::Error {
     http::Error::not_found("Prediction not found")
 }
 
-fn not_found(error: engine::Error) -> http::Error {
+pub fn not_found(error: engine::Error) -> http::Error {
     if matches!(error, engine::Error::NotFound) {
         return missing();
     }
@@ -278,7 +297,7 @@ fn view<'a>(
         status: execution.status.prediction_word(),
         input,
         output,
-        logs: prediction.logs.clone().or_else(|| services.engine.waiting_for(execution)),
+        logs: logs(services, execution, prediction),
         error: fault.map(|fault| fault.cause.as_str()),
         error_classification: fault.map(|fault| fault.class.as_str()),
         metrics: Metrics::of(execution),
@@ -288,6 +307,20 @@ fn view<'a>(
         completed_at: execution.completed_at.map(|time| time.to_string()),
         attempts: prediction.attempts.iter().map(tried).collect(),
     })
+}
+
+/// What its attempts have written until now; of one that waits and has written nothing, why it
+/// waits.
+fn logs(
+    services: &Services,
+    execution: &Execution,
+    prediction: &execution::Prediction,
+) -> Option<String> {
+    let mut logs = prediction.logs.clone();
+    if !execution.status.is_final() {
+        execution::append_logs(&mut logs, services.engine.logs_so_far(execution.id));
+    }
+    logs.or_else(|| services.engine.waiting_for(execution))
 }
 
 fn tried(attempt: &Attempt) -> Tried<'_> {

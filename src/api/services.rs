@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::http::egress;
 use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
+use crate::links::Links;
 use crate::runtime::Clock;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
@@ -75,6 +76,7 @@ pub struct Services {
     pub accounts: Accounts,
     pub billing: Billing,
     pub idempotency: Idempotency,
+    pub links: Links,
     pub catalog: Catalog,
     pub chains: Chains,
     pub engine: Engine,

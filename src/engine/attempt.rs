@@ -12,6 +12,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::commit::no_json;
+use super::feed::{Reporter, Told};
 use super::outcome::shape_output;
 use super::{Error, Inner, Work};
 use crate::domain::attempt::Failure;
@@ -27,7 +28,6 @@ pub struct Kept {
     /// The output's text, for the webhook.
     pub text: Box<RawValue>,
     pub cost: Usd,
-    pub logs: Option<String>,
 }
 
 /// The failure of work for a model that the catalog has lost.
@@ -36,18 +36,17 @@ pub fn gone(model: &str) -> Failure {
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
 }
 
-/// One call of the runner, bounded in time; a panic fails this run and nothing else.
+/// One call of the runner, bounded in time; a panic fails this run and nothing else. What it tells
+/// is heard by the job's `progress`.
 ///
 /// # Errors
 /// What the runner reports, or a failure of the class `execution_timeout` or `internal_error`.
 pub async fn call(
     work: &Work,
     model: &str,
-    attempt_key: String,
-    input: Value,
+    job: Job,
     limit: Duration,
 ) -> Result<runners::Success, runners::Error> {
-    let job = Job { attempt_key, input: Arc::new(input) };
     let run = AssertUnwindSafe(async { work.runner.run(job).await }).catch_unwind();
     match tokio::time::timeout(limit, run).await {
         Ok(Ok(report)) => report,
@@ -60,6 +59,21 @@ pub async fn call(
             Err(Failure::new(ErrorClass::ExecutionTimeout, sentence).into())
         }
     }
+}
+
+/// Runs one input through a model, beside its queue and without a prediction; gives also what it
+/// wrote beside its output.
+pub async fn try_out(
+    work: &Work,
+    model: &str,
+    attempt_key: String,
+    input: Value,
+) -> (Result<runners::Success, runners::Error>, Option<String>) {
+    let told = Arc::<Told>::default();
+    let progress = Arc::new(Reporter { told: Arc::clone(&told), feeds: None });
+    let job = Job { attempt_key, input: Arc::new(input), progress };
+    let result = call(work, model, job, work.timeout).await;
+    (result, told.take_logs())
 }
 
 impl Inner {
@@ -78,6 +92,6 @@ impl Inner {
             .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
         let text = to_raw_value(&output).map_err(|error| no_json("output", &error))?;
         let output = self.store.write_payload(text.clone()).await?;
-        Ok(Kept { output, text, cost, logs: success.logs })
+        Ok(Kept { output, text, cost })
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::feed::Told;
 use crate::domain::execution::Execution;
 use crate::domain::ids::ExecutionId;
 use crate::domain::machine::workflow::Progress;
@@ -36,6 +37,8 @@ pub struct Cell {
     pub state: tokio::sync::Mutex<Option<Held>>,
     /// Cancelled when the run has to stop.
     pub stop: CancellationToken,
+    /// What its run tells.
+    pub told: Arc<Told>,
 }
 
 /// The cells in use, by execution.
@@ -70,7 +73,7 @@ impl Cells {
         let id = execution.id;
         let cell = Arc::new(Cell {
             state: tokio::sync::Mutex::new(Some(execution.into())),
-            stop: CancellationToken::new(),
+            ..Cell::default()
         });
         self.lock().insert(id, Arc::clone(&cell));
         Hold { cells: self.clone(), id, cell }

@@ -104,6 +104,11 @@ impl Inner {
         }
         if ends(effects) {
             self.waiters.wake(execution.id);
+            if let Some(cell) = self.cells.find(execution.id)
+                && let Some(feed) = cell.told.feed()
+            {
+                self.feeds.end(execution.id, feed);
+            }
             let (kind, status) = match &execution.work {
                 Work::Prediction(_) => ("prediction", execution.status.prediction_word()),
                 Work::Workflow(_) => ("workflow", execution.status.execution_word()),

@@ -14,6 +14,8 @@ mod cells;
 mod commit;
 mod detail;
 mod executor;
+mod feed;
+mod follow;
 mod lanes;
 mod models;
 mod prediction;
@@ -30,10 +32,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use self::cells::{Cells, Held, Hold};
+use self::feed::{Feeds, Told};
 use self::lanes::Lanes;
 use self::waiters::Waiters;
 use crate::domain::delivery::Delivery;
-use crate::domain::execution::{Execution, Status, lane_of_model};
+use crate::domain::execution::{self, Execution, Status, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::Event;
@@ -41,8 +44,9 @@ use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{self, Commit, Store};
 
-pub use self::attempt::call;
+pub use self::attempt::try_out;
 pub use self::detail::{Detail, Waiting};
+pub use self::follow::Follower;
 pub use self::lanes::Load;
 pub use self::models::{FindingPlan, Models, Plans, Work};
 pub use self::submit::Submission;
@@ -139,6 +143,7 @@ struct Inner {
     options: Options,
     lanes: Mutex<Lanes<Place, Guest>>,
     cells: Cells,
+    feeds: Arc<Feeds>,
     waiters: Waiters,
     /// Told when an execution was put aside.
     timers: Notify,
@@ -179,6 +184,7 @@ impl Engine {
             options,
             lanes: Mutex::new(Lanes::new(options.active)),
             cells: Cells::default(),
+            feeds: Arc::default(),
             waiters: Waiters::default(),
             timers: Notify::new(),
         };
@@ -308,7 +314,7 @@ impl Inner {
         }
         let lane = held.execution.lane();
         let was_aside = held.execution.workflow().is_some_and(|run| run.aside_until.is_some());
-        self.commit_cancel(held).await?;
+        self.commit_cancel(held, &cell.told).await?;
         let cancelled = held.execution.clone();
         cell.stop.cancel();
         drop(state);
@@ -319,10 +325,13 @@ impl Inner {
         Ok(cancelled)
     }
 
-    async fn commit_cancel(&self, held: &mut Held) -> Result<(), Error> {
+    async fn commit_cancel(&self, held: &mut Held, told: &Told) -> Result<(), Error> {
         let now = self.clock.now();
         let mut next = held.execution.clone();
         let Some(progress) = &held.progress else {
+            if let execution::Work::Prediction(prediction) = &mut next.work {
+                prediction.add_logs(told.logs());
+            }
             let effects = machine::cancel(&mut next, now);
             self.write(Commit::new(), &next, &effects, None).await?;
             held.execution = next;

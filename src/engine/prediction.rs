@@ -1,5 +1,6 @@
 //! Predictions: loads one, applies the machine, commits, and only then acts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -8,6 +9,7 @@ use serde_json::{Map, Value};
 use super::attempt::{call, gone};
 use super::cells::Cell;
 use super::commit::no_json;
+use super::feed::Reporter;
 use super::outcome::announcement;
 use super::{Error, Inner, Models, Work, rows};
 use crate::domain::attempt::Failure;
@@ -16,8 +18,8 @@ use crate::domain::execution::{Execution, Prediction};
 use crate::domain::machine::prediction::{Event, apply};
 use crate::domain::machine::{Effect, ends};
 use crate::domain::money::Usd;
-use crate::runners;
 use crate::runners::template::{self, Template};
+use crate::runners::{self, Job, Progress};
 use crate::storage::{self, Commit};
 
 /// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
@@ -28,6 +30,7 @@ impl Inner {
     /// One attempt. `Some` when the execution now waits for its next model.
     pub(super) async fn run_prediction(&self, cell: &Cell) -> Result<Option<Execution>, Error> {
         let Some((execution, attempt)) = self.begin(cell).await else { return Ok(None) };
+        let execution = Arc::new(execution);
         let model = execution.prediction().map_or("", Prediction::model);
         let work = self.models.work(model);
         let report = match self.store.read_payload(&execution.input).await {
@@ -40,7 +43,8 @@ impl Inner {
             Err(error @ storage::Error::Payload { .. }) => Err(damaged(&error).into()),
             Err(error) => return Err(error.into()),
         };
-        let (event, output) = self.digest(attempt, report, work.as_ref()).await?;
+        let (event, output) =
+            self.digest(attempt, report, cell.told.take_logs(), work.as_ref()).await?;
         let mut state = cell.state.lock().await;
         let Some(held) = state.as_mut() else { return Ok(None) };
         let mut next = held.execution.clone();
@@ -67,6 +71,11 @@ impl Inner {
         let attempt = effects.iter().find_map(|effect| {
             if let Effect::Start { attempt } = effect { Some(*attempt) } else { None }
         })?;
+        if let Some(feed) = cell.told.feed()
+            && let Some(running) = held.execution.prediction().and_then(Prediction::running)
+        {
+            feed.attempt(running);
+        }
         Some((held.execution.clone(), attempt))
     }
 
@@ -74,12 +83,14 @@ impl Inner {
     async fn attempt(
         &self,
         cell: &Cell,
-        execution: &Execution,
+        execution: &Arc<Execution>,
         attempt: u32,
         work: Option<&Work>,
         input: &RawValue,
     ) -> Result<runners::Success, runners::Error> {
-        let run = run_model(&*self.models, execution, attempt, work, input);
+        let feeds = Some((Arc::clone(&self.feeds), Arc::clone(execution)));
+        let progress = Arc::new(Reporter { told: Arc::clone(&cell.told), feeds });
+        let run = run_model(&*self.models, execution, attempt, progress, work, input);
         tokio::pin!(run);
         tokio::select! {
             biased;
@@ -115,15 +126,16 @@ impl Inner {
         &self,
         attempt: u32,
         report: Result<runners::Success, runners::Error>,
+        logs: Option<String>,
         work: Option<&Work>,
     ) -> Result<(Event, Option<Box<RawValue>>), Error> {
         match report {
             Ok(success) => {
                 let kept = self.keep(success, work).await?;
-                let (output, cost, logs) = (kept.output, kept.cost, kept.logs);
+                let (output, cost) = (kept.output, kept.cost);
                 Ok((Event::Succeeded { attempt, output, cost, logs }, Some(kept.text)))
             }
-            Err(runners::Error { failure, cost, logs }) => {
+            Err(runners::Error { failure, cost }) => {
                 let cost = cost.unwrap_or(Usd::ZERO);
                 Ok((Event::Failed { attempt, failure, cost, logs }, None))
             }
@@ -140,6 +152,7 @@ async fn run_model(
     models: &dyn Models,
     execution: &Execution,
     attempt: u32,
+    progress: Arc<dyn Progress>,
     work: Option<&Work>,
     input: &RawValue,
 ) -> Result<runners::Success, runners::Error> {
@@ -147,7 +160,8 @@ async fn run_model(
     let Some(work) = work else { return Err(gone(model).into()) };
     let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
     let input = input_of(models, execution, input)?;
-    call(work, model, execution.attempt_key(attempt), input, work.timeout).await
+    let job = Job { attempt_key: execution.attempt_key(attempt), input: Arc::new(input), progress };
+    call(work, model, job, work.timeout).await
 }
 
 /// What the model is given. The first of a chain has the input that was checked when the prediction

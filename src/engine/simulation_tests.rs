@@ -57,16 +57,16 @@ impl Runner for Scripted {
                 "charges" => {
                     let failure = Failure::new(ErrorClass::ProviderError, "it failed");
                     let cost = Some(Usd::from_micros(5));
-                    return Err(runners::Error { failure, cost, logs: None });
+                    return Err(runners::Error { failure, cost });
                 }
                 _ => {}
             }
             if self.name == "same" {
                 let output = job.input["n"].clone();
-                return Ok(runners::Success { output, usage: Usage::default(), logs: None });
+                return Ok(runners::Success { output, usage: Usage::default() });
             }
             let output = json!({"echo": job.input["n"], "by": self.name});
-            Ok(runners::Success { output, usage: Usage::default(), logs: None })
+            Ok(runners::Success { output, usage: Usage::default() })
         })
     }
 }

@@ -1,8 +1,12 @@
 //! Bodies, of requests and replies alike: one boxed type, so that handlers need no type parameter.
 
+use std::sync::{Mutex, PoisonError};
+
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Empty, Full};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::Frame;
 
 /// Whatever a body can fail with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -20,4 +24,17 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 #[must_use]
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
+}
+
+/// A body that is made in pieces, each when the one before it was taken. Dropping the body drops
+/// the stream with all that it holds.
+#[must_use]
+pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Body {
+    // Bodies go from thread to thread by reference too; the mutex allows that and is never locked.
+    let mut pieces = Mutex::new(Box::pin(pieces));
+    let frames = stream::poll_fn(move |context| {
+        let pieces = pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
+        pieces.poll_next_unpin(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    });
+    BodyExt::boxed(StreamBody::new(frames))
 }

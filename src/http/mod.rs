@@ -15,6 +15,7 @@ pub mod reply;
 pub mod request_id;
 pub mod router;
 pub mod server;
+pub mod sse;
 pub mod tls;
 
 pub use body::Body;

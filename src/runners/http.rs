@@ -89,7 +89,6 @@ impl HttpRunner {
             return Err(super::Error {
                 failure: Failure::new(class, sentence),
                 cost: self.cost(&serde_json::from_slice(&answer.body).unwrap_or_default()),
-                logs: None,
             });
         }
         let misfit = |what: &str| {
@@ -107,7 +106,7 @@ impl HttpRunner {
                 .ok_or_else(|| misfit(&format!("gave an answer without {pointer}")))?,
         };
         let usage = Usage { run_time, cost, ..Usage::default() };
-        Ok(Success { output, usage, logs: None })
+        Ok(Success { output, usage })
     }
 
     /// The cost that the answer tells, if it tells one.

@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::runners::Heard;
 use crate::runtime::Tasks;
 
 /// Answers one request with `answer`; the request's text, and a signal when the client hangs up.
@@ -53,8 +54,7 @@ fn runner(port: u16, timeout: Duration) -> HttpRunner {
 }
 
 fn job() -> Job {
-    let input = Arc::new(json!({"image": "data:x", "other": 1}));
-    Job { attempt_key: "e:prediction:1".to_owned(), input }
+    Arc::<Heard>::default().job(json!({"image": "data:x", "other": 1}))
 }
 
 const PATIENT: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ async fn a_success_is_asked_for_and_read_as_the_manifest_says() {
     assert_eq!(success.usage.cost, Some(Usd::from_micros(250_000)));
     let request = request.await.unwrap();
     assert!(request.starts_with("POST /predict HTTP/1.1\r\n"), "{request}");
-    for line in ["idempotency-key: e:prediction:1", "authorization: Bearer t0ken"] {
+    for line in ["idempotency-key: e:s:1", "authorization: Bearer t0ken"] {
         assert!(request.contains(line), "{request}");
     }
     assert!(request.ends_with("\r\n\r\n{\"image\":\"data:x\"}"), "{request}");

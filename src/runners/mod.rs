@@ -27,6 +27,19 @@ pub struct Job {
     /// `<execution>:<step>:<attempt>`. Sent as `Idempotency-Key` where the other side can use it.
     pub attempt_key: String,
     pub input: Arc<Value>,
+    pub progress: Arc<dyn Progress>,
+}
+
+/// Where a run tells what it does while it goes on. What is told is kept also when the run then
+/// fails, is out of time or is cancelled.
+pub trait Progress: Send + Sync + std::fmt::Debug {
+    /// Something that the model wrote beside its output, for the prediction's `logs`: a line, or
+    /// several.
+    fn log(&self, text: &str);
+
+    /// A part of the output that is there already. All parts of a run, one behind the other, are
+    /// its output, or the beginning of it.
+    fn output(&self, part: &Value);
 }
 
 /// A run that succeeded.
@@ -34,8 +47,6 @@ pub struct Job {
 pub struct Success {
     pub output: Value,
     pub usage: Usage,
-    /// What the model wrote beside its output, for the prediction's `logs`.
-    pub logs: Option<String>,
 }
 
 /// A run that failed.
@@ -45,12 +56,11 @@ pub struct Error {
     pub failure: Failure,
     /// Charged all the same, because the provider reported a cost.
     pub cost: Option<Usd>,
-    pub logs: Option<String>,
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
-        Self { failure, cost: None, logs: None }
+        Self { failure, cost: None }
     }
 }
 
@@ -61,4 +71,32 @@ pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Success, Error>> + Send + 
 pub trait Runner: Send + Sync + std::fmt::Debug {
     /// Runs one job. Dropping the future cancels the run and releases what it holds.
     fn run(&self, job: Job) -> Run<'_>;
+}
+
+/// Remembers what a run told.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub struct Heard {
+    pub logs: std::sync::Mutex<Vec<String>>,
+    pub parts: std::sync::Mutex<Vec<Value>>,
+}
+
+#[cfg(test)]
+impl Heard {
+    /// A job that tells what it does here.
+    pub fn job(self: &Arc<Self>, input: Value) -> Job {
+        let progress = Arc::clone(self);
+        Job { attempt_key: "e:s:1".to_owned(), input: Arc::new(input), progress }
+    }
+}
+
+#[cfg(test)]
+impl Progress for Heard {
+    fn log(&self, text: &str) {
+        self.logs.lock().unwrap().push(text.to_owned());
+    }
+
+    fn output(&self, part: &Value) {
+        self.parts.lock().unwrap().push(part.clone());
+    }
 }

@@ -162,7 +162,7 @@ impl OpenAiRunner {
         Some(self.failure(class, &format!("it answered {status}: {}", quote(said))))
     }
 
-    async fn chat(&self, request: Request<Bytes>) -> Result<(Value, Usage), Failure> {
+    async fn chat(&self, job: &Job, request: Request<Bytes>) -> Result<(Value, Usage), Failure> {
         let answer = self.client.open(request).await;
         let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
         let status = answer.status().as_u16();
@@ -179,7 +179,7 @@ impl OpenAiRunner {
             }
             return self.completion(&said);
         }
-        self.read_stream(answer).await
+        self.read_stream(job, answer).await
     }
 
     async fn read_whole(&self, mut answer: Response<Incoming>) -> Result<Bytes, Failure> {
@@ -216,7 +216,11 @@ impl OpenAiRunner {
     }
 
     /// Reads server-sent events up to `[DONE]` or the end.
-    async fn read_stream(&self, mut answer: Response<Incoming>) -> Result<(Value, Usage), Failure> {
+    async fn read_stream(
+        &self,
+        job: &Job,
+        mut answer: Response<Incoming>,
+    ) -> Result<(Value, Usage), Failure> {
         let mut talk = Talk::default();
         let mut pending = BytesMut::new();
         while let Some(data) = self.next(&mut answer).await? {
@@ -224,9 +228,11 @@ impl OpenAiRunner {
             while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
                 let line = pending.split_to(end.saturating_add(1));
                 if self.hear(line.trim_ascii(), &mut talk)? {
+                    talk.tell(job);
                     return self.ended(talk);
                 }
             }
+            talk.tell(job);
             if pending.len() > LINE_MAX || talk.text.len() > ANSWER_MAX {
                 return Err(self.too_large());
             }
@@ -325,11 +331,11 @@ impl Runner for OpenAiRunner {
             let request = self.request(&job)?;
             let started = Instant::now();
             let (output, usage) = match self.settings.kind {
-                Kind::Chat => self.chat(request).await?,
+                Kind::Chat => self.chat(&job, request).await?,
                 Kind::Embeddings | Kind::Images => self.ask(&job, request).await?,
             };
             let usage = Usage { run_time: started.elapsed(), ..usage };
-            Ok(Success { output, usage, logs: None })
+            Ok(Success { output, usage })
         })
     }
 }
@@ -338,6 +344,8 @@ impl Runner for OpenAiRunner {
 #[derive(Debug, Default)]
 struct Talk {
     text: String,
+    /// Bytes of the text that were told already.
+    told: usize,
     usage: Usage,
     finished: bool,
     moderated: bool,
@@ -353,6 +361,14 @@ impl Talk {
             self.text.push_str(text);
         }
         self.add_end(choice);
+    }
+
+    /// Tells what came since the last time.
+    fn tell(&mut self, job: &Job) {
+        if let Some(part) = self.text.get(self.told..).filter(|part| !part.is_empty()) {
+            job.progress.output(&part.into());
+            self.told = self.text.len();
+        }
     }
 
     fn add_end(&mut self, choice: &Value) {

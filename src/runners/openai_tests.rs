@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::runners::Heard;
 use crate::runtime::Tasks;
 
 /// Answers one request with `answer` and then closes, or holds on; the request's body, and a signal
@@ -68,7 +69,7 @@ async fn run(
     answer: String,
 ) -> (Result<Success, super::super::Error>, String) {
     let (port, request, _gone) = server(answer, false).await;
-    let job = Job { attempt_key: "e:s:1".to_owned(), input: Arc::new(input) };
+    let job = Arc::<Heard>::default().job(input);
     let result = runner(port, kind).run(job).await;
     (result, request.await.unwrap())
 }
@@ -99,6 +100,12 @@ async fn a_chat_is_streamed_and_counted() {
         "stream": true, "stream_options": {"include_usage": true}, "model": "llama",
     });
     assert_eq!(body(&request), expected);
+    // The text is told as it comes.
+    let (port, _request, _gone) = server(stream(DELTAS), false).await;
+    let heard = Arc::<Heard>::default();
+    runner(port, Kind::Chat).run(heard.job(json!({"prompt": "Hi"}))).await.unwrap();
+    let parts: Vec<_> = heard.parts.lock().unwrap().iter().map(Value::to_string).collect();
+    assert_eq!(parts.concat().replace("\"\"", ""), "\"Hello\"");
     // A conversation is sent as it is; a server that does not stream is understood too.
     let messages = json!([{"role": "user", "content": "x"}]);
     let answer = r#"{"choices":[{"message":{"content":"y"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}"#;
@@ -164,7 +171,7 @@ async fn failures_have_their_class_and_name_the_model() {
 async fn dropping_the_run_closes_the_connection() {
     let (port, request, gone) = server(stream("data: {\"choices\":[]}\n\n"), true).await;
     let runner = runner(port, Kind::Chat);
-    let job = Job { attempt_key: "e:s:1".to_owned(), input: Arc::new(json!({"prompt": "x"})) };
+    let job = Arc::<Heard>::default().job(json!({"prompt": "x"}));
     let mut run = runner.run(job);
     tokio::select! {
         _ = &mut run => panic!("it has ended"),

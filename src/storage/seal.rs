@@ -13,6 +13,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hmac;
 
 use super::error::Error;
 use super::folder;
@@ -24,6 +25,8 @@ const KEY_BYTES: usize = 32;
 #[derive(Clone)]
 pub struct Sealer {
     key: Arc<LessSafeKey>,
+    /// Made from the same file, so that one key has one use.
+    mac_key: Arc<hmac::Key>,
 }
 
 impl std::fmt::Debug for Sealer {
@@ -67,7 +70,10 @@ impl Sealer {
         }
         let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes)
             .map_err(|_length| fault("it has not 32 bytes: restore it from a backup"))?;
-        Ok(Self { key: Arc::new(LessSafeKey::new(key)) })
+        let file_key = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
+        let mac_key = hmac::sign(&file_key, b"orrery message authentication");
+        let mac_key = hmac::Key::new(hmac::HMAC_SHA256, mac_key.as_ref());
+        Ok(Self { key: Arc::new(LessSafeKey::new(key)), mac_key: Arc::new(mac_key) })
     }
 
     /// The secret as it may be stored: base64 of nonce and ciphertext.
@@ -85,6 +91,19 @@ impl Sealer {
             )
             .map_err(|_unspecified| SealError::NoRandomness)?;
         Ok(STANDARD_NO_PAD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    /// HMAC-SHA256 of `bytes`: 32 bytes by which this data folder knows again what it gave out.
+    /// Callers put in front what the bytes are for.
+    #[must_use]
+    pub fn mac(&self, bytes: &[u8]) -> Vec<u8> {
+        hmac::sign(&self.mac_key, bytes).as_ref().to_vec()
+    }
+
+    /// Whether `mac` is that of `bytes`, in constant time.
+    #[must_use]
+    pub fn check_mac(&self, bytes: &[u8], mac: &[u8]) -> bool {
+        hmac::verify(&self.mac_key, bytes, mac).is_ok()
     }
 
     /// The secret behind [`Sealer::seal`].

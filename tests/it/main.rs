@@ -12,6 +12,7 @@ mod cancel;
 mod chains;
 mod cors;
 mod cost;
+mod events;
 mod executions;
 mod hosts;
 mod idempotency;

@@ -33,6 +33,7 @@ pub fn of_host(role: Role, url: &str) -> Value {
             "securitySchemes": {
                 "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
                 "Bearer": {"type": "http", "scheme": "bearer"},
+                "Link": {"type": "apiKey", "in": "query", "name": crate::links::PARAMETER},
             },
             "schemas": {"Error": error_schema()},
         },
@@ -47,14 +48,22 @@ fn operation(route: &Route) -> Value {
         "responses": responses(route, words.success),
     });
     let Value::Object(fields) = &mut operation else { return operation };
-    if matches!(route.access, Access::Key | Access::BodyKey) {
-        fields.insert("security".to_owned(), json!([{"ApiKey": []}, {"Bearer": []}]));
+    if is_keyed(route) {
+        let mut ways = vec![json!({"ApiKey": []}), json!({"Bearer": []})];
+        if route.access == Access::Link {
+            ways.push(json!({"Link": []}));
+        }
+        fields.insert("security".to_owned(), ways.into());
     }
     if let Some(body) = words.body {
         let content = json!({"application/json": {"schema": body()}});
         fields.insert("requestBody".to_owned(), json!({"required": true, "content": content}));
     }
     operation
+}
+
+const fn is_keyed(route: &Route) -> bool {
+    matches!(route.access, Access::Key | Access::BodyKey | Access::Link)
 }
 
 fn parameters(route: &Route, query: &[&str]) -> Value {
@@ -88,7 +97,7 @@ fn responses(route: &Route, success: (u16, &str)) -> Value {
         responses
             .insert(status.to_owned(), json!({"description": description, "content": content}));
     };
-    if matches!(route.access, Access::Key | Access::BodyKey) {
+    if is_keyed(route) {
         refuse("401", "Invalid or missing API key");
     }
     if route.path.contains('{') || creates(route) || query_names_model(route) {

@@ -68,6 +68,10 @@ pub fn words(route: &Route) -> Words {
             query: &["wait"],
             ..plain("A prediction; held until it ends, up to wait seconds", "The prediction")
         },
+        ("GET", "/v1/prediction/{id}/events") => plain(
+            "Follow a prediction: server-sent events, resumable by Last-Event-ID",
+            "A stream of status, log, output and, at last, end with the prediction",
+        ),
         ("POST", "/v1/prediction/{id}/cancel") => {
             plain("Cancel a prediction", "status, message and predictionID")
         }

@@ -22,7 +22,9 @@ use crate::domain::reference::Scope;
 use crate::domain::step::{Answer, Instance};
 use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::engine::attempt::{call, gone};
+use crate::engine::feed::{Reporter, Told};
 use crate::engine::{Error, Inner};
+use crate::runners;
 use crate::runners::request::{self, Prepared};
 use crate::runtime::fresh;
 
@@ -263,10 +265,15 @@ impl Inner {
     ) -> Result<Success, Failed> {
         let Some(work) = self.models.work(slug) else { return Err(gone(slug).into()) };
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
-        match call(&work, slug, key, input, limit).await {
+        let told = Arc::<Told>::default();
+        let progress = Arc::new(Reporter { told: Arc::clone(&told), feeds: None });
+        let job = runners::Job { attempt_key: key, input: Arc::new(input), progress };
+        let result = call(&work, slug, job, limit).await;
+        let logs = told.take_logs();
+        match result {
             Ok(success) => match self.keep(success, Some(&work)).await {
                 Ok(kept) => {
-                    let (output, cost, logs) = (kept.output, kept.cost, kept.logs);
+                    let (output, cost) = (kept.output, kept.cost);
                     Ok(Success { output, answer: None, cost, logs })
                 }
                 Err(error) => Err(not_kept(&error).into()),
@@ -274,7 +281,7 @@ impl Inner {
             Err(error) => Err(Failed {
                 fault: Fault::of_step(&error.failure),
                 cost: error.cost.unwrap_or(Usd::ZERO),
-                logs: error.logs,
+                logs,
             }),
         }
     }

@@ -140,7 +140,7 @@ impl Runner for BuiltinRunner {
                 }
             };
             let usage = Usage { run_time: started.elapsed(), ..Usage::default() };
-            Ok(Success { output, usage, logs: None })
+            Ok(Success { output, usage })
         })
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::runners::Heard;
 use crate::schema::Schema;
 
 async fn run(slug: &str, input: Value) -> Result<Value, String> {
@@ -10,7 +11,7 @@ async fn run(slug: &str, input: Value) -> Result<Value, String> {
     let schema = Schema::compile(&(builtin.schema)()).unwrap();
     let input = schema.check(input).map_err(|violations| violations[0].message.clone())?;
     let runner = Bench::new(Policy::default()).runner(builtin);
-    let job = Job { attempt_key: "test".to_owned(), input: Arc::new(input) };
+    let job = Arc::<Heard>::default().job(input);
     runner.run(job).await.map(|success| success.output).map_err(|error| {
         assert_eq!(error.failure.class, ErrorClass::InvalidUserInput, "{error}");
         error.failure.message

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::header::HeaderMap;
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::Value;
@@ -48,14 +49,19 @@ impl Ask {
         self
     }
 
-    /// Sends it and reads the whole answer.
-    pub async fn send(self) -> Answer {
+    /// Sends it and gives the answer with its body unread.
+    pub async fn open(self) -> Response<Incoming> {
         let mut request = Request::builder().method(self.method).uri(&self.url);
         for (name, value) in &self.headers {
             request = request.header(name, value.as_slice());
         }
         let request = request.body(Full::new(self.body)).unwrap();
-        let answer = within("answer", self.connections.request(request)).await.unwrap();
+        within("answer", self.connections.request(request)).await.unwrap()
+    }
+
+    /// Sends it and reads the whole answer.
+    pub async fn send(self) -> Answer {
+        let answer = self.open().await;
         let (parts, body) = answer.into_parts();
         let bytes = within("body", body.collect()).await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();

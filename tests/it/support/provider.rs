@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc, watch};
 
-use super::server::{Reply, Whole, reply, serve};
+use super::server::{Reply, Whole, events, reply, serve};
 use super::within;
 
 #[derive(Debug)]
@@ -16,6 +16,8 @@ struct State {
     arrived: watch::Sender<usize>,
     hung_up: watch::Sender<usize>,
     requests: Mutex<Vec<Whole>>,
+    say: mpsc::UnboundedSender<String>,
+    said: Arc<AsyncMutex<mpsc::UnboundedReceiver<String>>>,
 }
 
 /// The model server.
@@ -27,11 +29,14 @@ pub struct Provider {
 
 impl Provider {
     pub async fn start() -> Self {
+        let (say, said) = mpsc::unbounded_channel();
         let state = Arc::new(State {
             gate: Semaphore::new(0),
             arrived: watch::Sender::new(0),
             hung_up: watch::Sender::new(0),
             requests: Mutex::default(),
+            say,
+            said: Arc::new(AsyncMutex::new(said)),
         });
         let shared = Arc::clone(&state);
         let address = serve(move |request| Arc::clone(&shared).answer(request)).await;
@@ -55,6 +60,19 @@ impl Provider {
     /// Lets that many held answers go.
     pub fn release(&self, count: usize) {
         self.state.gate.add_permits(count);
+    }
+
+    /// Adds a piece to the chat that is streamed, or will be.
+    pub fn say(&self, text: &str) {
+        let delta = json!({"choices": [{"delta": {"content": text}}]});
+        self.state.say.send(delta.to_string()).unwrap();
+    }
+
+    /// Ends the chat that is streamed.
+    pub fn finish(&self) {
+        let end = json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
+        self.state.say.send(end.to_string()).unwrap();
+        self.state.say.send("[DONE]".to_owned()).unwrap();
     }
 
     /// Waits until that many requests have come, in all.
@@ -104,6 +122,22 @@ impl State {
                     self.gate.acquire().await.unwrap().forget();
                     waiting.end();
                     reply(200, json!({"output": {"held": true}}).to_string())
+                }
+                "/stream/chat/completions" => {
+                    let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
+                    let said = Arc::clone(&self.said);
+                    events(futures_util::stream::unfold(Some(waiting), move |waiting| {
+                        let said = Arc::clone(&said);
+                        async move {
+                            let waiting = waiting?;
+                            let text = said.lock().await.recv().await.unwrap();
+                            if text == "[DONE]" {
+                                waiting.end();
+                                return Some((text, None));
+                            }
+                            Some((text, Some(waiting)))
+                        }
+                    }))
                 }
                 other => panic!("no such stand-in: {other}"),
             },

@@ -5,17 +5,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use futures_util::{Stream, StreamExt};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use orrery::http::body;
 use orrery::runtime::Tasks;
 use tokio::net::TcpListener;
 
 /// A request with its body.
 pub type Whole = Request<Bytes>;
-pub type Reply = Response<Full<Bytes>>;
+pub type Reply = orrery::http::Reply;
 
 /// Serves on a free loopback port until the runtime ends. When the client closes its connection,
 /// the future of its request is dropped.
@@ -50,5 +52,12 @@ where
 
 /// An answer of a status and a text.
 pub fn reply(status: u16, text: impl Into<Bytes>) -> Reply {
-    Response::builder().status(status).body(Full::new(text.into())).unwrap()
+    Response::builder().status(status).body(body::full(text)).unwrap()
+}
+
+/// An answer of server-sent events, each as it comes.
+pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Reply {
+    let lines = texts.map(|text| Ok(Bytes::from(format!("data: {text}\n\n"))));
+    let answer = Response::builder().header("content-type", "text/event-stream");
+    answer.body(body::stream(lines)).unwrap()
 }

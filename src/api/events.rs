@@ -1,0 +1,94 @@
+//! Events of a prediction, as they come (`spec/decisions.md` part 3): `status`, `log`, `output`,
+//! and `end` with the prediction as `GET /v1/prediction/{id}` shows it.
+//!
+//! Each has an id, by which a client that lost its connection goes on where it was. When that is
+//! not possible any more (the service has started again, or more has come than is kept), a `reset`
+//! says so, and what follows begins anew.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde_json::json;
+
+use super::predictions;
+use super::{Context, Services};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine::Follower;
+use crate::http::sse::{self, Event};
+use crate::http::{self, Reply, reply};
+
+/// The last part of the id of the last event.
+const END: &str = "end";
+
+/// `GET /v1/prediction/{id}/events`
+pub async fn follow(context: Context) -> Result<Reply, http::Error> {
+    let id = predictions::id_of(&context)?;
+    let organization = context.organization()?;
+    let services = Arc::clone(&context.services);
+    let follower = services.engine.follow(organization, id).await;
+    let follower = follower.map_err(predictions::not_found)?;
+    let last = context.call.headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let last = last.and_then(|id| id.rsplit_once('-'));
+    if last.is_some_and(|(_, number)| number == END) {
+        // The client has everything: this tells a browser not to come again.
+        return Ok(reply::empty(StatusCode::NO_CONTENT));
+    }
+    let seen = last
+        .filter(|(epoch, _)| *epoch == follower.epoch())
+        .and_then(|(_, number)| number.parse().ok());
+    let lost = last.is_some() && seen.is_none();
+    let watch = Watch { services, organization, id, follower, seen: seen.unwrap_or(0), lost };
+    let events = futures_util::stream::unfold(Some(watch), |watch| async move {
+        let mut watch = watch?;
+        let (events, ended) = watch.next().await?;
+        Some((events, (!ended).then_some(watch)))
+    });
+    Ok(sse::reply(events))
+}
+
+/// A client that follows.
+struct Watch {
+    services: Arc<Services>,
+    organization: OrganizationId,
+    id: ExecutionId,
+    follower: Follower,
+    /// The number of the last event that was sent.
+    seen: u64,
+    /// The client knows events of another feed.
+    lost: bool,
+}
+
+impl Watch {
+    /// The next events, and whether they are the last. `None` when the service stops, or the
+    /// prediction cannot be read: the client comes again.
+    async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
+        tokio::select! {
+            () = self.follower.changed(self.seen) => {}
+            () = self.services.engine.stopping() => return None,
+        }
+        let news = self.follower.news(self.seen);
+        let mut events = Vec::with_capacity(news.events.len() + 1);
+        if std::mem::take(&mut self.lost) || news.has_gap {
+            events.push(self.event("reset", &self.seen.to_string(), json!({}).to_string()));
+        }
+        for event in &news.events {
+            events.push(self.event(event.name, &event.number.to_string(), event.data.clone()));
+            self.seen = event.number;
+        }
+        if news.ended {
+            let data = self.detail().await?;
+            events.push(self.event("end", END, data));
+        }
+        Some((events, news.ended))
+    }
+
+    fn event(&self, name: &'static str, number: &str, data: String) -> Event {
+        Event { id: format!("{}-{number}", self.follower.epoch()), name, data }
+    }
+
+    /// The prediction as it has ended.
+    async fn detail(&self) -> Option<String> {
+        let execution = self.services.engine.get(self.organization, self.id).await.ok()?;
+        predictions::detail(&self.services, &execution).await.ok()
+    }
+}

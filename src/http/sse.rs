@@ -1,0 +1,93 @@
+//! Server-sent events: a reply that goes on, as the HTML standard writes it.
+//!
+//! It is pulled: nothing is made before the client has taken what came before, and a client that
+//! hangs up drops the stream with all that it holds.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use hyper::Response;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+
+use super::body;
+use super::reply::Reply;
+
+/// After so long without an event a comment is sent, so that nobody between takes the connection
+/// for dead.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// When a browser comes again after its connection broke, in milliseconds.
+const RETRY_MS: u32 = 1000;
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What a client that comes again sends as `Last-Event-ID`. One line.
+    pub id: String,
+    /// One line.
+    pub name: &'static str,
+    pub data: String,
+}
+
+impl Event {
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(self.data.len() + 64);
+        // Writing to a string cannot fail.
+        let _always = write!(text, "id: {}\nevent: {}\n", self.id, self.name);
+        for line in self.data.split('\n') {
+            let _always = writeln!(text, "data: {line}");
+        }
+        text.push('\n');
+        text
+    }
+}
+
+/// A reply of `events`, several at a time as they come, with a heartbeat while none does.
+pub fn reply(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Reply {
+    let beating = futures_util::stream::unfold(Box::pin(events), |mut events| async move {
+        let text = match tokio::time::timeout(HEARTBEAT, events.next()).await {
+            Ok(None) => return None,
+            Ok(Some(batch)) => batch.iter().map(Event::text).collect(),
+            Err(_elapsed) => ": still here\n\n".to_owned(),
+        };
+        Some((Bytes::from(text), events))
+    });
+    let first = futures_util::stream::iter([Bytes::from(format!("retry: {RETRY_MS}\n\n"))]);
+    let mut reply = Response::new(body::stream(first.chain(beating).map(Ok)));
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Proxies such as nginx pass the events on as they come.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn event(data: &str) -> Event {
+        Event { id: "a-1".to_owned(), name: "log", data: data.to_owned() }
+    }
+
+    #[test]
+    fn an_event_is_written_as_the_standard_says() {
+        assert_eq!(event("one").text(), "id: a-1\nevent: log\ndata: one\n\n");
+        assert_eq!(event("a\nb").text(), "id: a-1\nevent: log\ndata: a\ndata: b\n\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_beats_and_ends_with_its_events() {
+        let events = futures_util::stream::unfold(0, |n| async move {
+            tokio::time::sleep(HEARTBEAT + Duration::from_secs(1)).await;
+            (n < 1).then(|| (vec![event("x")], n + 1))
+        });
+        let body = reply(events).into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        let beat = ": still here\n\n";
+        assert_eq!(text, format!("retry: 1000\n\n{beat}{}{beat}", event("x").text()));
+    }
+}

@@ -1,0 +1,194 @@
+//! Events of a prediction: what a follower sees, also when its connection breaks, when it comes
+//! late, and when it is nobody's business.
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{Method, Response};
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Ask, Provider, Service, within};
+
+/// A stream of events that is read one by one.
+struct Stream {
+    answer: Response<Incoming>,
+    read: String,
+}
+
+/// One event: its id, its name, its data.
+type Event = (String, String, Value);
+
+impl Stream {
+    async fn open(ask: Ask) -> Self {
+        let answer = ask.open().await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        assert_eq!(answer.headers()["cache-control"], "no-store");
+        Self { answer, read: String::new() }
+    }
+
+    /// The next event; `None` at the end.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some((text, rest)) = self.read.split_once("\n\n") {
+                let (text, rest) = (text.to_owned(), rest.to_owned());
+                self.read = rest;
+                let field = |name: &str| {
+                    text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+                };
+                if let Some(data) = field("data: ") {
+                    let data = serde_json::from_str(&data).unwrap();
+                    return Some((field("id: ").unwrap(), field("event: ").unwrap(), data));
+                }
+                continue;
+            }
+            let frame = within("event", self.answer.body_mut().frame()).await?.unwrap();
+            let data: Bytes = frame.into_data().unwrap();
+            self.read.push_str(std::str::from_utf8(&data).unwrap());
+        }
+    }
+
+    async fn rest(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+}
+
+fn follow(service: &Service, id: &str) -> Ask {
+    service.ask(Role::Base, Method::GET, &format!("/v1/prediction/{id}/events")).key(&service.key)
+}
+
+/// What an event says, without its times.
+fn told(events: &[Event]) -> Vec<Value> {
+    let tell = |(_, name, data): &Event| match name.as_str() {
+        "status" => data["status"].clone(),
+        "output" => data["part"].clone(),
+        _ => json!(name),
+    };
+    events.iter().map(tell).collect()
+}
+
+fn manifest(provider: &Provider, path: &str) -> String {
+    let url = provider.url(path);
+    format!(
+        "slug = 'chat'\noutput_type = 'string'\n\
+         [runner]\ntype = 'openai'\nkind = 'chat'\nmodel = 'm'\nurl = '{url}'\n"
+    )
+}
+
+#[tokio::test]
+async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&manifest(&provider, "/stream"));
+    let id = service.create("chat", json!({"prompt": "p"})).await;
+    let mut first = Stream::open(follow(&service, &id)).await;
+    let mut seen = Vec::new();
+    provider.say("one");
+    while !seen.iter().any(|(_, name, _): &Event| name == "output") {
+        seen.push(first.next().await.unwrap());
+    }
+    assert_eq!(told(&seen), [json!("created"), json!("processing"), json!("one")]);
+    assert_eq!(seen[1].2["model"], "chat");
+    assert_eq!(seen[2].2["attempt"], 1);
+    drop(first);
+
+    // Meanwhile more is said; the follower comes again and misses none of it.
+    provider.say(" two");
+    let last = seen.last().unwrap().0.clone();
+    let mut second = Stream::open(follow(&service, &id).header("last-event-id", &last)).await;
+    let again = second.next().await.unwrap();
+    assert_eq!(told(std::slice::from_ref(&again)), [json!(" two")]);
+    provider.finish();
+    let rest = second.rest().await;
+    assert_eq!(told(&rest), ["end"]);
+    assert_eq!(rest[0].2, service.ended(&id).await, "the end shows the prediction whole");
+    assert_eq!(rest[0].2["output"], "one two");
+
+    // A browser sends no key: the answers to create and to get carry a link that needs none.
+    let link = service.get(&format!("/v1/prediction/{id}")).await;
+    let link = link.header("link").to_owned();
+    let (url, rel) = link.strip_prefix('<').unwrap().split_once('>').unwrap();
+    assert_eq!(rel, "; rel=\"monitor\"");
+    let path = url.split_once("/v1").unwrap().1;
+    let open = |path: &str| service.ask(Role::Base, Method::GET, &format!("/v1{path}"));
+    let mut by_link = Stream::open(open(path)).await;
+    assert_eq!(by_link.next().await.unwrap().2["status"], "created");
+    let other = path.replace(&id, "01990000-0000-7000-8000-000000000000");
+    for wrong in [&path[..path.len() - 1], &other, path.split_once('?').unwrap().0] {
+        open(wrong).send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
+    }
+
+    // The end is known: a browser is told not to come again.
+    let done = follow(&service, &id).header("last-event-id", &rest[0].0).send().await;
+    assert_eq!((done.status, done.text.as_str()), (204, ""));
+    // Who lost the connection just before the end gets the end alone.
+    let again = follow(&service, &id).header("last-event-id", &again.0);
+    let late = Stream::open(again).await.rest().await;
+    assert_eq!(told(&late), ["end"]);
+    // Who comes late sees what there was; an id of another feed begins anew.
+    let all = ["created", "processing", "one", " two", "end"];
+    let late = Stream::open(follow(&service, &id)).await.rest().await;
+    assert_eq!(told(&late), all);
+    let foreign = follow(&service, &id).header("last-event-id", "0000-2");
+    let late = Stream::open(foreign).await.rest().await;
+    assert_eq!(told(&late), [&["reset"], &all[..]].concat());
+}
+
+#[tokio::test]
+async fn each_try_of_a_chain_and_a_cancel_are_told() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let first = service.create("held", json!({})).await;
+    provider.arrived(1).await;
+    let id = service.create("held", json!({})).await;
+    let mut waits = Stream::open(follow(&service, &id)).await;
+    assert_eq!(told(&[waits.next().await.unwrap()]), ["created"]);
+    let mut runs = Stream::open(follow(&service, &first)).await;
+    service.cancel(&first).await.expect(200);
+    let events = runs.rest().await;
+    assert_eq!(told(&events), ["created", "processing", "end"]);
+    assert_eq!(events[2].2["status"], "cancelled");
+    provider.arrived(2).await;
+    provider.release(2);
+    assert_eq!(told(&waits.rest().await), ["processing", "end"]);
+    assert_eq!(service.engine().in_memory(), 0, "nobody follows any more");
+}
+
+#[tokio::test]
+async fn after_a_restart_a_follower_begins_anew() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let id = service.create("held", json!({})).await;
+    provider.arrived(1).await;
+    let mut stream = Stream::open(follow(&service, &id)).await;
+    let (last, ..) = stream.next().await.unwrap();
+    let service = service.restart().await;
+    // The stream ended with the service, without an end of the prediction.
+    assert!(stream.rest().await.iter().all(|(_, name, _)| name != "end"));
+    let again = follow(&service, &id).header("last-event-id", &last);
+    let mut stream = Stream::open(again).await;
+    assert_eq!(stream.next().await.unwrap().1, "reset");
+    provider.arrived(2).await;
+    provider.release(2);
+    assert_eq!(stream.rest().await.last().unwrap().2["status"], "success");
+}
+
+#[tokio::test]
+async fn what_is_nobodys_business_is_not_found() {
+    let service = Service::start().await;
+    let id = service.create("text-sentiment", json!({"text": "good"})).await;
+    service.ended(&id).await;
+    let path = format!("/v1/prediction/{id}/events");
+    let other = service.ask(Role::Base, Method::GET, &path).key(&service.other_key);
+    other.send().await.expect_error(404, "Prediction not found");
+    follow(&service, "17").send().await.expect_error(404, "Prediction not found");
+    let no_key = service.ask(Role::Base, Method::GET, &path).send().await;
+    no_key.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
+}
