@@ -22,6 +22,7 @@ use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
 use crate::domain::ids::PayloadId;
 use crate::engine::{self, Engine};
+use crate::files::{self, Files};
 use crate::http::call::Peer;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
@@ -31,6 +32,7 @@ use crate::http::tls::Certificates;
 use crate::http::{Body, Reply};
 use crate::idempotency::Idempotency;
 use crate::links::Links;
+use crate::runners::builtin::Bench;
 use crate::runtime::{Clock, Tasks, fresh};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
@@ -109,7 +111,11 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
             .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
     }
     let policy = policy(config);
-    let (catalog, report) = Catalog::open(config.models_dir.clone(), policy.clone());
+    let folder = config.data_dir.join("files");
+    let files =
+        Files::new(folder, store.clone(), clock.clone(), links.clone(), files_options(config));
+    let bench = Bench::new(policy.clone(), Some(files.clone()));
+    let (catalog, report) = Catalog::open(config.models_dir.clone(), bench);
     log_faults(&report);
     let guarded = Client::guarded(policy.clone());
     let outbox = Outbox::new(
@@ -130,6 +136,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         models: Arc::new(catalog.clone()),
         plans: Arc::new(workflows.clone()),
         client: guarded,
+        files: files.clone(),
         on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
     };
     let options = engine::Options {
@@ -146,6 +153,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         accounts: Accounts::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),
         chains: Chains::new(store.clone(), clock.clone()),
+        files,
         links,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
         rate: rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get())),
@@ -177,6 +185,10 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
 fn policy(config: &Config) -> Policy {
     let (allow, deny) = (config.egress.allow.clone(), config.egress.deny.clone());
     Policy { allow, deny, loopback: false }
+}
+
+fn files_options(config: &Config) -> files::Options {
+    files::Options { max_bytes: config.files.max_bytes, retention: config.files.retention }
 }
 
 fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
@@ -315,6 +327,11 @@ async fn sweep(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "payload files that nothing referred to are gone"),
         Err(error) => tracing::error!(%error, "payload files cannot be swept"),
+    }
+    match services.files.sweep().await {
+        Ok(0) => {}
+        Ok(swept) => tracing::info!(swept, "contents that no file referred to are gone"),
+        Err(error) => tracing::error!(%error, "contents of files cannot be swept"),
     }
     loop {
         tokio::select! {

@@ -25,6 +25,7 @@
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
 //! | [`chains`] | which models stand in for one that fails |
 //! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
+//! | [`files`] | bytes that belong to an organization, under their digest, with a URL |
 //! | [`links`] | URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
@@ -75,6 +76,7 @@ pub mod config;
 pub mod dashboard;
 pub mod domain;
 pub mod engine;
+pub mod files;
 pub mod http;
 pub mod idempotency;
 pub mod links;

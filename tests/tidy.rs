@@ -40,13 +40,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("billing", &["domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
     ("links", &["domain", "storage"]),
+    ("files", &["domain", "links", "runtime", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
-    ("runners", &["domain", "http", "runtime", "schema"]),
-    ("engine", &["billing", "domain", "http", "runners", "runtime", "storage", "webhooks"]),
+    ("runners", &["domain", "files", "http", "runtime", "schema"]),
+    (
+        "engine",
+        &["billing", "domain", "files", "http", "runners", "runtime", "storage", "webhooks"],
+    ),
     ("chains", &["domain", "runners", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
-    ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
+    (
+        "catalog",
+        &["domain", "engine", "files", "http", "runners", "runtime", "schema", "secret", "written"],
+    ),
     (
         "api",
         &[
@@ -57,6 +64,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "dashboard",
             "domain",
             "engine",
+            "files",
             "http",
             "idempotency",
             "links",
@@ -78,9 +86,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "config",
             "domain",
             "engine",
+            "files",
             "http",
             "idempotency",
             "links",
+            "runners",
             "runtime",
             "storage",
             "telemetry",

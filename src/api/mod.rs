@@ -18,6 +18,7 @@ mod events;
 mod executions;
 mod failures;
 mod fields;
+mod files;
 mod idempotent;
 mod meters;
 mod models;
@@ -195,6 +196,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
     route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories),
+
+    route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, files::content),
 
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance),
 

@@ -13,6 +13,7 @@ use crate::catalog::Catalog;
 use crate::chains::Chains;
 use crate::domain::time::Timestamp;
 use crate::engine::Engine;
+use crate::files::Files;
 use crate::http::egress;
 use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
@@ -76,6 +77,7 @@ pub struct Services {
     pub accounts: Accounts,
     pub billing: Billing,
     pub idempotency: Idempotency,
+    pub files: Files,
     pub links: Links,
     pub catalog: Catalog,
     pub chains: Chains,

@@ -111,15 +111,14 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// The built-in models and those of the folder, which need not be there. `policy` judges the
-    /// URLs that inputs of built-in models name.
+    /// The built-in models, which share `bench`, and those of the folder, which need not be there.
     #[must_use]
-    pub fn open(folder: PathBuf, policy: Policy) -> (Self, Report) {
+    pub fn open(folder: PathBuf, bench: Bench) -> (Self, Report) {
         let shared = Shared {
             folder,
             models: ArcSwap::default(),
             files: Mutex::default(),
-            bench: Bench::new(policy),
+            bench,
             client: Client::trusted(),
         };
         let catalog = Self { shared: Arc::new(shared) };
@@ -233,7 +232,7 @@ impl engine::Models for Catalog {
 /// # Errors
 /// The first [`Fault`] of the file.
 pub fn check(path: &Path) -> Result<Slug, Fault> {
-    let (bench, client) = (Bench::new(Policy::default()), Client::trusted());
+    let (bench, client) = (Bench::new(Policy::default(), None), Client::trusted());
     build(manifest::read(path)?, path, &bench, &client).map(|model| model.slug)
 }
 

@@ -14,7 +14,8 @@ fn manifest(slug: &str, title: &str) -> String {
 
 fn open() -> (tempfile::TempDir, Catalog) {
     let folder = tempfile::tempdir().unwrap();
-    let (catalog, report) = Catalog::open(folder.path().to_path_buf(), Policy::default());
+    let (catalog, report) =
+        Catalog::open(folder.path().to_path_buf(), Bench::new(Policy::default(), None));
     assert_eq!(report.loaded, builtin::ALL.len(), "{:?}", report.faults);
     (folder, catalog)
 }

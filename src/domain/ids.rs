@@ -84,6 +84,8 @@ ids! {
     DeliveryId,
     /// One line of the ledger.
     EntryId,
+    /// A file of an organization.
+    FileId,
     /// A payload kept as a file of its own.
     PayloadId,
     /// One request, for logs and the header `X-Request-Id`.

@@ -12,6 +12,7 @@ pub mod condition;
 pub mod definition;
 pub mod delivery;
 pub mod execution;
+pub mod file;
 pub mod ids;
 pub mod machine;
 pub mod model;

@@ -72,6 +72,12 @@ pub enum OutputType {
 }
 
 impl OutputType {
+    /// Whether what it gives out are files, each told by a URL.
+    #[must_use]
+    pub const fn is_artefact(self) -> bool {
+        matches!(self, Self::Image | Self::Audio | Self::Video | Self::File)
+    }
+
     /// As the manifest and the API spell it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

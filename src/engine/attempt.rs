@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use tempfile::TempDir;
 
 use super::commit::no_json;
 use super::feed::{Reporter, Told};
@@ -19,6 +20,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
+use crate::files::{self, Origin};
 use crate::runners::{self, Job};
 
 /// What a model gave, as it is stored.
@@ -34,6 +36,15 @@ pub struct Kept {
 pub fn gone(model: &str) -> Failure {
     let sentence = format!("the model '{model}' is no longer in the catalog");
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
+}
+
+/// The failure of an output whose artefacts cannot be kept.
+fn unkept(error: &files::Error) -> Failure {
+    let class = match error {
+        files::Error::Invalid(_) | files::Error::TooLarge { .. } => ErrorClass::ProviderError,
+        files::Error::Disk(_) | files::Error::Storage(_) => ErrorClass::InternalError,
+    };
+    Failure::new(class, format!("the model's output cannot be kept as a file: {error}"))
 }
 
 /// One call of the runner, bounded in time; a panic fails this run and nothing else. What it tells
@@ -77,21 +88,30 @@ pub async fn try_out(
 }
 
 impl Inner {
-    /// Shapes an output as its type demands, keeps a large one in a file, and says what it costs.
+    /// Shapes an output as its type demands, keeps artefacts as files and a large text in a payload,
+    /// and says what it costs. An artefact that cannot be kept is the model's failure.
     pub(super) async fn keep(
         &self,
         success: runners::Success,
+        origin: Origin<'_>,
         work: Option<&Work>,
-    ) -> Result<Kept, Error> {
-        let output = match work {
-            Some(work) => shape_output(success.output, work.output_type),
-            None => success.output,
-        };
+    ) -> Result<Result<Kept, Failure>, Error> {
+        let mut output = success.output;
+        if let Some(work) = work {
+            output = shape_output(output, work.output_type);
+            if work.output_type.is_artefact() {
+                let folder = success.folder.as_ref().map(TempDir::path);
+                output = match self.files.keep_artefacts(origin, output, folder).await {
+                    Ok(output) => output,
+                    Err(error) => return Ok(Err(unkept(&error))),
+                };
+            }
+        }
         let cost = work
             .and_then(|work| work.pricing.as_ref())
             .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
         let text = to_raw_value(&output).map_err(|error| no_json("output", &error))?;
         let output = self.store.write_payload(text.clone()).await?;
-        Ok(Kept { output, text, cost })
+        Ok(Ok(Kept { output, text, cost }))
     }
 }

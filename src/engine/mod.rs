@@ -40,6 +40,7 @@ use crate::domain::execution::{self, Execution, Status, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::Event;
+use crate::files::Files;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{self, Commit, Store};
@@ -123,6 +124,8 @@ pub struct Doors {
     pub plans: Arc<dyn Plans>,
     /// Sends the requests of HTTP steps, through the egress guard.
     pub client: Client,
+    /// Keeps what models give out as bytes.
+    pub files: Files,
     pub on_delivery: OnDelivery,
 }
 
@@ -139,6 +142,7 @@ struct Inner {
     models: Arc<dyn Models>,
     plans: Arc<dyn Plans>,
     client: Client,
+    files: Files,
     on_delivery: OnDelivery,
     options: Options,
     lanes: Mutex<Lanes<Place, Guest>>,
@@ -172,7 +176,7 @@ impl Engine {
     /// An engine over an open store. Nothing runs before [`Engine::recover`].
     #[must_use]
     pub fn new(doors: Doors, options: Options) -> Self {
-        let Doors { store, clock, tasks, models, plans, client, on_delivery } = doors;
+        let Doors { store, clock, tasks, models, plans, client, files, on_delivery } = doors;
         let inner = Inner {
             store,
             clock,
@@ -180,6 +184,7 @@ impl Engine {
             models,
             plans,
             client,
+            files,
             on_delivery,
             options,
             lanes: Mutex::new(Lanes::new(options.active)),

@@ -13,14 +13,14 @@ use crate::domain::model::OutputType;
 /// For the artefact types one artefact is given as itself, several as an array; every other
 /// output stays as it came (`spec/decisions.md` part 3).
 #[must_use]
-pub fn shape_output(output: Value, output_type: OutputType) -> Value {
-    match (output_type, output) {
-        (
-            OutputType::Image | OutputType::Audio | OutputType::Video | OutputType::File,
-            Value::Array(mut artefacts),
-        ) if artefacts.len() == 1 => artefacts.pop().unwrap_or_default(),
-        (_, output) => output,
+pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
+    if let Value::Array(artefacts) = &mut output
+        && output_type.is_artefact()
+        && artefacts.len() == 1
+    {
+        return artefacts.pop().unwrap_or_default();
     }
+    output
 }
 
 /// The `metrics` of a prediction: seconds and dollars.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::attempt::{call, gone};
+use super::attempt::{Kept, call, gone};
 use super::cells::Cell;
 use super::commit::no_json;
 use super::feed::Reporter;
@@ -18,6 +18,7 @@ use crate::domain::execution::{Execution, Prediction};
 use crate::domain::machine::prediction::{Event, apply};
 use crate::domain::machine::{Effect, ends};
 use crate::domain::money::Usd;
+use crate::files::Origin;
 use crate::runners::template::{self, Template};
 use crate::runners::{self, Job, Progress};
 use crate::storage::{self, Commit};
@@ -43,8 +44,8 @@ impl Inner {
             Err(error @ storage::Error::Payload { .. }) => Err(damaged(&error).into()),
             Err(error) => return Err(error.into()),
         };
-        let (event, output) =
-            self.digest(attempt, report, cell.told.take_logs(), work.as_ref()).await?;
+        let logs = cell.told.take_logs();
+        let (event, output) = self.digest(&execution, attempt, report, logs, work.as_ref()).await?;
         let mut state = cell.state.lock().await;
         let Some(held) = state.as_mut() else { return Ok(None) };
         let mut next = held.execution.clone();
@@ -120,20 +121,26 @@ impl Inner {
         }
     }
 
-    /// Turns a runner's report into an event, keeping a large output in a file. With it comes the
-    /// output's text, for the webhook.
+    /// Turns a runner's report into an event, keeping its output. With it comes the output's text,
+    /// for the webhook.
     async fn digest(
         &self,
+        execution: &Execution,
         attempt: u32,
         report: Result<runners::Success, runners::Error>,
         logs: Option<String>,
         work: Option<&Work>,
     ) -> Result<(Event, Option<Box<RawValue>>), Error> {
-        match report {
-            Ok(success) => {
-                let kept = self.keep(success, work).await?;
-                let (output, cost) = (kept.output, kept.cost);
-                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(kept.text)))
+        let attempt_key = &execution.attempt_key(attempt);
+        let (organization, execution) = (execution.organization, execution.id);
+        let origin = Origin { organization, execution, attempt_key };
+        let kept = match report {
+            Ok(success) => self.keep(success, origin, work).await?.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        match kept {
+            Ok(Kept { output, text, cost }) => {
+                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(text)))
             }
             Err(runners::Error { failure, cost }) => {
                 let cost = cost.unwrap_or(Usd::ZERO);

@@ -17,7 +17,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Candidate, Prediction, Source, Work as Doing};
-use crate::domain::ids::{KeyId, RevisionId};
+use crate::domain::ids::{FileId, KeyId, RevisionId};
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
 use crate::runners::{self, Job, Run, Runner};
@@ -61,12 +61,15 @@ impl Runner for Scripted {
                 }
                 _ => {}
             }
+            if self.name == "draws" {
+                return Ok(runners::Success::new(json!("data:,drawn"), Usage::default()));
+            }
             if self.name == "same" {
                 let output = job.input["n"].clone();
-                return Ok(runners::Success { output, usage: Usage::default() });
+                return Ok(runners::Success::new(output, Usage::default()));
             }
             let output = json!({"echo": job.input["n"], "by": self.name});
-            Ok(runners::Success { output, usage: Usage::default() })
+            Ok(runners::Success::new(output, Usage::default()))
         })
     }
 }
@@ -85,7 +88,7 @@ impl Models for Script {
             timeout: if slug == "hangs" { Duration::from_millis(40) } else { PATIENCE },
             concurrency: 1,
             queue_limit: 100,
-            output_type: OutputType::Object,
+            output_type: if slug == "draws" { OutputType::Image } else { OutputType::Object },
             pricing: Some(Pricing::Fixed { amount: Usd::from_micros(100) }),
         })
     }
@@ -120,8 +123,9 @@ impl Process {
 
     pub fn start_with(folder: &TempDir, blow_after: i64, script: Script, limits: Options) -> Self {
         let folder = folder.path().to_path_buf();
-        let options = storage::Options { folder, inline_bytes: 65_536 };
+        let options = storage::Options { folder: folder.clone(), inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();
+        let files = Files::scratch(&folder, store.clone());
         store.blow_after(blow_after);
         let doors = Doors {
             store: store.clone(),
@@ -130,6 +134,7 @@ impl Process {
             models: Arc::new(script.clone()),
             plans: Arc::new(script.clone()),
             client: Client::trusted(),
+            files,
             on_delivery: Arc::new(|_delivery| {}),
         };
         let engine = Engine::new(doors, limits);
@@ -138,7 +143,7 @@ impl Process {
 }
 
 /// What is submitted: a chain, and whether it asks for a webhook.
-const WORK: [(&[&str], bool); 8] = [
+const WORK: [(&[&str], bool); 9] = [
     (&["works"], true),
     (&["fails", "works"], true),
     (&["slow"], false),
@@ -147,6 +152,7 @@ const WORK: [(&[&str], bool); 8] = [
     (&["panics", "slow"], true),
     (&["hangs", "works"], false),
     (&["fails", "removed"], true),
+    (&["draws"], false),
 ];
 
 fn submission(number: usize) -> Submission {
@@ -192,6 +198,9 @@ async fn outcomes(store: &Store) -> Outcomes {
             Some(output) => store.read_payload(output).await.unwrap().get().to_owned(),
             None => execution.fault.as_ref().map_or("", |fault| &fault.cause).to_owned(),
         };
+        // A file's URL is made of the execution's id.
+        let file = FileId::of_output(execution.id, &execution.attempt_key(1), 0).to_string();
+        let output = if output.contains(&file) { "its file".to_owned() } else { output };
         let tried = |attempt: &crate::domain::attempt::Attempt| {
             format!("{} {} {}", attempt.number, attempt.model, attempt.outcome.as_str())
         };
@@ -232,6 +241,11 @@ pub async fn check_books(store: &Store) {
     for run in executions.iter().filter(|execution| execution.workflow().is_some()) {
         assert_eq!(run.cost, cost_of(run), "{run:?}");
     }
+    let drew =
+        |one: &&Execution| one.prediction().is_some_and(|prediction| prediction.model() == "draws");
+    let drawn = executions.iter().filter(drew).count();
+    assert_eq!(rows(store, Table::File).await.len(), drawn, "a file for each output");
+    assert_eq!(rows(store, Table::Content).await.len(), drawn);
     let predictions = executions.iter().filter(|execution| execution.prediction().is_some());
     let cost: Usd = predictions.map(|execution| execution.cost).sum();
     let billing = Billing::new(store.clone(), Clock::system());

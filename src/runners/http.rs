@@ -106,7 +106,7 @@ impl HttpRunner {
                 .ok_or_else(|| misfit(&format!("gave an answer without {pointer}")))?,
         };
         let usage = Usage { run_time, cost, ..Usage::default() };
-        Ok(Success { output, usage })
+        Ok(Success::new(output, usage))
     }
 
     /// The cost that the answer tells, if it tells one.

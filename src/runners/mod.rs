@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::domain::attempt::Failure;
 use crate::domain::model::Usage;
@@ -43,10 +44,20 @@ pub trait Progress: Send + Sync + std::fmt::Debug {
 }
 
 /// A run that succeeded.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Success {
     pub output: Value,
     pub usage: Usage,
+    /// Where the files stand that the output names by `{"path": …}`. It goes with this value.
+    pub folder: Option<TempDir>,
+}
+
+impl Success {
+    /// An output that names no files.
+    #[must_use]
+    pub const fn new(output: Value, usage: Usage) -> Self {
+        Self { output, usage, folder: None }
+    }
 }
 
 /// A run that failed.

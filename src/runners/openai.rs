@@ -335,7 +335,7 @@ impl Runner for OpenAiRunner {
                 Kind::Embeddings | Kind::Images => self.ask(&job, request).await?,
             };
             let usage = Usage { run_time: started.elapsed(), ..usage };
-            Ok(Success { output, usage })
+            Ok(Success::new(output, usage))
         })
     }
 }

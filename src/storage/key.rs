@@ -65,6 +65,10 @@ pub enum Table {
     Idempotency = b'Y',
     /// Fallback chains, by organization, model and name.
     Chain = b'a',
+    /// Files by organization, newest first.
+    File = b'b',
+    /// Which files refer to a content, by its digest.
+    Content = b'c',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
 }

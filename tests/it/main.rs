@@ -14,6 +14,7 @@ mod cors;
 mod cost;
 mod events;
 mod executions;
+mod files;
 mod hosts;
 mod idempotency;
 mod keys;

@@ -75,6 +75,10 @@ pub fn words(route: &Route) -> Words {
         ("POST", "/v1/prediction/{id}/cancel") => {
             plain("Cancel a prediction", "status, message and predictionID")
         }
+        ("GET", "/v1/files/{id}/content") => plain(
+            "The bytes of a file; one Range of them, or 304 when If-None-Match has them",
+            "The bytes",
+        ),
         ("GET", "/v1/billing/balance") => plain("The organization's balance", "balance_usd"),
         ("GET", "/status.json") => plain("How the service stands", "What the status page shows"),
         ("GET", "/static/{*file}") => plain("A file of the status page", "The file"),

@@ -37,7 +37,7 @@ use super::{Error, Inner};
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Kind, Plan};
 use crate::domain::execution::{Execution, Fault};
-use crate::domain::ids::ExecutionId;
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::{Effect, Event, Progress};
 use crate::domain::step::Instance;
@@ -48,6 +48,7 @@ use crate::storage::Commit;
 struct Actor {
     inner: Arc<Inner>,
     id: ExecutionId,
+    organization: OrganizationId,
     plan: Arc<Plan>,
     inputs: Arc<Value>,
     /// The items of the maps that are open.
@@ -130,7 +131,7 @@ impl Inner {
         let ran = Duration::from_millis(run.ran_ms);
         let may_have_steps = execution.started_at.is_some() || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
-        let id = execution.id;
+        let (id, organization) = (execution.id, execution.organization);
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
@@ -142,6 +143,7 @@ impl Inner {
         Ok(Some(Actor {
             inner: Arc::clone(self),
             id,
+            organization,
             plan,
             inputs,
             items: HashMap::new(),

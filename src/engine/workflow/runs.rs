@@ -16,6 +16,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model};
 use crate::domain::execution::{Fault, lane_of_model};
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine::workflow::{Event, Progress, Success};
 use crate::domain::money::Usd;
 use crate::domain::reference::Scope;
@@ -24,6 +25,7 @@ use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::engine::attempt::{call, gone};
 use crate::engine::feed::{Reporter, Told};
 use crate::engine::{Error, Inner};
+use crate::files::Origin;
 use crate::runners;
 use crate::runners::request::{self, Prepared};
 use crate::runtime::fresh;
@@ -38,6 +40,8 @@ pub struct Job {
     attempt: u32,
     /// Names the attempt for ever.
     key: String,
+    organization: OrganizationId,
+    execution: ExecutionId,
     limit: Option<Duration>,
     call: Call,
 }
@@ -52,7 +56,7 @@ enum Call {
 pub enum Report {
     /// There is a place at the model now.
     Seated {
-        job: Job,
+        job: Box<Job>,
         seat: Seat,
     },
     Ended {
@@ -100,7 +104,7 @@ impl Actor {
         match report {
             Report::Seated { job, seat } => {
                 let (instance, attempt) = (job.instance.clone(), job.attempt);
-                let run = self.inner.run_seated(job, seat);
+                let run = self.inner.run_seated(*job, seat);
                 self.push(instance.clone(), run);
                 Event::Started { instance, attempt }
             }
@@ -127,7 +131,7 @@ impl Actor {
         let run = if has_place {
             inner.run_seated(job, seat)
         } else {
-            Box::pin(async move { Report::Seated { job, seat: seat.taken().await } })
+            Box::pin(async move { Report::Seated { job: Box::new(job), seat: seat.taken().await } })
         };
         self.push(instance, run);
         has_place
@@ -181,7 +185,9 @@ impl Actor {
         let prediction = matches!(call, Call::Model { .. }).then(fresh);
         let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
-        Ok(Ok((Job { instance, attempt, key, limit: planned.timeout, call }, resolved)))
+        let (organization, execution) = (self.organization, self.id);
+        let limit = planned.timeout;
+        Ok(Ok((Job { instance, attempt, key, organization, execution, limit, call }, resolved)))
     }
 
     /// The model that is to run, and its checked input.
@@ -227,7 +233,7 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
 
 impl Inner {
     fn run_request(self: Arc<Self>, job: Job) -> Running {
-        let Job { instance, attempt, key, limit, call } = job;
+        let Job { instance, attempt, key, limit, call, .. } = job;
         Box::pin(async move {
             let Call::Http { request, fail_when } = call else {
                 let outcome = Box::new(Err(lost().into()));
@@ -245,10 +251,13 @@ impl Inner {
 
     fn run_seated(self: &Arc<Self>, job: Job, seat: Seat) -> Running {
         let inner = Arc::clone(self);
-        let Job { instance, attempt, key, limit, call } = job;
+        let Job { instance, attempt, key, organization, execution, limit, call } = job;
         Box::pin(async move {
             let outcome = match call {
-                Call::Model { slug, input } => inner.run_step_model(&slug, key, input, limit).await,
+                Call::Model { slug, input } => {
+                    let origin = Origin { organization, execution, attempt_key: &key };
+                    inner.run_step_model(origin, &slug, input, limit).await
+                }
                 Call::Http { .. } => Err(lost().into()),
             };
             drop(seat);
@@ -258,8 +267,8 @@ impl Inner {
 
     async fn run_step_model(
         &self,
+        origin: Origin<'_>,
         slug: &str,
-        key: String,
         input: Value,
         limit: Option<Duration>,
     ) -> Result<Success, Failed> {
@@ -267,15 +276,17 @@ impl Inner {
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
         let told = Arc::<Told>::default();
         let progress = Arc::new(Reporter { told: Arc::clone(&told), feeds: None });
-        let job = runners::Job { attempt_key: key, input: Arc::new(input), progress };
+        let attempt_key = origin.attempt_key.to_owned();
+        let job = runners::Job { attempt_key, input: Arc::new(input), progress };
         let result = call(&work, slug, job, limit).await;
         let logs = told.take_logs();
         match result {
-            Ok(success) => match self.keep(success, Some(&work)).await {
-                Ok(kept) => {
+            Ok(success) => match self.keep(success, origin, Some(&work)).await {
+                Ok(Ok(kept)) => {
                     let (output, cost) = (kept.output, kept.cost);
                     Ok(Success { output, answer: None, cost, logs })
                 }
+                Ok(Err(failure)) => Err(Failed { logs, ..failure.into() }),
                 Err(error) => Err(not_kept(&error).into()),
             },
             Err(error) => Err(Failed {

@@ -9,11 +9,10 @@ use bytes::Bytes;
 use hyper::Request;
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 
-use super::refuse;
+use super::{Bench, refuse};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
-use crate::http::client::{self, Client, Overflow};
-use crate::http::egress::Policy;
+use crate::http::client::{self, Overflow};
 
 /// The largest image file, in bytes.
 pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
@@ -24,12 +23,15 @@ const DECODED_MAX: u64 = 256 * 1024 * 1024;
 /// How long fetching an image may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The bytes behind a `data:` URI or an http(s) URL.
-pub(super) async fn load(
-    client: &Client,
-    policy: &Policy,
-    source: &str,
-) -> Result<Vec<u8>, Failure> {
+/// The bytes behind a `data:` URI, one of our own files, or an http(s) URL.
+pub(super) async fn load(bench: &Bench, source: &str) -> Result<Vec<u8>, Failure> {
+    let Bench { client, policy, files, .. } = bench;
+    if let Some(files) = files {
+        let own = files.read_linked(source, FILE_MAX as u64).await;
+        if let Some(bytes) = own.map_err(|error| refuse(format!("image: {error}")))? {
+            return Ok(bytes);
+        }
+    }
     if let Some(data) = source.strip_prefix("data:") {
         let encoded = data.split_once(";base64,").map(|(_type, encoded)| encoded);
         let encoded = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;

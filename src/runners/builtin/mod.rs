@@ -29,6 +29,7 @@ use super::{Job, Run, Runner, Success};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::{OutputType, Usage};
+use crate::files::Files;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 
@@ -84,16 +85,19 @@ pub struct Bench {
     places: Arc<Semaphore>,
     client: Client,
     policy: Arc<Policy>,
+    /// Where our own URLs are read without HTTP.
+    files: Option<Files>,
 }
 
 impl Bench {
-    /// `policy` judges the image URLs that inputs name.
+    /// `policy` judges the image URLs that inputs name, but for those of `files`.
     #[must_use]
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: Policy, files: Option<Files>) -> Self {
         Self {
             places: Arc::new(Semaphore::new(AT_ONCE)),
             client: Client::guarded(policy.clone()),
             policy: Arc::new(policy),
+            files,
         }
     }
 
@@ -115,10 +119,7 @@ impl Runner for BuiltinRunner {
         Box::pin(async move {
             let bytes = match self.builtin.work {
                 Work::Pure(_) => Vec::new(),
-                Work::OnImage(_) => {
-                    let Bench { client, policy, .. } = &self.bench;
-                    images::load(client, policy, text(&job.input, "image")).await?
-                }
+                Work::OnImage(_) => images::load(&self.bench, text(&job.input, "image")).await?,
             };
             let stopped = |_stopped| Failure::new(ErrorClass::InternalError, "the service stops");
             let place = Arc::clone(&self.bench.places).acquire_owned().await.map_err(stopped)?;
@@ -140,7 +141,7 @@ impl Runner for BuiltinRunner {
                 }
             };
             let usage = Usage { run_time: started.elapsed(), ..Usage::default() };
-            Ok(Success { output, usage })
+            Ok(Success::new(output, usage))
         })
     }
 }

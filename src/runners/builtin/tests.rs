@@ -10,7 +10,7 @@ async fn run(slug: &str, input: Value) -> Result<Value, String> {
     let builtin = find(slug).unwrap();
     let schema = Schema::compile(&(builtin.schema)()).unwrap();
     let input = schema.check(input).map_err(|violations| violations[0].message.clone())?;
-    let runner = Bench::new(Policy::default()).runner(builtin);
+    let runner = Bench::new(Policy::default(), None).runner(builtin);
     let job = Arc::<Heard>::default().job(input);
     runner.run(job).await.map(|success| success.output).map_err(|error| {
         assert_eq!(error.failure.class, ErrorClass::InvalidUserInput, "{error}");

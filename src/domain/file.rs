@@ -1,0 +1,155 @@
+//! Files: what is known of one, apart from its bytes.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::ids::{ExecutionId, FileId, Id, OrganizationId};
+use super::time::Timestamp;
+
+/// What a content of no better type is.
+pub const UNKNOWN_TYPE: &str = "application/octet-stream";
+/// The longest content type that is kept, in bytes.
+const TYPE_MAX: usize = 128;
+
+/// Where a file came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileSource {
+    /// A model gave it.
+    Output,
+}
+
+/// The SHA-256 of a content, by which it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+/// A file of an organization. Its bytes stand under their digest; several files may share them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    pub id: FileId,
+    pub organization: OrganizationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filename: Option<String>,
+    /// `type/subtype`, with parameters at times; fit for a header.
+    pub content_type: String,
+    /// Bytes.
+    pub size: u64,
+    pub sha256: Digest,
+    pub source: FileSource,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
+    pub created_at: Timestamp,
+    pub expires_at: Timestamp,
+}
+
+impl File {
+    /// The path of its content on the base host.
+    #[must_use]
+    pub fn content_path(id: FileId) -> String {
+        format!("/v1/files/{id}/content")
+    }
+}
+
+impl FileId {
+    /// The id of an output: the same when the same attempt runs again after a crash, so that its
+    /// file is written over and not doubled. It sorts by the time of the execution.
+    #[must_use]
+    pub fn of_output(execution: ExecutionId, attempt_key: &str, index: usize) -> Self {
+        let named = format!("{attempt_key}/{index}");
+        let hash = Sha256::digest(named.as_bytes());
+        let mut bytes = execution.bytes();
+        // The time and the version stay; what makes a UUID of version 7 unique is the hash.
+        for (place, byte) in bytes.iter_mut().zip(&hash).skip(9) {
+            *place = *byte;
+        }
+        Self::from(bytes)
+    }
+}
+
+/// The content type as it may stand in a header: `image/png`, `text/plain; charset=utf-8`. What is
+/// none is [`UNKNOWN_TYPE`].
+#[must_use]
+pub fn content_type(written: &str) -> String {
+    let essence = written.split(';').next().unwrap_or_default().trim();
+    let is_token = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte))
+    };
+    let is_type =
+        essence.split_once('/').is_some_and(|(kind, sub)| is_token(kind) && is_token(sub));
+    let is_visible = written.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if is_type && is_visible && written.len() <= TYPE_MAX {
+        return written.trim().to_owned();
+    }
+    UNKNOWN_TYPE.to_owned()
+}
+
+impl Digest {
+    /// The digest whose hexadecimal form is `text`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("no SHA-256"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_has_one_id_however_often_it_is_made() {
+        let execution = ExecutionId::from([0x17; 16]);
+        let first = FileId::of_output(execution, "e:s:1", 0);
+        assert_eq!(first, FileId::of_output(execution, "e:s:1", 0));
+        assert_ne!(first, FileId::of_output(execution, "e:s:1", 1));
+        assert_ne!(first, FileId::of_output(execution, "e:s:2", 0));
+        assert_eq!(first.bytes()[..9], execution.bytes()[..9]);
+    }
+
+    #[test]
+    fn only_what_may_stand_in_a_header_is_a_content_type() {
+        for good in ["image/png", "text/plain; charset=utf-8", "image/svg+xml"] {
+            assert_eq!(content_type(good), good);
+        }
+        let long = format!("a/{}", "b".repeat(TYPE_MAX));
+        for bad in ["", "png", "image/", "/png", "a/b\r\nX: y", "a b/c", "a/b;é", long.as_str()] {
+            assert_eq!(content_type(bad), UNKNOWN_TYPE, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_printed_and_parsed() {
+        let digest = Digest([0xa7; 32]);
+        assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
+        assert_eq!(serde_json::to_value(digest).unwrap(), "a7".repeat(32));
+        for bad in ["", "a7", &"g".repeat(64), &"é".repeat(32)] {
+            assert_eq!(Digest::parse(bad), None, "{bad}");
+        }
+    }
+}

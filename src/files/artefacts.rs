@@ -1,0 +1,125 @@
+//! Artefacts: what a model of the types image, audio, video and file gives out. Bytes become files,
+//! and the output their URLs.
+//!
+//! Bytes come as `data:` URIs, or as `{"path": …}` within the folder that the run was given. What
+//! is neither (a URL of somebody else's) stays as it is.
+
+use std::path::{Component, Path};
+
+use serde_json::Value;
+
+use super::{Error, Files, NewFile, Source, blocking};
+use crate::domain::file::{File, FileSource, UNKNOWN_TYPE};
+use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
+
+/// Artefacts of one output.
+pub const ARTEFACTS_MAX: usize = 100;
+
+/// What made an output.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    pub organization: OrganizationId,
+    pub execution: ExecutionId,
+    /// Names the attempt for ever: when it runs again, its files are written over.
+    pub attempt_key: &'a str,
+}
+
+/// Bytes that stand in an output.
+struct Artefact {
+    source: Source,
+    content_type: String,
+    filename: Option<String>,
+}
+
+impl Files {
+    /// The output with a URL in place of each artefact that holds bytes. When this returns, they are
+    /// on the disk.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is at fault.
+    pub async fn keep_artefacts(
+        &self,
+        origin: Origin<'_>,
+        output: Value,
+        folder: Option<&Path>,
+    ) -> Result<Value, Error> {
+        let Value::Array(items) = output else {
+            return self.keep_artefact(origin, 0, output, folder).await;
+        };
+        if items.len() > ARTEFACTS_MAX {
+            return Err(Error::Invalid(format!("it has more than {ARTEFACTS_MAX} artefacts")));
+        }
+        let mut kept = Vec::with_capacity(items.len());
+        for (index, item) in items.into_iter().enumerate() {
+            kept.push(self.keep_artefact(origin, index, item, folder).await?);
+        }
+        Ok(Value::Array(kept))
+    }
+
+    async fn keep_artefact(
+        &self,
+        origin: Origin<'_>,
+        index: usize,
+        item: Value,
+        folder: Option<&Path>,
+    ) -> Result<Value, Error> {
+        let artefact = match (&item, folder) {
+            (Value::String(text), _) if text.starts_with("data:") => in_uri(text)?,
+            (Value::Object(fields), Some(folder)) if fields.contains_key("path") => {
+                in_folder(&item, folder).await?
+            }
+            _ => return Ok(item),
+        };
+        let new = NewFile {
+            id: FileId::of_output(origin.execution, origin.attempt_key, index),
+            organization: origin.organization,
+            execution: Some(origin.execution),
+            filename: artefact.filename,
+            content_type: artefact.content_type,
+            source: FileSource::Output,
+        };
+        let file = self.keep(new, artefact.source).await?;
+        let path = File::content_path(file.id);
+        Ok(self.shared.links.url(file.organization, &path).into())
+    }
+}
+
+fn in_uri(text: &str) -> Result<Artefact, Error> {
+    let invalid = |what: String| Error::Invalid(format!("it is no valid data: URI: {what}"));
+    let uri = data_url::DataUrl::process(text).map_err(|error| invalid(format!("{error:?}")))?;
+    let (bytes, _fragment) = uri.decode_to_vec().map_err(|error| invalid(error.to_string()))?;
+    let content_type = uri.mime_type().to_string();
+    Ok(Artefact { source: Box::new(std::io::Cursor::new(bytes)), content_type, filename: None })
+}
+
+/// A file that the run left in its folder, and nowhere else.
+async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
+    let text = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
+    let name = text("path").ok_or_else(|| Error::Invalid("its path is no text".to_owned()))?;
+    let shown: String = name.chars().take(200).collect();
+    let refused = |what: &str| Error::Invalid(format!("its path '{shown}' {what}"));
+    let path = Path::new(&name);
+    // An absolute path within the folder is as good as a relative one.
+    let path = path.strip_prefix(folder).unwrap_or(path);
+    if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(refused("leads out of the folder of the run"));
+    }
+    let (folder, path) = (folder.to_path_buf(), folder.join(path));
+    let file = blocking(move || {
+        // Links are followed first: none may lead out.
+        let real = path.canonicalize()?;
+        if !real.starts_with(folder.canonicalize()?) || !real.is_file() {
+            return Ok(None);
+        }
+        Ok(Some(std::fs::File::open(real)?))
+    });
+    let file = file.await.map_err(|error| refused(&format!("cannot be read: {error}")))?;
+    let file = file.ok_or_else(|| refused("is no file in the folder of the run"))?;
+    let guessed = || mime_guess::from_path(&name).first_raw().unwrap_or(UNKNOWN_TYPE).to_owned();
+    let filename = Path::new(&name).file_name().map(|name| name.to_string_lossy().into_owned());
+    Ok(Artefact {
+        source: Box::new(file),
+        content_type: text("content_type").unwrap_or_else(guessed),
+        filename: text("filename").or(filename),
+    })
+}

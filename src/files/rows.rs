@@ -1,0 +1,57 @@
+//! Where files stand in the store. To add a table: see `storage::key`.
+
+use crate::domain::file::{Digest, File};
+use crate::domain::ids::{FileId, OrganizationId};
+use crate::storage::{Key, Record, Table};
+
+impl Record for File {
+    const NAME: &'static str = "file";
+}
+
+/// A file, among its organization's by time, newest first.
+pub fn file(organization: OrganizationId, id: FileId) -> Key {
+    Key::table(Table::File).id(organization).id_newest_first(id)
+}
+
+/// The references to a content, by the files that hold them: it may go when there is none.
+pub fn references(digest: Digest) -> Key {
+    Key::table(Table::Content).raw(&digest.0)
+}
+
+/// That a file refers to a content.
+pub fn reference(digest: Digest, id: FileId) -> Key {
+    references(digest).id(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::file::FileSource;
+    use crate::domain::time::Timestamp;
+    use crate::storage::record::{decode, encode};
+
+    #[test]
+    fn the_stored_form_stays_readable() {
+        let file = File {
+            id: FileId::from([1; 16]),
+            organization: OrganizationId::from([2; 16]),
+            filename: Some("a.png".to_owned()),
+            content_type: "image/png".to_owned(),
+            size: 3,
+            sha256: Digest([3; 32]),
+            source: FileSource::Output,
+            execution: None,
+            created_at: Timestamp::from_micros(4),
+            expires_at: Timestamp::from_micros(5),
+        };
+        let sha = "03".repeat(32);
+        let golden = format!(
+            "\u{1}{{\"id\":\"01010101-0101-0101-0101-010101010101\",\
+             \"organization\":\"02020202-0202-0202-0202-020202020202\",\"filename\":\"a.png\",\
+             \"content_type\":\"image/png\",\"size\":3,\"sha256\":\"{sha}\",\
+             \"source\":\"output\",\"created_at\":4,\"expires_at\":5}}"
+        );
+        assert_eq!(String::from_utf8(encode(&file).unwrap()).unwrap(), golden);
+        assert_eq!(decode::<File>(golden.as_bytes()).unwrap(), file);
+    }
+}

@@ -1,0 +1,140 @@
+//! Files on a real store: kept, found, swept, and what a model's output may not do.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::domain::file::Digest;
+use crate::domain::time::Timestamp;
+use crate::runtime::fresh;
+use crate::storage::Sealer;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+struct World {
+    folder: TempDir,
+    clock: Clock,
+    files: Files,
+    organization: OrganizationId,
+    execution: ExecutionId,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let options = storage::Options { folder: data.clone(), inline_bytes: 1000 };
+        let store = Store::open(&options).unwrap();
+        let links = Links::new(Sealer::open(&data).unwrap(), "http://h".to_owned());
+        let clock = Clock::scripted(Timestamp::from_micros(0));
+        let options = Options { max_bytes: 10, retention: DAY };
+        let files = Files::new(data.join("files"), store, clock.clone(), links, options);
+        Self { folder, clock, files, organization: fresh(), execution: fresh() }
+    }
+
+    async fn keep_in(
+        &self,
+        output: Value,
+        folder: Option<&std::path::Path>,
+    ) -> Result<Value, Error> {
+        let (organization, execution) = (self.organization, self.execution);
+        let origin = Origin { organization, execution, attempt_key: "e:s:1" };
+        self.files.keep_artefacts(origin, output, folder).await
+    }
+
+    async fn keep(&self, output: Value) -> Result<Value, Error> {
+        self.keep_in(output, None).await
+    }
+
+    async fn read(&self, url: &Value) -> Option<Vec<u8>> {
+        self.files.read_linked(url.as_str().unwrap(), 100).await.unwrap()
+    }
+
+    fn contents(&self) -> Vec<Digest> {
+        self.files.shared.contents.clean().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn bytes_become_files_and_everything_else_stays() {
+    let world = World::new();
+    let output =
+        json!(["data:text/plain;base64,YWJj", "http://else/where", {"path": "x"}, "data:,abc"]);
+    let kept = world.keep(output).await.unwrap();
+    assert_eq!((&kept[1], &kept[2]), (&json!("http://else/where"), &json!({"path": "x"})));
+    for url in [&kept[0], &kept[3]] {
+        assert_eq!(world.read(url).await.unwrap(), b"abc");
+    }
+    assert_eq!(world.contents().len(), 1, "equal bytes are there once");
+    let id = FileId::of_output(world.execution, "e:s:1", 0);
+    let (file, _) = world.files.find(world.organization, id).await.unwrap().unwrap();
+    assert_eq!((file.content_type.as_str(), file.size), ("text/plain", 3));
+    assert!(world.files.find(fresh(), id).await.unwrap().is_none(), "another organization");
+    assert!(world.files.read_linked("http://else/where", 9).await.unwrap().is_none());
+    world.clock.advance(DAY);
+    assert!(world.files.find(world.organization, id).await.unwrap().is_none(), "expired");
+}
+
+#[tokio::test]
+async fn an_attempt_that_runs_again_writes_its_file_over() {
+    let world = World::new();
+    let first = world.keep(json!("data:,one")).await.unwrap();
+    let again = world.keep(json!("data:,two")).await.unwrap();
+    assert_eq!(first, again);
+    assert_eq!(world.read(&first).await.unwrap(), b"two");
+    assert_eq!(world.contents().len(), 2);
+    assert_eq!(world.files.sweep().await.unwrap(), 1, "nothing refers to the first any more");
+    assert_eq!(world.files.sweep().await.unwrap(), 0);
+    assert_eq!(world.read(&first).await.unwrap(), b"two");
+}
+
+#[tokio::test]
+async fn files_come_out_of_the_folder_of_the_run_only() {
+    let world = World::new();
+    let run = world.folder.path().join("run");
+    fs::create_dir_all(run.join("sub")).unwrap();
+    fs::write(run.join("sub/a.png"), "pixels").unwrap();
+    fs::write(world.folder.path().join("secret"), "s").unwrap();
+    symlink(world.folder.path().join("secret"), run.join("link")).unwrap();
+    let absolute = run.join("sub/a.png");
+    for path in ["sub/a.png", absolute.to_str().unwrap()] {
+        let kept = world.keep_in(json!({"path": path}), Some(&run)).await.unwrap();
+        assert_eq!(world.read(&kept).await.unwrap(), b"pixels");
+    }
+    let id = FileId::of_output(world.execution, "e:s:1", 0);
+    let (file, _) = world.files.find(world.organization, id).await.unwrap().unwrap();
+    assert_eq!(file.content_type, "image/png");
+    assert_eq!(file.filename.as_deref(), Some("a.png"));
+    for (path, says) in [
+        (json!("../secret"), "leads out of the folder"),
+        (json!("/etc/passwd"), "leads out of the folder"),
+        (json!("link"), "is no file in the folder"),
+        (json!("sub"), "is no file in the folder"),
+        (json!("gone"), "cannot be read"),
+        (json!("a\u{0}b"), "cannot be read"),
+        (json!(""), "is no file in the folder"),
+        (json!(7), "its path is no text"),
+    ] {
+        let error = world.keep_in(json!({"path": path}), Some(&run)).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{path}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_file_or_too_large_leaves_nothing() {
+    let world = World::new();
+    let many: Vec<_> = std::iter::repeat_n("x", artefacts::ARTEFACTS_MAX + 1).collect();
+    for (output, says) in [
+        (json!("data:nonsense"), "it is no valid data: URI"),
+        (json!("data:image/png;base64,!"), "it is no valid data: URI"),
+        (json!("data:,12345678901"), "it is larger than 10 bytes"),
+        (json!(many), "it has more than 100 artefacts"),
+    ] {
+        let error = world.keep(output).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert!(world.contents().is_empty());
+}

@@ -1,0 +1,116 @@
+//! Files: what a model gives out as bytes is kept, has a URL, and is read from there whole, in part
+//! and by whoever holds the URL, in safety.
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Provider, Service};
+
+const GIF: &str = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==";
+
+/// The model's output of the input.
+async fn output(service: &Service, model: &str, input: Value) -> Value {
+    let id = service.create(model, input).await;
+    let prediction = service.ended(&id).await;
+    assert_eq!(prediction["status"], "success", "{prediction}");
+    prediction["output"].clone()
+}
+
+/// A GET of a URL that the service gave out, without a key.
+async fn fetch(service: &Service, url: &Value, headers: &[(&str, &str)]) -> Answer {
+    let path = url.as_str().unwrap().split_once("/v1").unwrap().1;
+    let ask = service.ask(Role::Base, Method::GET, &format!("/v1{path}"));
+    headers.iter().fold(ask, |ask, (name, value)| ask.header(name, value)).send().await
+}
+
+#[tokio::test]
+async fn an_output_of_bytes_is_a_file_behind_its_url() {
+    let service = Service::start().await;
+    let url = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
+    let base = format!("http://{}/v1/files/", service.address(Role::Base));
+    assert!(url.as_str().unwrap().starts_with(&base), "{url}");
+    let whole = fetch(&service, &url, &[]).await;
+    assert_eq!((whole.status, whole.header("content-type")), (200, "image/svg+xml"));
+    assert!(whole.text.contains("<svg"), "{}", whole.text);
+    assert_eq!(whole.header("content-length"), whole.text.len().to_string());
+    assert_eq!(whole.header("x-content-type-options"), "nosniff");
+    assert!(whole.header("content-security-policy").starts_with("sandbox;"));
+    assert_eq!(whole.header("content-disposition"), "attachment", "an SVG may hold a script");
+
+    let etag = whole.header("etag").to_owned();
+    let part = fetch(&service, &url, &[("range", "bytes=2-5")]).await;
+    assert_eq!((part.status, part.text.as_str()), (206, &whole.text[2..6]));
+    let size = whole.text.len();
+    assert_eq!(part.header("content-range"), format!("bytes 2-5/{size}"));
+    let ranged = [("range", "bytes=2-5"), ("if-range", "\"other\"")];
+    assert_eq!(fetch(&service, &url, &ranged).await.status, 200);
+    let beyond = fetch(&service, &url, &[("range", &format!("bytes={size}-"))]).await;
+    assert_eq!((beyond.status, beyond.header("content-range")), (416, &*format!("bytes */{size}")));
+    let known = fetch(&service, &url, &[("if-none-match", &etag)]).await;
+    assert_eq!((known.status, known.text.as_str()), (304, ""));
+
+    // The same after a restart; equal bytes are stored once.
+    let again = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
+    assert_ne!(url, again);
+    let service = service.restart().await;
+    assert_eq!(fetch(&service, &url, &[("x-other", "1")]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_file_is_read_by_its_organization_or_its_link_alone() {
+    let service = Service::start().await;
+    let url = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
+    let path = url.as_str().unwrap().split_once("/v1").unwrap().1;
+    let (path, _) = path.split_once('?').unwrap();
+    let path = format!("/v1{path}");
+    assert_eq!(service.get(&path).await.status, 200);
+    let ask = |path: &str| service.ask(Role::Base, Method::GET, path);
+    let unauthorized = r#"{"error":"Invalid or missing API key"}"#;
+    ask(&path).send().await.expect_text(401, unauthorized);
+    ask(&format!("{path}?token=AAAA")).send().await.expect_text(401, unauthorized);
+    let other = ask(&path).key(&service.other_key).send().await;
+    other.expect_error(404, "file not found");
+    service.get("/v1/files/17/content").await.expect_error(404, "file not found");
+    let absent = "/v1/files/01990000-0000-7000-8000-000000000000/content";
+    service.get(absent).await.expect_error(404, "file not found");
+}
+
+#[tokio::test]
+async fn an_output_is_an_input_of_the_next_model_without_http() {
+    // The egress guard would refuse this machine's own addresses.
+    let service = Service::configured("egress.deny = [\"127.0.0.0/8\"]\n").await;
+    let small = output(&service, "image-resize", json!({"image": GIF, "width": 3})).await;
+    let larger = output(&service, "image-resize", json!({"image": small, "width": 9})).await;
+    assert_eq!(fetch(&service, &larger, &[("range", "bytes=0-2")]).await.text, "GIF");
+    let workflow = service
+        .workflow(json!([
+            {"step_id": "qr", "type": "model", "model": "image-qr", "params": {"text": "x"}},
+            {"step_id": "small", "type": "model", "model": "image-resize",
+             "params": {"image": "{{qr.output}}", "width": 8, "format": "gif"}},
+        ]))
+        .await;
+    let id = service.trigger(&workflow, json!({"inputs": {}})).await;
+    let execution = service.completed(&id).await;
+    assert_eq!(execution["status"], "completed", "{execution}");
+    assert_eq!(fetch(&service, &execution["output"], &[("range", "bytes=0-2")]).await.text, "GIF");
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_kept_fails_its_prediction() {
+    let service = Service::configured("files.max_bytes = 10\n").await;
+    let provider = Provider::start().await;
+    let manifest = provider.manifest("draw", "/echo", "").replace("'object'", "'image'");
+    service.manifest(&manifest.replace("'/output'", "'/output/image'"));
+    for (image, says) in [
+        ("data:image/png;base64,!", "no valid data: URI"),
+        ("data:,12345678901", "larger than 10 bytes"),
+    ] {
+        let id = service.create("draw", json!({"image": image})).await;
+        let prediction = service.ended(&id).await;
+        assert_eq!(prediction["error_classification"], "provider_error");
+        assert!(prediction["error"].as_str().unwrap().contains(says), "{prediction}");
+    }
+    let url = output(&service, "draw", json!({"image": "http://else/where.png"})).await;
+    assert_eq!(url, "http://else/where.png", "what is a URL already stays");
+}
