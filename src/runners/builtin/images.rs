@@ -1,4 +1,5 @@
-//! Images in and out: a `data:` URI or a URL in, decoded under limits, a `data:` URI out.
+//! Images in and out: a `data:` URI or a URL in, decoded under limits, a `data:` URI out, of which
+//! the engine makes a file.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -81,9 +82,15 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
 /// The image as a `data:` URI.
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
-    // JPEG has no transparency.
-    let opaque = (format == ImageFormat::Jpeg).then(|| DynamicImage::from(image.to_rgb8()));
-    opaque.as_ref().unwrap_or(image).write_to(&mut bytes, format).map_err(|error| {
+    // PNG takes every kind of pixel; the others take these, and JPEG no transparency.
+    let plain = match format {
+        ImageFormat::Png => None,
+        format if image.color().has_alpha() && format != ImageFormat::Jpeg => {
+            Some(DynamicImage::from(image.to_rgba8()))
+        }
+        _ => Some(DynamicImage::from(image.to_rgb8())),
+    };
+    plain.as_ref().unwrap_or(image).write_to(&mut bytes, format).map_err(|error| {
         Failure::new(ErrorClass::InternalError, format!("the image cannot be written: {error}"))
     })?;
     Ok(data_uri(format.to_mime_type(), bytes.get_ref()))

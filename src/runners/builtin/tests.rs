@@ -145,6 +145,28 @@ async fn images_are_resized_cropped_and_converted() {
     }
 }
 
+#[test]
+fn every_kind_of_pixel_is_written_in_every_format() {
+    use image::{ColorType, DynamicImage, ImageFormat};
+    let kinds = [
+        ColorType::L8,
+        ColorType::La8,
+        ColorType::Rgb8,
+        ColorType::Rgba8,
+        ColorType::L16,
+        ColorType::La16,
+        ColorType::Rgb16,
+        ColorType::Rgba16,
+    ];
+    use ImageFormat::{Bmp, Gif, Jpeg, Png, WebP};
+    for (kind, format) in
+        kinds.into_iter().flat_map(|k| [Png, Jpeg, WebP, Gif, Bmp].map(|f| (k, f)))
+    {
+        let uri = images::encode(&DynamicImage::new(3, 2, kind), format).unwrap();
+        assert_eq!(decoded(&uri.into()), (3, 2, format), "{kind:?}");
+    }
+}
+
 #[tokio::test]
 async fn bad_images_are_refused_in_words() {
     for (image, expect) in [
