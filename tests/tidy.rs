@@ -50,10 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("chains", &["domain", "runners", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
-    (
-        "catalog",
-        &["domain", "engine", "files", "http", "runners", "runtime", "schema", "secret", "written"],
-    ),
+    ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
     (
         "api",
         &[

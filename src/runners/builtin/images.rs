@@ -83,12 +83,12 @@ pub(super) fn format_named(name: &str) -> Option<ImageFormat> {
 pub(super) fn encode(image: &DynamicImage, format: ImageFormat) -> Result<String, Failure> {
     let mut bytes = Cursor::new(Vec::new());
     // PNG takes every kind of pixel; the others take these, and JPEG no transparency.
-    let plain = match format {
-        ImageFormat::Png => None,
-        format if image.color().has_alpha() && format != ImageFormat::Jpeg => {
-            Some(DynamicImage::from(image.to_rgba8()))
-        }
-        _ => Some(DynamicImage::from(image.to_rgb8())),
+    let plain = if format == ImageFormat::Png {
+        None
+    } else if image.color().has_alpha() && format != ImageFormat::Jpeg {
+        Some(DynamicImage::from(image.to_rgba8()))
+    } else {
+        Some(DynamicImage::from(image.to_rgb8()))
     };
     plain.as_ref().unwrap_or(image).write_to(&mut bytes, format).map_err(|error| {
         Failure::new(ErrorClass::InternalError, format!("the image cannot be written: {error}"))
