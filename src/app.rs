@@ -5,6 +5,7 @@
 //! listeners and without running any work.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::api::{HostAddress, HostService, Readiness, Role, Services, Settings};
 use crate::billing::Billing;
-use crate::catalog::{Catalog, Report};
+use crate::catalog::{Catalog, Means, Report};
 use crate::chains::Chains;
 use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
@@ -33,6 +34,7 @@ use crate::http::{Body, Reply};
 use crate::idempotency::Idempotency;
 use crate::links::Links;
 use crate::runners::builtin::Bench;
+use crate::runners::command::Guards;
 use crate::runtime::{Clock, Tasks, fresh};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
@@ -41,6 +43,8 @@ use crate::{config, telemetry};
 
 /// The control socket's name within the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// Where runs of programs have their folders, within the data folder.
+const WORK: &str = "work";
 /// The balance route's bucket (`spec/api.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
 /// How often forgotten idempotency keys are swept out.
@@ -106,17 +110,11 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
     let sealer = Sealer::open(&config.data_dir)?;
     let base = hosts.iter().find(|host| host.role == Role::Base);
     let links = Links::new(sealer.clone(), base.map(|base| base.url.clone()).unwrap_or_default());
-    if config.models_dir.starts_with(&config.data_dir) {
-        std::fs::create_dir_all(&config.models_dir)
-            .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
-    }
     let policy = policy(config);
     let folder = config.data_dir.join("files");
     let files =
         Files::new(folder, store.clone(), clock.clone(), links.clone(), files_options(config));
-    let bench = Bench::new(policy.clone(), Some(files.clone()));
-    let (catalog, report) = Catalog::open(config.models_dir.clone(), bench);
-    log_faults(&report);
+    let catalog = open_catalog(config, tasks, &policy, &files)?;
     let guarded = Client::guarded(policy.clone());
     let outbox = Outbox::new(
         store.clone(),
@@ -168,6 +166,27 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         workflows,
         outbox,
     }))
+}
+
+fn open_catalog(
+    config: &Config,
+    tasks: &Tasks,
+    policy: &Policy,
+    files: &Files,
+) -> anyhow::Result<Catalog> {
+    if config.models_dir.starts_with(&config.data_dir) {
+        std::fs::create_dir_all(&config.models_dir)
+            .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
+    }
+    let (program, work) = (config.program.clone(), config.data_dir.join(WORK));
+    let means = Means {
+        bench: Bench::new(policy.clone(), Some(files.clone())),
+        client: Client::trusted(),
+        guards: Guards { program, work, tasks: tasks.clone() },
+    };
+    let (catalog, report) = Catalog::open(config.models_dir.clone(), means);
+    log_faults(&report);
+    Ok(catalog)
 }
 
 fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
@@ -282,11 +301,13 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock);
     }
+    remove_work(&config.data_dir.join(WORK))?;
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
     services.readiness.set();
     tracing::info!(unfinished, models = services.catalog.len(), "the service is up");
     watch_models(&services, &tasks);
+    keep_models(&services, &tasks);
     telemetry::keep_up(&tasks, services.metrics.clone());
     tasks.spawn(sweep(Arc::clone(&services), tasks.clone(), started));
     let grace = config.engine.shutdown_grace;
@@ -306,6 +327,16 @@ fn listen(
     Ok(())
 }
 
+/// Removes what runs of programs have left behind.
+fn remove_work(folder: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     services.catalog.watch(tasks, move |report| {
@@ -313,6 +344,11 @@ fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
         tracing::info!(models = report.loaded, "the models folder was read again");
         changed.engine.models_changed();
     });
+}
+
+fn keep_models(services: &Arc<Services>, tasks: &Tasks) {
+    let changed = Arc::clone(services);
+    services.catalog.keep(tasks, move || changed.engine.models_changed());
 }
 
 fn log_faults(report: &Report) {

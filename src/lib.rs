@@ -20,6 +20,7 @@
 //! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
 //! | [`written`], [`secret`] | what people write in files, and the secrets that it refers to |
 //! | [`runners`] | input to output: the built-in models, and any HTTP inference server |
+//! | [`guard`] | the process between the service and a worker of a `command` model |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
@@ -77,6 +78,7 @@ pub mod dashboard;
 pub mod domain;
 pub mod engine;
 pub mod files;
+pub mod guard;
 pub mod http;
 pub mod idempotency;
 pub mod links;

@@ -53,6 +53,13 @@ pub struct Schema {
     validator: Validator,
 }
 
+impl PartialEq for Schema {
+    /// Equal as they were written.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
 impl Schema {
     /// Compiles a schema.
     ///

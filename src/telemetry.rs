@@ -121,6 +121,10 @@ fn describe() {
         ("orrery_executions_queued", "Executions that wait for their turn"),
         ("orrery_commits_waiting", "Commits that wait for the writer"),
         ("orrery_models", "Models in the catalog"),
+        (
+            "orrery_model_healthy",
+            "Whether a model can be expected to answer: 1, or 0 while it fails",
+        ),
         ("orrery_model_running", "Predictions and steps that a model runs now"),
         ("orrery_model_queued", "Predictions and steps that wait for a place at a model"),
         ("orrery_webhook_in_flight", "Delivery attempts under way"),

@@ -59,6 +59,46 @@ pub fn explain(message: &str, known: &[&str]) -> String {
     }
 }
 
+/// Units of sizes, the longest names first.
+const UNITS: [(&str, u64); 8] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+
+/// A size as people write it: a number of bytes, or text such as `"4GiB"`.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    /// The bytes, if it says any.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(*bytes),
+            Self::Text(text) => bytes_of(text),
+        }
+    }
+}
+
+/// The bytes of a text such as `8MiB`, if it is one.
+#[must_use]
+pub fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, *unit)))?;
+    number.trim_end().parse::<u64>().ok()?.checked_mul(unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

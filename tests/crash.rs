@@ -25,6 +25,8 @@ mod providers;
 mod support;
 #[path = "crash/verdict.rs"]
 mod verdict;
+#[path = "crash/workers.rs"]
+mod workers;
 
 use std::fs;
 use std::path::Path;

@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("written", &[]),
     ("secret", &["written"]),
     ("schema", &[]),
+    ("guard", &[]),
     ("runtime", &["domain"]),
     ("storage", &["domain", "runtime"]),
     ("http", &["domain", "runtime"]),
@@ -42,7 +43,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("links", &["domain", "storage"]),
     ("files", &["domain", "links", "runtime", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
-    ("runners", &["domain", "files", "http", "runtime", "schema"]),
+    ("runners", &["domain", "files", "guard", "http", "runtime", "schema", "secret"]),
     (
         "engine",
         &["billing", "domain", "files", "http", "runners", "runtime", "storage", "webhooks"],
@@ -95,7 +96,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "workflows",
         ],
     ),
-    ("cli", &["app", "catalog", "config", "domain", "http", "runtime", "telemetry"]),
+    ("cli", &["app", "catalog", "config", "domain", "guard", "http", "runtime", "telemetry"]),
     ("main", &["cli"]),
 ];
 

@@ -97,7 +97,8 @@ pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
             "title": model.title,
             "output_type": model.output_type.as_str(),
             "runner": model.runner_type,
-            "health": "ok",
+            "health": model.health_word(),
+            "reason": model.failing(),
             "running": load.running,
             "queued": load.queued,
             "concurrency": model.concurrency,
@@ -128,11 +129,13 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     let key = format!("{}:test:1", context.call.request_id);
     let (result, logs) = engine::try_out(&work, &trial.slug, key, input).await;
     let seconds = started.elapsed().as_secs_f64();
+    let stderr = work.runner.diagnostics();
     let body = match result {
         Ok(success) => json!({
             "status": "success",
             "output": engine::outcome::shape_output(success.output, work.output_type),
             "logs": logs,
+            "stderr": stderr,
             "seconds": seconds,
         }),
         Err(error) => json!({
@@ -140,6 +143,7 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
             "error": error.failure.message,
             "error_classification": error.failure.class.as_str(),
             "logs": logs,
+            "stderr": stderr,
             "seconds": seconds,
         }),
     };

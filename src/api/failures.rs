@@ -35,6 +35,7 @@ impl From<engine::Error> for Error {
             engine::Error::QueueFull { .. } => {
                 Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
             }
+            engine::Error::Failing { .. } => Self::unavailable(error.to_string()),
             engine::Error::NotFound => Self::not_found("execution not found"),
             engine::Error::AlreadyEnded(_) | engine::Error::NotRedrivable => {
                 Self::conflict(error.to_string())

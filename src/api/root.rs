@@ -63,6 +63,8 @@ pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
     for model in services.catalog.list() {
         let load = services.engine.load(model.slug.as_str());
         let slug = model.slug.to_string();
+        let health = if model.failing().is_some() { 0.0 } else { 1.0 };
+        metrics::gauge!("orrery_model_healthy", "model" => slug.clone()).set(health);
         metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
         metrics::gauge!("orrery_model_queued", "model" => slug).set(load.queued as f64);
     }

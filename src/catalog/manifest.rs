@@ -3,20 +3,23 @@
 //! Every fault is told with its file, line and column, and an unknown key with the nearest known
 //! one. Secrets come in by `${file:…}` and `${env:…}` and appear in no message.
 
+mod runner;
+
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
 
+use self::runner::WrittenRunner;
+pub use self::runner::{CommandConfig, HttpConfig, OpenAiConfig, RunnerConfig};
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::domain::money::Usd;
-use crate::runners::openai;
 use crate::schema::Schema;
-use crate::secret::{self, Secret};
 use crate::written;
 
 /// The largest manifest, in bytes.
@@ -39,54 +42,22 @@ pub struct Fault {
 }
 
 /// A checked manifest.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Manifest {
     pub slug: Slug,
     pub title: String,
     pub description: String,
-    pub output_type: OutputType,
+    /// `None`: the model itself says it, or it is an object.
+    pub output_type: Option<OutputType>,
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
-    pub schema: Schema,
+    /// `None`: the model itself says it, or any object will do.
+    pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
     /// JSON pointer to a cost in the answer.
     pub cost_report: String,
     pub runner: RunnerConfig,
-}
-
-/// How a model runs.
-#[derive(Debug)]
-pub enum RunnerConfig {
-    /// A model that comes with the service.
-    Builtin { name: String },
-    /// An inference server.
-    Http(HttpConfig),
-    /// A server that speaks OpenAI's API.
-    OpenAi(OpenAiConfig),
-}
-
-/// The keys of a runner of type `openai`.
-#[derive(Debug)]
-pub struct OpenAiConfig {
-    /// With its `/v1`.
-    pub url: String,
-    /// What the server calls the model.
-    pub model: String,
-    pub kind: openai::Kind,
-    pub key: Option<Secret>,
-}
-
-/// The keys of a runner of type `http`.
-#[derive(Debug)]
-pub struct HttpConfig {
-    pub url: String,
-    pub method: hyper::Method,
-    pub headers: Vec<(hyper::header::HeaderName, Secret)>,
-    /// What is sent; `None`: the whole input.
-    pub body: Option<Value>,
-    /// JSON pointer to the output in the answer; `None`: the whole answer.
-    pub output: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -96,7 +67,7 @@ struct Written {
     title: Option<String>,
     #[serde(default)]
     description: String,
-    output_type: OutputType,
+    output_type: Option<OutputType>,
     concurrency: Option<Spanned<usize>>,
     timeout: Option<Spanned<String>>,
     queue_limit: Option<usize>,
@@ -123,22 +94,6 @@ struct WrittenCost {
 enum CostType {
     Fixed,
     UsageBased,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenRunner {
-    r#type: Spanned<String>,
-    name: Option<String>,
-    url: Option<Spanned<String>>,
-    model: Option<String>,
-    kind: Option<Spanned<String>>,
-    key: Option<Spanned<String>>,
-    method: Option<Spanned<String>>,
-    #[serde(default)]
-    headers: std::collections::BTreeMap<String, Spanned<String>>,
-    body: Option<Value>,
-    output: Option<Spanned<String>>,
 }
 
 /// Every key that a manifest may have, for the nearest one to an unknown key.
@@ -170,6 +125,11 @@ const KEYS: &[&str] = &[
     "headers",
     "body",
     "output",
+    "command",
+    "mode",
+    "directory",
+    "env",
+    "memory_bytes",
 ];
 
 /// A fault at a place in the text, before the file's name is known.
@@ -194,12 +154,12 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
     let slug = written.slug.into_inner();
     let cost = written.cost.map(Spanned::into_inner);
     let cost_report = cost.as_ref().and_then(|cost| cost.report.clone());
-    let runner = runner(written.runner, folder)?;
+    let runner = runner::check(written.runner, folder)?;
     Ok(Manifest {
         title: written.title.unwrap_or_else(|| slug.to_string()),
         slug,
         description: written.description,
-        output_type: written.output_type,
+        output_type: output_type(written.output_type, &runner)?,
         concurrency: concurrency(written.concurrency)?,
         timeout: timeout(written.timeout)?,
         queue_limit: written.queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT),
@@ -208,6 +168,16 @@ fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
         cost_report: cost_report.unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
         runner,
     })
+}
+
+fn output_type(
+    written: Option<OutputType>,
+    runner: &RunnerConfig,
+) -> Result<Option<OutputType>, Placed> {
+    if written.is_none() && !runner.tells_its_face() {
+        return Err((None, "missing field `output_type`".to_owned()));
+    }
+    Ok(written)
 }
 
 fn concurrency(written: Option<Spanned<usize>>) -> Result<usize, Placed> {
@@ -232,7 +202,7 @@ fn schema(
     file: Option<Spanned<PathBuf>>,
     folder: &Path,
     runner: &RunnerConfig,
-) -> Result<Schema, Placed> {
+) -> Result<Option<Arc<Schema>>, Placed> {
     let (span, schema) = match (inline, file) {
         (Some(_), Some(file)) => {
             let message = "request_schema and request_schema_file exclude each other".to_owned();
@@ -240,14 +210,15 @@ fn schema(
         }
         (Some(inline), None) => (Some(inline.span()), inline.into_inner()),
         (None, Some(file)) => (Some(file.span()), schema_file(&file, folder)?),
-        (None, None) => match runner {
-            RunnerConfig::OpenAi(openai) => (None, openai.kind.schema()),
-            RunnerConfig::Builtin { .. } | RunnerConfig::Http(_) => {
-                (None, serde_json::json!({"type": "object"}))
-            }
+        (None, None) => match runner.schema() {
+            Some(schema) => (None, schema),
+            None => return Ok(None),
         },
     };
-    Schema::compile(&schema).map_err(|error| (span, format!("request_schema: {error}")))
+    let schema = Schema::compile(&schema);
+    schema
+        .map(|schema| Some(Arc::new(schema)))
+        .map_err(|error| (span, format!("request_schema: {error}")))
 }
 
 /// A schema beside the manifest: the path must stay within its folder.
@@ -281,104 +252,6 @@ fn pricing(cost: WrittenCost) -> Result<Pricing, Placed> {
             per_million_output_tokens: cost.per_million_output_tokens,
         }),
     }
-}
-
-fn runner(written: Spanned<WrittenRunner>, folder: &Path) -> Result<RunnerConfig, Placed> {
-    let span = written.span();
-    let written = written.into_inner();
-    let missing = |key: &str| (Some(span.clone()), format!("runner: {key} is missing"));
-    match written.r#type.get_ref().as_str() {
-        "builtin" => {
-            Ok(RunnerConfig::Builtin { name: written.name.ok_or_else(|| missing("name"))? })
-        }
-        "http" => http_runner(written, folder, &missing).map(RunnerConfig::Http),
-        "openai" => openai_runner(written, folder, &missing).map(RunnerConfig::OpenAi),
-        other => {
-            let message =
-                format!("runner: this version runs builtin, http and openai, not '{other}'");
-            Err((Some(written.r#type.span()), message))
-        }
-    }
-}
-
-fn absolute_url(
-    url: Option<Spanned<String>>,
-    missing: &dyn Fn(&str) -> Placed,
-) -> Result<String, Placed> {
-    let url = url.ok_or_else(|| missing("url"))?;
-    let parsed = url::Url::parse(url.get_ref()).ok();
-    if !parsed.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
-        let message = "runner: url must be an absolute http or https URL".to_owned();
-        return Err((Some(url.span()), message));
-    }
-    Ok(url.into_inner())
-}
-
-fn openai_runner(
-    written: WrittenRunner,
-    folder: &Path,
-    missing: &dyn Fn(&str) -> Placed,
-) -> Result<OpenAiConfig, Placed> {
-    let url = absolute_url(written.url, missing)?;
-    let kind = written.kind.ok_or_else(|| missing("kind"))?;
-    let named = openai::Kind::ALL.into_iter().find(|known| known.as_str() == kind.get_ref());
-    let named = named.ok_or_else(|| {
-        let known = openai::Kind::ALL.map(openai::Kind::as_str).join(", ");
-        (Some(kind.span()), format!("runner: kind is one of {known}"))
-    })?;
-    let key = written.key.map(|key| {
-        let fault = |message: String| (Some(key.span()), format!("runner: key: {message}"));
-        let secret = secret::expand(key.get_ref(), folder).map_err(fault)?;
-        if hyper::header::HeaderValue::from_str(secret.expose()).is_err() {
-            return Err(fault("has characters that a header cannot carry".to_owned()));
-        }
-        Ok(secret)
-    });
-    Ok(OpenAiConfig {
-        url: url.trim_end_matches('/').to_owned(),
-        model: written.model.ok_or_else(|| missing("model"))?,
-        kind: named,
-        key: key.transpose()?,
-    })
-}
-
-fn http_runner(
-    written: WrittenRunner,
-    folder: &Path,
-    missing: &dyn Fn(&str) -> Placed,
-) -> Result<HttpConfig, Placed> {
-    let url = absolute_url(written.url, missing)?;
-    let method = match written.method {
-        None => hyper::Method::POST,
-        Some(text) => text.get_ref().to_uppercase().parse().map_err(|_invalid| {
-            (Some(text.span()), "runner: method is no HTTP method".to_owned())
-        })?,
-    };
-    let mut headers = Vec::new();
-    for (name, value) in written.headers {
-        let span = value.span();
-        let fault =
-            |message: String| (Some(span.clone()), format!("runner: header {name}: {message}"));
-        let secret = secret::expand(value.get_ref(), folder).map_err(&fault)?;
-        if hyper::header::HeaderValue::from_str(secret.expose()).is_err() {
-            return Err(fault("has characters that a header cannot carry".to_owned()));
-        }
-        let name = name.parse().map_err(|_invalid| fault("is no header name".to_owned()))?;
-        headers.push((name, secret));
-    }
-    if let Some(output) =
-        written.output.as_ref().filter(|output| !output.get_ref().starts_with('/'))
-    {
-        let message = "runner: output is a JSON pointer such as \"/caption\"".to_owned();
-        return Err((Some(output.span()), message));
-    }
-    Ok(HttpConfig {
-        url,
-        method,
-        headers,
-        body: written.body,
-        output: written.output.map(Spanned::into_inner),
-    })
 }
 
 #[cfg(test)]
@@ -468,7 +341,7 @@ output = "/caption"
             )
         };
         let read = parse(&manifest("s.json"), folder.path()).unwrap();
-        assert!(read.schema.check(serde_json::json!({})).is_err());
+        assert!(read.schema.unwrap().check(serde_json::json!({})).is_err());
         for outside in ["../s.json", "/etc/passwd", "missing.json"] {
             assert!(parse(&manifest(outside), folder.path()).is_err(), "{outside}");
         }

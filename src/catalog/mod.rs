@@ -5,7 +5,9 @@
 //! version of its model serving; a file that is gone takes its model with it. Nothing here runs a
 //! model.
 
+mod build;
 mod detail;
+mod keep;
 mod manifest;
 mod openapi;
 mod watch;
@@ -18,31 +20,21 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use hyper::header::HeaderValue;
 use serde_json::Value;
 
+pub use self::build::Means;
+use self::build::{build, builtin_model};
 pub use self::detail::{detail, detail_json};
 pub use self::manifest::Fault;
-use self::manifest::{HttpConfig, Manifest, OpenAiConfig, RunnerConfig};
+use self::manifest::Manifest;
 pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::engine;
-use crate::http::client::Client;
-use crate::http::egress::Policy;
-use crate::runners::Runner;
-use crate::runners::builtin::{self, Bench, Builtin};
-use crate::runners::http::{HttpRunner, Settings};
-use crate::runners::openai::{self, OpenAiRunner};
-use crate::runners::template::Template;
+use crate::runners::{Face, Health, Runner, builtin};
 use crate::schema::{Schema, Violation};
-use crate::secret::Secret;
 
 /// Manifests that one folder may hold.
 const MANIFESTS_MAX: usize = 10_000;
-/// Limits of a built-in model that has no manifest.
-const BUILTIN_CONCURRENCY: usize = 64;
-const BUILTIN_TIMEOUT: Duration = Duration::from_secs(120);
-const BUILTIN_QUEUE_LIMIT: usize = 10_000;
 
 /// A model that the service offers.
 #[derive(Debug)]
@@ -51,7 +43,7 @@ pub struct Model {
     pub title: String,
     pub description: String,
     pub output_type: OutputType,
-    pub schema: Schema,
+    pub schema: Arc<Schema>,
     /// `None`: its cost is not known.
     pub pricing: Option<Pricing>,
     pub concurrency: usize,
@@ -60,6 +52,8 @@ pub struct Model {
     pub runner: Arc<dyn Runner>,
     /// The runner's type, as manifests spell it.
     pub runner_type: &'static str,
+    /// What the model had said of itself when this was made.
+    face: Option<Arc<Face>>,
     /// See [`detail_json`].
     detail: OnceLock<Bytes>,
 }
@@ -71,6 +65,25 @@ impl Model {
     /// Every violation; never none.
     pub fn check_input(&self, input: Value) -> Result<Value, Vec<Violation>> {
         self.schema.check(input)
+    }
+
+    /// How it is, in one word: `ok`, `starting` or `failing`.
+    #[must_use]
+    pub fn health_word(&self) -> &'static str {
+        match self.runner.health() {
+            Health::Starting => "starting",
+            Health::Good => "ok",
+            Health::Failing(_) => "failing",
+        }
+    }
+
+    /// Why it does not answer, while it does not.
+    #[must_use]
+    pub fn failing(&self) -> Option<String> {
+        match self.runner.health() {
+            Health::Starting | Health::Good => None,
+            Health::Failing(reason) => Some(reason),
+        }
     }
 }
 
@@ -88,14 +101,19 @@ pub struct Report {
 type Models = BTreeMap<Slug, Arc<Model>>;
 
 /// What a manifest's file last held in a good state.
-type Files = BTreeMap<PathBuf, Arc<Model>>;
+#[derive(Debug, Clone)]
+struct Loaded {
+    manifest: Arc<Manifest>,
+    model: Arc<Model>,
+}
+
+type Files = BTreeMap<PathBuf, Loaded>;
 
 struct Shared {
     folder: PathBuf,
     models: ArcSwap<Models>,
     files: Mutex<Files>,
-    bench: Bench,
-    client: Client,
+    means: Means,
 }
 
 /// The catalog; clones share it.
@@ -111,16 +129,10 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// The built-in models, which share `bench`, and those of the folder, which need not be there.
+    /// The built-in models and those of the folder, which need not be there.
     #[must_use]
-    pub fn open(folder: PathBuf, bench: Bench) -> (Self, Report) {
-        let shared = Shared {
-            folder,
-            models: ArcSwap::default(),
-            files: Mutex::default(),
-            bench,
-            client: Client::trusted(),
-        };
+    pub fn open(folder: PathBuf, means: Means) -> (Self, Report) {
+        let shared = Shared { folder, models: ArcSwap::default(), files: Mutex::default(), means };
         let catalog = Self { shared: Arc::new(shared) };
         let report = catalog.reload();
         (catalog, report)
@@ -158,12 +170,12 @@ impl Catalog {
         let mut report = Report::default();
         let mut models: Models = builtin::ALL
             .iter()
-            .filter_map(|builtin| builtin_model(builtin, &self.shared.bench))
+            .filter_map(|builtin| builtin_model(builtin, &self.shared.means.bench))
             .map(|model| (model.slug.clone(), Arc::new(model)))
             .collect();
         let found = self.read_folder(&files, &mut report);
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
-        for (path, model) in &found {
+        for (path, Loaded { model, .. }) in &found {
             if let Some(first) = sources.get(&model.slug) {
                 let message =
                     format!("the slug '{}' stands in {} already", model.slug, first.display());
@@ -186,14 +198,21 @@ impl Catalog {
     fn read_folder(&self, before: &Files, report: &mut Report) -> Files {
         let mut found = Files::new();
         for path in manifests(&self.shared.folder, report) {
-            match manifest::read(&path).and_then(|manifest| self.build(manifest, &path)) {
-                Ok(model) => {
-                    found.insert(path, Arc::new(model));
+            let loaded = manifest::read(&path).and_then(|manifest| {
+                // What has not changed goes on with the runner that it has, and its processes.
+                match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
+                    Some(loaded) => Ok(loaded.clone()),
+                    None => self.load(manifest, &path),
+                }
+            });
+            match loaded {
+                Ok(loaded) => {
+                    found.insert(path, loaded);
                 }
                 Err(fault) => {
                     report.faults.push(fault);
                     if let Some(last_good) = before.get(&path) {
-                        found.insert(path, Arc::clone(last_good));
+                        found.insert(path, last_good.clone());
                     }
                 }
             }
@@ -201,8 +220,21 @@ impl Catalog {
         found
     }
 
-    fn build(&self, manifest: Manifest, path: &Path) -> Result<Model, Fault> {
-        build(manifest, path, &self.shared.bench, &self.shared.client)
+    fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Fault> {
+        let model = build(&manifest, path, &self.shared.means)?;
+        Ok(Loaded { manifest: Arc::new(manifest), model: Arc::new(model) })
+    }
+
+    /// Gives a model the face that its runner has found out; whether it was served still.
+    fn replace(&self, old: &Arc<Model>, face: &Arc<Face>) -> bool {
+        let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = files.values_mut().find(|loaded| Arc::ptr_eq(&loaded.model, old));
+        let Some(loaded) = loaded else { return false };
+        loaded.model = Arc::new(old.with_face(&loaded.manifest, Arc::clone(face)));
+        let mut models = Models::clone(&self.shared.models.load());
+        models.insert(loaded.model.slug.clone(), Arc::clone(&loaded.model));
+        self.shared.models.store(Arc::new(models));
+        true
     }
 }
 
@@ -232,8 +264,7 @@ impl engine::Models for Catalog {
 /// # Errors
 /// The first [`Fault`] of the file.
 pub fn check(path: &Path) -> Result<Slug, Fault> {
-    let (bench, client) = (Bench::new(Policy::default(), None), Client::trusted());
-    build(manifest::read(path)?, path, &bench, &client).map(|model| model.slug)
+    build(&manifest::read(path)?, path, &Means::none()).map(|model| model.slug)
 }
 
 /// The manifests of a folder, by name. A folder that is not there holds none.
@@ -255,99 +286,6 @@ fn manifests(folder: &Path, report: &mut Report) -> Vec<PathBuf> {
         .collect();
     paths.sort();
     paths
-}
-
-fn build(manifest: Manifest, path: &Path, bench: &Bench, client: &Client) -> Result<Model, Fault> {
-    let fault = |message| Fault { file: path.to_path_buf(), line: 0, column: 0, message };
-    let (runner, runner_type): (Arc<dyn Runner>, _) = match &manifest.runner {
-        RunnerConfig::Builtin { name } => {
-            let builtin = builtin::find(name).ok_or_else(|| {
-                let known: Vec<_> = builtin::ALL.iter().map(|builtin| builtin.slug).collect();
-                fault(format!("runner: there is no built-in '{name}', only {}", known.join(", ")))
-            })?;
-            (bench.runner(builtin), "builtin")
-        }
-        RunnerConfig::Http(http) => {
-            let settings = http_settings(&manifest, http).map_err(fault)?;
-            (Arc::new(HttpRunner::new(settings, client.clone())), "http")
-        }
-        RunnerConfig::OpenAi(config) => {
-            let settings = openai_settings(&manifest, config).map_err(fault)?;
-            (Arc::new(OpenAiRunner::new(settings, client.clone())), "openai")
-        }
-    };
-    Ok(Model {
-        slug: manifest.slug,
-        title: manifest.title,
-        description: manifest.description,
-        output_type: manifest.output_type,
-        schema: manifest.schema,
-        pricing: manifest.pricing,
-        concurrency: manifest.concurrency,
-        queue_limit: manifest.queue_limit,
-        timeout: manifest.timeout,
-        runner,
-        runner_type,
-        detail: OnceLock::new(),
-    })
-}
-
-fn http_settings(manifest: &Manifest, http: &HttpConfig) -> Result<Settings, String> {
-    let body = http.body.as_ref().map(Template::parse).transpose();
-    let body = body.map_err(|error| format!("runner: body: {error}"))?;
-    let mut headers = Vec::new();
-    for (name, secret) in &http.headers {
-        let value = HeaderValue::from_str(secret.expose());
-        let mut value = value.map_err(|_hidden| format!("runner: header {name} cannot be sent"))?;
-        value.set_sensitive(true);
-        headers.push((name.clone(), value));
-    }
-    Ok(Settings {
-        model: manifest.slug.to_string(),
-        url: http.url.clone(),
-        method: http.method.clone(),
-        headers,
-        body,
-        output: http.output.clone(),
-        cost_report: manifest.cost_report.clone(),
-        timeout: manifest.timeout,
-    })
-}
-
-fn openai_settings(manifest: &Manifest, config: &OpenAiConfig) -> Result<openai::Settings, String> {
-    let bearer = |key: &Secret| {
-        let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-        let mut value = value.map_err(|_hidden| "runner: key cannot be sent".to_owned())?;
-        value.set_sensitive(true);
-        Ok::<_, String>(value)
-    };
-    Ok(openai::Settings {
-        model: manifest.slug.to_string(),
-        url: config.url.clone(),
-        upstream: config.model.clone(),
-        kind: config.kind,
-        authorization: config.key.as_ref().map(bearer).transpose()?,
-        timeout: manifest.timeout,
-    })
-}
-
-/// A built-in model as it stands without a manifest. `None` never: their slugs and schemas are
-/// checked by a test.
-fn builtin_model(builtin: &'static Builtin, bench: &Bench) -> Option<Model> {
-    Some(Model {
-        slug: builtin.slug.parse().ok()?,
-        title: builtin.title.to_owned(),
-        description: builtin.description.to_owned(),
-        output_type: builtin.output_type,
-        schema: Schema::compile(&(builtin.schema)()).ok()?,
-        pricing: None,
-        concurrency: BUILTIN_CONCURRENCY,
-        queue_limit: BUILTIN_QUEUE_LIMIT,
-        timeout: BUILTIN_TIMEOUT,
-        runner: bench.runner(builtin),
-        runner_type: "builtin",
-        detail: OnceLock::new(),
-    })
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@ fn manifest(slug: &str, title: &str) -> String {
 
 fn open() -> (tempfile::TempDir, Catalog) {
     let folder = tempfile::tempdir().unwrap();
-    let (catalog, report) =
-        Catalog::open(folder.path().to_path_buf(), Bench::new(Policy::default(), None));
+    let (catalog, report) = Catalog::open(folder.path().to_path_buf(), Means::none());
     assert_eq!(report.loaded, builtin::ALL.len(), "{:?}", report.faults);
     (folder, catalog)
 }

@@ -26,6 +26,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::output::Output;
 use crate::config::{Config, Fault};
+use crate::guard;
 
 /// One static binary that turns a Linux box into an AI model and workflow service.
 #[derive(Debug, Parser)]
@@ -58,6 +59,9 @@ enum Command {
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
+    /// Guard a worker of a model: the service starts this itself
+    #[command(hide = true)]
+    Guard(guard::Order),
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -103,6 +107,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let (output, config) = (Output::new(shape.json), configuration(file)?);
             return block_on(async move { model::test(&slug, &input, &output, &config).await });
         }
+        Command::Guard(order) => return Ok(guarded(&order)),
         Command::Completions { shell } => completions(shell)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -135,6 +140,17 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
         .build()
         .context("the asynchronous runtime cannot start")?
         .block_on(work)
+}
+
+/// Guards a worker. What it says goes to the service, by standard error.
+fn guarded(order: &guard::Order) -> ExitCode {
+    match guard::run(order) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            output::note(&format!("{}{error}", guard::SAYS));
+            ExitCode::from(guard::NOT_STARTED)
+        }
+    }
 }
 
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {

@@ -47,6 +47,9 @@ struct Model {
     output_type: String,
     runner: String,
     health: String,
+    /// Why it is failing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     running: u64,
     queued: u64,
     concurrency: u64,
@@ -77,7 +80,13 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
             model.concurrency.to_string(),
         ]
     });
-    output.show(&answer, &columns, rows)
+    output.show(&answer, &columns, rows)?;
+    for model in answer.models.iter().filter(|_| !output.is_json()) {
+        if let Some(reason) = &model.reason {
+            output::note(&format!("{} is failing: {reason}", model.slug));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,6 +99,9 @@ struct Trial {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error_classification: Option<String>,
     logs: Option<String>,
+    /// What the model's processes wrote for the operator, the end of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stderr: Option<String>,
     seconds: f64,
 }
 
@@ -109,8 +121,8 @@ pub(super) async fn test(
         output::json(&trial)?;
         return Ok(code);
     }
-    if let Some(logs) = &trial.logs {
-        output::note(logs);
+    for said in [&trial.stderr, &trial.logs].into_iter().flatten() {
+        output::note(said.trim_end());
     }
     match (&trial.output, &trial.error) {
         (_, Some(error)) => {

@@ -53,6 +53,8 @@ pub struct Config {
     pub cors: Cors,
     pub metrics: Metrics,
     pub log: Log,
+    /// This program, which is started again as the guard of a model's workers. No file sets it.
+    pub program: PathBuf,
 }
 
 /// One face of the service for each role, each on addresses of its own.

@@ -123,6 +123,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
         }),
         data_dir,
         models_dir,
+        program: PathBuf::from("/proc/self/exe"),
     }
 }
 

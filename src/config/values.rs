@@ -15,21 +15,10 @@ use toml::de::DeValue;
 
 use super::LogFormat;
 use super::reader::{Parsed, Problem};
+use crate::written;
 
 /// The longest list in the configuration.
 const LIST_MAX: usize = 256;
-
-/// The units of a size, as they are written.
-const UNITS: [(&str, u64); 8] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-    ("kB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("B", 1),
-];
 
 type Value<'v> = Spanned<DeValue<'v>>;
 
@@ -82,7 +71,7 @@ pub(super) fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parse
 pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
     move |value| {
         let bytes = match value.get_ref().as_str() {
-            Some(text) => bytes_of(text),
+            Some(text) => written::bytes_of(text),
             None => integer(value).and_then(|number| u64::try_from(number).ok()),
         };
         bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
@@ -270,11 +259,4 @@ fn address(value: &Value<'_>) -> Parsed<SocketAddr> {
 fn integer(value: &Value<'_>) -> Option<i64> {
     let integer = value.get_ref().as_integer()?;
     i64::from_str_radix(integer.as_str(), integer.radix()).ok()
-}
-
-fn bytes_of(text: &str) -> Option<u64> {
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, *unit)))?;
-    number.trim_end().parse::<u64>().ok()?.checked_mul(unit)
 }

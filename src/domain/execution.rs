@@ -259,6 +259,13 @@ impl Prediction {
         self.chain.get(usize::try_from(self.position).ok()?)
     }
 
+    /// Whether another of the chain can be tried when this one fails.
+    #[must_use]
+    pub fn has_next(&self) -> bool {
+        let next = usize::try_from(self.position).map_or(usize::MAX, |at| at.saturating_add(1));
+        next < self.chain.len()
+    }
+
     /// The model that the client asked for.
     #[must_use]
     pub fn requested_model(&self) -> &str {

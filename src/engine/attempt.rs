@@ -82,7 +82,7 @@ pub async fn try_out(
 ) -> (Result<runners::Success, runners::Error>, Option<String>) {
     let told = Arc::<Told>::default();
     let progress = Arc::new(Reporter { told: Arc::clone(&told), feeds: None });
-    let job = Job { attempt_key, input: Arc::new(input), progress };
+    let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false };
     let result = call(work, model, job, work.timeout).await;
     (result, told.take_logs())
 }

@@ -82,6 +82,9 @@ pub enum Error {
     /// The model's queue holds its limit. Nothing was created.
     #[error("queue is full")]
     QueueFull { queued: usize },
+    /// The model's queue holds its limit, and the model does not answer. Nothing was created.
+    #[error("the model '{model}' does not answer: {reason}")]
+    Failing { model: String, reason: String },
     /// No such execution in this organization.
     #[error("execution not found")]
     NotFound,

@@ -167,7 +167,12 @@ async fn run_model(
     let Some(work) = work else { return Err(gone(model).into()) };
     let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
     let input = input_of(models, execution, input)?;
-    let job = Job { attempt_key: execution.attempt_key(attempt), input: Arc::new(input), progress };
+    let job = Job {
+        attempt_key: execution.attempt_key(attempt),
+        input: Arc::new(input),
+        progress,
+        may_fall_back: execution.prediction().is_some_and(Prediction::has_next),
+    };
     call(work, model, job, work.timeout).await
 }
 

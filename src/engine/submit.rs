@@ -8,9 +8,10 @@ use super::commit::count_start;
 use super::lanes::Ticket;
 use super::{Engine, Error, Inner, Place, rows};
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Execution, Source, Status, Work};
+use crate::domain::execution::{Execution, Prediction, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::money::Usd;
+use crate::runners::Health;
 use crate::storage::Commit;
 
 /// An execution with a payload up to this many bytes waits in memory whole; a larger one is read
@@ -36,7 +37,7 @@ impl Engine {
     /// end exactly once. `beside` becomes durable with it: the answer under an `Idempotency-Key`.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
+    /// [`Error::QueueFull`], [`Error::Failing`], [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
     pub async fn submit(
         &self,
         submissions: Vec<Submission>,
@@ -102,10 +103,19 @@ impl Inner {
             let lane = execution.lane();
             self.open_lane(&lane);
             let taken = self.lanes().reserve(&lane);
-            taken.map_err(|full| Error::QueueFull { queued: full.queued })?;
+            taken.map_err(|full| self.refuse(execution, full.queued))?;
             reserved.push(lane);
         }
         Ok(())
+    }
+
+    /// Why a queue that is full stays so: it is much in demand, or its model does not answer.
+    fn refuse(&self, execution: &Execution, queued: usize) -> Error {
+        let model = execution.prediction().map_or("", Prediction::model);
+        match self.models.work(model).map(|work| work.runner.health()) {
+            Some(Health::Failing(reason)) => Error::Failing { model: model.to_owned(), reason },
+            Some(Health::Starting | Health::Good) | None => Error::QueueFull { queued },
+        }
     }
 
     /// Writes the executions, their rows in the lanes and what comes beside, as one.

@@ -5,10 +5,12 @@
 //! must release whatever the run held (a connection, a process).
 
 pub mod builtin;
+pub mod command;
 pub mod http;
 pub mod openai;
 pub mod request;
 pub mod template;
+pub mod watched;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,8 +20,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::domain::attempt::Failure;
-use crate::domain::model::Usage;
+use crate::domain::model::{OutputType, Usage};
 use crate::domain::money::Usd;
+use crate::schema::Schema;
 
 /// One run: an input that fits the model's request schema, defaults filled in.
 #[derive(Debug, Clone)]
@@ -29,6 +32,9 @@ pub struct Job {
     pub attempt_key: String,
     pub input: Arc<Value>,
     pub progress: Arc<dyn Progress>,
+    /// Another model stands in when this one fails: better to fail at once than to wait for a model
+    /// that cannot start.
+    pub may_fall_back: bool,
 }
 
 /// Where a run tells what it does while it goes on. What is told is kept also when the run then
@@ -78,10 +84,51 @@ impl From<Failure> for Error {
 /// What a run comes to, later.
 pub type Run<'a> = Pin<Box<dyn Future<Output = Result<Success, Error>> + Send + 'a>>;
 
+/// Whether a model can be expected to answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing is known yet.
+    Starting,
+    Good,
+    /// It does not answer, and why, in words that follow the model's name. Holds no secret.
+    Failing(String),
+}
+
+/// What a model says of itself.
+#[derive(Debug, PartialEq)]
+pub struct Face {
+    pub schema: Arc<Schema>,
+    pub output_type: OutputType,
+}
+
+/// Looking after what a runner keeps, later.
+pub type Tending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// Takes inputs to outputs.
 pub trait Runner: Send + Sync + std::fmt::Debug {
     /// Runs one job. Dropping the future cancels the run and releases what it holds.
     fn run(&self, job: Job) -> Run<'_>;
+
+    /// How the model is, as far as is known without asking.
+    fn health(&self) -> Health {
+        Health::Good
+    }
+
+    /// Looks after what the runner keeps: starts what should be there, asks what is far away. Called
+    /// again and again while the service runs, never twice at once.
+    fn tend(&self) -> Tending<'_> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// What the runner has found out about its model; the same until it finds out something else.
+    fn face(&self) -> Option<Arc<Face>> {
+        None
+    }
+
+    /// What the model's processes wrote for the operator, the end of it.
+    fn diagnostics(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Remembers what a run told.
@@ -97,7 +144,12 @@ impl Heard {
     /// A job that tells what it does here.
     pub fn job(self: &Arc<Self>, input: Value) -> Job {
         let progress = Arc::clone(self);
-        Job { attempt_key: "e:s:1".to_owned(), input: Arc::new(input), progress }
+        Job {
+            attempt_key: "e:s:1".to_owned(),
+            input: Arc::new(input),
+            progress,
+            may_fall_back: false,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod bad_input;
 mod billing;
 mod cancel;
 mod chains;
+mod commands;
 mod cors;
 mod cost;
 mod events;

@@ -48,8 +48,16 @@ pub struct Job {
 
 #[derive(Debug)]
 enum Call {
-    Model { slug: String, input: Value },
-    Http { request: Box<Prepared>, fail_when: FailWhen },
+    Model {
+        slug: String,
+        input: Value,
+        /// The step has another model for when this one fails.
+        may_fall_back: bool,
+    },
+    Http {
+        request: Box<Prepared>,
+        fail_when: FailWhen,
+    },
 }
 
 /// What became of a run, or of the wait for it.
@@ -207,7 +215,9 @@ impl Actor {
             let message = format!("the input of the model '{slug}' is invalid: {violation}");
             Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
         })?;
-        Ok((Call::Model { slug: slug.clone(), input: checked.clone() }, checked))
+        let may_fall_back = model.fallback.is_some() && !is_fallback;
+        let (slug, input) = (slug.clone(), checked.clone());
+        Ok((Call::Model { slug, input, may_fall_back }, checked))
     }
 }
 
@@ -254,9 +264,9 @@ impl Inner {
         let Job { instance, attempt, key, organization, execution, limit, call } = job;
         Box::pin(async move {
             let outcome = match call {
-                Call::Model { slug, input } => {
+                Call::Model { slug, input, may_fall_back } => {
                     let origin = Origin { organization, execution, attempt_key: &key };
-                    inner.run_step_model(origin, &slug, input, limit).await
+                    inner.run_step_model(origin, &slug, input, may_fall_back, limit).await
                 }
                 Call::Http { .. } => Err(lost().into()),
             };
@@ -270,6 +280,7 @@ impl Inner {
         origin: Origin<'_>,
         slug: &str,
         input: Value,
+        may_fall_back: bool,
         limit: Option<Duration>,
     ) -> Result<Success, Failed> {
         let Some(work) = self.models.work(slug) else { return Err(gone(slug).into()) };
@@ -277,7 +288,8 @@ impl Inner {
         let told = Arc::<Told>::default();
         let progress = Arc::new(Reporter { told: Arc::clone(&told), feeds: None });
         let attempt_key = origin.attempt_key.to_owned();
-        let job = runners::Job { attempt_key, input: Arc::new(input), progress };
+        let input = Arc::new(input);
+        let job = runners::Job { attempt_key, input, progress, may_fall_back };
         let result = call(&work, slug, job, limit).await;
         let logs = told.take_logs();
         match result {

@@ -101,6 +101,7 @@ impl Service {
         fs::write(&file, format!("{CONFIG}{lines}")).unwrap();
         let mut config = Config::load(&file).unwrap();
         config.engine.shutdown_grace = Duration::from_millis(200);
+        config.program = env!("CARGO_BIN_EXE_orrery").into();
         adjust(&mut config);
         let runtime = Own::new();
         let running = runtime.start(&config).await;

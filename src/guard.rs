@@ -1,0 +1,168 @@
+//! The guard: the process between the service and a worker of a `command` model, started from the
+//! same binary (`orrery guard …`).
+//!
+//! It starts the worker and waits. When the worker ends, when the service asks, or when the service
+//! is gone, everything that the worker has started ends too, also what has left its process group or
+//! lost its parent. It reads and writes nothing: the worker's pipes are its own.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal, setrlimit, wait,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long a worker has to end by itself when it is asked to.
+const GRACE: Duration = Duration::from_millis(300);
+/// How long the guard tries to kill what is left.
+const KILLING: Duration = Duration::from_secs(10);
+/// How often it looks whether it is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The exit code when the worker's program cannot be started, as shells have it.
+pub const NOT_STARTED: u8 = 127;
+/// Stands before what the guard itself writes to standard error.
+pub const SAYS: &str = "orrery guard: ";
+
+/// What is guarded.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct Order {
+    /// The process that this one works for
+    #[arg(long, value_name = "PID")]
+    pub parent: i32,
+    /// The address space that each process may have
+    #[arg(long, value_name = "BYTES")]
+    pub memory_bytes: Option<u64>,
+    /// Where the program starts
+    #[arg(long, value_name = "FOLDER")]
+    pub directory: PathBuf,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Starts the worker and waits for its end; answers its exit code, as shells have it.
+///
+/// # Errors
+/// When the limits cannot be set or the worker cannot be started.
+pub fn run(order: &Order) -> io::Result<u8> {
+    // Before anything is started, so that nothing is left when the service dies meanwhile.
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != order.parent) {
+        return Ok(NOT_STARTED);
+    }
+    // What loses its parent becomes a child of this process, and no one else's.
+    set_child_subreaper(Some(getpid()))?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    if let Some(bytes) = order.memory_bytes {
+        setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
+    }
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(watch(order))
+}
+
+async fn watch(order: &Order) -> io::Result<u8> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut child_ended = signal(SignalKind::child())?;
+    let Some((program, arguments)) = order.command.split_first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no program"));
+    };
+    let worker = Command::new(program).args(arguments).current_dir(&order.directory).spawn();
+    let worker = worker.map_err(|error| {
+        let (program, folder) = (program.to_string_lossy(), order.directory.display());
+        io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
+    })?;
+    // The pipes are the worker's alone: when it closes one, the service must see that.
+    let nothing = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    let worker = i32::try_from(worker.id()).ok().and_then(Pid::from_raw);
+    loop {
+        if let Some(status) = reap(worker)? {
+            end_all();
+            return Ok(code_of(status));
+        }
+        tokio::select! {
+            _ = child_ended.recv() => {}
+            _ = terminate.recv() => break,
+        }
+    }
+    let status = ask_to_end(worker)?;
+    end_all();
+    Ok(status.map_or(0, code_of))
+}
+
+/// Asks the worker to end, and waits a moment for it.
+fn ask_to_end(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
+    if let Some(worker) = worker {
+        // It may have ended meanwhile.
+        let _gone = kill_process(worker, Signal::TERM);
+    }
+    let asked = Instant::now();
+    while asked.elapsed() < GRACE {
+        if let Some(status) = reap(worker)? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(None)
+}
+
+/// Takes note of every child that has ended; the worker's status when it is one of them.
+fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
+    let mut found = None;
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                if Some(pid) == worker {
+                    found = Some(ExitStatus::from_raw(status.as_raw()));
+                }
+            }
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(found),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills every child, and those that become children by that, until there is none.
+fn end_all() {
+    let begun = Instant::now();
+    while begun.elapsed() < KILLING {
+        for child in children() {
+            let _gone = kill_process(child, Signal::KILL);
+        }
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_none_left) => return,
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The processes whose parent is this one.
+fn children() -> Vec<Pid> {
+    let own = getpid().as_raw_nonzero().get();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name();
+            let pid: i32 = name.to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // pid (name) state parent …, and the name may hold anything.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            (parent.parse() == Ok(own)).then(|| Pid::from_raw(pid)).flatten()
+        })
+        .collect()
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,221 @@
+//! The runner `command`: a program of the operator's that reads jobs and writes answers, as JSON
+//! Lines on its standard streams (see `protocol`).
+//!
+//! In the mode `persistent` a pool of workers is kept, each with one job at a time; in the mode
+//! `once` each job gets a process of its own. A run that is dropped ends its process, with all that
+//! it has started. Nothing is retried here.
+
+mod pool;
+mod protocol;
+mod tail;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use self::pool::Pool;
+use self::protocol::Ended;
+use self::tail::Tail;
+pub use self::worker::Guards;
+use self::worker::{Fault, Worker};
+use super::http::quote;
+use super::{Error, Health, Job, Run, Runner, Success, Tending};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::model::Usage;
+use crate::guard;
+use crate::secret::Secret;
+
+/// How processes are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Again and again.
+    Persistent,
+    /// One for each job.
+    Once,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Persistent, Self::Once];
+
+    /// As manifests spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Persistent => "persistent",
+            Self::Once => "once",
+        }
+    }
+}
+
+/// How one model is run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Named in sentences, and to the program as `ORRERY_MODEL`.
+    pub model: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    pub mode: Mode,
+    /// Where it starts.
+    pub directory: PathBuf,
+    pub env: Vec<(String, Secret)>,
+    /// The address space that each of its processes may have.
+    pub memory_bytes: Option<u64>,
+    /// Workers at once.
+    pub concurrency: usize,
+    /// JSON pointer to a cost in an answer.
+    pub cost_report: String,
+    /// Whether it may give out files: then each run has a folder for them.
+    pub gives_files: bool,
+}
+
+/// The runner of one model.
+#[derive(Debug)]
+pub struct CommandRunner {
+    pool: Arc<Pool>,
+    /// How the last process of the mode `once` did.
+    once: Mutex<Health>,
+}
+
+impl CommandRunner {
+    /// A runner without a process yet.
+    #[must_use]
+    pub fn new(settings: Settings, guards: Guards) -> Self {
+        Self { pool: Pool::new(settings, guards), once: Mutex::new(Health::Starting) }
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.pool.settings
+    }
+
+    fn failure(&self, class: ErrorClass, what: &str) -> Failure {
+        Failure::new(class, format!("the model '{}': {what}", self.settings().model))
+    }
+
+    async fn run_in_pool(&self, job: &Job, folder: Option<&str>) -> Result<Ended, Failure> {
+        let taken = self.pool.take(!job.may_fall_back).await;
+        let mut taken =
+            taken.map_err(|reason| self.failure(ErrorClass::ProviderUnavailable, &reason))?;
+        let Some(worker) = &mut taken.worker else {
+            return Err(self.failure(ErrorClass::InternalError, "it has no worker"));
+        };
+        match worker.ask(job, folder, &self.settings().cost_report, false).await {
+            Ok(ended) => {
+                taken.give_back();
+                Ok(ended)
+            }
+            Err(fault) => {
+                let reason = match fault {
+                    Fault::Ended => taken.bury().await,
+                    Fault::Nonsense(what) => format!("its worker {what}"),
+                };
+                Err(self.failure(ErrorClass::ProviderError, &reason))
+            }
+        }
+    }
+
+    async fn run_once(&self, job: &Job, folder: Option<&str>) -> Result<Ended, Failure> {
+        let Pool { settings, guards, tail, .. } = &*self.pool;
+        let worker = Worker::start(settings, guards, tail);
+        let mut worker = worker.map_err(|error| {
+            let what = format!("its process cannot be started: {error}");
+            self.failure(ErrorClass::ProviderUnavailable, &what)
+        })?;
+        let answer = worker.ask(job, folder, &settings.cost_report, true).await;
+        let (health, result) = match answer {
+            Ok(ended) => {
+                worker.leave().await;
+                (Health::Good, Ok(ended))
+            }
+            Err(Fault::Nonsense(what)) => {
+                let reason = format!("its process {what}");
+                (Health::Good, Err(self.failure(ErrorClass::ProviderError, &reason)))
+            }
+            Err(Fault::Ended) => {
+                let status = worker.end().await;
+                let reason = describe(status, tail);
+                let failure = self.failure(ErrorClass::ProviderError, &reason);
+                (Health::Failing(reason), Err(failure))
+            }
+        };
+        *self.once.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        result
+    }
+
+    /// A folder for the files of a run, where it may give some out.
+    fn folder(&self) -> Result<Option<TempDir>, Failure> {
+        if !self.settings().gives_files {
+            return Ok(None);
+        }
+        let work = &self.pool.guards.work;
+        let made = std::fs::create_dir_all(work).and_then(|()| TempDir::new_in(work));
+        made.map(Some).map_err(|error| {
+            let what = format!("a folder for its files cannot be made: {error}");
+            self.failure(ErrorClass::InternalError, &what)
+        })
+    }
+}
+
+impl Runner for CommandRunner {
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let folder = self.folder()?;
+            let path = folder.as_ref().map(|folder| folder.path().display().to_string());
+            let Ended { result, usage } = match self.settings().mode {
+                Mode::Persistent => self.run_in_pool(&job, path.as_deref()).await?,
+                Mode::Once => self.run_once(&job, path.as_deref()).await?,
+            };
+            let usage = Usage { run_time: started.elapsed(), ..usage };
+            match result {
+                Ok(output) => Ok(Success { output, usage, folder }),
+                Err(failure) => Err(Error {
+                    failure: self.failure(failure.class, &failure.message),
+                    cost: usage.cost,
+                }),
+            }
+        })
+    }
+
+    fn health(&self) -> Health {
+        match self.settings().mode {
+            Mode::Persistent => self.pool.health(),
+            Mode::Once => self.once.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    fn tend(&self) -> Tending<'_> {
+        Box::pin(async {
+            if self.settings().mode == Mode::Persistent {
+                self.pool.tend();
+            }
+        })
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        Some(self.pool.tail.text()).filter(|text| !text.is_empty())
+    }
+}
+
+/// How a process ended that should not have, in words that follow "the model 'x':". What it wrote
+/// stays between it and the operator, but for what the guard itself says.
+fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
+    let not_started =
+        status.and_then(|status| status.code()) == Some(i32::from(guard::NOT_STARTED));
+    if not_started
+        && let Some(line) = tail.last_line()
+        && let Some(said) = line.strip_prefix(guard::SAYS)
+    {
+        return format!("its program {said}");
+    }
+    match status {
+        None => "its worker ended and left no exit status".to_owned(),
+        Some(status) if status.success() => "its worker ended without an answer".to_owned(),
+        Some(status) => format!("its worker ended without an answer ({status})"),
+    }
+}

@@ -1,0 +1,149 @@
+//! What the service and a worker say to each other: JSON Lines.
+//!
+//! One line goes in for each job, `{"id", "input"}` and at times `"folder"`; any number of lines
+//! come out for it, the last one with its `output` or its `error`.
+
+use serde_json::{Value, json};
+
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::model::Usage;
+use crate::domain::money::Usd;
+
+/// The longest line that a worker may write, in bytes: the largest output.
+pub const LINE_MAX: usize = 10 * 1024 * 1024;
+
+/// A line that a worker wrote.
+#[derive(Debug, PartialEq)]
+pub enum Said {
+    /// It has started and can be given work.
+    Ready,
+    Log(String),
+    /// A part of the output that is there already.
+    Part(Value),
+    /// The job has ended.
+    Ended(Box<Ended>),
+}
+
+/// How a job ended.
+#[derive(Debug, PartialEq)]
+pub struct Ended {
+    /// The output, or the failure as the worker classifies it.
+    pub result: Result<Value, Failure>,
+    pub usage: Usage,
+}
+
+/// The line for a job.
+pub fn job(id: &str, input: &Value, folder: Option<&str>) -> String {
+    let mut line = match folder {
+        None => json!({"id": id, "input": input}),
+        Some(folder) => json!({"id": id, "input": input, "folder": folder}),
+    }
+    .to_string();
+    line.push('\n');
+    line
+}
+
+/// What a line says. `id` is the job that the worker is at, if it is at one; `cost_report` points to
+/// a cost in its answer. `Ok(None)`: a log of a job that has ended.
+///
+/// # Errors
+/// What is wrong with the line, in words that follow "its worker".
+pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<Said>, String> {
+    let Ok(said) = serde_json::from_slice::<Value>(line) else {
+        return Err(format!("wrote a line that is no JSON: {}", super::quote(line)));
+    };
+    let Value::Object(mut fields) = said else {
+        return Err(format!("wrote a line that is no object: {}", super::quote(line)));
+    };
+    if fields.get("ready") == Some(&Value::Bool(true)) {
+        return Ok(Some(Said::Ready));
+    }
+    let is_of_job = id.is_some() && fields.get("id").and_then(Value::as_str) == id;
+    if let Some(log) = fields.get("log") {
+        let text = log.as_str().map_or_else(|| log.to_string(), str::to_owned);
+        return Ok(is_of_job.then_some(Said::Log(text)));
+    }
+    if !is_of_job {
+        return Err(format!("answered an id that it was not given: {}", super::quote(line)));
+    }
+    if let Some(part) = fields.remove("part") {
+        return Ok(Some(Said::Part(part)));
+    }
+    let metric = |name: &str| fields.get("metrics")?.get(name)?.as_u64();
+    let mut usage = Usage {
+        input_tokens: metric("input_tokens"),
+        output_tokens: metric("output_tokens"),
+        ..Usage::default()
+    };
+    let result = if let Some(error) = fields.get("error").filter(|error| !error.is_null()) {
+        let class = match fields.get("classification").and_then(Value::as_str) {
+            None => ErrorClass::ProviderError,
+            Some(class) => class.parse().unwrap_or(ErrorClass::Unknown),
+        };
+        let message = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
+        Err(Failure::new(class, message))
+    } else if let Some(output) = fields.remove("output") {
+        Ok(output)
+    } else {
+        let what = "wrote a line without output, error, part or log";
+        return Err(format!("{what}: {}", super::quote(line)));
+    };
+    let dollars = Value::Object(fields).pointer(cost_report).and_then(Value::as_f64);
+    usage.cost = dollars.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO);
+    Ok(Some(Said::Ended(Box::new(Ended { result, usage }))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<Option<Said>, String> {
+        parse(line.as_bytes(), Some("a"), "/metrics/cost")
+    }
+
+    #[test]
+    fn every_line_says_what_it_says() {
+        assert_eq!(of(r#"{"ready":true}"#), Ok(Some(Said::Ready)));
+        assert_eq!(of(r#"{"id":"a","log":"x"}"#), Ok(Some(Said::Log("x".to_owned()))));
+        assert_eq!(of(r#"{"id":"b","log":"late"}"#), Ok(None));
+        assert_eq!(of(r#"{"id":"a","part":"x"}"#), Ok(Some(Said::Part(json!("x")))));
+        let Ok(Some(Said::Ended(ended))) =
+            of(r#"{"id":"a","output":null,"metrics":{"cost":0.5,"input_tokens":3}}"#)
+        else {
+            panic!("no end")
+        };
+        assert_eq!(ended.result, Ok(Value::Null));
+        assert_eq!(
+            (ended.usage.cost, ended.usage.input_tokens),
+            (Some(Usd::from_micros(500_000)), Some(3))
+        );
+        for (classification, class) in [
+            ("", ErrorClass::ProviderError),
+            (r#","classification":"content_moderation""#, ErrorClass::ContentModeration),
+            (r#","classification":"bad luck""#, ErrorClass::Unknown),
+        ] {
+            let Ok(Some(Said::Ended(ended))) =
+                of(&format!(r#"{{"id":"a","error":"no"{classification}}}"#))
+            else {
+                panic!("no end")
+            };
+            assert_eq!(ended.result, Err(Failure::new(class, "no")));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_told_as_such() {
+        for (line, says) in [
+            ("loading…", "wrote a line that is no JSON: loading…"),
+            ("[1]", "wrote a line that is no object: [1]"),
+            (r#"{"id":"b","output":1}"#, "answered an id that it was not given"),
+            (r#"{"output":1}"#, "answered an id that it was not given"),
+            (r#"{"id":"a"}"#, "wrote a line without output, error, part or log"),
+        ] {
+            assert!(of(line).unwrap_err().starts_with(says), "{line}");
+        }
+        assert!(parse(br#"{"id":"a","output":1}"#, None, "").is_err(), "at no job");
+        assert!(parse(b"\xff\xfe", Some("a"), "").is_err());
+    }
+}

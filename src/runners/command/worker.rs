@@ -1,0 +1,219 @@
+//! A worker: one process that is given one job at a time, behind its guard.
+//!
+//! Whatever goes wrong with a worker, it is ended and not used again. Dropping one tells its guard
+//! to end it, with everything that it has started.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::Instant;
+
+use super::Settings;
+use super::protocol::{self, Ended, LINE_MAX, Said};
+use super::tail::Tail;
+use crate::runners::Job;
+use crate::runtime::Tasks;
+
+/// What a worker's environment has of the service's own.
+const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+/// How long a guard has to end its worker before it is killed itself.
+const ENDING: Duration = Duration::from_secs(15);
+/// How long a process has to end once its job is done, where it is not used again.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// What starts guards: see `crate::guard`.
+#[derive(Debug, Clone)]
+pub struct Guards {
+    /// This program.
+    pub program: PathBuf,
+    /// Where the folders of runs are made.
+    pub work: PathBuf,
+    pub tasks: Tasks,
+}
+
+/// A worker that runs, or has ended without anybody having looked.
+#[derive(Debug)]
+pub struct Worker {
+    /// The guard. Its process group holds the worker too.
+    child: Child,
+    group: Option<Pid>,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    pub started: Instant,
+    /// It has answered.
+    pub is_proven: bool,
+}
+
+/// Why a worker gave no answer.
+#[derive(Debug)]
+pub enum Fault {
+    /// It has ended.
+    Ended,
+    /// What it wrote is not understood, in words that follow "its worker".
+    Nonsense(String),
+}
+
+impl Worker {
+    /// Starts a worker behind a guard. To be called on a thread that lives as long as the runtime:
+    /// the guard takes the end of the thread for the end of the service.
+    ///
+    /// # Errors
+    /// When this program cannot be started again.
+    pub fn start(settings: &Settings, guards: &Guards, tail: &Tail) -> io::Result<Self> {
+        let mut command = Command::new(&guards.program);
+        command.arg("guard").arg("--parent").arg(std::process::id().to_string());
+        if let Some(bytes) = settings.memory_bytes {
+            command.arg("--memory-bytes").arg(bytes.to_string());
+        }
+        command.arg("--directory").arg(&settings.directory).arg("--").args(&settings.command);
+        command.env_clear();
+        for name in PASSED_ON {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.env("ORRERY_MODEL", &settings.model);
+        for (name, value) in &settings.env {
+            command.env(name, value.expose());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.process_group(0).spawn()?;
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let gone = || io::Error::other("its pipes are gone");
+        let stdin = child.stdin.take().ok_or_else(gone)?;
+        let stdout = child.stdout.take().ok_or_else(gone)?;
+        let stderr = child.stderr.take().ok_or_else(gone)?;
+        guards.tasks.spawn(tail.clone().drain(stderr));
+        Ok(Self {
+            child,
+            group,
+            stdin: Some(stdin),
+            stdout: BufReader::new(stdout),
+            started: Instant::now(),
+            is_proven: false,
+        })
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Gives it the job and hears what it says until the job has ended. With `is_last` it is told
+    /// that no other job will come.
+    ///
+    /// # Errors
+    /// [`Fault`]: then it is not to be used again.
+    pub async fn ask(
+        &mut self,
+        job: &Job,
+        folder: Option<&str>,
+        cost_report: &str,
+        is_last: bool,
+    ) -> Result<Ended, Fault> {
+        let id = job.attempt_key.as_str();
+        let line = protocol::job(id, &job.input, folder);
+        let (stdin, stdout) = (&mut self.stdin, &mut self.stdout);
+        let writing = async {
+            let pipe = stdin.as_mut().ok_or(Fault::Ended)?;
+            pipe.write_all(line.as_bytes()).await.map_err(|_broken_pipe| Fault::Ended)?;
+            if is_last {
+                *stdin = None;
+            }
+            Ok::<(), Fault>(())
+        };
+        let reading = async {
+            loop {
+                let line = read_line(stdout).await?;
+                match protocol::parse(&line, Some(id), cost_report).map_err(Fault::Nonsense)? {
+                    None | Some(Said::Ready) => {}
+                    Some(Said::Log(text)) => job.progress.log(&text),
+                    Some(Said::Part(part)) => job.progress.output(&part),
+                    Some(Said::Ended(ended)) => return Ok(*ended),
+                }
+            }
+        };
+        // At once: a worker may write much before it has read all.
+        let mut reading = std::pin::pin!(reading);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut reading => ended,
+            // What it wrote before it closed its end is heard still.
+            _written_or_broken = writing => reading.await,
+        }?;
+        self.is_proven = true;
+        Ok(ended)
+    }
+
+    /// Ends it, with everything that it has started; how its process ended.
+    pub async fn end(&mut self) -> Option<ExitStatus> {
+        self.stdin = None;
+        self.ask_guard();
+        self.gone(ENDING).await
+    }
+
+    /// Lets it end by itself for a moment, then ends it.
+    pub async fn leave(mut self) -> Option<ExitStatus> {
+        self.stdin = None;
+        match tokio::time::timeout(LEAVING, self.child.wait()).await {
+            Ok(status) => status.ok(),
+            Err(_elapsed) => self.end().await,
+        }
+    }
+
+    /// Waits until the guard has ended, and sees to it that it does.
+    async fn gone(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let waited = tokio::time::timeout(patience, self.child.wait()).await;
+        let status = waited.ok().and_then(Result::ok);
+        // A guard that was killed itself has left its worker behind.
+        if status.is_none_or(|status| status.signal().is_some())
+            && let Some(group) = self.group
+        {
+            let _none_left = kill_process_group(group, Signal::KILL);
+        }
+        status
+    }
+
+    fn ask_guard(&self) {
+        // Without an id it has ended and was waited for.
+        if let (Some(_), Some(guard)) = (self.child.id(), self.group) {
+            let _gone = kill_process(guard, Signal::TERM);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.ask_guard();
+    }
+}
+
+/// One line, without its end.
+async fn read_line(stdout: &mut BufReader<ChildStdout>) -> Result<Vec<u8>, Fault> {
+    let mut line = Vec::new();
+    loop {
+        let block = stdout.fill_buf().await.map_err(|_broken_pipe| Fault::Ended)?;
+        if block.is_empty() {
+            return Err(Fault::Ended);
+        }
+        let end = block.iter().position(|byte| *byte == b'\n');
+        line.extend_from_slice(block.get(..end.unwrap_or(block.len())).unwrap_or_default());
+        let used = end.map_or(block.len(), |end| end + 1);
+        stdout.consume(used);
+        if line.len() > LINE_MAX {
+            return Err(Fault::Nonsense(format!("wrote a line of more than {LINE_MAX} bytes")));
+        }
+        match end {
+            None => {}
+            // Empty lines say nothing.
+            Some(_) if line.trim_ascii().is_empty() => line.clear(),
+            Some(_) => return Ok(line),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Workers of a `command` model when their service dies.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::eventually;
+use crate::support::service::Setup;
+
+const WORKERS: usize = 10;
+
+/// Whether a process is there and no zombie.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn no_worker_and_nothing_that_one_has_started_outlives_the_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers/odd.py");
+    let manifest = format!(
+        "slug = 'odd'\noutput_type = 'object'\nconcurrency = {WORKERS}\n\
+         [runner]\ntype = 'command'\ncommand = ['python3', {script:?}]\n"
+    );
+    setup.add_model("odd", &manifest);
+    let service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    let body = json!({"model": "odd", "version": "1", "input": {"do": "hang"}}).to_string();
+    let ids: Vec<String> = std::iter::repeat_with(|| {
+        let made = client.post("/v1/prediction", &[], &body).unwrap().json();
+        made["predictionID"].as_str().unwrap().to_owned()
+    })
+    .take(WORKERS)
+    .collect();
+    // Each tells its own process and two that it has started, one of them in a session of its own.
+    let mut processes = Vec::new();
+    for id in &ids {
+        processes.extend(eventually("the workers are at work", || {
+            let seen = client.get(&format!("/v1/prediction/{id}")).unwrap().json();
+            let logs = seen["logs"].as_str().unwrap_or_default().to_owned();
+            let numbers = logs.split(|c: char| !c.is_ascii_digit());
+            let pids: Vec<u32> = numbers.filter_map(|digits| digits.parse().ok()).collect();
+            (logs.starts_with("pid ") && pids.len() == 3).then_some(pids)
+        }));
+    }
+    assert_eq!(processes.iter().filter(|pid| lives(**pid)).count(), 3 * WORKERS);
+    service.kill();
+    eventually("every worker is gone", || processes.iter().all(|pid| !lives(*pid)).then_some(()));
+
+    // The next start takes all of them up again.
+    let _service = setup.start();
+    let mut client = setup.client(&key);
+    for id in &ids {
+        let answer = client.post(&format!("/v1/prediction/{id}/cancel"), &[], "").unwrap();
+        assert_eq!((answer.status(), &answer.json()["status"]), (200, &Value::from("cancelled")));
+    }
+}
