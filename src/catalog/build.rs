@@ -12,6 +12,7 @@ use crate::domain::model::OutputType;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::runners::builtin::{self, Bench, Builtin};
+use crate::runners::cog::{self, CogRunner};
 use crate::runners::command::{self, CommandRunner, Guards};
 use crate::runners::http::{HttpRunner, Settings};
 use crate::runners::openai::{self, OpenAiRunner};
@@ -69,6 +70,16 @@ pub fn build(manifest: &Manifest, path: &Path, means: &Means) -> Result<Model, F
         RunnerConfig::OpenAi(config) => {
             let settings = openai_settings(manifest, config).map_err(fault)?;
             (watched(OpenAiRunner::new(settings, means.client.clone())), "openai")
+        }
+        RunnerConfig::Cog { url } => {
+            let settings = cog::Settings {
+                model: manifest.slug.to_string(),
+                url: url.clone(),
+                cost_report: manifest.cost_report.clone(),
+                timeout: manifest.timeout,
+            };
+            let tasks = means.guards.tasks.clone();
+            (Arc::new(CogRunner::new(settings, means.client.clone(), tasks)), "cog")
         }
         RunnerConfig::Command(config) => {
             let settings = command_settings(manifest, config);

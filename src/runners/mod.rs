@@ -5,6 +5,7 @@
 //! must release whatever the run held (a connection, a process).
 
 pub mod builtin;
+pub mod cog;
 pub mod command;
 pub mod http;
 pub mod openai;

@@ -11,6 +11,7 @@ mod billing;
 mod cancel;
 mod chains;
 mod commands;
+mod contract;
 mod cors;
 mod cost;
 mod events;

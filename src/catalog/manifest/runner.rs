@@ -26,6 +26,8 @@ pub enum RunnerConfig {
     OpenAi(OpenAiConfig),
     /// A program.
     Command(CommandConfig),
+    /// A container that Cog has built; its URL, without a slash at its end.
+    Cog { url: String },
 }
 
 impl RunnerConfig {
@@ -34,7 +36,7 @@ impl RunnerConfig {
     pub fn schema(&self) -> Option<Value> {
         match self {
             Self::OpenAi(openai) => Some(openai.kind.schema()),
-            Self::Builtin { .. } | Self::Http(_) | Self::Command(_) => None,
+            Self::Builtin { .. } | Self::Http(_) | Self::Command(_) | Self::Cog { .. } => None,
         }
     }
 
@@ -42,6 +44,7 @@ impl RunnerConfig {
     #[must_use]
     pub const fn tells_its_face(&self) -> bool {
         match self {
+            Self::Cog { .. } => true,
             Self::Builtin { .. } | Self::Http(_) | Self::OpenAi(_) | Self::Command(_) => false,
         }
     }
@@ -119,9 +122,13 @@ pub fn check(written: Spanned<WrittenRunner>, folder: &Path) -> Result<RunnerCon
         "http" => http_runner(written, folder, &missing).map(RunnerConfig::Http),
         "openai" => openai_runner(written, folder, &missing).map(RunnerConfig::OpenAi),
         "command" => command_runner(written, folder, &missing).map(RunnerConfig::Command),
+        "cog" => {
+            let url = absolute_url(written.url, &missing)?;
+            Ok(RunnerConfig::Cog { url: url.trim_end_matches('/').to_owned() })
+        }
         other => {
             let message = format!(
-                "runner: this version runs builtin, http, command and openai, not '{other}'"
+                "runner: this version runs builtin, http, command, openai and cog, not '{other}'"
             );
             Err((Some(written.r#type.span()), message))
         }

@@ -1,6 +1,7 @@
 //! What the tests share: the service, a client, a model server and a webhook receiver.
 
 mod client;
+mod cog;
 mod provider;
 mod receiver;
 mod server;
@@ -10,6 +11,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use client::{Answer, Ask};
+pub use cog::Cog;
 pub use provider::Provider;
 pub use receiver::Receiver;
 pub use service::Service;

@@ -101,6 +101,20 @@ impl Provider {
 }
 
 impl State {
+    /// Does as it is told: fails, holds its answer until the test lets it go, or gives `answer`.
+    async fn obey(&self, order: &str, answer: Value) -> Reply {
+        match order {
+            "fail" => return reply(500, "as told"),
+            "slow" => {
+                let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
+                self.gate.acquire().await.unwrap().forget();
+                waiting.end();
+            }
+            _ => {}
+        }
+        reply(200, answer.to_string())
+    }
+
     async fn answer(self: Arc<Self>, request: Whole) -> Reply {
         let path = request.uri().path().to_owned();
         let input: Value = serde_json::from_slice(request.body()).unwrap_or_default();
@@ -138,6 +152,29 @@ impl State {
                             Some((text, Some(waiting)))
                         }
                     }))
+                }
+                "/do" => self.obey(input["do"].as_str().unwrap(), json!({"output": input})).await,
+                "/do/chat/completions" => {
+                    let said = json!({"message": {"content": "said"}, "finish_reason": "stop"});
+                    let order = input["messages"][0]["content"].as_str().unwrap();
+                    self.obey(order, json!({"choices": [said]})).await
+                }
+                "/do/health-check" => reply(200, r#"{"status":"READY"}"#),
+                "/do/openapi.json" => {
+                    let schemas = json!({
+                        "Input": {
+                            "type": "object",
+                            "required": ["do"],
+                            "properties": {"do": {"type": "string"}},
+                        },
+                        "Output": {"type": "string"},
+                    });
+                    reply(200, json!({"components": {"schemas": schemas}}).to_string())
+                }
+                cog if cog.ends_with("/cancel") => reply(200, "{}"),
+                cog if cog.starts_with("/do/predictions/") => {
+                    let done = json!({"status": "succeeded", "output": "said", "logs": "heard\n"});
+                    self.obey(input["input"]["do"].as_str().unwrap(), done).await
                 }
                 other => panic!("no such stand-in: {other}"),
             },

@@ -58,6 +58,8 @@ for line in sys.stdin:
     elif do == "vanish":
         os.close(1)
         time.sleep(1000)
+    elif do == "slow":
+        time.sleep(1000)
     elif do == "hang":
         say(id=id, log=f"pid {os.getpid()} child {spawn(False)} child {spawn(True)}")
         time.sleep(1000)

@@ -1,0 +1,174 @@
+//! The runner against a stand-in for a container. The real one is met under `tests/`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::runners::Heard;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// Answers each request by its first line; how many came.
+async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (tasks, count) = (Tasks::new(), Arc::<AtomicUsize>::default());
+    let (serving, counting) = (tasks.clone(), Arc::clone(&count));
+    tasks.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let counting = Arc::clone(&counting);
+            serving.spawn(async move {
+                let mut text = Vec::new();
+                let mut buffer = [0; 4096];
+                let is_get = |text: &[u8]| text.starts_with(b"GET") && text.ends_with(b"\r\n\r\n");
+                while !text.ends_with(b"}") && !is_get(&text) {
+                    match stream.read(&mut buffer).await {
+                        Ok(count @ 1..) => text.extend_from_slice(&buffer[..count]),
+                        _ => return,
+                    }
+                }
+                let number = counting.fetch_add(1, Ordering::SeqCst);
+                let text = String::from_utf8(text).unwrap();
+                let (status, body) = answer(text.lines().next().unwrap(), number);
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    body.len()
+                );
+                stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+            });
+        }
+    });
+    let settings = Settings {
+        model: "m".to_owned(),
+        url,
+        cost_report: "/metrics/cost".to_owned(),
+        timeout: Duration::from_secs(20),
+    };
+    (CogRunner::new(settings, Client::trusted(), tasks), count)
+}
+
+async fn run(runner: &CogRunner) -> Result<Success, super::super::Error> {
+    runner.run(Arc::<Heard>::default().job(json!({"text": "x"}))).await
+}
+
+#[tokio::test]
+async fn answers_fall_into_their_classes() {
+    let (runner, _) = container(|line, number| {
+        assert_eq!(line, "PUT /predictions/e-s-1 HTTP/1.1");
+        let body = |text: &str| text.to_owned();
+        match number {
+            0 => (200, body(r#"{"status":"succeeded","output":"y","metrics":{"predict_time":1.5,"cost":0.5}}"#)),
+            1 => (200, body(r#"{"status":"failed","error":"too dark"}"#)),
+            2 => (200, body(r#"{"status":"canceled"}"#)),
+            3 => (422, body(r#"{"detail":"no"}"#)),
+            4 => (500, body("oh")),
+            5 => (200, body("{")),
+            _ => (200, body("{}")),
+        }
+    })
+    .await;
+    let done = run(&runner).await.unwrap();
+    assert_eq!((done.output, done.usage.cost), (json!("y"), Some(Usd::from_micros(500_000))));
+    assert_eq!(done.usage.run_time, Duration::from_millis(1500));
+    for (class, says) in [
+        (ErrorClass::ProviderError, "it failed: too dark"),
+        (ErrorClass::ProviderError, "was cancelled, and not from here"),
+        (ErrorClass::InvalidUserInput, "it answered 422: {\"detail\":\"no\"}"),
+        (ErrorClass::ProviderError, "it answered 500: oh"),
+        (ErrorClass::ProviderError, "gave an answer that is no JSON"),
+        (ErrorClass::ProviderError, "without a known status"),
+    ] {
+        let failure = run(&runner).await.unwrap_err().failure;
+        assert_eq!(failure.class, class, "{failure:?}");
+        assert!(
+            failure.message.starts_with("the model 'm': ") && failure.message.contains(says),
+            "{failure:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_run_waits_for_a_place_and_for_the_start_but_not_for_a_container_that_failed() {
+    let (runner, asked) = container(|line, number| {
+        let starting = r#"{"status":"STARTING"}"#.to_owned();
+        match (line.starts_with("GET /health-check"), number) {
+            (true, _) => (200, starting),
+            (false, 0) => (409, "{}".to_owned()),
+            (false, 1) => (503, "{}".to_owned()),
+            (false, 3) => (202, r#"{"status":"processing"}"#.to_owned()),
+            _ => (200, r#"{"status":"succeeded","output":1}"#.to_owned()),
+        }
+    })
+    .await;
+    assert_eq!(run(&runner).await.unwrap().output, 1);
+    assert_eq!(asked.load(Ordering::SeqCst), 5);
+    let (runner, _) = container(|line, _| match line.starts_with("GET") {
+        true => (200, r#"{"status":"SETUP_FAILED"}"#.to_owned()),
+        false => (503, "{}".to_owned()),
+    })
+    .await;
+    assert_eq!(run(&runner).await.unwrap_err().failure.class, ErrorClass::ProviderUnavailable);
+    assert_eq!(
+        runner.health(),
+        Health::Failing("its setup failed: the container's log says why".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn its_health_and_its_face_are_read_again_and_again() {
+    let (runner, _) = container(|line, number| match (line, number) {
+        ("GET /health-check HTTP/1.1", 0) => (200, r#"{"status":"STARTING"}"#.to_owned()),
+        ("GET /health-check HTTP/1.1", _) => (200, r#"{"status":"READY"}"#.to_owned()),
+        ("GET /openapi.json HTTP/1.1", _) => {
+            let schemas = r#"{"Input":{"type":"object"},"Output":{"type":"string"}}"#;
+            (200, format!(r#"{{"components":{{"schemas":{schemas}}}}}"#))
+        }
+        other => panic!("{other:?}"),
+    })
+    .await;
+    assert_eq!((runner.health(), runner.face().is_none()), (Health::Starting, true));
+    runner.tend().await;
+    assert_eq!((runner.health(), runner.face().is_none()), (Health::Starting, true));
+    runner.tend().await;
+    assert_eq!(runner.health(), Health::Good);
+    let face = runner.face().unwrap();
+    runner.tend().await;
+    runner.read_face().await;
+    assert!(Arc::ptr_eq(&face, &runner.face().unwrap()), "the same as long as it says the same");
+    let gone = Settings { url: "http://127.0.0.1:1".to_owned(), ..runner.settings };
+    let gone = CogRunner::new(gone, Client::trusted(), Tasks::new());
+    gone.tend().await;
+    assert!(
+        matches!(gone.health(), Health::Failing(reason) if reason.starts_with("its container does not answer"))
+    );
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_is_cancelled_there() {
+    let (cancelled, told) = tokio::sync::oneshot::channel::<()>();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let tasks = Tasks::new();
+    let (asked, begun) = tokio::sync::oneshot::channel::<()>();
+    tasks.spawn(async move {
+        let (mut first, _) = listener.accept().await.unwrap();
+        let mut buffer = [0; 4096];
+        let _head = first.read(&mut buffer).await.unwrap();
+        asked.send(()).unwrap();
+        let (mut second, _) = listener.accept().await.unwrap();
+        let count = second.read(&mut buffer).await.unwrap();
+        assert!(buffer[..count].starts_with(b"POST /predictions/e-s-1/cancel HTTP/1.1"));
+        cancelled.send(()).unwrap();
+    });
+    let settings = Settings {
+        model: "m".to_owned(),
+        url,
+        cost_report: String::new(),
+        timeout: Duration::from_secs(20),
+    };
+    let runner = CogRunner::new(settings, Client::trusted(), tasks);
+    tokio::select! {
+        _ = run(&runner) => panic!("it never answers"),
+        _ = begun => {}
+    }
+    told.await.unwrap();
+}

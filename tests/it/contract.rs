@@ -1,0 +1,261 @@
+//! The contract of all runners: the same suite for each of them. A prediction succeeds, fails, is
+//! out of time and is cancelled in the same way, whatever runs its model.
+
+use std::path::Path;
+
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Cog, Provider, Receiver, Service, until};
+
+/// What a model costs, in its manifest and in dollars.
+const COST: &str = "[cost]\ntype = 'fixed'\namount = 0.25\n";
+
+/// A runner that is held to the contract.
+struct Subject {
+    /// The `[runner]` of a manifest, and its `output_type` where it needs one.
+    output_type: &'static str,
+    runner: String,
+    /// The input that makes the model do well ("good"), badly ("fail") or nothing for long ("slow").
+    input: fn(&str) -> Value,
+    /// What it gives for "good"; `None`: some file.
+    output: Option<Value>,
+    fails_with: &'static str,
+    /// What "slow" may take before it is out of time.
+    timeout: &'static str,
+}
+
+fn order(order: &str) -> Value {
+    json!({"do": order})
+}
+
+impl Subject {
+    fn manifest(&self, slug: &str, top: &str) -> String {
+        let Self { output_type, runner, .. } = self;
+        let output_type = match *output_type {
+            "" => String::new(),
+            output_type => format!("output_type = '{output_type}'\n"),
+        };
+        format!("slug = '{slug}'\n{output_type}{top}\n{COST}[runner]\n{runner}\n")
+    }
+
+    /// Checks that it did well.
+    fn check(&self, prediction: &Value) {
+        assert_eq!(prediction["status"], "success", "{prediction}");
+        match &self.output {
+            Some(output) => assert_eq!(prediction["output"], *output),
+            None => assert!(prediction["output"].as_str().unwrap().contains("/v1/files/")),
+        }
+    }
+}
+
+/// Holds a runner to the contract.
+async fn hold(service: &Service, subject: &Subject) {
+    let mut receiver = Receiver::start().await;
+    service.manifest(&subject.manifest("one", "concurrency = 1"));
+    service.manifest(&subject.manifest("brief", &format!("timeout = '{}'", subject.timeout)));
+    let fields =
+        |order: &str| json!({"input": (subject.input)(order), "webhook_url": receiver.url()});
+    let (good, fail, slow) = (fields("good"), fields("fail"), fields("slow"));
+
+    // It succeeds: paid once, announced once, followed from beginning to end.
+    let id = service.create_with("one", good.clone()).await;
+    let done = service.ended(&id).await;
+    subject.check(&done);
+    assert_eq!(done["metrics"]["cost"], 0.25);
+    assert_eq!(done["attempts"].as_array().unwrap().len(), 1);
+    let hook = receiver.next().await.json();
+    assert_eq!((&hook["execution_id"], &hook["status"]), (&json!(id), &json!("completed")));
+    assert_eq!(hook["output"], done["output"]);
+    let events =
+        service.ask(Role::Base, hyper::Method::GET, &format!("/v1/prediction/{id}/events"));
+    let events = events.key(&service.key).send().await;
+    assert!(events.text.contains("event: status\n") && events.text.contains("event: end\n"));
+
+    // It fails: classified, in a sentence that names the model, and free of charge.
+    let id = service.create_with("one", fail).await;
+    let failed = service.ended(&id).await;
+    assert_eq!(failed["status"], "error", "{failed}");
+    assert_eq!(failed["error_classification"], subject.fails_with, "{failed}");
+    assert!(!failed["error"].as_str().unwrap().is_empty());
+    assert_eq!(receiver.next().await.json()["status"], "failed");
+
+    // It is out of time.
+    let id = service.create_with("brief", slow.clone()).await;
+    let late = service.ended(&id).await;
+    assert_eq!(late["error_classification"], "execution_timeout", "{late}");
+    assert!(late["error"].as_str().unwrap().contains("'brief'"), "{late}");
+    assert_eq!(receiver.next().await.json()["error"], "ExecutionTimeout");
+
+    // It is cancelled while it runs; the place is free for the next one.
+    let id = service.create_with("one", slow).await;
+    let path = format!("/v1/prediction/{id}");
+    until("run", async || {
+        let status = service.get(&path).await.expect(200)["status"].clone();
+        (status == "processing").then_some(())
+    })
+    .await;
+    let behind = service.create_with("one", good).await;
+    service.cancel(&id).await.expect(200);
+    assert_eq!(service.ended(&id).await["status"], "cancelled");
+    subject.check(&service.ended(&behind).await);
+    let hook = receiver.next().await.json();
+    assert_eq!(hook["execution_id"], behind, "a cancel is not announced");
+    assert!(receiver.is_empty());
+    assert_eq!(service.ledger().await.len(), 2, "successes cost, and nothing else does");
+    let load = service.engine().load("one");
+    assert_eq!((load.running, load.queued), (0, 0));
+}
+
+#[tokio::test]
+async fn builtin() {
+    /// So many pixels that reading them takes a while.
+    fn image(order: &str) -> Value {
+        let side = if order == "slow" { 6000 } else { 2 };
+        let pixels = image_of(side);
+        let format = if order == "fail" { "data:image/png;base64,AAAA" } else { &pixels };
+        json!({"image": format, "width": 8, "height": 8})
+    }
+    hold(
+        &Service::start().await,
+        &Subject {
+            output_type: "image",
+            runner: "type = 'builtin'\nname = 'image-resize'".to_owned(),
+            input: image,
+            output: None,
+            fails_with: "invalid_user_input",
+            timeout: "5ms",
+        },
+    )
+    .await;
+}
+
+/// A square PNG of one colour, as a `data:` URI.
+fn image_of(side: u32) -> String {
+    use base64::Engine;
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    let image = image::DynamicImage::new_rgb8(side, side);
+    image.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    let text = base64::engine::general_purpose::STANDARD.encode(bytes.get_ref());
+    format!("data:image/png;base64,{text}")
+}
+
+#[tokio::test]
+async fn http() {
+    let provider = Provider::start().await;
+    let subject = Subject {
+        output_type: "object",
+        runner: format!("type = 'http'\nurl = '{}'\noutput = '/output'", provider.url("/do")),
+        input: order,
+        output: Some(order("good")),
+        fails_with: "provider_error",
+        timeout: "100ms",
+    };
+    hold(&Service::start().await, &subject).await;
+    provider.hung_up(2).await;
+}
+
+#[tokio::test]
+async fn openai() {
+    let provider = Provider::start().await;
+    let url = provider.url("/do");
+    let subject = Subject {
+        output_type: "string",
+        runner: format!("type = 'openai'\nkind = 'chat'\nmodel = 'm'\nurl = '{url}'"),
+        input: |order| json!({"prompt": order}),
+        output: Some(json!("said")),
+        fails_with: "provider_error",
+        timeout: "100ms",
+    };
+    hold(&Service::start().await, &subject).await;
+    provider.hung_up(2).await;
+}
+
+#[tokio::test]
+async fn cog() {
+    let provider = Provider::start().await;
+    let subject = Subject {
+        output_type: "",
+        runner: format!("type = 'cog'\nurl = '{}'", provider.url("/do")),
+        input: order,
+        output: Some(json!("said")),
+        fails_with: "provider_error",
+        timeout: "100ms",
+    };
+    let service = Service::start().await;
+    hold(&service, &subject).await;
+    provider.hung_up(2).await;
+    until("cancels", async || {
+        let told = provider.requests();
+        let cancels = told.iter().filter(|one| one.uri().path().ends_with("/cancel"));
+        (cancels.count() == 2).then_some(())
+    })
+    .await;
+    // What the container says of its model is what the catalog says.
+    until("face", async || {
+        let model = service.get("/v1/models/one").await.expect(200);
+        (model["output_type"] == "string").then(|| {
+            assert_eq!(model["request_schema"]["required"], json!(["do"]));
+        })
+    })
+    .await;
+    let body = json!({"model": "one", "version": "1", "input": {}});
+    let refused = service.post("/v1/prediction/", &body).send().await.expect(400);
+    assert_eq!(refused["error"], "invalid input: missing required field 'do'");
+}
+
+#[tokio::test]
+async fn the_real_cog() {
+    let Some(cog) = Cog::start() else { return };
+    let service = Service::start().await;
+    let subject = Subject {
+        output_type: "",
+        runner: format!("type = 'cog'\nurl = '{}'", cog.url),
+        input: |order| json!({"text": "ab", "do": order.replace("good", "echo").replace("slow", "sleep"), "times": 2}),
+        output: Some(json!("abab")),
+        fails_with: "provider_error",
+        timeout: "500ms",
+    };
+    service.manifest(&subject.manifest("starts", ""));
+    let catalog = &service.running.services.catalog;
+    until("container", async || {
+        (catalog.get("starts").unwrap().health_word() == "ok").then_some(())
+    })
+    .await;
+    hold(&service, &subject).await;
+    until("face", async || {
+        let model = service.get("/v1/models/one").await.expect(200);
+        (model["output_type"] == "string").then(|| {
+            let properties = model["request_schema"]["properties"].as_object().unwrap();
+            assert_eq!(properties.keys().collect::<Vec<_>>(), ["text", "do", "times"]);
+        })
+    })
+    .await;
+    let body = json!({"model": "one", "version": "1", "input": {"text": "x", "times": 9}});
+    service.post("/v1/prediction/", &body).send().await.expect(400);
+    let id = service.create("one", json!({"text": "abc"})).await;
+    let done = service.ended(&id).await;
+    assert_eq!((&done["output"], &done["logs"]), (&json!("abc"), &json!("3 characters")));
+}
+
+fn command(mode: &str) -> Subject {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers/odd.py");
+    Subject {
+        output_type: "string",
+        runner: format!("type = 'command'\nmode = '{mode}'\ncommand = ['python3', {script:?}]"),
+        input: |order| json!({"do": order.replace("good", "echo"), "value": "said"}),
+        output: Some(json!("said")),
+        fails_with: "provider_error",
+        timeout: "2s",
+    }
+}
+
+#[tokio::test]
+async fn command_persistent() {
+    hold(&Service::start().await, &command("persistent")).await;
+}
+
+#[tokio::test]
+async fn command_once() {
+    hold(&Service::start().await, &command("once")).await;
+}

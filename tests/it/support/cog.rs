@@ -1,0 +1,84 @@
+//! The real Cog server, from PyPI, with the predictor of `tests/cog`.
+//!
+//! It is installed once, below the build folder. Without a way to PyPI that fails, and so does the
+//! test: `ORRERY_TEST_OFFLINE=1` leaves such tests out, and says so.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+/// A Cog server; it ends with this value.
+#[derive(Debug)]
+pub struct Cog {
+    child: Child,
+    pub url: String,
+}
+
+impl Cog {
+    /// Starts a server; it may take some seconds until it is ready. `None` when tests are told to
+    /// stay offline.
+    pub fn start() -> Option<Self> {
+        if std::env::var_os("ORRERY_TEST_OFFLINE").is_some() {
+            println!("NOT TESTED: the real Cog server, since ORRERY_TEST_OFFLINE is set");
+            return None;
+        }
+        static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+        let programs = INSTALLED.get_or_init(install);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog");
+        let port = free_port();
+        // Behind a guard, so that nothing of it stays when the test ends by a panic.
+        let path = std::env::var("PATH").unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
+            .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])
+            .arg(folder)
+            .arg("--")
+            .arg(programs.join("python"))
+            .args(["-m", "cog.server.http", "--host", "127.0.0.1"])
+            .env("PATH", format!("{}:{path}", programs.display()))
+            .env("PORT", port.to_string())
+            .env("COG_PREDICT_TYPE_STUB", "predict.py:Predictor")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Some(Self { child, url: format!("http://127.0.0.1:{port}") })
+    }
+}
+
+impl Drop for Cog {
+    fn drop(&mut self) {
+        let guard = self.child.id().to_string();
+        drop(Command::new("kill").args(["-TERM", &guard]).status());
+        drop(self.child.wait());
+    }
+}
+
+/// A port that nobody listens on. Another may take it before the server does; then the test fails.
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// The folder of the programs.
+fn install() -> PathBuf {
+    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog/requirements.txt");
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog");
+    let programs = place.join("bin");
+    let installed = place.join("requirements.txt");
+    let text = std::fs::read_to_string(&wanted).unwrap();
+    if std::fs::read_to_string(&installed).is_ok_and(|there| there == text) {
+        return programs;
+    }
+    let run = |command: &mut Command| {
+        let output = command.output().expect("python3 with its venv module is installed");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "Cog cannot be installed from PyPI: {said}");
+    };
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place));
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+    run(Command::new(programs.join("python")).args(pip).arg(&wanted));
+    std::fs::write(installed, text).unwrap();
+    programs
+}
