@@ -19,7 +19,6 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,11 +29,10 @@ use orrery::runtime::fresh;
 use orrery::storage::{Commit, Options, Store};
 use serde_json::{Value, json};
 use support::client::{self, Connection, Load};
+use support::instant;
 use support::process::{self, Killed};
 use support::service::{self, Setup};
 use support::table::{Table, mebibytes, number, ratio};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 /// The longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -44,58 +42,10 @@ const COMMITS: u64 = 4;
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match process::role() {
-        Some(_server) => runtime.block_on(serve()),
+        Some(_server) => runtime.block_on(instant::serve()),
         None => runtime.block_on(measure()),
     }
 }
-
-// --- the server that the steps call ---
-
-/// Answers at once, or after a second under `/second`.
-async fn serve() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("{}", listener.local_addr().unwrap());
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        let (stream, _) = listener.accept().await.unwrap();
-        connections.spawn(answer_all(stream));
-    }
-}
-
-async fn answer_all(mut stream: TcpStream) {
-    const ANSWER: &[u8] =
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"value\":\"x\"}";
-    stream.set_nodelay(true).unwrap();
-    let mut buffer = vec![0; 16 * 1024];
-    let mut length = 0;
-    loop {
-        match stream.read(&mut buffer[length..]).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => length += count,
-        }
-        let Some(whole) = client::whole_length(&buffer[..length]) else { continue };
-        if length < whole {
-            continue;
-        }
-        if buffer[..whole].windows(8).take(40).any(|eight| eight == b" /second") {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        if stream.write_all(ANSWER).await.is_err() {
-            return;
-        }
-        buffer.copy_within(whole..length, 0);
-        length -= whole;
-    }
-}
-
-fn start_server() -> (Killed, SocketAddr) {
-    let mut child = process::again("server").spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (Killed(child), line.trim().parse().unwrap())
-}
-
-// --- the measurements ---
 
 /// The service under measurement.
 struct Subject {
@@ -261,7 +211,7 @@ async fn measure() {
     let burst = support::knob("ORRERY_BENCH_BURST", 5_000);
     let crowd = support::knob("ORRERY_BENCH_CROWD", 10_000);
     let (folder, store_folder) = (support::folder(), support::folder());
-    let (_server, address) = start_server();
+    let (_server, address) = instant::start();
     let setup = Setup::new(folder.path());
     setup.model("second", &second_model(address));
     let (child, _) = setup.start();

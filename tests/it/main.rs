@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod billing;
+mod browser;
 mod cancel;
 mod chains;
 mod commands;

@@ -14,6 +14,7 @@ pub use client::{Answer, Ask};
 pub use cog::Cog;
 pub use provider::Provider;
 pub use receiver::Receiver;
+pub use server::page;
 pub use service::Service;
 
 /// The longest that any test waits for one thing; far beyond what it takes.

@@ -9,10 +9,11 @@ use futures_util::{Stream, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use orrery::http::body;
 use orrery::runtime::Tasks;
+use serde_json::Value;
 use tokio::net::TcpListener;
 
 /// A request with its body.
@@ -60,4 +61,26 @@ pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Reply {
     let lines = texts.map(|text| Ok(Bytes::from(format!("data: {text}\n\n"))));
     let answer = Response::builder().header("content-type", "text/event-stream");
     answer.body(body::stream(lines)).unwrap()
+}
+
+/// A site of one page, whose POSTs go to `told` with their path and JSON; its URL.
+pub async fn page(
+    text: &'static str,
+    told: impl Fn(String, Value) + Send + Sync + 'static,
+) -> String {
+    let address = serve(move |request| {
+        let path = request.uri().path().to_owned();
+        let answer = if request.method() == Method::POST {
+            told(path, serde_json::from_slice(request.body()).unwrap());
+            reply(200, "{}")
+        } else if path == "/" {
+            let answer = Response::builder().header("content-type", "text/html");
+            answer.body(body::full(text)).unwrap()
+        } else {
+            reply(404, "")
+        };
+        std::future::ready(answer)
+    })
+    .await;
+    format!("http://{address}")
 }

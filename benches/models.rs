@@ -1,0 +1,253 @@
+//! What the service costs on top of a model that answers at once: predictions through a `command`
+//! and an `http` model, against the same worker and the same server asked directly; and Cog behind
+//! the service against Cog alone.
+//!
+//! Through the service a prediction is asked for by `POST /v1/prediction/run`, which answers at its
+//! end: two durable commits each. Asked directly nothing is kept.
+//!
+//! `ORRERY_BENCH_ROUNDS` and `ORRERY_BENCH_SECONDS` change a run. Cog's own server is measured where
+//! the tests have installed it (`cargo test --test it real_cog`), or where `ORRERY_BENCH_COG` names
+//! a Python that has it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    reason = "a benchmark fails by a panic and prints its table"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::client::{self, Connection, Load};
+use support::process::{self, Killed};
+use support::service::Setup;
+use support::table::{Table, number, ratio};
+use support::{instant, median};
+
+/// Workers of the `command` model, and jobs at once when they are asked directly.
+const WORKERS: usize = 8;
+/// Connections to the `http` model.
+const CONNECTIONS: u64 = 64;
+/// Requests that one latency is the median of.
+const SAMPLES: usize = 500;
+const WORKER: &str = "worker";
+
+fn main() {
+    match process::role().as_deref() {
+        Some(WORKER) => work(),
+        Some(_server) => tokio::runtime::Runtime::new().unwrap().block_on(instant::serve()),
+        None => tokio::runtime::Runtime::new().unwrap().block_on(measure()),
+    }
+}
+
+/// A worker that answers each job at once.
+fn work() {
+    let mut answers = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let job: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        writeln!(answers, "{}", json!({"id": job["id"], "output": "x"})).unwrap();
+        answers.flush().unwrap();
+    }
+}
+
+/// What a way to a model comes to.
+#[derive(Default)]
+struct Figures {
+    rates: Vec<f64>,
+    /// Medians of one at a time, in seconds.
+    latencies: Vec<f64>,
+}
+
+async fn measure() {
+    let (rounds, seconds) =
+        (support::knob("ORRERY_BENCH_ROUNDS", 5), support::knob("ORRERY_BENCH_SECONDS", 2));
+    let time = Duration::from_secs(seconds);
+    let folder = support::folder();
+    let setup = Setup::new(folder.path());
+    let (_server, server) = instant::start();
+    let program = std::env::current_exe().unwrap();
+    setup.model("command", &format!(
+        "slug = 'command'\noutput_type = 'string'\nconcurrency = {WORKERS}\n\
+         [runner]\ntype = 'command'\ncommand = [{program:?}]\nenv = {{ ORRERY_BENCH_ROLE = '{WORKER}' }}\n"
+    ));
+    setup.model(
+        "http",
+        &format!(
+            "slug = 'http'\noutput_type = 'string'\nconcurrency = {CONNECTIONS}\n\
+         [runner]\ntype = 'http'\nurl = 'http://{server}/'\noutput = '/value'\n"
+        ),
+    );
+    let cog = Cog::start(&setup).await;
+    let (service, _) = setup.start();
+    let key = setup.key();
+    let run = |model: &str, input: Value| {
+        let body = json!({"model": model, "version": "1", "input": input}).to_string();
+        client::post(setup.base, "/v1/prediction/run", &key, &body)
+    };
+    let (command, http) = (run("command", json!({})), run("http", json!({"n": 1})));
+    let direct_http = client::post(server, "/", "", r#"{"n":1}"#);
+
+    let [mut pipes, mut through_pipes, mut sockets, mut through_sockets] =
+        std::array::from_fn(|_| Figures::default());
+    for _ in 0..rounds {
+        let (rate, latency) = tokio::task::spawn_blocking(move || ask_workers(time)).await.unwrap();
+        pipes.rates.push(rate);
+        pipes.latencies.push(latency);
+        through_pipes.add(setup.base, &command, CONNECTIONS, time).await;
+        sockets.add(server, &direct_http, CONNECTIONS, time).await;
+        through_sockets.add(setup.base, &http, CONNECTIONS, time).await;
+    }
+    let mut table = Table::new(&["", "per second", "of it", "one at a time", "on top"]);
+    for (name, figures, base) in [
+        ("8 workers, asked directly", &pipes, None),
+        ("the same as a command model", &through_pipes, Some(&pipes)),
+        ("an instant server, asked directly", &sockets, None),
+        ("the same as an http model", &through_sockets, Some(&sockets)),
+    ] {
+        table.row(figures.row(name, base));
+    }
+    table.print();
+    if let Some(cog) = cog {
+        cog.measure(&setup, &run("cog", json!({"text": "x"})), rounds, time).await;
+    }
+    drop(service);
+}
+
+impl Figures {
+    async fn add(
+        &mut self,
+        address: SocketAddr,
+        request: &Arc<[u8]>,
+        connections: u64,
+        time: Duration,
+    ) {
+        let load = Load { address, connections, request: Arc::clone(request) };
+        let round = load.run(time).await;
+        assert_eq!(round.other, 0, "a request was refused");
+        self.rates.push(round.rate());
+        self.latencies.push(latency(address, request).await);
+    }
+
+    fn row(&self, name: &str, base: Option<&Self>) -> Vec<String> {
+        let (rate, latency) = (median(self.rates.clone()), median(self.latencies.clone()));
+        let microseconds = |seconds: f64| format!("{} µs", number(seconds * 1e6));
+        let (of_it, on_top) = base.map_or_else(Default::default, |base| {
+            let (base_rate, base_latency) =
+                (median(base.rates.clone()), median(base.latencies.clone()));
+            (ratio(rate / base_rate), microseconds(latency - base_latency))
+        });
+        vec![name.to_owned(), number(rate), of_it, microseconds(latency), on_top]
+    }
+}
+
+/// The median of one request at a time, in seconds.
+async fn latency(address: SocketAddr, request: &Arc<[u8]>) -> f64 {
+    let mut connection = Connection::open(address).await;
+    let mut samples = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        let asked = Instant::now();
+        connection.ask(request).await;
+        samples.push(asked.elapsed().as_secs_f64());
+    }
+    median(samples)
+}
+
+/// Jobs per second of all workers, each with one job at a time; and the median of one worker's.
+fn ask_workers(time: Duration) -> (f64, f64) {
+    let ask = |limit: Option<usize>| {
+        let mut child = Killed(process::again(WORKER).stdin(Stdio::piped()).spawn().unwrap());
+        let mut jobs = child.0.stdin.take().unwrap();
+        let mut answers = BufReader::new(child.0.stdout.take().unwrap());
+        let (end, mut samples, mut line) = (Instant::now() + time, Vec::new(), String::new());
+        while Instant::now() < end && limit.is_none_or(|limit| samples.len() < limit) {
+            let asked = Instant::now();
+            jobs.write_all(b"{\"id\":\"0199c0de:prediction:1\",\"input\":{}}\n").unwrap();
+            line.clear();
+            answers.read_line(&mut line).unwrap();
+            samples.push(asked.elapsed().as_secs_f64());
+        }
+        samples
+    };
+    let started = Instant::now();
+    let count: usize = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..WORKERS).map(|_| scope.spawn(|| ask(None).len())).collect();
+        asking.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    let rate = count as f64 / started.elapsed().as_secs_f64();
+    (rate, median(ask(Some(SAMPLES))))
+}
+
+/// Cog's own server with a predictor that answers at once.
+struct Cog {
+    address: SocketAddr,
+    _server: Killed,
+}
+
+impl Cog {
+    /// `None` where it is not installed.
+    async fn start(setup: &Setup) -> Option<Self> {
+        let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog/bin/python");
+        let python = std::env::var_os("ORRERY_BENCH_COG").map_or(installed, PathBuf::from);
+        if !python.is_file() {
+            println!("Cog is not installed: see the head of benches/models.rs\n");
+            return None;
+        }
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let path = std::env::var("PATH").unwrap();
+        let programs = python.parent().unwrap().display();
+        let server = Command::new(&python)
+            .args(["-m", "cog.server.http", "--host", "127.0.0.1"])
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog"))
+            .env("PATH", format!("{programs}:{path}"))
+            .env("PORT", port.to_string())
+            .env("COG_PREDICT_TYPE_STUB", "echo.py:Predictor")
+            .env("COG_MAX_CONCURRENCY", "64")
+            .env("COG_LOG_LEVEL", "error")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let cog = Self { address, _server: Killed(server) };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !support::service::get(address, "/health-check")
+            .is_some_and(|said| said.contains("READY"))
+        {
+            assert!(Instant::now() < deadline, "Cog does not become ready");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        setup.model("cog", &format!(
+            "slug = 'cog'\noutput_type = 'string'\nconcurrency = 8\n[runner]\ntype = 'cog'\nurl = 'http://{address}'\n"
+        ));
+        Some(cog)
+    }
+
+    async fn measure(&self, setup: &Setup, run: &Arc<[u8]>, rounds: u64, time: Duration) {
+        let alone = client::post(self.address, "/predictions", "", r#"{"input":{"text":"x"}}"#);
+        let mut table = Table::new(&["", "per second", "of it", "one at a time", "on top"]);
+        for in_flight in [1, 8] {
+            let (mut direct, mut behind) = (Figures::default(), Figures::default());
+            for _ in 0..rounds {
+                direct.add(self.address, &alone, in_flight, time).await;
+                behind.add(setup.base, run, in_flight, time).await;
+            }
+            table.row(direct.row(&format!("Cog alone, {in_flight} in flight"), None));
+            table.row(
+                behind.row(&format!("Cog behind Orrery, {in_flight} in flight"), Some(&direct)),
+            );
+        }
+        println!();
+        table.print();
+    }
+}
