@@ -164,6 +164,7 @@ fn http_settings(manifest: &Manifest, http: &HttpConfig) -> Result<Settings, Str
         headers,
         body,
         output: http.output.clone(),
+        gives_files: manifest.output_type.is_some_and(OutputType::is_artefact),
         cost_report: manifest.cost_report.clone(),
         timeout: manifest.timeout,
     })

@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -14,6 +16,7 @@ use super::template::Template;
 use super::{Job, Run, Runner, Success};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
+use crate::domain::file;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{self, Answer, Client, Limits, Overflow};
@@ -36,6 +39,8 @@ pub struct Settings {
     pub body: Option<Template>,
     /// JSON pointer to the output; `None`: the whole answer.
     pub output: Option<String>,
+    /// Whether an answer of bytes that are no JSON is the output: an image, say.
+    pub gives_files: bool,
     /// JSON pointer to a cost in the answer.
     pub cost_report: String,
     /// The most that one request may take.
@@ -95,6 +100,10 @@ impl HttpRunner {
             let sentence = format!("the model '{model}' {what}: {}", quote(&answer.body));
             Failure::new(ErrorClass::ProviderError, sentence)
         };
+        if self.settings.gives_files && self.settings.output.is_none() && !is_json(answer) {
+            let usage = Usage { run_time, ..Usage::default() };
+            return Ok(Success::new(data_uri(answer).into(), usage));
+        }
         let body: Value = serde_json::from_slice(&answer.body)
             .map_err(|_garbage| misfit("gave an answer that is no JSON"))?;
         let cost = self.cost(&body);
@@ -131,6 +140,18 @@ impl Runner for HttpRunner {
             self.read(&answer, started.elapsed())
         })
     }
+}
+
+fn is_json(answer: &Answer) -> bool {
+    let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_none_or(|kind| kind.split(';').next().unwrap_or_default().trim_end().ends_with("json"))
+}
+
+/// The bytes of an answer as a `data:` URI, of which the engine makes a file.
+fn data_uri(answer: &Answer) -> String {
+    let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = file::content_type(kind.unwrap_or_default());
+    format!("data:{kind};base64,{}", STANDARD.encode(&answer.body))
 }
 
 /// A request that got no answer, as a failure of the model.

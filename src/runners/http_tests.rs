@@ -47,6 +47,7 @@ fn runner(port: u16, timeout: Duration) -> HttpRunner {
         headers: vec![(hyper::header::AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))],
         body: Some(Template::parse(&json!({"image": "{{input.image}}"})).unwrap()),
         output: Some("/caption".to_owned()),
+        gives_files: false,
         cost_report: "/metrics/cost".to_owned(),
         timeout,
     };

@@ -97,6 +97,17 @@ async fn an_output_is_an_input_of_the_next_model_without_http() {
 }
 
 #[tokio::test]
+async fn bytes_of_a_server_are_a_file() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let manifest = provider.manifest("speak", "/bytes", "").replace("'object'", "'audio'");
+    service.manifest(&manifest.replace("output = '/output'", ""));
+    let url = output(&service, "speak", json!({"text": "hello"})).await;
+    let file = fetch(&service, &url, &[]).await;
+    assert_eq!((file.text.as_str(), file.header("content-type")), ("RIFF", "audio/wav"));
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_kept_fails_its_prediction() {
     let service = Service::configured("files.max_bytes = 10\n").await;
     let provider = Provider::start().await;

@@ -129,6 +129,10 @@ impl State {
             _ => match path.as_str() {
                 "/echo" => reply(200, json!({"output": input}).to_string()),
                 "/list" => reply(200, json!({"output": ["a://one"]}).to_string()),
+                "/bytes" => {
+                    let answer = hyper::Response::builder().header("content-type", "audio/wav");
+                    answer.body(orrery::http::body::full("RIFF")).unwrap()
+                }
                 "/garbage" => reply(200, "<html>"),
                 "/no-output" => reply(200, json!({"result": 1}).to_string()),
                 "/hold" => {
