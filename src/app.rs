@@ -214,6 +214,7 @@ fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
     webhooks::Options {
         schedule: webhooks.schedule.clone(),
         timeout: webhooks.timeout,
+        redelivery_cooldown: webhooks.redelivery_cooldown,
         in_flight: webhooks.in_flight,
         in_flight_per_receiver: webhooks.in_flight_per_receiver,
         send_plain_secret: webhooks.send_plain_secret,

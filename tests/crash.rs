@@ -2,7 +2,7 @@
 //! each ends once, each is paid once, each webhook arrives.
 //!
 //! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
-//! `ORRERY_CRASH_FLOWS=50`.
+//! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test stands for.
 
@@ -14,6 +14,8 @@
     reason = "a test fails by panicking, and tells its seed"
 )]
 
+#[path = "crash/deliveries.rs"]
+mod deliveries;
 #[path = "crash/flows.rs"]
 mod flows;
 #[path = "crash/image.rs"]

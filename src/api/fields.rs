@@ -97,12 +97,20 @@ impl Fields {
     /// # Errors
     /// 400 for a URL that is none or leads where none may lead, and for a secret that is none.
     pub fn webhook(&self, services: &Services) -> Result<Option<Webhook>, Error> {
+        self.webhook_at("webhook_url", services)
+    }
+
+    /// The same where the URL stands in another field.
+    ///
+    /// # Errors
+    /// As [`Fields::webhook`].
+    pub fn webhook_at(&self, name: &str, services: &Services) -> Result<Option<Webhook>, Error> {
         let secret = self.text("webhook_secret")?.filter(|secret| !secret.is_empty());
-        let Some(url) = self.text("webhook_url")?.filter(|url| !url.is_empty()) else {
+        let Some(url) = self.text(name)?.filter(|url| !url.is_empty()) else {
             return Ok(None);
         };
         let refuse = |what: String| Error::bad_request(what);
-        services.egress.check_url(url).map_err(|error| refuse(format!("webhook_url {error}")))?;
+        services.egress.check_url(url).map_err(|error| refuse(format!("{name} {error}")))?;
         let seal = |secret: &str| {
             signature::check_secret(secret).map_err(|error| refuse(error.to_string()))?;
             services.sealer.seal(secret).map_err(Error::internal)

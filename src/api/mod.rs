@@ -26,6 +26,7 @@ mod openapi;
 mod predictions;
 mod root;
 mod services;
+mod webhooks;
 mod workflows;
 
 use hyper::Method;
@@ -197,6 +198,12 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
     route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories),
 
+    route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list),
+    route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get),
+    route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, Body, Keyed, webhooks::redeliver),
+    route!(&[Base], POST, "/v1/webhooks/replay", Key, Body, Keyed, webhooks::replay),
+    route!(&[Base], POST, "/v1/webhooks/test", Key, Body, Keyed, webhooks::test),
+
     route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, files::content),
 
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance),
@@ -214,6 +221,9 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change),
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list),
     route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete),
+    route!(&[Control], GET, "/admin/webhooks", Local, Bare, Free, webhooks::list_of),
+    route!(&[Control], GET, "/admin/webhooks/{execution}", Local, Bare, Free, webhooks::get_of),
+    route!(&[Control], POST, "/admin/webhooks/{execution}/redeliver", Local, Body, Free, webhooks::redeliver_of),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
     route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model),
     route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload),

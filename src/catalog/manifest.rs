@@ -305,7 +305,31 @@ output = "/caption"
             (with("\"5s\"", "\"5 parsecs\""), "6:11 timeout is a duration such as"),
             (with("concurrency = 2", "concurrency = 0"), "5:15 concurrency must be at least 1"),
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
-            (with("type = \"http\"", "type = \"cog\""), "14:8 runner: this version runs builtin"),
+            (with("type = \"http\"", "type = \"llm\""), "14:8 runner: this version runs builtin"),
+            (with("type = \"http\"", "type = \"command\""), "13:1 runner: command is missing"),
+            (
+                with("type = \"http\"", "type = \"command\"\ncommand = []"),
+                "15:11 runner: command is a list",
+            ),
+            (
+                with("type = \"http\"", "type = \"command\"\ncommand = [\"x\"]\nmode = \"twice\""),
+                "16:8 runner: mode is one of persistent, once",
+            ),
+            (
+                with(
+                    "type = \"http\"",
+                    "type = \"command\"\ncommand = [\"x\"]\nmemory_bytes = \"1KiB\"",
+                ),
+                "16:16 runner: memory_bytes is 64MiB or more",
+            ),
+            (
+                with(
+                    "type = \"http\"",
+                    "type = \"command\"\ncommand = [\"x\"]\ndirectory = \"gone\"",
+                ),
+                "16:13 runner: directory: ",
+            ),
+            (with("output_type = \"string\"", ""), "missing field `output_type`"),
             (with("type = \"http\"", "type = \"openai\""), "13:1 runner: kind is missing"),
             (
                 with("type = \"http\"", "type = \"openai\"\nkind = \"talk\""),

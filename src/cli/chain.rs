@@ -195,7 +195,7 @@ fn row(chain: &Chain) -> Vec<String> {
     ]
 }
 
-fn query(pairs: &[(&str, &str)]) -> String {
+pub(super) fn query(pairs: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
 }
 

@@ -17,6 +17,7 @@ mod organization;
 mod output;
 mod serve;
 mod service;
+mod webhook;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -56,6 +57,9 @@ enum Command {
     /// Fallback chains: which models stand in for one that fails
     #[command(subcommand)]
     Chain(chain::Command),
+    /// Deliveries of webhooks: what was sent, what was said, and sending it again
+    #[command(subcommand)]
+    Webhooks(webhook::Command),
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
@@ -98,6 +102,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
         Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
+        Command::Webhooks(command) => block_on(webhook::run(command, &configuration(file)?))?,
         Command::Org(command) => block_on(organization::run(command, &configuration(file)?))?,
         Command::Model(model::Command::Check { files }) => return model::check(&files),
         Command::Model(model::Command::List(shape)) => {
@@ -191,6 +196,9 @@ mod tests {
             "orrery model list --json",
             "orrery model check a.toml b.toml",
             "orrery model test a/b --input {} --json",
+            "orrery webhooks list --status failed --limit 5 --json",
+            "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+            "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
             "orrery completions bash",
         ] {
             parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));

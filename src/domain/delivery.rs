@@ -79,6 +79,9 @@ pub struct Progress {
     /// When the next attempt is due; the key of its row in the due index. `None` when final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Timestamp>,
+    /// When it was last asked for again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redelivered_at: Option<Timestamp>,
 }
 
 /// The attempts that a delivery keeps; older ones go. More than the schedule of a few redeliveries
@@ -117,7 +120,24 @@ impl Progress {
             round: 0,
             redelivery: false,
             next_attempt_at: Some(now),
+            redelivered_at: None,
         }
+    }
+
+    /// Begins the schedule anew, the first attempt due at once.
+    pub fn redeliver(&mut self, now: Timestamp) {
+        self.status = Status::Pending;
+        self.round = 0;
+        self.redelivery = true;
+        self.next_attempt_at = Some(now);
+        self.redelivered_at = Some(now);
+    }
+
+    /// How long it may not be asked for again, after it was at `redelivered_at`; zero: it may.
+    #[must_use]
+    pub fn cools_for(&self, cooldown: Duration, now: Timestamp) -> Duration {
+        let passed = self.redelivered_at.map_or(cooldown, |asked| now.since(asked));
+        cooldown.saturating_sub(passed)
     }
 
     /// The number of the next attempt, from 1.

@@ -51,6 +51,8 @@ pub enum Table {
     Delivery = b'D',
     /// How far each delivery has come; keyed as the delivery is.
     DeliveryProgress = b'S',
+    /// Deliveries by organization and how they stand, newest first, and how many there are.
+    DeliveryStanding = b'd',
     /// Deliveries that are due, by time.
     Due = b'U',
     /// Deliveries that are due and wait for their receiver, by receiver and time.
@@ -111,6 +113,13 @@ impl Key {
     #[must_use]
     pub fn time(mut self, time: Timestamp) -> Self {
         self.0.extend_from_slice(&time.sortable());
+        self
+    }
+
+    /// Appends a moment, inverted: newest first.
+    #[must_use]
+    pub fn time_newest_first(mut self, time: Timestamp) -> Self {
+        self.0.extend(time.sortable().iter().map(|byte| !byte));
         self
     }
 

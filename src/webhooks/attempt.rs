@@ -3,8 +3,9 @@
 //! Nothing counts until the commit: an attempt whose outcome could not be written is made again.
 //! Never logs a secret, a body, or more of a URL than its receiver.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use super::rows::{self, Due};
 use super::transport::{Answer, Transport, Unsent};
 use super::{Error, Options};
 use crate::domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::signature;
 use crate::domain::time::Timestamp;
 use crate::runtime::{self, Clock};
@@ -36,6 +38,34 @@ pub(super) struct Context {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Clock,
     pub(super) options: Options,
+    /// Deliveries of which an attempt is being made.
+    pub(super) in_flight: Mutex<HashSet<(OrganizationId, ExecutionId)>>,
+    /// Held while a delivery that has ended is taken up again.
+    pub(super) taking_up: tokio::sync::Mutex<()>,
+}
+
+/// Says of a delivery, while it is there, that an attempt is being made.
+struct Flight<'a> {
+    context: &'a Context,
+    id: (OrganizationId, ExecutionId),
+}
+
+impl Context {
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, HashSet<(OrganizationId, ExecutionId)>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fly(&self, item: &Item) -> Flight<'_> {
+        let id = (item.organization, item.execution);
+        self.in_flight().insert(id);
+        Flight { context: self, id }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.context.in_flight().remove(&self.id);
+    }
 }
 
 /// What an attempt came to; its outcome is on the disk.
@@ -79,6 +109,7 @@ pub(super) async fn make(
         context.store.commit(commit).await?;
         return Ok(Report::Leftover);
     };
+    let _flight = context.fly(item);
     let (started, clock) = (context.clock.now(), Instant::now());
     let outcome = match context.store.read_payload(&delivery.body).await {
         Ok(body) => {
@@ -93,15 +124,7 @@ pub(super) async fn make(
         Err(error) => return Err(error.into()),
     };
     let (health, next) = (outcome.health, next_attempt(context, &delivery, &outcome));
-    let attempt = Attempt {
-        number: delivery.progress.next_number(),
-        status_code: outcome.status,
-        response: outcome.response,
-        error: outcome.error,
-        duration_ms: u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX),
-        redelivery: delivery.progress.redelivery,
-        created_at: started,
-    };
+    let attempt = outcome.noted(&delivery, started, clock);
     tracing::debug!(
         delivery = %delivery.id, execution = %delivery.execution, receiver = %item.receiver,
         attempt = attempt.number, status = attempt.status_code, error = attempt.error,
@@ -144,6 +167,8 @@ async fn keep(context: &Context, item: &Item, delivery: &Delivery) -> Result<(),
     commit.delete(item.key());
     let progress = rows::progress(organization, execution);
     commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
+    // Every attempt is made at one that is pending.
+    rows::restand(&mut commit, delivery, Some(delivery::Status::Pending));
     if let Some(next) = delivery.progress.next_attempt_at {
         let row = Due { receiver: item.receiver.to_string() };
         let key = rows::due(next, organization, execution);
@@ -244,7 +269,26 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), S
     Ok(())
 }
 
+/// One attempt at a delivery that is not stored: what came of it.
+pub(super) async fn try_out(context: &Context, delivery: &Delivery, body: Bytes) -> Attempt {
+    let (started, clock) = (context.clock.now(), Instant::now());
+    deliver(context, delivery, body, started).await.noted(delivery, started, clock)
+}
+
 impl Outcome {
+    /// As it is kept.
+    fn noted(self, delivery: &Delivery, started: Timestamp, clock: Instant) -> Attempt {
+        Attempt {
+            number: delivery.progress.next_number(),
+            status_code: self.status,
+            response: self.response,
+            error: self.error,
+            duration_ms: u64::try_from(clock.elapsed().as_millis()).unwrap_or(u64::MAX),
+            redelivery: delivery.progress.redelivery,
+            created_at: started,
+        }
+    }
+
     /// No answer came, for `reason`; tried again by the schedule.
     const fn unsent(reason: String) -> Self {
         Self {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Error;
 use super::roster::{CircuitChange, Item, MAX_RECEIVERS, Name};
 use super::rows::{self, Circuit, Due, Place};
-use crate::domain::delivery::Attempt;
+use crate::domain::delivery::{Attempt, Status};
 use crate::domain::time::Timestamp;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
@@ -257,6 +257,7 @@ async fn give_up(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Er
             created_at: now,
         };
         delivery.progress.note(attempt, None);
+        rows::restand(&mut commit, &delivery, Some(Status::Pending));
         let key = rows::progress(item.organization, item.execution);
         commit.put(key, &delivery.progress).map_err(storage::Error::from)?;
         metrics::counter!("orrery_webhook_deliveries_total", "outcome" => "failed").increment(1);

@@ -12,12 +12,13 @@
 //!
 //! `rows` holds keys and records, `roster` decides who is sent to next (pure), `attempt` makes one
 //! attempt, `chores` reads and moves rows, `outbox` is the loop, `transport` the door to the
-//! network.
+//! network, `history` what came of it all, for those who ask, and sends again what they ask for.
 //!
 //! Never: a redirect followed, a secret or a body logged, memory that grows with the backlog.
 
 mod attempt;
 mod chores;
+mod history;
 mod outbox;
 mod receiver;
 mod roster;
@@ -26,6 +27,7 @@ mod transport;
 
 use std::time::Duration;
 
+pub use history::{Filter, Recorded, Refusal, Standing, Trial};
 pub use outbox::{Figures, Outbox};
 pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key};
 pub use transport::{Answer, Transport, Unsent};
@@ -43,6 +45,8 @@ pub struct Options {
     pub in_flight: usize,
     /// Attempts in flight at once at one receiver (scheme, host, port); at least 1.
     pub in_flight_per_receiver: usize,
+    /// How long after a redelivery none is taken.
+    pub redelivery_cooldown: Duration,
     /// Whether `X-Webhook-Secret` carries the secret itself beside the signature.
     pub send_plain_secret: bool,
     /// Failures in a row that open a receiver's circuit; at least 1.
@@ -56,6 +60,7 @@ impl Default for Options {
         Self {
             schedule: [5, 30, 120, 600, 1_800, 7_200, 21_600].map(Duration::from_secs).to_vec(),
             timeout: Duration::from_secs(15),
+            redelivery_cooldown: Duration::from_secs(60),
             in_flight: 256,
             in_flight_per_receiver: 16,
             send_plain_secret: true,

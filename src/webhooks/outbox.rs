@@ -49,7 +49,7 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 /// The outbox: clones share it.
 #[derive(Clone)]
 pub struct Outbox {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
     /// Says that something due is on the disk that the loop was not told of, or that the clock
     /// moved.
@@ -93,7 +93,15 @@ impl Outbox {
         clock: Clock,
         options: Options,
     ) -> Self {
-        let context = Arc::new(Context { store, sealer, transport, clock, options });
+        let context = Arc::new(Context {
+            store,
+            sealer,
+            transport,
+            clock,
+            options,
+            in_flight: Mutex::default(),
+            taking_up: tokio::sync::Mutex::default(),
+        });
         let (inbox, fresh) = mpsc::channel(INBOX);
         let look = Arc::new(Notify::new());
         let (figures, watched) = watch::channel(Figures::default());
@@ -131,6 +139,12 @@ impl Outbox {
     /// Makes the loop look at the disk and the clock now.
     pub fn look(&self) {
         self.look.notify_one();
+    }
+
+    /// Whether deliveries with a secret carry it as it is, too.
+    #[must_use]
+    pub fn sends_plain_secret(&self) -> bool {
+        self.context.options.send_plain_secret
     }
 
     /// How it stands now; changes can be awaited.

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `Delivery` | organization, execution (newest first) | [`Contents`]: written once |
 //! | `DeliveryProgress` | the same | [`Progress`]; absent while no attempt was made |
+//! | `DeliveryStanding` | organization, status, created at and execution (newest first) | the receiver |
 //! | `Due` | time, organization, execution | [`Due`] |
 //! | `Parked` | receiver, time, organization, execution | [`Due`] |
 //! | `Circuit` | receiver | [`Circuit`] |
@@ -15,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::domain::delivery::{self, Delivery, Progress, Webhook};
+use crate::domain::delivery::{self, Delivery, Progress, Status, Webhook};
 use crate::domain::ids::{DeliveryId, ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
@@ -81,6 +82,54 @@ pub fn delivery(organization: OrganizationId, execution: ExecutionId) -> Key {
 #[must_use]
 pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::DeliveryProgress).id(organization).id_newest_first(execution)
+}
+
+/// The rows of an organization's deliveries that stand so, newest first; each with its receiver.
+#[must_use]
+pub(super) fn standing(organization: OrganizationId, status: Status) -> Key {
+    of_status(organization, status).raw(&[1])
+}
+
+/// How many there are.
+#[must_use]
+pub(super) fn standing_count(organization: OrganizationId, status: Status) -> Key {
+    of_status(organization, status).raw(&[0])
+}
+
+fn of_status(organization: OrganizationId, status: Status) -> Key {
+    let letter = match status {
+        Status::Pending => b'p',
+        Status::Delivered => b'd',
+        Status::Failed => b'f',
+    };
+    Key::table(Table::DeliveryStanding).id(organization).raw(&[letter])
+}
+
+/// When a delivery of a row of [`standing`] was created, and its execution.
+pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId)> {
+    let tail: &[u8; 24] = key.as_bytes().last_chunk()?;
+    let (time, _id) = tail.split_first_chunk::<8>()?;
+    Some((Timestamp::from_sortable(time.map(|byte| !byte)), key.last_id_inverted()?))
+}
+
+/// Notes that a delivery stands otherwise than before; `None`: it is new.
+pub(super) fn restand(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
+    let (organization, now) = (delivery.organization, delivery.progress.status);
+    if before == Some(now) {
+        return;
+    }
+    let row = |status| {
+        standing(organization, status)
+            .time_newest_first(delivery.created_at)
+            .id_newest_first(delivery.execution)
+    };
+    if let Some(before) = before {
+        commit.delete(row(before));
+        commit.add(standing_count(organization, before), -1);
+    }
+    let receiver = delivery::receiver(&delivery.webhook.url);
+    commit.put_bytes(row(now), receiver.into_bytes());
+    commit.add(standing_count(organization, now), 1);
 }
 
 /// The key of a row in the due index.
@@ -159,6 +208,18 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed
         let receiver = delivery::receiver(&webhook.url);
         commit.put(due(time, *organization, *execution), &Due { receiver })?;
     }
+    restand(commit, delivery, None);
+    Ok(())
+}
+
+/// Adds the progress of a delivery that is due again, and its row in the due index.
+pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
+    let Delivery { organization, execution, webhook, progress: state, .. } = delivery;
+    commit.put(progress(*organization, *execution), state)?;
+    if let Some(time) = state.next_attempt_at {
+        let receiver = delivery::receiver(&webhook.url);
+        commit.put(due(time, *organization, *execution), &Due { receiver })?;
+    }
     Ok(())
 }
 
@@ -189,7 +250,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::delivery::{Attempt, Status};
+    use crate::domain::delivery::Attempt;
     use crate::storage::record::encode;
 
     fn text<T: Record>(record: &T) -> String {

@@ -191,6 +191,27 @@ impl Bench {
         .await;
     }
 
+    /// What the index and its counters say must be what the deliveries say.
+    async fn check_standings(&self) {
+        let prefix = Key::table(Table::Delivery);
+        let page = Page { prefix, after: None, before: None, limit: 10_000 };
+        let mut expected = HashMap::new();
+        for (key, _) in self.store.page(page).await.unwrap() {
+            let delivery = self.load(key.last_id_inverted().unwrap()).await;
+            *expected.entry(Standing::from(delivery.progress.status).as_str()).or_insert(0) += 1;
+        }
+        for standing in [Standing::Pending, Standing::Delivered, Standing::Failed] {
+            let count = expected.get(standing.as_str()).copied().unwrap_or(0);
+            // Once by the counter, and once by reading the index through.
+            let far = "2100-01-01T00:00:00Z".parse().unwrap();
+            for to in [None, Some(far)] {
+                let filter = Filter { standing: Some(standing), to, ..Filter::default() };
+                let found = self.outbox.list(self.organization, &filter, 0, 1).await;
+                assert_eq!(found.unwrap().1, count, "{standing:?}");
+            }
+        }
+    }
+
     async fn rows(&self, table: Table) -> usize {
         let prefix = Key::table(table);
         self.store
@@ -303,6 +324,7 @@ async fn the_whole_schedule_runs_with_a_restart_in_the_middle() {
     }
     signatures.dedup();
     assert_eq!(signatures.len(), 8, "each attempt is signed at its own time");
+    bench.check_standings().await;
 }
 
 #[tokio::test]
@@ -447,6 +469,7 @@ async fn a_circuit_opens_probes_closes_and_survives_a_restart() {
     for execution in executions {
         assert_eq!(bench.load(execution).await.progress.status, Status::Delivered);
     }
+    bench.check_standings().await;
 }
 
 #[tokio::test]
@@ -476,6 +499,7 @@ async fn a_delivery_behind_an_open_circuit_is_given_up_in_the_end() {
     };
     // All but the one that goes out as a probe.
     bench.until("given up", async || given_up().await >= parked - 1).await;
+    bench.check_standings().await;
 }
 
 /// Commits deliveries that nobody hands over, as a start finds them.
@@ -521,6 +545,7 @@ async fn a_backlog_of_many_receivers_is_delivered_once_each() {
     bench.until_idle().await;
     assert_eq!(bench.rows(Table::Parked).await, 0);
     assert_eq!(bench.script.seen.lock().unwrap().len(), 5000);
+    bench.check_standings().await;
     assert!(bench.outbox.figures().borrow().most_held <= 4096);
 }
 

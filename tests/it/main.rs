@@ -15,6 +15,7 @@ mod commands;
 mod contract;
 mod cors;
 mod cost;
+mod deliveries;
 mod events;
 mod executions;
 mod files;

@@ -34,6 +34,9 @@ pub fn words(route: &Route) -> Words {
     if path.starts_with("/admin") {
         return words_of_admin(route.method.as_str(), path);
     }
+    if path.starts_with("/v1/webhooks") {
+        return words_of_webhooks(route.method.as_str(), path);
+    }
     match (route.method.as_str(), path) {
         ("GET", "/") => plain("Who this host is", "Name, version, role and links"),
         ("GET", "/health") => plain("Whether the process lives", "It does"),
@@ -86,6 +89,32 @@ pub fn words(route: &Route) -> Words {
     }
 }
 
+fn words_of_webhooks(method: &str, path: &str) -> Words {
+    match (method, path) {
+        ("GET", "/v1/webhooks") => Words {
+            query: &["status", "execution", "host", "from", "to", "limit", "offset"],
+            ..plain("Deliveries, newest first", "webhooks, limit, offset, total_count")
+        },
+        ("GET", "/v1/webhooks/{execution}") => {
+            plain("The delivery of an execution, with every attempt", "The delivery")
+        }
+        ("POST", "/v1/webhooks/{execution}/redeliver") => Words {
+            success: (202, "delivery_id and status"),
+            ..plain("Send a delivery again that has ended: the same bytes", "")
+        },
+        ("POST", "/v1/webhooks/replay") => Words {
+            success: (202, "count: how many are sent again"),
+            body: Some(replay),
+            ..plain("Send every failed delivery of a window again", "")
+        },
+        ("POST", "/v1/webhooks/test") => Words {
+            body: Some(try_out),
+            ..plain("Send one sample delivery", "What the receiver said")
+        },
+        _ => plain("", ""),
+    }
+}
+
 fn words_of_admin(method: &str, path: &str) -> Words {
     match (method, path) {
         ("POST", "/admin/keys") => {
@@ -99,6 +128,27 @@ fn words_of_admin(method: &str, path: &str) -> Words {
             Words { success: (201, "The organization"), ..plain("Create an organization", "") }
         }
         ("GET", "/admin/organizations") => plain("List organizations", "organizations"),
+        ("GET", "/admin/webhooks") => Words {
+            query: &[
+                "organization",
+                "status",
+                "execution",
+                "host",
+                "from",
+                "to",
+                "limit",
+                "offset",
+            ],
+            ..plain("Deliveries of an organization", "webhooks, limit, offset, total_count")
+        },
+        ("GET", "/admin/webhooks/{execution}") => {
+            Words { query: &["organization"], ..plain("A delivery", "The delivery") }
+        }
+        ("POST", "/admin/webhooks/{execution}/redeliver") => Words {
+            query: &["organization"],
+            success: (202, "delivery_id and status"),
+            ..plain("Send a delivery again", "")
+        },
         ("POST", "/admin/chains") => {
             Words { success: (201, "The chain"), ..plain("Save a fallback chain", "") }
         }
@@ -307,6 +357,30 @@ fn prediction_schema() -> Value {
             "webhook_url": {"type": "string"},
             "webhook_secret": {"type": "string", "minLength": 1, "maxLength": 256},
             "fallback_selector": {"type": "string"},
+        },
+    })
+}
+
+fn replay() -> Value {
+    let moment = |text: &str| json!({"type": "string", "format": "date-time", "description": text});
+    json!({
+        "type": "object",
+        "required": ["from", "to"],
+        "properties": {
+            "from": moment("Deliveries that were created then or later"),
+            "to": moment("and before"),
+            "status": {"type": "string", "enum": ["failed"], "default": "failed"},
+        },
+    })
+}
+
+fn try_out() -> Value {
+    json!({
+        "type": "object",
+        "required": ["url"],
+        "properties": {
+            "url": {"type": "string", "format": "uri"},
+            "webhook_secret": {"type": "string", "minLength": 1, "maxLength": 256},
         },
     })
 }

@@ -1,0 +1,441 @@
+//! The history of deliveries: lists with exact totals, single ones, and what is sent again because
+//! somebody asks for it.
+//!
+//! An index by organization, status and creation serves the lists. Without other filters a total is
+//! a counter; with them, the index is read through, a row of some eighty bytes for each delivery,
+//! and no delivery that is not shown. A body is never changed: a redelivery sends the same bytes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::attempt;
+use super::outbox::Outbox;
+use super::{Error, rows};
+use crate::domain::delivery::{Attempt, Delivery, Status, Webhook};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::payload::Payload;
+use crate::domain::time::Timestamp;
+use crate::runtime::fresh;
+use crate::storage::{self, Commit, Key, Page, Store};
+
+/// Rows of the index that are read at once.
+const PAGE_ROWS: usize = 1000;
+/// Deliveries that one replay takes up; a window with more is replayed again.
+pub const REPLAYED_MAX: usize = 100_000;
+/// Deliveries that a replay takes up in one commit.
+const REPLAYED_AT_ONCE: usize = 128;
+
+/// How a delivery stands, as it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Waits for its first or next attempt.
+    Pending,
+    /// An attempt is being made.
+    Delivering,
+    Delivered,
+    Failed,
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Delivering, Self::Delivered, Self::Failed];
+
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivering => "delivering",
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+        }
+    }
+
+    const fn stored(self) -> Status {
+        match self {
+            Self::Pending | Self::Delivering => Status::Pending,
+            Self::Delivered => Status::Delivered,
+            Self::Failed => Status::Failed,
+        }
+    }
+}
+
+impl From<Status> for Standing {
+    /// While no attempt is being made.
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Pending => Self::Pending,
+            Status::Delivered => Self::Delivered,
+            Status::Failed => Self::Failed,
+        }
+    }
+}
+
+/// Which deliveries.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    pub standing: Option<Standing>,
+    pub execution: Option<ExecutionId>,
+    /// The receiver's host, with or without its port.
+    pub host: Option<String>,
+    /// Created then or later.
+    pub from: Option<Timestamp>,
+    /// Created before.
+    pub to: Option<Timestamp>,
+}
+
+/// A delivery and how it stands now.
+#[derive(Debug)]
+pub struct Recorded {
+    pub delivery: Delivery,
+    pub standing: Standing,
+    /// Whether a redelivery would be taken now, as far as is known without reading its body.
+    pub redeliverable: bool,
+}
+
+/// Why a delivery is not sent again.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("webhook not found")]
+    NotFound,
+    /// It has not ended: it waits for an attempt, or one is being made.
+    #[error("delivery in flight")]
+    InFlight,
+    #[error("redelivered a moment ago")]
+    Cooling { wait: Duration },
+    #[error("payload no longer stored")]
+    Gone,
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl From<storage::Error> for Refusal {
+    fn from(error: storage::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What came of a delivery that was only tried.
+#[derive(Debug)]
+pub struct Trial {
+    pub body: String,
+    pub attempt: Attempt,
+}
+
+impl Filter {
+    fn matches(&self, receiver: &str) -> bool {
+        let Some(host) = &self.host else { return true };
+        let Some((_, authority)) = receiver.split_once("://") else { return false };
+        let name = authority.rsplit_once(':').map_or(authority, |(name, _port)| name);
+        host.eq_ignore_ascii_case(authority) || host.eq_ignore_ascii_case(name)
+    }
+
+    /// Whether only the status decides, so that counters know the total.
+    const fn is_plain(&self) -> bool {
+        self.execution.is_none() && self.host.is_none() && self.from.is_none() && self.to.is_none()
+    }
+}
+
+/// The index rows of one status, newest first, read a page at a time.
+struct Rows {
+    prefix: Key,
+    after: Option<Key>,
+    before: Option<Key>,
+    read: VecDeque<(Timestamp, ExecutionId, String)>,
+    is_complete: bool,
+}
+
+impl Rows {
+    fn of(organization: OrganizationId, status: Status, filter: &Filter) -> Self {
+        let prefix = rows::standing(organization, status);
+        // Inverted: what is newer than the window comes before it. `to` is exclusive, `from` is not.
+        let behind = |time: Timestamp| prefix.clone().time_newest_first(time).raw(&[0xff; 17]);
+        Self {
+            after: filter.to.map(behind),
+            before: filter.from.map(behind),
+            prefix,
+            read: VecDeque::new(),
+            is_complete: false,
+        }
+    }
+
+    /// When the next one was created.
+    async fn peek(&mut self, store: &Store) -> Result<Option<Timestamp>, Error> {
+        if self.read.is_empty() && !self.is_complete {
+            let page = Page {
+                prefix: self.prefix.clone(),
+                after: self.after.clone(),
+                before: self.before.clone(),
+                limit: PAGE_ROWS,
+            };
+            let found = store.page(page).await?;
+            self.is_complete = found.len() < PAGE_ROWS;
+            self.after = found.last().map(|(key, _)| key.clone()).or_else(|| self.after.take());
+            self.read.extend(found.into_iter().filter_map(|(key, receiver)| {
+                let (created, execution) = rows::created_and_execution(&key)?;
+                Some((created, execution, String::from_utf8(receiver).ok()?))
+            }));
+        }
+        Ok(self.read.front().map(|(created, ..)| *created))
+    }
+}
+
+impl Outbox {
+    /// A page of an organization's deliveries, newest first, and how many match in all.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn list(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(Vec<Recorded>, u64), Error> {
+        if let Some(execution) = filter.execution {
+            let found = self.find(organization, execution).await?;
+            let found: Vec<_> = found.into_iter().filter(|one| is_within(one, filter)).collect();
+            let total = found.len() as u64;
+            let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
+            return Ok((found.into_iter().skip(skipped).take(limit).collect(), total));
+        }
+        let (ids, total) = self.search(organization, filter, offset, limit).await?;
+        let mut found = Vec::with_capacity(ids.len());
+        for execution in ids {
+            found.extend(self.find(organization, execution).await?);
+        }
+        Ok((found, total))
+    }
+
+    async fn search(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+        offset: u64,
+        limit: usize,
+    ) -> Result<(Vec<ExecutionId>, u64), Error> {
+        let store = &self.context.store;
+        let statuses = match filter.standing {
+            None => vec![Status::Pending, Status::Delivered, Status::Failed],
+            Some(standing) => vec![standing.stored()],
+        };
+        let flying = self.flying(organization);
+        let known = match filter.standing {
+            Some(Standing::Pending | Standing::Delivering) => None,
+            _ if !filter.is_plain() => None,
+            _ => Some(count(store, organization, &statuses).await?),
+        };
+        let mut sources: Vec<Rows> =
+            statuses.iter().map(|status| Rows::of(organization, *status, filter)).collect();
+        let (mut found, mut matched) = (Vec::new(), 0_u64);
+        while let Some((execution, receiver)) = newest(&mut sources, store).await? {
+            let stands = match filter.standing {
+                Some(Standing::Pending) => !flying.contains(&execution),
+                Some(Standing::Delivering) => flying.contains(&execution),
+                Some(Standing::Delivered | Standing::Failed) | None => true,
+            };
+            if !stands || !filter.matches(&receiver) {
+                continue;
+            }
+            if matched >= offset && found.len() < limit {
+                found.push(execution);
+            }
+            matched += 1;
+            if known.is_some() && found.len() >= limit {
+                break;
+            }
+        }
+        Ok((found, known.unwrap_or(matched)))
+    }
+
+    fn flying(&self, organization: OrganizationId) -> Vec<ExecutionId> {
+        let in_flight = self.context.in_flight();
+        let own = in_flight.iter().filter(|(owner, _)| *owner == organization);
+        own.map(|(_, execution)| *execution).collect()
+    }
+
+    /// One delivery as it stands now.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn find(
+        &self,
+        organization: OrganizationId,
+        execution: ExecutionId,
+    ) -> Result<Option<Recorded>, Error> {
+        let context = &self.context;
+        let found = rows::load(&context.store, organization, execution).await?;
+        Ok(found.map(|delivery| {
+            let flies = context.in_flight().contains(&(organization, execution));
+            let standing = match delivery.progress.status {
+                Status::Pending if flies => Standing::Delivering,
+                status @ (Status::Pending | Status::Delivered | Status::Failed) => status.into(),
+            };
+            let cools = self.cools(&delivery);
+            let redeliverable = delivery.progress.status != Status::Pending && cools.is_zero();
+            Recorded { delivery, standing, redeliverable }
+        }))
+    }
+
+    /// The body of a delivery, as it is sent.
+    ///
+    /// # Errors
+    /// [`Refusal::Gone`] when it is no longer stored, [`Refusal::Failed`].
+    pub async fn body(&self, delivery: &Delivery) -> Result<String, Refusal> {
+        match self.context.store.read_payload(&delivery.body).await {
+            Ok(body) => Ok(body.get().to_owned()),
+            Err(storage::Error::Payload { .. }) => Err(Refusal::Gone),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn cools(&self, delivery: &Delivery) -> Duration {
+        let (cooldown, now) = (self.context.options.redelivery_cooldown, self.context.clock.now());
+        delivery.progress.cools_for(cooldown, now)
+    }
+
+    /// Sends a delivery again that has ended: the same bytes under the same id, by a schedule that
+    /// begins anew. When this returns, it is on the disk.
+    ///
+    /// # Errors
+    /// [`Refusal`]; then nothing has changed.
+    pub async fn redeliver(
+        &self,
+        organization: OrganizationId,
+        execution: ExecutionId,
+    ) -> Result<Delivery, Refusal> {
+        let _one_at_a_time = self.context.taking_up.lock().await;
+        let found = rows::load(&self.context.store, organization, execution).await?;
+        let mut delivery = found.ok_or(Refusal::NotFound)?;
+        if delivery.progress.status == Status::Pending {
+            return Err(Refusal::InFlight);
+        }
+        let wait = self.cools(&delivery);
+        if !wait.is_zero() {
+            return Err(Refusal::Cooling { wait });
+        }
+        self.body(&delivery).await?;
+        let mut commit = Commit::new();
+        self.take_up(&mut commit, &mut delivery)?;
+        self.context.store.commit(commit).await?;
+        self.wake(delivery.clone());
+        Ok(delivery)
+    }
+
+    /// Adds to the commit what makes an ended delivery due again.
+    fn take_up(&self, commit: &mut Commit, delivery: &mut Delivery) -> Result<(), Refusal> {
+        let (before, now) = (delivery.progress.status, self.context.clock.now());
+        delivery.progress.redeliver(now);
+        rows::make_due(commit, delivery).map_err(storage::Error::from)?;
+        rows::restand(commit, delivery, Some(before));
+        Ok(())
+    }
+
+    /// Sends every delivery again that has failed and was created within the window, but for those
+    /// that were redelivered a moment ago or whose body is gone. Answers how many.
+    ///
+    /// # Errors
+    /// [`Refusal::Failed`]; what was taken up until then goes out.
+    pub async fn replay(
+        &self,
+        organization: OrganizationId,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<usize, Refusal> {
+        let _one_at_a_time = self.context.taking_up.lock().await;
+        let store = &self.context.store;
+        let filter = Filter { from: Some(from), to: Some(to), ..Filter::default() };
+        let mut failed = vec![Rows::of(organization, Status::Failed, &filter)];
+        let mut replayed = 0;
+        loop {
+            let (mut commit, mut taken) = (Commit::new(), Vec::new());
+            let mut is_complete = false;
+            while taken.len() < REPLAYED_AT_ONCE && !is_complete {
+                let Some((execution, _receiver)) = newest(&mut failed, store).await? else {
+                    is_complete = true;
+                    continue;
+                };
+                let found = rows::load(store, organization, execution).await?;
+                let ready = found.filter(|delivery| {
+                    delivery.progress.status == Status::Failed && self.cools(delivery).is_zero()
+                });
+                let Some(mut delivery) = ready else { continue };
+                match self.body(&delivery).await {
+                    Ok(_body) => {
+                        self.take_up(&mut commit, &mut delivery)?;
+                        taken.push(delivery);
+                    }
+                    Err(Refusal::Gone) => {}
+                    Err(refusal) => return Err(refusal),
+                }
+            }
+            store.commit(commit).await?;
+            replayed += taken.len();
+            taken.into_iter().for_each(|delivery| self.wake(delivery));
+            if is_complete || replayed >= REPLAYED_MAX {
+                return Ok(replayed);
+            }
+        }
+    }
+
+    /// Sends one sample to `webhook` and says what came of it. Nothing is stored, and it is not
+    /// repeated.
+    ///
+    /// # Errors
+    /// [`storage::record::Malformed`] never in practice: the sample has a JSON form.
+    pub async fn try_out(
+        &self,
+        organization: OrganizationId,
+        webhook: Webhook,
+        body: String,
+    ) -> Result<Trial, storage::record::Malformed> {
+        let payload = Payload::of(&()).map_err(|error| storage::record::Malformed {
+            record: "sample",
+            reason: error.to_string(),
+        })?;
+        let now = self.context.clock.now();
+        let delivery = Delivery::new(fresh(), organization, fresh(), webhook, payload, now);
+        let attempt = attempt::try_out(&self.context, &delivery, Bytes::from(body.clone())).await;
+        Ok(Trial { body, attempt })
+    }
+}
+
+/// Whether one delivery that was asked for by its execution passes the other filters.
+fn is_within(one: &Recorded, filter: &Filter) -> bool {
+    let created = one.delivery.created_at;
+    filter.standing.is_none_or(|standing| standing == one.standing)
+        && filter.matches(&crate::domain::delivery::receiver(&one.delivery.webhook.url))
+        && filter.from.is_none_or(|from| created >= from)
+        && filter.to.is_none_or(|to| created < to)
+}
+
+/// Takes the newest row of all sources.
+async fn newest(
+    sources: &mut [Rows],
+    store: &Store,
+) -> Result<Option<(ExecutionId, String)>, Error> {
+    let mut newest: Option<(Timestamp, usize)> = None;
+    for (index, source) in sources.iter_mut().enumerate() {
+        if let Some(created) = source.peek(store).await?
+            && newest.is_none_or(|(known, _)| created > known)
+        {
+            newest = Some((created, index));
+        }
+    }
+    let source = newest.and_then(|(_, index)| sources.get_mut(index));
+    let taken = source.and_then(|source| source.read.pop_front());
+    Ok(taken.map(|(_, execution, receiver)| (execution, receiver)))
+}
+
+async fn count(
+    store: &Store,
+    organization: OrganizationId,
+    statuses: &[Status],
+) -> Result<u64, Error> {
+    let keys: Vec<Key> =
+        statuses.iter().map(|status| rows::standing_count(organization, *status)).collect();
+    let total: i64 = store.counters(&keys).await?.into_iter().sum();
+    Ok(u64::try_from(total).unwrap_or_default())
+}
