@@ -197,6 +197,7 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         optional_version: config.compat.optional_version,
         cors_origins: config.cors.allow_origins.clone(),
         billing_enabled: config.billing.enabled,
+        keep_deliveries: config.retention.deliveries,
         hosts,
     }
 }
@@ -378,7 +379,23 @@ async fn sweep(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
         if let Err(error) = services.idempotency.sweep().await {
             tracing::error!(%error, "idempotency keys cannot be swept");
         }
+        if let Err(error) = forget_deliveries(&services).await {
+            tracing::error!(%error, "old deliveries cannot be removed");
+        }
     }
+}
+
+/// Forgets deliveries that are past `retention.deliveries`.
+async fn forget_deliveries(services: &Services) -> anyhow::Result<()> {
+    let now = services.clock.now();
+    let Some(cutoff) = now.before(services.settings.keep_deliveries) else { return Ok(()) };
+    for organization in services.accounts.organizations().await? {
+        let forgotten = services.outbox.forget_before(organization.id, cutoff).await?;
+        if forgotten > 0 {
+            tracing::info!(forgotten, organization = %organization.name, "old deliveries are gone");
+        }
+    }
+    Ok(())
 }
 
 /// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is

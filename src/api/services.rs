@@ -62,6 +62,8 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Whether there is a balance to tell.
     pub billing_enabled: bool,
+    /// How long a delivery that has ended is kept.
+    pub keep_deliveries: Duration,
     pub hosts: Vec<HostAddress>,
 }
 

@@ -41,6 +41,13 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
+    /// This moment less `span`; `None` before all moments.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Option<Self> {
+        let micros = i64::try_from(span.as_micros()).ok()?;
+        Some(Self::from_micros(self.micros().checked_sub(micros)?))
+    }
+
     /// This moment plus `span`; stays at the last moment where that would overflow.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {

@@ -12,7 +12,8 @@
 //!
 //! `rows` holds keys and records, `roster` decides who is sent to next (pure), `attempt` makes one
 //! attempt, `chores` reads and moves rows, `outbox` is the loop, `transport` the door to the
-//! network, `history` what came of it all, for those who ask, and sends again what they ask for.
+//! network, `history` what came of it all, for those who ask, and sends again what they ask for;
+//! `retention` lets old ones go.
 //!
 //! Never: a redirect followed, a secret or a body logged, memory that grows with the backlog.
 
@@ -21,6 +22,7 @@ mod chores;
 mod history;
 mod outbox;
 mod receiver;
+mod retention;
 mod roster;
 mod rows;
 mod transport;

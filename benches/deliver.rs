@@ -1,0 +1,249 @@
+//! Webhook deliveries by the real binary, from a store that holds them due, to receivers in a
+//! process of their own that answer at once.
+//!
+//! - To one receiver and to thirty: deliveries per second, and processor time for each.
+//! - The same thirty beside twenty that refuse or hang: what that costs the living.
+//! - A start with 100,000 due: when the first goes out, when the last has arrived, and the memory.
+//!
+//! Every delivery is signed, and its outcome is durable before it counts. `ORRERY_BENCH_ROUNDS`,
+//! `ORRERY_BENCH_DELIVERIES` (40,000) and `ORRERY_BENCH_BACKLOG` (100,000) change a run.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    reason = "a benchmark fails by a panic and prints its table"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use orrery::domain::delivery::{Delivery, Webhook};
+use orrery::domain::ids::OrganizationId;
+use orrery::domain::payload::Payload;
+use orrery::runtime::{Clock, fresh};
+use orrery::storage::{Commit, Options, Sealer, Store};
+use orrery::webhooks;
+use support::client;
+use support::process::{self, Killed};
+use support::service::{self, Setup};
+use support::table::{Table, mebibytes, milliseconds, number, ratio};
+use support::{knob, median};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const LIVING: u8 = 30;
+const DEAD: u8 = 20;
+/// Deliveries for each receiver that refuses or hangs.
+const FOR_EACH_DEAD: u64 = 200;
+/// Receivers behind this one hang.
+const HANGS_FROM: u8 = 100;
+const AT_ONCE: usize = 500;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    match process::role() {
+        Some(_receiver) => runtime.block_on(receive()),
+        None => measure(),
+    }
+}
+
+// --- the receivers ---
+
+/// All receivers: one port on every address of loopback. `GET /count` tells how many have come.
+async fn receive() {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
+    println!("{}", listener.local_addr().unwrap().port());
+    let count = Arc::<AtomicU64>::default();
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(answer_all(stream, Arc::clone(&count)));
+    }
+}
+
+async fn answer_all(mut stream: TcpStream, count: Arc<AtomicU64>) {
+    stream.set_nodelay(true).unwrap();
+    let hangs = match stream.local_addr().unwrap() {
+        SocketAddr::V4(address) => address.ip().octets()[3] >= HANGS_FROM,
+        SocketAddr::V6(_) => false,
+    };
+    let mut buffer = vec![0; 16 * 1024];
+    let mut length = 0;
+    loop {
+        match stream.read(&mut buffer[length..]).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => length += read,
+        }
+        let Some(whole) = client::whole_length(&buffer[..length]) else { continue };
+        if length < whole {
+            continue;
+        }
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        let answer = if buffer.starts_with(b"GET") {
+            let text = count.load(Ordering::Relaxed).to_string();
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
+        } else {
+            count.fetch_add(1, Ordering::Relaxed);
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".to_owned()
+        };
+        let asked = buffer.starts_with(b"GET");
+        if stream.write_all(answer.as_bytes()).await.is_err() || asked {
+            return;
+        }
+        buffer.copy_within(whole..length, 0);
+        length -= whole;
+    }
+}
+
+/// The receivers' process, and its port.
+fn start_receivers() -> (Killed, u16) {
+    let mut child = process::again("receiver").spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Killed(child), line.trim().parse().unwrap())
+}
+
+fn received(port: u16) -> u64 {
+    let answer = service::get(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), "/count").unwrap();
+    answer.rsplit("\r\n").next().unwrap().parse().unwrap()
+}
+
+// --- the deliveries ---
+
+/// Fills a store with deliveries that are due, each to the next of `urls`.
+fn fill(data: &Path, count: u64, urls: &[String]) {
+    std::fs::create_dir_all(data).unwrap();
+    let options = Options { folder: data.to_path_buf(), inline_bytes: 65_536 };
+    let store = Store::open(&options).unwrap();
+    let sealer = Sealer::open(data).unwrap();
+    let organization: OrganizationId = fresh();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let body: Payload = serde_json::from_value(serde_json::json!({"inline": {
+        "execution_id": "0199c0de-0000-7000-8000-000000000000", "status": "completed",
+        "output": "x".repeat(200), "error": "", "error_cause": null, "metrics": {"cost": 0.0},
+    }}))
+    .unwrap();
+    let now = Clock::system().now();
+    let secret = sealer.seal("a secret of theirs").unwrap();
+    runtime.block_on(async {
+        let mut urls = urls.iter().cycle();
+        let mut left = usize::try_from(count).unwrap();
+        while left > 0 {
+            let mut commit = Commit::new();
+            for _ in 0..left.min(AT_ONCE) {
+                let webhook =
+                    Webhook { url: urls.next().unwrap().clone(), secret: Some(secret.clone()) };
+                let delivery =
+                    Delivery::new(fresh(), organization, fresh(), webhook, body.clone(), now);
+                webhooks::enqueue(&mut commit, &delivery).unwrap();
+            }
+            store.commit(commit).await.unwrap();
+            left = left.saturating_sub(AT_ONCE);
+        }
+        store.close().await;
+    });
+}
+
+fn urls(first: u8, count: u8, port: u16) -> Vec<String> {
+    (first..first + count).map(|last| format!("http://127.0.0.{last}:{port}/hook")).collect()
+}
+
+/// What sending a filled store came to.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    rate: f64,
+    /// Processor time of the service for each delivery, in seconds.
+    cpu: f64,
+    /// From the spawn of the service to the first arrival.
+    first: f64,
+    /// And to the last.
+    last: f64,
+    peak: f64,
+}
+
+/// Starts the service on a store with `living` deliveries to receivers that answer, and others.
+fn send(living: u64, living_urls: &[String], dead: &[(u64, Vec<String>)], port: u16) -> Sent {
+    let folder = support::folder();
+    let setup = Setup::new(folder.path());
+    for (count, urls) in dead {
+        fill(setup.data(), *count, urls);
+    }
+    fill(setup.data(), living, living_urls);
+    let before = received(port);
+    let spawned = Instant::now();
+    let (service, _) = setup.start();
+    let wait = |count: u64| {
+        while received(port) - before < count {
+            assert!(spawned.elapsed() < PATIENCE, "the deliveries do not arrive");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        spawned.elapsed().as_secs_f64()
+    };
+    let first = wait(1);
+    // Without the beginning, when every receiver is a stranger still.
+    let head = living / 10;
+    let (begun, cpu) = (wait(head), process::processor_seconds(service.0.id()));
+    let last = wait(living);
+    let cpu = process::processor_seconds(service.0.id()) - cpu;
+    let measured = (living - head) as f64;
+    Sent {
+        rate: measured / (last - begun),
+        cpu: cpu / measured,
+        first,
+        last,
+        peak: process::peak(service.0.id()),
+    }
+}
+
+fn measure() {
+    let (rounds, count) = (knob("ORRERY_BENCH_ROUNDS", 5), knob("ORRERY_BENCH_DELIVERIES", 40_000));
+    let (_receivers, port) = start_receivers();
+    // A port on which nobody listens.
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (one, living) = (urls(1, 1, port), urls(1, LIVING, port));
+    let half = DEAD / 2;
+    let of_dead = FOR_EACH_DEAD * u64::from(half);
+    let dead =
+        [(of_dead, urls(LIVING + 1, half, refusing)), (of_dead, urls(HANGS_FROM, half, port))];
+    let [mut to_one, mut alone, mut beside] = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        to_one.push(send(count, &one, &[], port));
+        alone.push(send(count, &living, &[], port));
+        beside.push(send(count, &living, &dead, port));
+    }
+    let middle = |sent: &[Sent], of: fn(&Sent) -> f64| median(sent.iter().map(of).collect());
+    let pace = middle(&alone, |sent| sent.rate);
+    let mut table = Table::new(&["", "per second", "of it", "processor time each"]);
+    for (name, sent, of) in [
+        ("to one receiver", &to_one, None),
+        ("to 30 receivers", &alone, None),
+        ("to the same 30, beside 20 dead ones", &beside, Some(pace)),
+    ] {
+        let rate = middle(sent, |sent| sent.rate);
+        let cpu = middle(sent, |sent| sent.cpu) * 1e6;
+        let of = of.map_or_else(String::new, |of| ratio(rate / of));
+        table.row([name.to_owned(), number(rate), of, format!("{} µs", number(cpu))]);
+    }
+    table.print();
+    let backlog = knob("ORRERY_BENCH_BACKLOG", 100_000);
+    if backlog > 0 {
+        let sent = send(backlog, &living, &[], port);
+        println!();
+        let mut table =
+            Table::new(&["a start with so many due", "first", "last", "memory at the peak"]);
+        let (first, last) = (milliseconds(sent.first), milliseconds(sent.last));
+        table.row([number(backlog as f64), first, last, mebibytes(sent.peak)]);
+        table.print();
+    }
+}

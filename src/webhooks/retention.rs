@@ -1,0 +1,78 @@
+//! Retention: deliveries that ended long ago go, with their payloads, a few at a time.
+//!
+//! One that has not ended is never touched, however old.
+
+use std::time::Duration;
+
+use super::outbox::Outbox;
+use super::{Error, rows};
+use crate::domain::delivery::Status;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::time::Timestamp;
+use crate::storage::{Commit, Key, Page};
+
+/// Deliveries that go in one commit.
+const AT_ONCE: usize = 128;
+/// Between two such commits, so that the writer serves everyone else.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Outbox {
+    /// Forgets an organization's deliveries that have ended and were created before `cutoff`.
+    /// Answers how many.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; what went until then is gone.
+    pub async fn forget_before(
+        &self,
+        organization: OrganizationId,
+        cutoff: Timestamp,
+    ) -> Result<usize, Error> {
+        let mut forgotten = 0;
+        for status in [Status::Delivered, Status::Failed] {
+            let prefix = rows::standing(organization, status);
+            let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
+            loop {
+                // Held for one batch: a redelivery takes up what is still there, or finds nothing.
+                let one_at_a_time = self.context.taking_up.lock().await;
+                let (prefix, after) = (prefix.clone(), Some(older.clone()));
+                let page = Page { prefix, after, before: None, limit: AT_ONCE };
+                let found: Vec<Key> =
+                    self.context.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
+                self.forget(organization, status, &found).await?;
+                drop(one_at_a_time);
+                forgotten += found.len();
+                if found.len() < AT_ONCE {
+                    break;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    async fn forget(
+        &self,
+        organization: OrganizationId,
+        status: Status,
+        standing: &[Key],
+    ) -> Result<(), Error> {
+        let store = &self.context.store;
+        let (mut commit, mut bodies) = (Commit::new(), Vec::new());
+        for key in standing {
+            commit.delete(key.clone());
+            commit.add(rows::standing_count(organization, status), -1);
+            let Some(execution) = key.last_id_inverted::<ExecutionId>() else { continue };
+            if let Some(delivery) = rows::load(store, organization, execution).await? {
+                store.release(&mut commit, &delivery.body);
+                bodies.push(delivery.body);
+            }
+            commit.delete(rows::delivery(organization, execution));
+            commit.delete(rows::progress(organization, execution));
+        }
+        store.commit(commit).await?;
+        for body in bodies {
+            store.remove_payload(&body).await?;
+        }
+        Ok(())
+    }
+}
