@@ -57,6 +57,7 @@ async fn commit_creates(store: Store, end: Instant) -> u64 {
             output: None,
             fault: None,
             cost: Usd::ZERO,
+            reserved: Usd::ZERO,
             webhook: None,
             created_at: clock.now(),
             started_at: None,

@@ -140,6 +140,7 @@ fn finished(
         output: Some(Payload::of("A quiet harbour.").unwrap()),
         fault: None,
         cost: Usd::ZERO,
+        reserved: Usd::ZERO,
         webhook: None,
         created_at: now,
         started_at: Some(now),

@@ -160,6 +160,7 @@ fn finished_prediction(organization: OrganizationId, key: KeyId, clock: &Clock) 
         output: Some(Payload::of("A quiet harbour.").unwrap()),
         fault: None,
         cost: Usd::ZERO,
+        reserved: Usd::ZERO,
         webhook: None,
         created_at: now,
         started_at: Some(now),

@@ -140,6 +140,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
     let options = engine::Options {
         active: config.engine.active,
         workflow_timeout: config.engine.workflow_timeout,
+        enforce_balance: config.billing.enabled && config.billing.enforce,
         ..engine::Options::default()
     };
     let engine = Engine::new(doors, options);

@@ -4,6 +4,9 @@
 //! store's writer adds to, so that charges at the same moment never lose one another. A charge
 //! stands in the commit of the completion that caused it: exactly once.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use crate::domain::account::{EntryKind, LedgerEntry};
 use crate::domain::ids::{EntryId, ExecutionId, OrganizationId};
 use crate::domain::money::Usd;
@@ -34,11 +37,69 @@ impl From<Malformed> for Error {
     }
 }
 
-/// The ledgers of a store.
+/// The ledgers of a store; clones share what is on its way to be reserved.
 #[derive(Debug, Clone)]
 pub struct Billing {
     store: Store,
     clock: Clock,
+    /// Reserved, and not committed yet.
+    pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
+    /// Held while a balance is looked at and something is reserved on it.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What work may cost, before it has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Price {
+    /// The most that is known.
+    pub known: Usd,
+    /// More may come, by what is used: then the balance must be above zero.
+    pub open: bool,
+}
+
+/// Why nothing is reserved.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreserved {
+    /// The balance, less what unfinished work may cost, does not pay for what is asked.
+    #[error("payment required")]
+    Short { balance: Usd, reserved: Usd, needed: Usd },
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+/// Something that is reserved; the commit that this was made for says so on the disk, and then this
+/// may go.
+#[derive(Debug)]
+pub struct Reservation {
+    billing: Billing,
+    organization: OrganizationId,
+    amount: Usd,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut pending = self.billing.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = pending.get(&self.organization).copied().unwrap_or_default().plus(-self.amount);
+        if left > Usd::ZERO {
+            pending.insert(self.organization, left);
+        } else {
+            pending.remove(&self.organization);
+        }
+    }
+}
+
+/// Adds to the commit of new work that its organization may have to pay `amount` for it.
+pub fn reserve(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
+    if amount > Usd::ZERO {
+        commit.add(reserved_key(organization), amount.micros());
+    }
+}
+
+/// Adds to the commit of work that ends what [`reserve`] added to that of its beginning, taken back.
+pub fn release(commit: &mut Commit, organization: OrganizationId, amount: Usd) {
+    if amount > Usd::ZERO {
+        commit.add(reserved_key(organization), (-amount).micros());
+    }
 }
 
 /// Adds a charge to the commit of what is charged for. `amount` is not negative; `entry` is new:
@@ -78,7 +139,39 @@ impl Billing {
     /// The ledgers of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock }
+        Self { store, clock, pending: Arc::default(), turn: Arc::default() }
+    }
+
+    /// Reserves what work may cost, if the balance can pay it. The caller commits [`reserve`] of the
+    /// same amount, and keeps what this gives until then.
+    ///
+    /// # Errors
+    /// [`Unreserved`].
+    pub async fn hold(
+        &self,
+        organization: OrganizationId,
+        price: Price,
+    ) -> Result<Reservation, Unreserved> {
+        let _one_looks_at_a_time = self.turn.lock().await;
+        // What is committed between the look at `pending` and the look at the counter counts twice:
+        // that errs on the safe side.
+        let on_its_way = self.pending().get(&organization).copied().unwrap_or_default();
+        let keys = [balance_key(organization), reserved_key(organization)];
+        let mut counters = self.store.counters(&keys).await?.into_iter().map(Usd::from_micros);
+        let balance = counters.next().unwrap_or_default();
+        let reserved = counters.next().unwrap_or_default().plus(on_its_way);
+        let left = balance.plus(-reserved);
+        if left < price.known || (price.open && left <= Usd::ZERO) {
+            return Err(Unreserved::Short { balance, reserved, needed: price.known });
+        }
+        let mut pending = self.pending();
+        let sum = pending.entry(organization).or_default();
+        *sum = sum.plus(price.known);
+        Ok(Reservation { billing: self.clone(), organization, amount: price.known })
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<OrganizationId, Usd>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the organization has; below zero when it owes.
@@ -129,6 +222,10 @@ impl Billing {
 
 fn ledger_key(organization: OrganizationId) -> Key {
     Key::table(Table::Ledger).id(organization)
+}
+
+fn reserved_key(organization: OrganizationId) -> Key {
+    Key::table(Table::Reserved).id(organization)
 }
 
 fn balance_key(organization: OrganizationId) -> Key {

@@ -19,13 +19,13 @@ say(ready=True)
 for line in sys.stdin:
     job = json.loads(line)
     id, text = job["id"], job["input"]["text"]
-    say(id=id, log=f"{len(text)} characters came in")
+    say(id=id, log=f"{len(text)} character(s) came in")
     try:
         words = []
         for word in text.split():
             words.append(word.upper() + "!")
             # A part of the output, for those who follow the prediction.
-            say(id=id, part=words[-1] + " ")
+            say(id=id, part=(" " if len(words) > 1 else "") + words[-1])
             time.sleep(job["input"].get("pause", 0))
         if not words:
             say(id=id, error="there is nothing to shout", classification="invalid_user_input")

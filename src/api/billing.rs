@@ -1,10 +1,25 @@
-//! Billing: the balance.
+//! Billing: the balance, and the operator's routes to see and change it.
 
 use hyper::StatusCode;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::Context;
+use super::{Context, Services};
+use crate::accounts::DEFAULT_ORGANIZATION;
+use crate::billing;
+use crate::domain::account::{LedgerEntry, Organization};
+use crate::domain::money::Usd;
 use crate::http::{self, Reply, reply};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 10_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TopUp {
+    organization: Option<String>,
+    amount_usd: f64,
+}
 
 /// `GET /v1/billing/balance`
 pub async fn balance(context: Context) -> Result<Reply, http::Error> {
@@ -14,4 +29,63 @@ pub async fn balance(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     let balance = context.services.billing.balance(organization).await?;
     Ok(reply::json(StatusCode::OK, &json!({"balance_usd": balance.dollars()})))
+}
+
+/// `GET /admin/balance?organization=`
+pub async fn show(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let organization = organization(services, context.call.query.get("organization")).await?;
+    let balance = services.billing.balance(organization.id).await?;
+    Ok(reply::json(StatusCode::OK, &describe(&organization, balance)))
+}
+
+/// `POST /admin/balance/top-up`
+pub async fn top_up(mut context: Context) -> Result<Reply, http::Error> {
+    let asked: TopUp = context.call.json().await?;
+    let services = &context.services;
+    let organization = organization(services, asked.organization.as_deref()).await?;
+    let refused = || http::Error::bad_request(billing::Error::Amount.to_string());
+    let amount = Usd::from_dollars(asked.amount_usd).ok_or_else(refused)?;
+    let balance = match services.billing.top_up(organization.id, amount).await {
+        Err(billing::Error::Storage(error)) => return Err(error.into()),
+        Err(billing::Error::Amount) => return Err(refused()),
+        Ok(balance) => balance,
+    };
+    Ok(reply::json(StatusCode::CREATED, &describe(&organization, balance)))
+}
+
+/// `GET /admin/balance/ledger?organization=&limit=`: the newest entries.
+pub async fn ledger(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let query = &context.call.query;
+    let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
+    let organization = organization(services, query.get("organization")).await?;
+    let entries = services.billing.ledger(organization.id, None, limit).await?;
+    let entries: Vec<Value> = entries.iter().map(describe_entry).collect();
+    let body = json!({"organization": organization.name, "entries": entries});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+async fn organization(
+    services: &Services,
+    name: Option<&str>,
+) -> Result<Organization, http::Error> {
+    match name {
+        None | Some(DEFAULT_ORGANIZATION) => Ok(services.accounts.ensure_default().await?.0),
+        Some(name) => Ok(services.accounts.organization(name).await?),
+    }
+}
+
+fn describe(organization: &Organization, balance: Usd) -> Value {
+    json!({"organization": organization.name, "balance_usd": balance.dollars()})
+}
+
+fn describe_entry(entry: &LedgerEntry) -> Value {
+    json!({
+        "id": entry.id.to_string(),
+        "kind": entry.kind.as_str(),
+        "amount_usd": entry.amount.dollars(),
+        "execution_id": entry.execution.map(|id| id.to_string()),
+        "created_at": entry.created_at.to_string(),
+    })
 }

@@ -35,6 +35,13 @@ impl From<engine::Error> for Error {
             engine::Error::QueueFull { .. } => {
                 Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
             }
+            engine::Error::Unpaid { balance, reserved, needed } => {
+                Self::status(StatusCode::PAYMENT_REQUIRED, "payment required").with_details(json!({
+                    "balance_usd": balance.dollars(),
+                    "reserved_usd": reserved.dollars(),
+                    "needed_usd": needed.dollars(),
+                }))
+            }
             engine::Error::Failing { .. } => Self::unavailable(error.to_string()),
             engine::Error::NotFound => Self::not_found("execution not found"),
             engine::Error::AlreadyEnded(_) | engine::Error::NotRedrivable => {

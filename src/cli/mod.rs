@@ -8,6 +8,7 @@
 //! shows, and its line in the README.
 
 mod admin;
+mod balance;
 mod chain;
 mod check;
 mod first_run;
@@ -57,6 +58,9 @@ enum Command {
     /// Fallback chains: which models stand in for one that fails
     #[command(subcommand)]
     Chain(chain::Command),
+    /// What organizations have, and what became of it
+    #[command(subcommand)]
+    Balance(balance::Command),
     /// Deliveries of webhooks: what was sent, what was said, and sending it again
     #[command(subcommand)]
     Webhooks(webhook::Command),
@@ -102,6 +106,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
         Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
+        Command::Balance(command) => block_on(balance::run(command, &configuration(file)?))?,
         Command::Webhooks(command) => block_on(webhook::run(command, &configuration(file)?))?,
         Command::Org(command) => block_on(organization::run(command, &configuration(file)?))?,
         Command::Model(model::Command::Check { files }) => return model::check(&files),
@@ -196,6 +201,9 @@ mod tests {
             "orrery model list --json",
             "orrery model check a.toml b.toml",
             "orrery model test a/b --input {} --json",
+            "orrery balance show --org o --json",
+            "orrery balance top-up --amount 12.5 --org o",
+            "orrery balance ledger --limit 5",
             "orrery webhooks list --status failed --limit 5 --json",
             "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
@@ -212,6 +220,8 @@ mod tests {
             "orrery model check",
             "orrery model test",
             "orrery chain create --name n --model m",
+            "orrery balance top-up",
+            "orrery balance top-up --amount much",
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");

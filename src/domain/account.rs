@@ -42,6 +42,18 @@ pub enum EntryKind {
     Refund,
 }
 
+impl EntryKind {
+    /// As it is stored and shown.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TopUp => "top_up",
+            Self::Charge => "charge",
+            Self::Refund => "refund",
+        }
+    }
+}
+
 /// One line of an organization's ledger. The lines add up to the balance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {

@@ -153,6 +153,9 @@ pub struct Execution {
     pub fault: Option<Fault>,
     /// The sum over the attempts that cost.
     pub cost: Usd,
+    /// What its organization's balance keeps for it until it ends.
+    #[serde(default, skip_serializing_if = "Usd::is_zero")]
+    pub reserved: Usd,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
     pub created_at: Timestamp,

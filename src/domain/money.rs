@@ -51,6 +51,12 @@ impl Usd {
         self.0 as f64 / 1e6
     }
 
+    /// Whether it is nothing.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// The sum, stopping at the ends of the range instead of wrapping.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {

@@ -38,6 +38,7 @@ impl Inner {
         }
         if ends(effects) {
             count_end(&mut commit, execution);
+            billing::release(&mut commit, execution.organization, execution.reserved);
         }
         commit.put(rows::execution(execution.organization, execution.id), execution)?;
         if let Some(output) = &execution.output {

@@ -297,6 +297,7 @@ mod tests {
             output: None,
             fault: None,
             cost: Usd::ZERO,
+            reserved: Usd::ZERO,
             webhook: None,
             created_at: Timestamp::from_micros(0),
             started_at: None,

@@ -35,11 +35,13 @@ use self::cells::{Cells, Held, Hold};
 use self::feed::{Feeds, Told};
 use self::lanes::Lanes;
 use self::waiters::Waiters;
+use crate::billing::{Billing, Unreserved};
 use crate::domain::delivery::Delivery;
 use crate::domain::execution::{self, Execution, Status, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::Event;
+use crate::domain::money::Usd;
 use crate::files::Files;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
@@ -64,6 +66,8 @@ pub struct Options {
     pub workflow_timeout: Duration,
     /// An execution for which nothing is due for longer gives up its place and its memory.
     pub aside_after: Duration,
+    /// Whether what the balance cannot pay is refused.
+    pub enforce_balance: bool,
 }
 
 impl Default for Options {
@@ -72,6 +76,7 @@ impl Default for Options {
             active: 4096,
             workflow_timeout: Duration::from_secs(15 * 60),
             aside_after: Duration::from_secs(5),
+            enforce_balance: false,
         }
     }
 }
@@ -85,6 +90,9 @@ pub enum Error {
     /// The model's queue holds its limit, and the model does not answer. Nothing was created.
     #[error("the model '{model}' does not answer: {reason}")]
     Failing { model: String, reason: String },
+    /// The balance cannot pay for it. Nothing was created.
+    #[error("payment required")]
+    Unpaid { balance: Usd, reserved: Usd, needed: Usd },
     /// No such execution in this organization.
     #[error("execution not found")]
     NotFound,
@@ -99,6 +107,17 @@ pub enum Error {
     /// The service is about to stop and takes no more work.
     #[error("the service is stopping")]
     Stopping,
+}
+
+impl From<Unreserved> for Error {
+    fn from(error: Unreserved) -> Self {
+        match error {
+            Unreserved::Short { balance, reserved, needed } => {
+                Self::Unpaid { balance, reserved, needed }
+            }
+            Unreserved::Storage(error) => Self::Storage(error),
+        }
+    }
 }
 
 impl From<storage::record::Malformed> for Error {
@@ -147,6 +166,7 @@ struct Inner {
     client: Client,
     files: Files,
     on_delivery: OnDelivery,
+    billing: Billing,
     options: Options,
     lanes: Mutex<Lanes<Place, Guest>>,
     cells: Cells,
@@ -181,6 +201,7 @@ impl Engine {
     pub fn new(doors: Doors, options: Options) -> Self {
         let Doors { store, clock, tasks, models, plans, client, files, on_delivery } = doors;
         let inner = Inner {
+            billing: Billing::new(store.clone(), clock.clone()),
             store,
             clock,
             tasks,

@@ -7,9 +7,12 @@ use serde_json::value::RawValue;
 use super::commit::count_start;
 use super::lanes::Ticket;
 use super::{Engine, Error, Inner, Place, rows};
+use crate::billing::{self, Price, Reservation};
+use crate::domain::definition::Kind;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Execution, Prediction, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::model::Pricing;
 use crate::domain::money::Usd;
 use crate::runners::Health;
 use crate::storage::Commit;
@@ -37,7 +40,7 @@ impl Engine {
     /// end exactly once. `beside` becomes durable with it: the answer under an `Idempotency-Key`.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], [`Error::Failing`], [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
+    /// [`Error::QueueFull`], [`Error::Failing`], [`Error::Unpaid`], [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
     pub async fn submit(
         &self,
         submissions: Vec<Submission>,
@@ -75,12 +78,14 @@ impl Inner {
                 output: None,
                 fault: None,
                 cost: Usd::ZERO,
+                reserved: Usd::ZERO,
                 webhook: submission.webhook,
                 created_at: now,
                 started_at: None,
                 completed_at: None,
             });
         }
+        let _kept_until_the_commit = self.reserve_cost(&mut executions).await?;
         let mut reserved = Vec::with_capacity(executions.len());
         let taken = match self.reserve(&executions, &mut reserved) {
             Ok(()) => self.accept(&executions, beside).await,
@@ -95,6 +100,57 @@ impl Inner {
         }
         self.pump();
         Ok(executions)
+    }
+
+    /// Where balances are enforced: keeps what each may cost, all of it or none.
+    async fn reserve_cost(&self, executions: &mut [Execution]) -> Result<Vec<Reservation>, Error> {
+        let mut held = Vec::new();
+        if !self.options.enforce_balance {
+            return Ok(held);
+        }
+        for execution in executions {
+            let price = self.price_of(execution).await?;
+            if price != Price::default() {
+                held.push(self.billing.hold(execution.organization, price).await?);
+                execution.reserved = price.known;
+            }
+        }
+        Ok(held)
+    }
+
+    /// What an execution may cost: of a chain the dearest model, of a workflow each model step once.
+    async fn price_of(&self, execution: &Execution) -> Result<Price, Error> {
+        let mut price = Price::default();
+        match &execution.work {
+            Work::Prediction(prediction) => {
+                for candidate in &prediction.chain {
+                    let of_one = self.price_of_model(&candidate.model);
+                    price.known = price.known.max(of_one.known);
+                    price.open |= of_one.open;
+                }
+            }
+            Work::Workflow(run) => {
+                let plan = self.plans.plan(run.revision).await?;
+                for step in plan.iter().flat_map(|plan| plan.steps()) {
+                    let Kind::Model(model) = &step.kind else { continue };
+                    let first = self.price_of_model(&model.slug);
+                    let second =
+                        model.fallback.as_ref().map(|other| self.price_of_model(&other.slug));
+                    let second = second.unwrap_or_default();
+                    price.known = price.known.plus(first.known.max(second.known));
+                    price.open |= first.open || second.open;
+                }
+            }
+        }
+        Ok(price)
+    }
+
+    fn price_of_model(&self, slug: &str) -> Price {
+        match self.models.work(slug).and_then(|work| work.pricing) {
+            None => Price::default(),
+            Some(Pricing::Fixed { amount }) => Price { known: amount, open: false },
+            Some(Pricing::UsageBased { .. }) => Price { known: Usd::ZERO, open: true },
+        }
     }
 
     /// Reserves a place for each, noting the lanes in which it did.
@@ -127,6 +183,7 @@ impl Inner {
             let lane = execution.lane();
             commit.put_bytes(rows::queued(&lane, id), rows::queued_value(organization));
             count_start(&mut commit, execution);
+            billing::reserve(&mut commit, organization, execution.reserved);
             self.store.claim(&mut commit, &execution.input);
         }
         Ok(self.store.commit(commit).await?)

@@ -63,6 +63,8 @@ pub enum Table {
     Ledger = b'G',
     /// Balances by organization: a counter.
     Balance = b'B',
+    /// What unfinished work may cost, by organization: a counter.
+    Reserved = b'e',
     /// First answers to requests with an `Idempotency-Key`.
     Idempotency = b'Y',
     /// Fallback chains, by organization, model and name.

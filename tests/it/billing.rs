@@ -1,10 +1,111 @@
-//! The balance route: its body, its own rate, its refusal where billing is off.
+//! The balance: its route, its own rate, its refusal where billing is off; and what it refuses to
+//! pay where it is enforced.
 
 use hyper::Method;
 use orrery::api::Role;
 use orrery::domain::money::Usd;
+use serde_json::{Value, json};
 
-use crate::support::Service;
+use crate::support::{Answer, Provider, Service};
+
+const ENFORCED: &str = "billing.enforce = true\n";
+const PRICED: &str = "concurrency = 100\n[cost]\ntype = 'fixed'\namount = 0.25\n";
+
+async fn top_up(service: &Service, dollars: f64) {
+    let amount = Usd::from_dollars(dollars).unwrap();
+    let billing = &service.running.services.billing;
+    billing.top_up(service.organization.id, amount).await.unwrap();
+}
+
+async fn create(service: &Service, model: &str) -> Answer {
+    let body = json!({"model": model, "version": "1", "input": {}});
+    service.post("/v1/prediction/", &body).send().await
+}
+
+/// Refused, with these dollars: the balance, what is kept for work that runs, and the price.
+#[track_caller]
+fn expect_unpaid(answer: &Answer, dollars: [f64; 3]) {
+    let [balance, reserved, needed] = dollars;
+    let details = json!({"balance_usd": balance, "reserved_usd": reserved, "needed_usd": needed});
+    let body = json!({"error": "payment required", "status": 402, "details": details});
+    assert_eq!((answer.status, answer.json()), (402, body));
+}
+
+#[tokio::test]
+async fn what_the_balance_cannot_pay_is_refused_while_work_runs_and_after() {
+    let service = Service::configured(ENFORCED).await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", PRICED));
+    service.manifest(&provider.manifest("free", "/echo", ""));
+    expect_unpaid(&create(&service, "held").await, [0.0, 0.0, 0.25]);
+    let free = service.create("free", json!({})).await;
+    assert_eq!(
+        service.ended(&free).await["status"],
+        "success",
+        "what costs nothing needs no balance"
+    );
+    top_up(&service, 0.6).await;
+    let first = service.create("held", json!({})).await;
+    let second = service.create("held", json!({})).await;
+    expect_unpaid(&create(&service, "held").await, [0.6, 0.5, 0.25]);
+    // What is kept for running work outlives the process.
+    provider.arrived(2).await;
+    let service = service.restart().await;
+    expect_unpaid(&create(&service, "held").await, [0.6, 0.5, 0.25]);
+    provider.arrived(4).await;
+    service.cancel(&first).await.expect(200);
+    let third = service.create("held", json!({})).await;
+    provider.release(10);
+    for id in [&second, &third] {
+        assert_eq!(service.ended(id).await["status"], "success");
+    }
+    expect_unpaid(&create(&service, "held").await, [0.1, 0.0, 0.25]);
+    service.get("/v1/billing/balance").await.expect_text(200, r#"{"balance_usd":0.1}"#);
+}
+
+#[tokio::test]
+async fn many_at_once_never_overdraw() {
+    let service = Service::configured(ENFORCED).await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", PRICED));
+    top_up(&service, 2.5).await;
+    let many = std::iter::repeat_with(|| create(&service, "held")).take(60);
+    let answers = futures_util::future::join_all(many).await;
+    let taken = answers.iter().filter(|answer| answer.status == 200).count();
+    assert!(answers.iter().all(|answer| [200, 402].contains(&answer.status)));
+    assert!((1..=10).contains(&taken), "{taken}");
+    provider.release(taken);
+    for answer in answers.iter().filter(|answer| answer.status == 200) {
+        let id = answer.json()["predictionID"].as_str().unwrap().to_owned();
+        assert_eq!(service.ended(&id).await["status"], "success");
+    }
+    let balance: Value = service.get("/v1/billing/balance").await.expect(200);
+    assert!(balance["balance_usd"].as_f64().unwrap() >= 0.0, "{balance}");
+}
+
+#[tokio::test]
+async fn a_workflow_needs_what_its_steps_may_cost_and_use_needs_a_balance() {
+    let service = Service::configured(ENFORCED).await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("priced", "/echo", PRICED));
+    let metered = "[cost]\ntype = 'usage_based'\nper_second = 0.1\n";
+    service.manifest(&provider.manifest("metered", "/echo", metered));
+    let step = |id: &str| json!({"step_id": id, "type": "model", "model": "priced", "params": {}});
+    let workflow = service.workflow(json!([step("a"), step("b")])).await;
+    top_up(&service, 0.4).await;
+    let trigger = service.flows(Method::POST, &format!("/{workflow}/trigger")).json(&json!({}));
+    expect_unpaid(&trigger.clone().send().await, [0.4, 0.0, 0.5]);
+    top_up(&service, 0.1).await;
+    let taken = trigger.send().await.expect(202);
+    let execution = service.completed(taken["execution_id"].as_str().unwrap()).await;
+    assert_eq!(
+        (&execution["status"], &execution["metrics"]["cost"]),
+        (&json!("completed"), &json!(0.5))
+    );
+    expect_unpaid(&create(&service, "metered").await, [0.0, 0.0, 0.0]);
+    top_up(&service, 0.01).await;
+    assert_eq!(create(&service, "metered").await.status, 200);
+}
 
 #[tokio::test]
 async fn the_balance_is_the_organizations_own_in_dollars() {

@@ -149,6 +149,18 @@ fn words_of_admin(method: &str, path: &str) -> Words {
             success: (202, "delivery_id and status"),
             ..plain("Send a delivery again", "")
         },
+        ("GET", "/admin/balance") => Words {
+            query: &["organization"],
+            ..plain("What an organization has", "organization and balance_usd")
+        },
+        ("POST", "/admin/balance/top-up") => Words {
+            success: (201, "organization and balance_usd"),
+            ..plain("Add to a balance", "")
+        },
+        ("GET", "/admin/balance/ledger") => Words {
+            query: &["organization", "limit"],
+            ..plain("The entries that add up to a balance", "organization and entries")
+        },
         ("POST", "/admin/chains") => {
             Words { success: (201, "The chain"), ..plain("Save a fallback chain", "") }
         }

@@ -52,6 +52,7 @@ fn execution(chain: usize, webhook: bool) -> Execution {
         output: None,
         fault: None,
         cost: Usd::ZERO,
+        reserved: Usd::ZERO,
         webhook: webhook
             .then(|| Webhook { url: "http://receiver.example/".to_owned(), secret: None }),
         created_at: Timestamp::from_micros(1),

@@ -13,6 +13,7 @@ use crate::domain::execution::{Candidate, Execution, Fault, Prediction, Status, 
 use crate::domain::ids::{ExecutionId, RevisionId};
 use crate::domain::machine::workflow::{Effect, Progress};
 use crate::domain::machine::{self, ends};
+use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, Instance, Step};
 use crate::engine::commit::no_json;
@@ -192,6 +193,7 @@ impl Inner {
             output: step.output.clone(),
             fault: step.fault.clone(),
             cost: step.cost,
+            reserved: Usd::ZERO,
             webhook: None,
             created_at: step.started_at,
             started_at: step.attempts.first().map(|first| first.started_at),

@@ -470,6 +470,7 @@ fn execution() -> Execution {
         output: None,
         fault: None,
         cost: Usd::ZERO,
+        reserved: Usd::ZERO,
         webhook: None,
         created_at: Timestamp::from_micros(1),
         started_at: None,

@@ -1,0 +1,114 @@
+//! `orrery balance`: what an organization has, what became of it, and adding to it.
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Shape;
+use super::chain::query;
+use super::key::{DEFAULT_ORGANIZATION, understood};
+use super::output::{self, Column, Output};
+use super::service;
+use crate::config::Config;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Show what an organization has, in US dollars
+    Show {
+        #[command(flatten)]
+        owner: Owner,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Add to the balance
+    TopUp {
+        /// US dollars, up to six places
+        #[arg(long, value_name = "USD")]
+        amount: f64,
+        #[command(flatten)]
+        owner: Owner,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// List the entries that add up to the balance, the newest first
+    Ledger {
+        /// How many
+        #[arg(long, value_name = "COUNT", default_value_t = 50)]
+        limit: u32,
+        #[command(flatten)]
+        owner: Owner,
+        #[command(flatten)]
+        shape: Shape,
+    },
+}
+
+/// Whose balance.
+#[derive(Debug, clap::Args)]
+pub(super) struct Owner {
+    /// Whose balance it is
+    #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+    org: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Balance {
+    organization: String,
+    balance_usd: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Ledger {
+    organization: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    id: String,
+    kind: String,
+    amount_usd: f64,
+    execution_id: Option<String>,
+    created_at: String,
+}
+
+pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
+    let admin = service::admin(config).await?;
+    match command {
+        Command::Show { owner, shape } => {
+            let query = query(&[("organization", &owner.org)]);
+            show(&understood(admin.get(&format!("/admin/balance?{query}")).await?)?, shape)
+        }
+        Command::TopUp { amount, owner, shape } => {
+            let body = json!({"organization": owner.org, "amount_usd": amount});
+            show(&understood(admin.post("/admin/balance/top-up", &body).await?)?, shape)
+        }
+        Command::Ledger { limit, owner, shape } => {
+            let limit = limit.to_string();
+            let query = query(&[("organization", &owner.org), ("limit", &limit)]);
+            let answer = admin.get(&format!("/admin/balance/ledger?{query}")).await?;
+            let ledger: Ledger = understood(answer)?;
+            let columns = [
+                Column::Text("WHEN"),
+                Column::Text("KIND"),
+                Column::Number("USD"),
+                Column::Text("EXECUTION"),
+            ];
+            let rows = ledger.entries.iter().map(|entry| {
+                vec![
+                    entry.created_at.clone(),
+                    entry.kind.clone(),
+                    format!("{:.6}", entry.amount_usd),
+                    entry.execution_id.clone().unwrap_or_default(),
+                ]
+            });
+            Output::new(shape.json).show(&ledger, &columns, rows)
+        }
+    }
+}
+
+fn show(balance: &Balance, shape: Shape) -> anyhow::Result<()> {
+    if shape.json {
+        return output::json(balance);
+    }
+    output::raw(format!("{}: {:.6} USD\n", balance.organization, balance.balance_usd).as_bytes())
+}
