@@ -47,7 +47,7 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 const WORK: &str = "work";
 /// The balance route's bucket (`spec/api.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
-/// How often forgotten idempotency keys are swept out.
+/// How often what is past its time is swept out.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// The name of the key that a first start makes.
 const FIRST_KEY: &str = "first key";
@@ -379,6 +379,11 @@ async fn sweep(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
         }
         if let Err(error) = services.idempotency.sweep().await {
             tracing::error!(%error, "idempotency keys cannot be swept");
+        }
+        match services.files.remove_expired().await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "files whose time was over are gone"),
+            Err(error) => tracing::error!(%error, "files whose time is over cannot be removed"),
         }
         if let Err(error) = forget_deliveries(&services).await {
             tracing::error!(%error, "old deliveries cannot be removed");

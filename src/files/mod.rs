@@ -18,12 +18,16 @@ use tokio::sync::RwLock;
 
 pub use self::artefacts::Origin;
 use self::content::{Contents, Written};
-use crate::domain::file::{self, File, FileSource};
+use crate::domain::file::{self, Digest, File, FileSource};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::links::Links;
 use crate::runtime::Clock;
 use crate::storage::{self, Commit, Page, Store};
 
+/// Files that go in one commit.
+const AT_ONCE: usize = 128;
+/// Between two such commits, so that the writer serves everyone else.
+const PAUSE: Duration = Duration::from_millis(20);
 /// The longest name that is kept, in characters.
 const NAME_MAX: usize = 255;
 
@@ -145,8 +149,11 @@ impl Files {
         let key = rows::file(file.organization, file.id);
         if let Some(before) = shared.store.read::<File>(&key).await? {
             commit.delete(rows::reference(before.sha256, before.id));
+            commit.delete(rows::expiry(before.expires_at, before.organization, before.id));
         }
         commit.put_bytes(rows::reference(digest, file.id), Vec::new());
+        let expiry = rows::expiry(file.expires_at, file.organization, file.id);
+        commit.put_bytes(expiry, Vec::new());
         commit.put(key, &file).map_err(storage::Error::from)?;
         shared.store.commit(commit).await?;
         Ok(file)
@@ -200,16 +207,56 @@ impl Files {
         };
         let mut swept = 0;
         for digest in found {
-            let _nothing_is_on_its_way = shared.gate.write().await;
-            let prefix = rows::references(digest);
-            let page = Page { prefix, after: None, before: None, limit: 1 };
-            if shared.store.page(page).await?.is_empty() {
-                let contents = shared.contents.clone();
-                blocking(move || Ok(contents.remove(digest)?)).await?;
-                swept += 1;
-            }
+            swept += usize::from(self.remove_unused(digest).await?);
         }
         Ok(swept)
+    }
+
+    /// Deletes a content that no file refers to; whether it did.
+    async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
+        let _nothing_is_on_its_way = self.shared.gate.write().await;
+        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
+        let is_unused = self.shared.store.page(page).await?.is_empty();
+        if is_unused {
+            let contents = self.shared.contents.clone();
+            blocking(move || Ok(contents.remove(digest)?)).await?;
+        }
+        Ok(is_unused)
+    }
+
+    /// Deletes the files whose time is over, with the contents that nothing else refers to, a few at
+    /// a time. Answers how many.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`]; what went until then is gone.
+    pub async fn remove_expired(&self) -> Result<usize, Error> {
+        let shared = &self.shared;
+        let mut removed = 0;
+        loop {
+            let before = Some(rows::expiries().time(shared.clock.now()));
+            let page = Page { prefix: rows::expiries(), after: None, before, limit: AT_ONCE };
+            let due = shared.store.page(page).await?;
+            let (mut commit, mut digests) = (Commit::new(), Vec::new());
+            for (key, _) in &due {
+                commit.delete(key.clone());
+                let Some((organization, id)) = rows::of_expiry(key) else { continue };
+                let row = rows::file(organization, id);
+                if let Some(file) = shared.store.read::<File>(&row).await? {
+                    commit.delete(rows::reference(file.sha256, id));
+                    commit.delete(row);
+                    digests.push(file.sha256);
+                    removed += 1;
+                }
+            }
+            shared.store.commit(commit).await?;
+            for digest in digests {
+                self.remove_unused(digest).await?;
+            }
+            if due.len() < AT_ONCE {
+                return Ok(removed);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::domain::file::{Digest, File};
 use crate::domain::ids::{FileId, OrganizationId};
+use crate::domain::time::Timestamp;
 use crate::storage::{Key, Record, Table};
 
 impl Record for File {
@@ -11,6 +12,23 @@ impl Record for File {
 /// A file, among its organization's by time, newest first.
 pub fn file(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::File).id(organization).id_newest_first(id)
+}
+
+/// All files by the moment at which they go, oldest first.
+pub fn expiries() -> Key {
+    Key::table(Table::FileExpiry)
+}
+
+/// That a file goes at that moment.
+pub fn expiry(time: Timestamp, organization: OrganizationId, id: FileId) -> Key {
+    expiries().time(time).id(organization).id(id)
+}
+
+/// The organization and the file of a key of [`expiry`].
+pub fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
+    let ids: &[u8; 32] = key.as_bytes().last_chunk()?;
+    let (organization, _id) = ids.split_first_chunk::<16>()?;
+    Some((OrganizationId::from(*organization), key.last_id()?))
 }
 
 /// The references to a content, by the files that hold them: it may go when there is none.
@@ -27,7 +45,6 @@ pub fn reference(digest: Digest, id: FileId) -> Key {
 mod tests {
     use super::*;
     use crate::domain::file::FileSource;
-    use crate::domain::time::Timestamp;
     use crate::storage::record::{decode, encode};
 
     #[test]

@@ -92,6 +92,28 @@ async fn an_attempt_that_runs_again_writes_its_file_over() {
 }
 
 #[tokio::test]
+async fn what_is_past_its_time_goes_and_its_bytes_with_the_last_of_it() {
+    let world = World::new();
+    world.keep(json!(["data:,one", "data:,two"])).await.unwrap();
+    world.clock.advance(DAY / 2);
+    let origin = Origin {
+        organization: world.organization,
+        execution: world.execution,
+        attempt_key: "another",
+    };
+    let late = world.files.keep_artefacts(origin, json!("data:,one"), None).await.unwrap();
+    assert_eq!(world.files.remove_expired().await.unwrap(), 0);
+    world.clock.advance(DAY / 2 + Duration::from_secs(1));
+    assert_eq!(world.files.remove_expired().await.unwrap(), 2);
+    assert_eq!(world.contents().len(), 1, "the later one refers to the same bytes");
+    assert_eq!(world.read(&late).await.unwrap(), b"one");
+    world.clock.advance(DAY);
+    assert_eq!(world.files.remove_expired().await.unwrap(), 1);
+    assert_eq!(world.files.remove_expired().await.unwrap(), 0);
+    assert!(world.contents().is_empty());
+}
+
+#[tokio::test]
 async fn files_come_out_of_the_folder_of_the_run_only() {
     let world = World::new();
     let run = world.folder.path().join("run");

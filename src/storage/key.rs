@@ -73,6 +73,8 @@ pub enum Table {
     File = b'b',
     /// Which files refer to a content, by its digest.
     Content = b'c',
+    /// Files by the moment at which they go.
+    FileExpiry = b'f',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
 }
