@@ -19,6 +19,7 @@ mod executions;
 mod failures;
 mod fields;
 mod files;
+mod history;
 mod idempotent;
 mod meters;
 mod models;
@@ -197,6 +198,9 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
     route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories),
+
+    route!(&[Base], GET, "/v1/executions", Key, Bare, Keyed, history::by_offset),
+    route!(&[Base], GET, "/v2/executions", Key, Bare, Keyed, history::by_cursor),
 
     route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list),
     route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get),

@@ -199,7 +199,7 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
     })
 }
 
-fn parse_time(name: &str, text: &str) -> Result<Timestamp, http::Error> {
+pub fn parse_time(name: &str, text: &str) -> Result<Timestamp, http::Error> {
     let message = || format!("{name} must be a time such as 2026-11-20T09:30:00Z");
     text.parse().map_err(|_no_time| http::Error::bad_request(message()))
 }

@@ -36,6 +36,19 @@ impl Status {
         matches!(self, Self::Success | Self::Error | Self::Cancelled)
     }
 
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Created, Self::Processing, Self::Success, Self::Error, Self::Cancelled];
+
+    /// The word for work of that kind.
+    #[must_use]
+    pub const fn word(self, kind: Kind) -> &'static str {
+        match kind {
+            Kind::Prediction => self.prediction_word(),
+            Kind::Workflow => self.execution_word(),
+        }
+    }
+
     /// The word for a prediction (`spec/decisions.md` part 3).
     #[must_use]
     pub const fn prediction_word(self) -> &'static str {
@@ -173,6 +186,13 @@ pub enum Work {
     Workflow(WorkflowRun),
 }
 
+/// The two kinds of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Prediction,
+    Workflow,
+}
+
 /// A chain of models, of which the first that succeeds completes the execution.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
@@ -197,6 +217,11 @@ pub struct Prediction {
 pub struct StepOf {
     pub execution: ExecutionId,
     pub step_id: String,
+    pub workflow: WorkflowId,
+    /// The workflow's version.
+    pub version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bulk: Option<BulkId>,
 }
 
 /// One run of a workflow. Its steps stand in rows of their own, see `domain::step`.
@@ -314,6 +339,15 @@ pub fn append_logs(logs: &mut Option<String>, more: Option<String>) {
 }
 
 impl Execution {
+    /// Which of the two it is.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match &self.work {
+            Work::Prediction(_) => Kind::Prediction,
+            Work::Workflow(_) => Kind::Workflow,
+        }
+    }
+
     /// The prediction that it is, if it is one.
     #[must_use]
     pub const fn prediction(&self) -> Option<&Prediction> {

@@ -7,7 +7,7 @@
 use serde_json::value::RawValue;
 
 use super::rows::{self, Standing};
-use super::{Error, Inner};
+use super::{Error, Inner, facets};
 use crate::billing;
 use crate::domain::delivery::Delivery;
 use crate::domain::execution::{Execution, Work};
@@ -41,6 +41,7 @@ impl Inner {
             billing::release(&mut commit, execution.organization, execution.reserved);
         }
         commit.put(rows::execution(execution.organization, execution.id), execution)?;
+        facets::change(&mut commit, execution);
         if let Some(output) = &execution.output {
             self.store.claim(&mut commit, output);
         }

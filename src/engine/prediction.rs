@@ -11,7 +11,7 @@ use super::cells::Cell;
 use super::commit::no_json;
 use super::feed::Reporter;
 use super::outcome::announcement;
-use super::{Error, Inner, Models, Work, rows};
+use super::{Error, Inner, Models, Work, facets, rows};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Prediction};
@@ -111,6 +111,7 @@ impl Inner {
             return;
         }
         let mut commit = Commit::new();
+        facets::change(&mut commit, execution);
         let key = rows::execution(execution.organization, execution.id);
         let written = match commit.put(key, execution) {
             Ok(_) => self.store.commit(commit).await,

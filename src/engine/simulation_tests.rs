@@ -222,6 +222,11 @@ async fn all_end(process: &Process) {
 /// What the store must hold once everything has ended.
 pub async fn check_books(store: &Store) {
     assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
+    let ended = executions(store).await;
+    let mut indexed: Vec<_> = ended.iter().flat_map(facets::rows_of).collect();
+    indexed.sort();
+    let index: Vec<_> = rows(store, Table::Facet).await.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(index, indexed, "the history's indexes are what follows from the executions");
     let executions = executions(store).await;
     let announced = executions.iter().filter(|execution| execution.webhook.is_some()).count();
     assert_eq!(rows(store, Table::Delivery).await.len(), announced);

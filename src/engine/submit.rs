@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::commit::count_start;
 use super::lanes::Ticket;
-use super::{Engine, Error, Inner, Place, rows};
+use super::{Engine, Error, Inner, Place, facets, rows};
 use crate::billing::{self, Price, Reservation};
 use crate::domain::definition::Kind;
 use crate::domain::delivery::Webhook;
@@ -183,6 +183,7 @@ impl Inner {
             let lane = execution.lane();
             commit.put_bytes(rows::queued(&lane, id), rows::queued_value(organization));
             count_start(&mut commit, execution);
+            facets::add(&mut commit, execution);
             billing::reserve(&mut commit, organization, execution.reserved);
             self.store.claim(&mut commit, &execution.input);
         }

@@ -75,6 +75,8 @@ pub enum Table {
     Content = b'c',
     /// Files by the moment at which they go.
     FileExpiry = b'f',
+    /// Executions by organization and what they can be asked for by, newest first.
+    Facet = b'g',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
 }

@@ -1,13 +1,14 @@
 //! The embedded store: the only place that knows which engine keeps the data.
 //!
-//! Its face is a handful of verbs: `get`, `get_many`, `page`, `list`, `commit`, `write_payload`,
-//! `read_payload`, `stats`. A write is on the disk when `commit` returns, not before; nobody acts
-//! on a write before that.
+//! Its face is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
+//! `write_payload`, `read_payload`, `stats`. A write is on the disk when `commit` returns, not
+//! before; nobody acts on a write before that.
 
 pub mod commit;
 pub mod key;
 pub mod list;
 pub mod record;
+pub mod search;
 
 mod durable;
 mod error;
@@ -25,4 +26,5 @@ pub use error::Error;
 pub use key::{Key, Table};
 pub use record::Record;
 pub use seal::Sealer;
+pub use search::{Found, Search};
 pub use store::{Options, Page, Row, Stats, Store};

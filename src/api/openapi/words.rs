@@ -21,8 +21,49 @@ const fn plain(summary: &'static str, success: &'static str) -> Words {
     Words { summary, query: &[], body: None, success: (200, success), creates: false }
 }
 
+/// What both lists of the history can be asked for.
+macro_rules! history_query {
+    ($paging:literal) => {
+        &[
+            "model",
+            "status",
+            "type",
+            "workflow_id",
+            "workflow_execution_id",
+            "error_classification",
+            "from",
+            "to",
+            "limit",
+            $paging,
+        ]
+    };
+}
+
+fn words_of_history(path: &str) -> Option<Words> {
+    match path {
+        "/v1/executions" => Some(Words {
+            query: history_query!("offset"),
+            ..plain(
+                "The organization's history (deprecated: at most 1000 rows)",
+                "executions, total_count, total_capped, offset, limit",
+            )
+        }),
+        "/v2/executions" => Some(Words {
+            query: history_query!("cursor"),
+            ..plain(
+                "The organization's history, newest first",
+                "executions, limit, has_more, next_cursor",
+            )
+        }),
+        _ => None,
+    }
+}
+
 /// The words of a route.
 pub fn words(route: &Route) -> Words {
+    if let Some(words) = words_of_history(route.path) {
+        return words;
+    }
     // The workflows host and its mirror under the base host say the same.
     let path = route.path.strip_prefix("/api").unwrap_or(route.path);
     if ["/v1/workflows", "/v1/executions", "/v1/categories", "/v1/public", "/v1/{workflow}"]

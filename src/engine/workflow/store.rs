@@ -17,7 +17,7 @@ use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, Instance, Step};
 use crate::engine::commit::no_json;
-use crate::engine::{Error, Inner, rows};
+use crate::engine::{Error, Inner, facets, rows};
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Page};
 
@@ -204,10 +204,17 @@ impl Inner {
                 chain,
                 attempts: step.attempts.clone(),
                 logs: step.logs.clone(),
-                step: Some(StepOf { execution: execution.id, step_id: planned.id.clone() }),
+                step: execution.workflow().map(|run| StepOf {
+                    execution: execution.id,
+                    step_id: planned.id.clone(),
+                    workflow: run.workflow,
+                    version: run.version.clone(),
+                    bulk: run.bulk,
+                }),
             }),
         };
         commit.put(rows::execution(execution.organization, id), &prediction)?;
+        facets::add(commit, &prediction);
         Ok(())
     }
 }

@@ -1,0 +1,295 @@
+//! The history of the organization (`spec/decisions.md` part 7): everything that any of its keys
+//! asked for, newest first, by offset (`/v1`) and by cursor (`/v2`).
+
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue, LINK};
+use serde::Serialize;
+use serde_json::json;
+
+use super::webhooks::parse_time;
+use super::{Context, Services};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Kind, Prediction, Source, Status, StepOf};
+use crate::domain::ids::{ExecutionId, Id, OrganizationId, WorkflowId};
+use crate::engine::history::Filter;
+use crate::http::{self, Reply, reply};
+use crate::storage::Sealer;
+
+const LIMIT_DEFAULT: u64 = 20;
+const LIMIT_MAX: u64 = 100;
+/// How deep offsets reach (`spec/api.md`, "Limits").
+const OFFSET_ROWS: u64 = 1000;
+/// Bytes of outputs that one page shows; further ones are null there.
+const SHOWN_MAX: usize = 4 * 1024 * 1024;
+/// The words that `status` takes, with what they stand for. No run of ours is ever `starting`.
+const WORDS: [(&str, &[(Kind, Status)]); 10] = [
+    ("created", &[(Kind::Prediction, Status::Created)]),
+    ("starting", &[]),
+    ("processing", &[(Kind::Prediction, Status::Processing)]),
+    ("success", &[(Kind::Prediction, Status::Success)]),
+    ("error", &[(Kind::Prediction, Status::Error)]),
+    ("cancelled", &[(Kind::Prediction, Status::Cancelled), (Kind::Workflow, Status::Cancelled)]),
+    ("queued", &[(Kind::Workflow, Status::Created)]),
+    ("running", &[(Kind::Workflow, Status::Processing)]),
+    ("completed", &[(Kind::Workflow, Status::Success)]),
+    ("failed", &[(Kind::Workflow, Status::Error)]),
+];
+
+/// `GET /v1/executions`: deprecated.
+pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let (filter, limit) = (filter(&context)?, limit(&context)?);
+    let offset = context.call.query.number("offset", 0..=u64::from(u32::MAX), 0)?;
+    if offset > OFFSET_ROWS.saturating_sub(limit) {
+        return Err(http::Error::bad_request(
+            "V1 pagination is limited to 1000 rows; use GET /v2/executions with cursor pagination",
+        ));
+    }
+    let services = &context.services;
+    let span = (usize::try_from(offset)?, usize::try_from(limit)?);
+    let of = usize::try_from(OFFSET_ROWS)?;
+    let first = services.engine.first(organization, &filter, of, span).await?;
+    let records = records(services, organization, &first.executions).await?;
+    let body = json!({
+        "executions": serde_json::to_value(&records).map_err(http::Error::internal)?,
+        "total_count": first.total,
+        "total_capped": first.is_capped,
+        "offset": offset,
+        "limit": limit,
+    });
+    let mut answer = reply::json(StatusCode::OK, &body);
+    let successor = HeaderValue::from_static("</v2/executions>; rel=\"successor-version\"");
+    answer.headers_mut().insert(LINK, successor);
+    let deprecation = HeaderName::from_static("deprecation");
+    answer.headers_mut().insert(deprecation, HeaderValue::from_static("true"));
+    Ok(answer)
+}
+
+/// `GET /v2/executions`
+pub async fn by_cursor(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let (filter, limit) = (filter(&context)?, limit(&context)?);
+    let services = &context.services;
+    let asked = format!("{organization} {limit} {filter:?}");
+    let cursor = context.call.query.get("cursor").filter(|cursor| !cursor.is_empty());
+    let after = cursor.map(|cursor| {
+        let found = read_cursor(&services.sealer, &asked, cursor);
+        found.ok_or_else(|| http::Error::bad_request("invalid cursor"))
+    });
+    let (after, most) = (after.transpose()?, usize::try_from(limit)?);
+    let page = services.engine.history(organization, &filter, after, most).await?;
+    let records = records(services, organization, &page.executions).await?;
+    let body = json!({
+        "executions": serde_json::to_value(&records).map_err(http::Error::internal)?,
+        "limit": limit,
+        "has_more": page.more_behind.is_some(),
+        "next_cursor": page.more_behind.map(|id| cursor_of(&services.sealer, &asked, id)),
+    });
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// The cursor behind an execution, good for what was `asked` alone.
+fn cursor_of(sealer: &Sealer, asked: &str, id: ExecutionId) -> String {
+    let id = id.bytes();
+    URL_SAFE_NO_PAD.encode([&id[..], &sealer.mac(&signed(asked, &id))].concat())
+}
+
+fn read_cursor(sealer: &Sealer, asked: &str, cursor: &str) -> Option<ExecutionId> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+    let (id, mac) = bytes.split_first_chunk::<16>()?;
+    sealer.check_mac(&signed(asked, id), mac).then(|| ExecutionId::from(*id))
+}
+
+fn signed(asked: &str, id: &[u8; 16]) -> Vec<u8> {
+    [b"history\0", asked.as_bytes(), &[0], id].concat()
+}
+
+fn limit(context: &Context) -> Result<u64, http::Error> {
+    context.call.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)
+}
+
+/// What the query asks for.
+fn filter(context: &Context) -> Result<Filter, http::Error> {
+    let query = &context.call.query;
+    let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
+    let refuse = |message: String| http::Error::bad_request(message);
+    let kinds = match given("type") {
+        None => None,
+        Some("prediction") => Some(Kind::Prediction),
+        Some("workflow") => Some(Kind::Workflow),
+        Some(_) => return Err(refuse("type must be one of prediction, workflow".to_owned())),
+    };
+    let statuses = given("status").map(|list| each(list, "status", &WORDS)).transpose()?;
+    let classes = ErrorClass::ALL.map(|class| (class.as_str(), class));
+    let classes =
+        given("error_classification").map(|list| each(list, "error_classification", &classes));
+    let uuid = |name: &str| format!("{name} must be a UUID");
+    let workflow = given("workflow_id").map(str::parse::<WorkflowId>).transpose();
+    let parent = given("workflow_execution_id").map(str::parse::<ExecutionId>).transpose();
+    let moment = |name: &str| given(name).map(|text| parse_time(name, text)).transpose();
+    Ok(Filter {
+        standings: standings(kinds, statuses),
+        model: given("model").map(str::to_owned),
+        classes: classes.transpose()?.unwrap_or_default(),
+        workflow: workflow.map_err(|_no_id| refuse(uuid("workflow_id")))?,
+        parent: parent.map_err(|_no_id| refuse(uuid("workflow_execution_id")))?,
+        from: moment("from")?,
+        to: moment("to")?,
+    })
+}
+
+/// What each word of a comma-separated list stands for, in a fixed order, each once.
+fn each<T: Copy>(list: &str, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, http::Error> {
+    let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+    let is_known = |word: &&str| known.iter().any(|(name, _)| name == word);
+    if words.is_empty() || !words.iter().all(is_known) {
+        let known: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
+        let known = known.join(", ");
+        return Err(http::Error::bad_request(format!("{name} must be one or more of {known}")));
+    }
+    Ok(known.iter().filter(|(word, _)| words.contains(word)).map(|(_, value)| *value).collect())
+}
+
+fn standings(
+    kind: Option<Kind>,
+    statuses: Option<Vec<&'static [(Kind, Status)]>>,
+) -> Option<Vec<(Kind, Status)>> {
+    match (kind, statuses) {
+        (None, None) => None,
+        (Some(kind), None) => Some(Status::ALL.map(|status| (kind, status)).to_vec()),
+        (kind, Some(statuses)) => {
+            let all = statuses.concat();
+            Some(all.into_iter().filter(|(of, _)| kind.is_none_or(|kind| *of == kind)).collect())
+        }
+    }
+}
+
+/// An execution as the history shows it.
+#[derive(Serialize)]
+struct Record<'a> {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    model: Option<&'a str>,
+    requested_model: Option<&'a str>,
+    workflow_id: Option<String>,
+    workflow_name: Option<String>,
+    version_id: Option<&'a str>,
+    workflow_execution_id: Option<String>,
+    bulk_id: Option<String>,
+    status: &'static str,
+    error: Option<&'a str>,
+    error_cause: Option<&'a str>,
+    error_classification: Option<&'static str>,
+    execution_cost: f64,
+    run_time: Option<f64>,
+    created_at: String,
+    started_at: Option<String>,
+    completed_at: Option<String>,
+    output: Option<String>,
+    api_key_id: String,
+    source: Source,
+}
+
+/// What an execution is of a workflow: it, its version, the run whose step it is, the bulk.
+struct OfWorkflow<'a> {
+    workflow: WorkflowId,
+    version: &'a str,
+    run: Option<ExecutionId>,
+    bulk: Option<String>,
+}
+
+fn of_workflow(execution: &Execution) -> Option<OfWorkflow<'_>> {
+    if let Some(run) = execution.workflow() {
+        let bulk = run.bulk.map(|bulk| bulk.to_string());
+        return Some(OfWorkflow { workflow: run.workflow, version: &run.version, run: None, bulk });
+    }
+    let step: &StepOf = execution.prediction()?.step.as_ref()?;
+    let bulk = step.bulk.map(|bulk| bulk.to_string());
+    let (workflow, version) = (step.workflow, step.version.as_str());
+    Some(OfWorkflow { workflow, version, run: Some(step.execution), bulk })
+}
+
+async fn records<'a>(
+    services: &Services,
+    organization: OrganizationId,
+    executions: &'a [Execution],
+) -> Result<Vec<Record<'a>>, http::Error> {
+    let mut names: HashMap<WorkflowId, Option<String>> = HashMap::new();
+    let (mut records, mut bytes) = (Vec::with_capacity(executions.len()), 0);
+    for execution in executions {
+        let of = of_workflow(execution);
+        let name = match of.as_ref().map(|of| of.workflow) {
+            None => None,
+            Some(id) => match names.get(&id) {
+                Some(name) => name.clone(),
+                None => {
+                    let found = services.workflows.find_any(organization, &id.to_string()).await;
+                    let name = found.ok().map(|workflow| workflow.name);
+                    names.insert(id, name.clone());
+                    name
+                }
+            },
+        };
+        let output = output(services, execution, SHOWN_MAX.saturating_sub(bytes)).await?;
+        bytes += output.as_ref().map_or(0, String::len);
+        records.push(record(execution, of, name, output));
+    }
+    Ok(records)
+}
+
+/// The output's text, if it has at most so many bytes.
+async fn output(
+    services: &Services,
+    execution: &Execution,
+    most: usize,
+) -> Result<Option<String>, http::Error> {
+    let Some(payload) = &execution.output else { return Ok(None) };
+    if usize::try_from(payload.len()).unwrap_or(usize::MAX) > most {
+        return Ok(None);
+    }
+    let text = services.store.read_payload(payload).await?;
+    Ok(Some(Box::<str>::from(text).into_string()))
+}
+
+fn record<'a>(
+    execution: &'a Execution,
+    of: Option<OfWorkflow<'a>>,
+    workflow_name: Option<String>,
+    output: Option<String>,
+) -> Record<'a> {
+    let fault = execution.fault.as_ref();
+    let prediction = execution.prediction();
+    let kind = execution.kind();
+    let of = of.as_ref();
+    Record {
+        id: execution.id.to_string(),
+        kind: match kind {
+            Kind::Prediction => "prediction",
+            Kind::Workflow => "workflow",
+        },
+        model: prediction.map(Prediction::model),
+        requested_model: prediction.map(Prediction::requested_model),
+        workflow_id: of.map(|of| of.workflow.to_string()),
+        workflow_name,
+        version_id: of.map(|of| of.version),
+        workflow_execution_id: of.and_then(|of| of.run).map(|run| run.to_string()),
+        bulk_id: of.and_then(|of| of.bulk.clone()),
+        status: execution.status.word(kind),
+        error: fault.map(|fault| fault.name.as_str()),
+        error_cause: fault.map(|fault| fault.cause.as_str()),
+        error_classification: fault.map(|fault| fault.class.as_str()),
+        execution_cost: execution.cost.dollars(),
+        run_time: execution.run_time().map(|time| time.as_secs_f64()),
+        created_at: execution.created_at.to_string(),
+        started_at: execution.started_at.map(|time| time.to_string()),
+        completed_at: execution.completed_at.map(|time| time.to_string()),
+        output,
+        api_key_id: execution.key.to_string(),
+        source: execution.source,
+    }
+}

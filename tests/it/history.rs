@@ -1,0 +1,273 @@
+//! The organization's history: its records, filters, cursors and refusals.
+
+use std::collections::BTreeSet;
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Provider, Service};
+
+async fn list(service: &Service, path: &str) -> Value {
+    service.get(path).await.expect(200)
+}
+
+/// The value of a field in each row.
+fn field<'a>(page: &'a Value, name: &str) -> Vec<&'a Value> {
+    page["executions"].as_array().unwrap().iter().map(|row| &row[name]).collect()
+}
+
+#[tokio::test]
+async fn a_record_tells_what_ran_and_what_came_of_it() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let priced = "[cost]\ntype = 'fixed'\namount = 0.002\n";
+    service.manifest(&provider.manifest("echo", "/echo", priced));
+    let step = json!({"step_id": "a", "type": "model", "model": "echo", "params": {"n": 1}});
+    let workflow = service.workflow(json!([step])).await;
+    let run = service.trigger(&workflow, json!({})).await;
+    service.completed(&run).await;
+    let page = list(&service, "/v2/executions").await;
+    assert_eq!(page["limit"], 20);
+    assert_eq!((&page["has_more"], &page["next_cursor"]), (&json!(false), &Value::Null));
+    // A workflow of one model step shows as two rows, the step's newer than its run.
+    assert_eq!(field(&page, "type"), ["prediction", "workflow"]);
+    let [step, whole] = &page["executions"].as_array().unwrap()[..] else { panic!("{page}") };
+    assert_eq!(step["workflow_execution_id"], run);
+    for row in [step, whole] {
+        assert_eq!(
+            (&row["workflow_id"], &row["workflow_name"]),
+            (&json!(workflow), &json!("flow"))
+        );
+        assert_eq!((&row["version_id"], &row["source"]), (&json!("v1"), &json!("api")));
+        assert_eq!(row["execution_cost"], 0.002);
+        assert!(row["run_time"].as_f64().unwrap() >= 0.0);
+        assert_eq!(row["output"], "{\"n\":1}", "the output is JSON text");
+    }
+    assert_eq!((&step["model"], &step["requested_model"]), (&json!("echo"), &json!("echo")));
+    assert_eq!((&step["status"], &whole["status"]), (&json!("success"), &json!("completed")));
+    assert_eq!((&whole["id"], &whole["model"]), (&json!(run), &Value::Null));
+    let fields: Vec<&String> = whole.as_object().unwrap().keys().collect();
+    assert_eq!(
+        fields,
+        [
+            "id",
+            "type",
+            "model",
+            "requested_model",
+            "workflow_id",
+            "workflow_name",
+            "version_id",
+            "workflow_execution_id",
+            "bulk_id",
+            "status",
+            "error",
+            "error_cause",
+            "error_classification",
+            "execution_cost",
+            "run_time",
+            "created_at",
+            "started_at",
+            "completed_at",
+            "output",
+            "api_key_id",
+            "source"
+        ]
+    );
+    // What belongs to another organization is not there.
+    let other = service.ask(Role::Base, Method::GET, "/v2/executions").key(&service.other_key);
+    assert_eq!(other.send().await.expect(200)["executions"], json!([]));
+}
+
+#[tokio::test]
+async fn each_filter_and_all_of_them_together() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    for (slug, path) in [("echo", "/echo"), ("down", "/status/503"), ("odd", "/status/500")] {
+        service.manifest(&provider.manifest(slug, path, ""));
+    }
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1\n"));
+    let mut ids = Vec::new();
+    for model in ["echo", "down", "odd", "echo"] {
+        let id = service.create(model, json!({})).await;
+        service.ended(&id).await;
+        ids.push(id);
+    }
+    let held = service.create("held", json!({})).await;
+    provider.arrived(5).await;
+    let waits = service.create("held", json!({})).await;
+    let cancelled = service.create("held", json!({})).await;
+    service.cancel(&cancelled).await.expect(200);
+    let pass = json!([{"step_id": "a", "type": "pass", "result": 1}]);
+    let workflow = service.workflow(pass).await;
+    let run = service.trigger(&workflow, json!({})).await;
+    service.completed(&run).await;
+    let step = json!([{"step_id": "a", "type": "model", "model": "down", "params": {}}]);
+    let broken = service.workflow(step).await;
+    let failed = service.trigger(&broken, json!({})).await;
+    service.completed(&failed).await;
+    let [echo, down, odd, again] = &ids[..] else { panic!("four were made") };
+    let time = list(&service, &format!("/v1/prediction/{odd}")).await;
+    let time = time["created_at"].as_str().unwrap();
+    let found = async |query: &str| -> BTreeSet<String> {
+        let page = list(&service, &format!("/v2/executions?{query}")).await;
+        field(&page, "id").iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+    };
+    let set = |ids: &[&String]| -> BTreeSet<String> { ids.iter().copied().cloned().collect() };
+    let step = found(&format!("workflow_execution_id={failed}")).await;
+    assert_eq!(step.len(), 1);
+    let step = step.first().unwrap();
+    assert_eq!(found("model=echo").await, set(&[echo, again]));
+    assert_eq!(found("status=success").await, set(&[echo, again]));
+    assert_eq!(found("status=completed").await, set(&[&run]));
+    assert_eq!(found("status=failed,success").await, set(&[echo, again, &failed]));
+    assert_eq!(found("status=cancelled").await, set(&[&cancelled]));
+    assert_eq!(found("status=created").await, set(&[&waits]));
+    assert_eq!(found("status=starting").await, set(&[]));
+    assert_eq!(found("type=workflow").await, set(&[&run, &failed]));
+    assert_eq!(found("type=workflow&status=success").await, set(&[]));
+    assert_eq!(found(&format!("workflow_id={broken}")).await, set(&[&failed, step]));
+    let unavailable = found("error_classification=provider_unavailable").await;
+    assert_eq!(unavailable, set(&[down, &failed, step]));
+    let either = found("error_classification=provider_error,provider_unavailable").await;
+    assert_eq!(either, set(&[down, odd, &failed, step]));
+    assert_eq!(found(&format!("to={time}")).await, set(&[echo, down]));
+    let newer = found(&format!("from={time}&type=prediction&status=success")).await;
+    assert_eq!(newer, set(&[again]));
+    assert_eq!(
+        found("model=down&error_classification=provider_unavailable").await,
+        set(&[down, step])
+    );
+    // A run that lasts shows as such a moment after it has begun.
+    crate::support::until("begun run", async || {
+        (found("status=processing&model=held").await == set(&[&held])).then_some(())
+    })
+    .await;
+    provider.release(2);
+    for id in [&held, &waits] {
+        service.ended(id).await;
+    }
+    assert_eq!(found("status=created,processing,queued,running").await, set(&[]));
+    let first = list(&service, "/v1/executions?model=echo&limit=1&offset=1").await;
+    assert_eq!(field(&first, "id"), [echo]);
+    assert_eq!((&first["total_count"], &first["total_capped"]), (&json!(2), &json!(false)));
+    assert_eq!((&first["offset"], &first["limit"]), (&json!(1), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_fallback_is_found_by_both_models() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("first", "/status/500", ""));
+    service.manifest(&provider.manifest("second", "/echo", ""));
+    let step = json!([{"step_id": "a", "type": "model", "model": "first", "params": {},
+        "fallback": {"model": "second", "params": {}}}]);
+    let workflow = service.workflow(step).await;
+    let run = service.trigger(&workflow, json!({})).await;
+    service.completed(&run).await;
+    for model in ["first", "second"] {
+        let page = list(&service, &format!("/v2/executions?model={model}")).await;
+        assert_eq!(field(&page, "model"), ["second"]);
+        assert_eq!(field(&page, "requested_model"), ["first"]);
+    }
+}
+
+/// Rows that are made meanwhile come before every page that follows.
+#[tokio::test]
+async fn pages_tell_each_older_row_once_while_others_arrive() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("echo", "/echo", "concurrency = 8\n"));
+    let mut before = Vec::new();
+    for n in 0..53 {
+        before.push(service.create("echo", json!({"n": n})).await);
+    }
+    let (mut seen, mut path) = (Vec::new(), "/v2/executions?limit=10&model=echo".to_owned());
+    loop {
+        let page = list(&service, &path).await;
+        let ids = field(&page, "id");
+        seen.extend(ids.iter().map(|id| id.as_str().unwrap().to_owned()));
+        if page["has_more"] == false {
+            assert_eq!(page["next_cursor"], Value::Null);
+            break;
+        }
+        assert_eq!(ids.len(), 10);
+        let cursor = page["next_cursor"].as_str().unwrap();
+        path = format!("/v2/executions?limit=10&model=echo&cursor={cursor}");
+        service.create("echo", json!({})).await;
+        let again = list(&service, &path).await;
+        assert_eq!(field(&again, "id"), field(&list(&service, &path).await, "id"));
+    }
+    before.reverse();
+    assert_eq!(seen, before);
+}
+
+#[tokio::test]
+async fn a_cursor_is_good_for_its_own_question_alone() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("echo", "/echo", ""));
+    for _ in 0..3 {
+        service.create("echo", json!({})).await;
+    }
+    let page = list(&service, "/v2/executions?limit=2").await;
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let good = format!("/v2/executions?limit=2&cursor={cursor}");
+    assert_eq!(field(&list(&service, &good).await, "id").len(), 1);
+    let damaged = format!("{}AAAA", &cursor[..cursor.len() - 4]);
+    for query in [
+        format!("limit=3&cursor={cursor}"),
+        format!("cursor={cursor}"),
+        format!("limit=2&model=echo&cursor={cursor}"),
+        format!("limit=2&type=prediction&cursor={cursor}"),
+        format!("limit=2&cursor={damaged}"),
+        "limit=2&cursor=AAAA".to_owned(),
+        "limit=2&cursor=%00%ff".to_owned(),
+    ] {
+        let answer = service.get(&format!("/v2/executions?{query}")).await;
+        answer.expect_error(400, "invalid cursor");
+    }
+    let other = service.ask(Role::Base, Method::GET, &good).key(&service.other_key);
+    other.send().await.expect_error(400, "invalid cursor");
+    // It outlives the process.
+    let service = service.restart().await;
+    assert_eq!(field(&list(&service, &good).await, "id").len(), 1);
+}
+
+#[tokio::test]
+async fn a_bad_value_is_refused_with_the_good_ones() {
+    let service = Service::start().await;
+    let range = "limit must be a whole number from 1 to 100";
+    let words = "status must be one or more of created, starting, processing, success, error, \
+                 cancelled, queued, running, completed, failed";
+    let classes = "error_classification must be one or more of content_moderation, \
+                   execution_timeout, invalid_user_input, invalid_model_config, provider_auth, \
+                   provider_error, provider_rate_limit, provider_unavailable, internal_error, unknown";
+    for (query, message) in [
+        ("limit=0", range),
+        ("limit=101", range),
+        ("limit=x", range),
+        ("status=done", words),
+        ("status=success,done", words),
+        ("error_classification=timeout", classes),
+        ("type=both", "type must be one of prediction, workflow"),
+        ("workflow_id=1", "workflow_id must be a UUID"),
+        ("workflow_execution_id=1", "workflow_execution_id must be a UUID"),
+    ] {
+        for version in ["v1", "v2"] {
+            let answer = service.get(&format!("/{version}/executions?{query}")).await;
+            answer.expect_error(400, message);
+        }
+    }
+    let answer = service.get("/v2/executions?from=yesterday").await;
+    assert_eq!(answer.status, 400);
+    let deep =
+        "V1 pagination is limited to 1000 rows; use GET /v2/executions with cursor pagination";
+    for query in ["offset=981", "offset=901&limit=100", "offset=1000&limit=1"] {
+        service.get(&format!("/v1/executions?{query}")).await.expect_error(400, deep);
+    }
+    let last = service.get("/v1/executions?offset=980").await;
+    last.expect(200);
+    assert_eq!(last.header("deprecation"), "true");
+    assert_eq!(last.header("link"), "</v2/executions>; rel=\"successor-version\"");
+}
