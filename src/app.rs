@@ -21,7 +21,7 @@ use crate::catalog::{Catalog, Means, Report};
 use crate::chains::Chains;
 use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
-use crate::domain::ids::PayloadId;
+use crate::domain::ids::{FileId, Id, PayloadId};
 use crate::engine::{self, Engine};
 use crate::files::{self, Files};
 use crate::http::call::Peer;
@@ -193,6 +193,7 @@ fn open_catalog(
 fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
     Settings {
         body_bytes: config.limits.body_bytes,
+        file_bytes: usize::try_from(config.files.max_bytes).unwrap_or(usize::MAX),
         body_timeout: config.limits.body_timeout,
         sync_wait: config.limits.sync_wait,
         optional_version: config.compat.optional_version,
@@ -209,7 +210,8 @@ fn policy(config: &Config) -> Policy {
 }
 
 fn files_options(config: &Config) -> files::Options {
-    files::Options { max_bytes: config.files.max_bytes, retention: config.files.retention }
+    let config::Files { max_bytes, quota_bytes, retention } = config.files;
+    files::Options { max_bytes, quota_bytes, retention }
 }
 
 fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
@@ -367,7 +369,7 @@ async fn sweep(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
         Ok(swept) => tracing::info!(swept, "payload files that nothing referred to are gone"),
         Err(error) => tracing::error!(%error, "payload files cannot be swept"),
     }
-    match services.files.sweep().await {
+    match services.files.sweep(FileId::from(started.bytes())).await {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "contents that no file referred to are gone"),
         Err(error) => tracing::error!(%error, "contents of files cannot be swept"),

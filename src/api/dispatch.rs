@@ -15,6 +15,8 @@ use crate::http::{self, Body, Call, Peer, Reply, reply, request_id};
 
 /// Paths whose answers carry no `X-Request-Id`, refusals included (`spec/decisions.md` part 1).
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
+/// What a form may put around a file.
+const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// One host: its role, its routes, and what they call.
@@ -91,6 +93,7 @@ impl Host {
             body_bytes: match route.body {
                 BodyLimit::None => 0,
                 BodyLimit::Configured => self.services.settings.body_bytes,
+                BodyLimit::File => self.services.settings.file_bytes.saturating_add(FORM_BYTES),
             },
             body_idle: self.services.settings.body_timeout,
         };

@@ -6,10 +6,12 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use crate::http::Error;
-use crate::{accounts, chains, engine, idempotency, storage, workflows};
+use crate::{accounts, chains, engine, files, idempotency, storage, workflows};
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
+/// When announced uploads that do not come are forgotten.
+const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
 
 impl From<storage::Error> for Error {
     fn from(error: storage::Error) -> Self {
@@ -101,6 +103,41 @@ impl From<workflows::Error> for Error {
             }
             workflows::Error::TooMany(_) => Self::conflict(error.to_string()),
             workflows::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<files::Error> for Error {
+    fn from(error: files::Error) -> Self {
+        match error {
+            files::Error::TooLarge { limit } => {
+                let message = format!("the file is larger than {limit} bytes");
+                Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+            }
+            files::Error::Invalid(sentence) => {
+                Self::unprocessable(format!("the file was not kept: {sentence}"))
+            }
+            files::Error::Disk(_) => storage_unavailable().with_source(error),
+            files::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<files::Refusal> for Error {
+    fn from(refusal: files::Refusal) -> Self {
+        match refusal {
+            files::Refusal::OverQuota { quota, used } => {
+                let message = format!("{refusal}: delete some first");
+                Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+                    .with_details(json!({"quota_bytes": quota, "used_bytes": used}))
+            }
+            files::Refusal::TooMany(_) => {
+                Self::too_many(refusal.to_string(), UPLOADS_RETRY).with_source(refusal)
+            }
+            files::Refusal::NotFound => Self::not_found(refusal.to_string()),
+            files::Refusal::Done => Self::conflict(refusal.to_string()),
+            files::Refusal::Expired => Self::status(StatusCode::GONE, refusal.to_string()),
+            files::Refusal::Failed(error) => error.into(),
         }
     }
 }

@@ -3,21 +3,18 @@
 
 use std::collections::HashMap;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue, LINK};
 use serde::Serialize;
 use serde_json::json;
 
 use super::webhooks::parse_time;
-use super::{Context, Services};
+use super::{Context, Services, cursor};
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Prediction, Source, Status, StepOf};
-use crate::domain::ids::{ExecutionId, Id, OrganizationId, WorkflowId};
+use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::engine::history::Filter;
 use crate::http::{self, Reply, reply};
-use crate::storage::Sealer;
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
@@ -74,38 +71,18 @@ pub async fn by_cursor(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     let (filter, limit) = (filter(&context)?, limit(&context)?);
     let services = &context.services;
-    let asked = format!("{organization} {limit} {filter:?}");
-    let cursor = context.call.query.get("cursor").filter(|cursor| !cursor.is_empty());
-    let after = cursor.map(|cursor| {
-        let found = read_cursor(&services.sealer, &asked, cursor);
-        found.ok_or_else(|| http::Error::bad_request("invalid cursor"))
-    });
-    let (after, most) = (after.transpose()?, usize::try_from(limit)?);
+    let asked = format!("executions {organization} {limit} {filter:?}");
+    let after = cursor::read(&context, &asked)?;
+    let most = usize::try_from(limit)?;
     let page = services.engine.history(organization, &filter, after, most).await?;
     let records = records(services, organization, &page.executions).await?;
     let body = json!({
         "executions": serde_json::to_value(&records).map_err(http::Error::internal)?,
         "limit": limit,
         "has_more": page.more_behind.is_some(),
-        "next_cursor": page.more_behind.map(|id| cursor_of(&services.sealer, &asked, id)),
+        "next_cursor": page.more_behind.map(|id| cursor::behind(services, &asked, id)),
     });
     Ok(reply::json(StatusCode::OK, &body))
-}
-
-/// The cursor behind an execution, good for what was `asked` alone.
-fn cursor_of(sealer: &Sealer, asked: &str, id: ExecutionId) -> String {
-    let id = id.bytes();
-    URL_SAFE_NO_PAD.encode([&id[..], &sealer.mac(&signed(asked, &id))].concat())
-}
-
-fn read_cursor(sealer: &Sealer, asked: &str, cursor: &str) -> Option<ExecutionId> {
-    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
-    let (id, mac) = bytes.split_first_chunk::<16>()?;
-    sealer.check_mac(&signed(asked, id), mac).then(|| ExecutionId::from(*id))
-}
-
-fn signed(asked: &str, id: &[u8; 16]) -> Vec<u8> {
-    [b"history\0", asked.as_bytes(), &[0], id].concat()
 }
 
 fn limit(context: &Context) -> Result<u64, http::Error> {

@@ -11,7 +11,9 @@ mod access;
 mod admin;
 mod billing;
 mod chains;
+mod content;
 mod context;
+mod cursor;
 mod dashboard;
 mod dispatch;
 mod events;
@@ -27,6 +29,7 @@ mod openapi;
 mod predictions;
 mod root;
 mod services;
+mod uploads;
 mod webhooks;
 mod workflows;
 
@@ -89,6 +92,8 @@ pub enum BodyLimit {
     None,
     /// `limits.body_bytes` of the configuration.
     Configured,
+    /// A file: `files.max_bytes` of the configuration, and what a form puts around it.
+    File,
 }
 
 /// Which token bucket a route draws from.
@@ -119,7 +124,7 @@ pub struct Route {
 }
 
 use Access::{BodyKey, Key, Link, Local, Public};
-use BodyLimit::{Configured as Body, None as Bare};
+use BodyLimit::{Configured as Body, File, None as Bare};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
 
@@ -208,7 +213,14 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/webhooks/replay", Key, Body, Keyed, webhooks::replay),
     route!(&[Base], POST, "/v1/webhooks/test", Key, Body, Keyed, webhooks::test),
 
-    route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, files::content),
+    route!(&[Base], POST, "/v1/upload/presign", Key, Body, Keyed, uploads::presign),
+    route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put),
+    route!(&[Base], POST, "/v1/files", Key, File, Keyed, uploads::post),
+    route!(&[Base], GET, "/v1/files", Key, Bare, Keyed, files::list),
+    route!(&[Base], GET, "/v1/files/usage", Key, Bare, Keyed, files::usage),
+    route!(&[Base], GET, "/v1/files/{id}", Key, Bare, Keyed, files::get),
+    route!(&[Base], DELETE, "/v1/files/{id}", Key, Bare, Keyed, files::delete),
+    route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, content::get),
 
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance),
 

@@ -52,6 +52,8 @@ impl Readiness {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub body_bytes: usize,
+    /// The largest file.
+    pub file_bytes: usize,
     /// How long a body may stand still.
     pub body_timeout: Duration,
     /// How long `POST /v1/prediction/run` holds its answer.

@@ -15,8 +15,42 @@ const TYPE_MAX: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileSource {
+    /// A client sent it.
+    Upload,
     /// A model gave it.
     Output,
+}
+
+impl FileSource {
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Output => "output",
+        }
+    }
+}
+
+/// An upload that was announced: what its bytes have to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upload {
+    pub id: FileId,
+    pub organization: OrganizationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filename: Option<String>,
+    pub content_type: String,
+    /// Bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<Digest>,
+    /// How long the file is kept, in seconds, if not for as long as any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_seconds: Option<u64>,
+    pub created_at: Timestamp,
+    /// Later its bytes are not taken any more.
+    pub expires_at: Timestamp,
 }
 
 /// The SHA-256 of a content, by which it is stored.
@@ -47,6 +81,12 @@ impl File {
     #[must_use]
     pub fn content_path(id: FileId) -> String {
         format!("/v1/files/{id}/content")
+    }
+
+    /// The path to which an announced upload is sent.
+    #[must_use]
+    pub fn upload_path(id: FileId) -> String {
+        format!("/v1/upload/{id}")
     }
 }
 

@@ -77,6 +77,7 @@ impl Files {
             filename: artefact.filename,
             content_type: artefact.content_type,
             source: FileSource::Output,
+            keep: None,
         };
         let file = self.keep(new, artefact.source).await?;
         let path = File::content_path(file.id);

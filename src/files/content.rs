@@ -35,6 +35,65 @@ pub struct Written {
     pub size: u64,
 }
 
+/// A content on its way: written beside its place, gone when it is dropped before it has one.
+#[derive(Debug)]
+pub struct Incoming {
+    contents: Contents,
+    file: fs::File,
+    path: PathBuf,
+    hash: Sha256,
+    size: u64,
+    limit: u64,
+    is_settled: bool,
+}
+
+impl Incoming {
+    /// Writes more of it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.size = self.size.saturating_add(bytes.len() as u64);
+        if self.size > self.limit {
+            return Err(Error::TooLarge { limit: self.limit });
+        }
+        self.hash.update(bytes);
+        Ok(self.file.write_all(bytes)?)
+    }
+
+    /// What has been written so far.
+    pub fn written(&self) -> Written {
+        Written { digest: Digest(self.hash.clone().finalize().into()), size: self.size }
+    }
+
+    /// Gives it its place. It is durable when this returns.
+    ///
+    /// # Errors
+    /// When the disk refuses; then nothing stays.
+    pub fn settle(mut self) -> io::Result<Written> {
+        let written = self.written();
+        let place = self.contents.path(written.digest);
+        if !place.is_file() {
+            self.file.sync_all()?;
+            let shelf = place.parent().unwrap_or(&self.contents.folder);
+            make(shelf)?;
+            fs::rename(&self.path, &place)?;
+            self.is_settled = true;
+            sync(shelf)?;
+        }
+        Ok(written)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            // A leftover goes with the next start's sweep.
+            let _swept_later = fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// The folder of contents.
 #[derive(Debug, Clone)]
 pub struct Contents {
@@ -55,39 +114,47 @@ impl Contents {
         self.folder.join(name.get(..2).unwrap_or_default()).join(name)
     }
 
-    /// Keeps what `source` gives, up to `limit` bytes. It is durable when this returns; of what is
-    /// refused or breaks off, nothing stays.
+    /// Begins a content of up to `limit` bytes.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn write(&self, source: &mut dyn Read, limit: u64) -> Result<Written, Error> {
+    /// When the disk refuses.
+    pub fn begin(&self, limit: u64) -> io::Result<Incoming> {
         let incoming = self.folder.join(INCOMING);
         make(&incoming)?;
         let name: FileId = fresh();
         let path = incoming.join(name.to_string());
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let written = copy(source, &mut file, limit).and_then(|written| {
-            self.settle(&file, &path, written.digest)?;
-            Ok(written)
-        });
-        if written.is_err() {
-            // A leftover goes with the next start's sweep.
-            let _swept_later = fs::remove_file(&path);
-        }
-        written
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let contents = self.clone();
+        Ok(Incoming {
+            contents,
+            file,
+            path,
+            hash: Sha256::new(),
+            size: 0,
+            limit,
+            is_settled: false,
+        })
     }
 
-    /// Gives a written content its name.
-    fn settle(&self, file: &fs::File, path: &Path, digest: Digest) -> Result<(), Error> {
-        let place = self.path(digest);
-        if place.is_file() {
-            return Ok(fs::remove_file(path)?);
+    /// Begins a content with all that `source` gives, up to `limit` bytes. Of what is refused or
+    /// breaks off, nothing stays.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn take(&self, source: &mut dyn Read, limit: u64) -> Result<Incoming, Error> {
+        let mut incoming = self.begin(limit)?;
+        let mut block = vec![0; BLOCK];
+        loop {
+            let count = match source.read(&mut block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => count?,
+            };
+            let read = block.get(..count).unwrap_or_default();
+            if read.is_empty() {
+                return Ok(incoming);
+            }
+            incoming.write(read)?;
         }
-        file.sync_all()?;
-        let shelf = place.parent().unwrap_or(&self.folder);
-        make(shelf)?;
-        fs::rename(path, &place)?;
-        Ok(sync(shelf)?)
     }
 
     /// Deletes a content. One that is gone is no fault.
@@ -95,16 +162,16 @@ impl Contents {
     /// # Errors
     /// When the disk refuses.
     pub fn remove(&self, digest: Digest) -> io::Result<()> {
-        absent_is_fine(fs::remove_file(self.path(digest)))
+        fs::remove_file(self.path(digest)).or_else(absent_is_fine)
     }
 
-    /// Deletes what broke off before this start; answers the digests of all contents.
+    /// Deletes what broke off before `started`; answers the digests of all contents.
     ///
     /// # Errors
     /// When the disk cannot be read.
-    pub fn clean(&self) -> io::Result<Vec<Digest>> {
+    pub fn clean(&self, started: FileId) -> io::Result<Vec<Digest>> {
         let mut found = Vec::new();
-        absent_is_fine(fs::remove_dir_all(self.folder.join(INCOMING)))?;
+        self.clean_incoming(started).or_else(absent_is_fine)?;
         let shelves = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
             shelves => shelves?,
@@ -117,34 +184,21 @@ impl Contents {
         }
         Ok(found)
     }
-}
 
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+    fn clean_incoming(&self, started: FileId) -> io::Result<()> {
+        for file in fs::read_dir(self.folder.join(INCOMING))? {
+            let file = file?;
+            let begun = file.file_name().to_str().and_then(|name| name.parse::<FileId>().ok());
+            if begun.is_none_or(|begun| begun < started) {
+                fs::remove_file(file.path()).or_else(absent_is_fine)?;
+            }
+        }
+        Ok(())
     }
 }
 
-fn copy(source: &mut dyn Read, file: &mut fs::File, limit: u64) -> Result<Written, Error> {
-    let (mut hash, mut size) = (Sha256::new(), 0_u64);
-    let mut block = vec![0; BLOCK];
-    loop {
-        let count = match source.read(&mut block) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            count => count?,
-        };
-        let read = block.get(..count).unwrap_or_default();
-        if read.is_empty() {
-            return Ok(Written { digest: Digest(hash.finalize().into()), size });
-        }
-        size = size.saturating_add(read.len() as u64);
-        if size > limit {
-            return Err(Error::TooLarge { limit });
-        }
-        hash.update(read);
-        file.write_all(read)?;
-    }
+fn absent_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Makes a folder that only its owner reads, with those above it.
@@ -169,27 +223,33 @@ mod tests {
     fn equal_contents_are_there_once_and_what_is_refused_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let contents = Contents::new(folder.path().join("files"));
-        assert_eq!(contents.clean().unwrap(), []);
-        let one = contents.write(&mut &b"abc"[..], 3).unwrap();
-        assert_eq!(one, contents.write(&mut &b"abc"[..], 3).unwrap());
+        let keep = |mut bytes: &[u8]| contents.take(&mut bytes, 3).map(|it| it.settle().unwrap());
+        assert_eq!(contents.clean(fresh()).unwrap(), []);
+        let one = keep(b"abc").unwrap();
+        assert_eq!(one, keep(b"abc").unwrap());
         let sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!((one.digest.to_string().as_str(), one.size), (sha, 3));
         assert_eq!(fs::read(contents.path(one.digest)).unwrap(), b"abc");
-        let refused = contents.write(&mut &b"abcd"[..], 3).unwrap_err();
-        assert_eq!(refused.to_string(), "it is larger than 3 bytes");
+        assert_eq!(keep(b"abcd").unwrap_err().to_string(), "it is larger than 3 bytes");
         struct Broken;
         impl Read for Broken {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
                 Err(io::ErrorKind::ConnectionReset.into())
             }
         }
-        contents.write(&mut (&b"ab"[..]).chain(Broken), 3).unwrap_err();
+        contents.take(&mut (&b"ab"[..]).chain(Broken), 3).unwrap_err();
         assert_eq!(fs::read_dir(folder.path().join("files/incoming")).unwrap().count(), 0);
-        fs::write(folder.path().join("files/incoming/left"), "x").unwrap();
-        assert_eq!(contents.clean().unwrap(), [one.digest]);
-        assert!(!folder.path().join("files/incoming").exists());
+        let left = contents.begin(3).unwrap();
+        let left_path = left.path.clone();
+        std::mem::forget(left);
+        let started = fresh();
+        let mut on_its_way = contents.begin(3).unwrap();
+        assert_eq!(contents.clean(started).unwrap(), [one.digest]);
+        assert!(!left_path.exists(), "it broke off before the start");
+        on_its_way.write(b"new").unwrap();
+        contents.remove(on_its_way.settle().unwrap().digest).unwrap();
         contents.remove(one.digest).unwrap();
         contents.remove(one.digest).unwrap();
-        assert_eq!(contents.clean().unwrap(), []);
+        assert_eq!(contents.clean(started).unwrap(), []);
     }
 }

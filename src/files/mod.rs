@@ -6,7 +6,10 @@
 
 mod artefacts;
 mod content;
+mod end;
+mod list;
 mod rows;
+mod upload;
 
 use std::fmt;
 use std::io::{self, Read};
@@ -14,29 +17,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::RwLock;
+use tokio::sync::{Mutex, RwLock};
 
 pub use self::artefacts::Origin;
-use self::content::{Contents, Written};
-use crate::domain::file::{self, Digest, File, FileSource};
+use self::content::{Contents, Incoming};
+pub use self::list::{Listed, Usage};
+pub use self::upload::{Announced, Receiving, Refusal};
+use crate::domain::file::{self, File, FileSource};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::links::Links;
 use crate::runtime::Clock;
-use crate::storage::{self, Commit, Page, Store};
+use crate::storage::{self, Commit, Store};
 
-/// Files that go in one commit.
-const AT_ONCE: usize = 128;
-/// Between two such commits, so that the writer serves everyone else.
-const PAUSE: Duration = Duration::from_millis(20);
 /// The longest name that is kept, in characters.
-const NAME_MAX: usize = 255;
+pub const NAME_MAX: usize = 255;
 
 /// The limits of files.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The largest file, in bytes.
     pub max_bytes: u64,
-    /// How long a file is kept.
+    /// What an organization's files may take before it can send no more, in bytes.
+    pub quota_bytes: Option<u64>,
+    /// How long a file is kept that says nothing else.
     pub retention: Duration,
 }
 
@@ -74,6 +77,8 @@ struct NewFile {
     filename: Option<String>,
     content_type: String,
     source: FileSource,
+    /// How long it is kept; `None`: as long as any.
+    keep: Option<Duration>,
 }
 
 /// Where the bytes of a new file come from.
@@ -85,8 +90,10 @@ struct Shared {
     links: Links,
     contents: Contents,
     options: Options,
-    /// Read while a content is written and referred to, written while one is looked at to go.
+    /// Read while a content gets its place and is referred to, written while one is looked at to go.
     gate: RwLock<()>,
+    /// Held while an upload is counted against its quota.
+    counting: Mutex<()>,
 }
 
 /// All files; clones share them.
@@ -112,8 +119,9 @@ impl Files {
         options: Options,
     ) -> Self {
         let contents = Contents::new(folder);
-        let gate = RwLock::default();
-        Self { shared: Arc::new(Shared { store, clock, links, contents, options, gate }) }
+        let (gate, counting) = (RwLock::default(), Mutex::default());
+        let shared = Shared { store, clock, links, contents, options, gate, counting };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Files of a test's store, in the folder of that store.
@@ -121,41 +129,48 @@ impl Files {
     pub fn scratch(folder: &std::path::Path, store: Store) -> Self {
         let sealer = storage::Sealer::open(folder).unwrap();
         let links = Links::new(sealer, "http://box".to_owned());
-        let options = Options { max_bytes: 1024, retention: Duration::from_secs(3600) };
+        let retention = Duration::from_secs(3600);
+        let options = Options { max_bytes: 1024, quota_bytes: None, retention };
         Self::new(folder.join("files"), store, Clock::system(), links, options)
     }
 
-    /// Keeps a file. When this returns, its bytes and its row are on the disk.
+    /// Keeps what `source` gives. When this returns, its bytes and its row are on the disk.
     async fn keep(&self, new: NewFile, mut source: Source) -> Result<File, Error> {
+        let (contents, limit) = (self.shared.contents.clone(), self.shared.options.max_bytes);
+        let taken = blocking(move || Ok(contents.take(&mut *source, limit)?)).await?;
+        self.settle(new, taken, Commit::new()).await
+    }
+
+    /// Makes a file of bytes that have come. When this returns, they, its row and what stands
+    /// `beside` are on the disk.
+    async fn settle(
+        &self,
+        new: NewFile,
+        incoming: Incoming,
+        mut beside: Commit,
+    ) -> Result<File, Error> {
         let shared = &self.shared;
         let _referred_to_before_a_sweep_looks = shared.gate.read().await;
-        let (contents, limit) = (shared.contents.clone(), shared.options.max_bytes);
-        let Written { digest, size } =
-            blocking(move || contents.write(&mut *source, limit).map_err(Error::from)).await?;
+        let written = blocking(move || Ok(incoming.settle()?)).await?;
         let now = shared.clock.now();
         let file = File {
             id: new.id,
             organization: new.organization,
             filename: new.filename.map(|name| name.chars().take(NAME_MAX).collect()),
             content_type: file::content_type(&new.content_type),
-            size,
-            sha256: digest,
+            size: written.size,
+            sha256: written.digest,
             source: new.source,
             execution: new.execution,
             created_at: now,
-            expires_at: now.plus(shared.options.retention),
+            expires_at: now.plus(new.keep.unwrap_or(shared.options.retention)),
         };
-        let mut commit = Commit::new();
         let key = rows::file(file.organization, file.id);
         if let Some(before) = shared.store.read::<File>(&key).await? {
-            commit.delete(rows::reference(before.sha256, before.id));
-            commit.delete(rows::expiry(before.expires_at, before.organization, before.id));
+            rows::remove(&mut beside, &before);
         }
-        commit.put_bytes(rows::reference(digest, file.id), Vec::new());
-        let expiry = rows::expiry(file.expires_at, file.organization, file.id);
-        commit.put_bytes(expiry, Vec::new());
-        commit.put(key, &file).map_err(storage::Error::from)?;
-        shared.store.commit(commit).await?;
+        rows::add(&mut beside, &file).map_err(storage::Error::from)?;
+        shared.store.commit(beside).await?;
         Ok(file)
     }
 
@@ -192,71 +207,6 @@ impl Files {
             return Err(Error::TooLarge { limit });
         }
         blocking(move || Ok(std::fs::read(path)?)).await.map(Some)
-    }
-
-    /// Deletes contents that no file refers to; answers how many. To be run once, after a start.
-    ///
-    /// # Errors
-    /// [`Error::Disk`], [`Error::Storage`].
-    pub async fn sweep(&self) -> Result<usize, Error> {
-        let shared = &self.shared;
-        let contents = shared.contents.clone();
-        let found = {
-            let _nothing_is_on_its_way = shared.gate.write().await;
-            blocking(move || Ok(contents.clean()?)).await?
-        };
-        let mut swept = 0;
-        for digest in found {
-            swept += usize::from(self.remove_unused(digest).await?);
-        }
-        Ok(swept)
-    }
-
-    /// Deletes a content that no file refers to; whether it did.
-    async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
-        let _nothing_is_on_its_way = self.shared.gate.write().await;
-        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
-        let is_unused = self.shared.store.page(page).await?.is_empty();
-        if is_unused {
-            let contents = self.shared.contents.clone();
-            blocking(move || Ok(contents.remove(digest)?)).await?;
-        }
-        Ok(is_unused)
-    }
-
-    /// Deletes the files whose time is over, with the contents that nothing else refers to, a few at
-    /// a time. Answers how many.
-    ///
-    /// # Errors
-    /// [`Error::Disk`], [`Error::Storage`]; what went until then is gone.
-    pub async fn remove_expired(&self) -> Result<usize, Error> {
-        let shared = &self.shared;
-        let mut removed = 0;
-        loop {
-            let before = Some(rows::expiries().time(shared.clock.now()));
-            let page = Page { prefix: rows::expiries(), after: None, before, limit: AT_ONCE };
-            let due = shared.store.page(page).await?;
-            let (mut commit, mut digests) = (Commit::new(), Vec::new());
-            for (key, _) in &due {
-                commit.delete(key.clone());
-                let Some((organization, id)) = rows::of_expiry(key) else { continue };
-                let row = rows::file(organization, id);
-                if let Some(file) = shared.store.read::<File>(&row).await? {
-                    commit.delete(rows::reference(file.sha256, id));
-                    commit.delete(row);
-                    digests.push(file.sha256);
-                    removed += 1;
-                }
-            }
-            shared.store.commit(commit).await?;
-            for digest in digests {
-                self.remove_unused(digest).await?;
-            }
-            if due.len() < AT_ONCE {
-                return Ok(removed);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
     }
 }
 

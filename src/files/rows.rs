@@ -1,17 +1,90 @@
 //! Where files stand in the store. To add a table: see `storage::key`.
 
-use crate::domain::file::{Digest, File};
+use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
-use crate::storage::{Key, Record, Table};
+use crate::storage::record::Malformed;
+use crate::storage::{Commit, Key, Record, Table};
 
 impl Record for File {
     const NAME: &'static str = "file";
 }
 
+impl Record for Upload {
+    const NAME: &'static str = "upload";
+}
+
+/// An upload that was announced.
+pub fn upload(organization: OrganizationId, id: FileId) -> Key {
+    Key::table(Table::Upload).id(organization).id(id)
+}
+
+/// The trace of a file that is gone. Its value is the moment at which the trace goes as well.
+pub fn gone(organization: OrganizationId, id: FileId) -> Key {
+    Key::table(Table::FileGone).id(organization).id(id)
+}
+
+/// What an organization's files come to: three counters.
+#[derive(Debug, Clone, Copy)]
+pub enum Sum {
+    Files = 0,
+    Bytes = 1,
+    Uploads = 2,
+}
+
+/// One of the counters.
+pub fn sum(organization: OrganizationId, sum: Sum) -> Key {
+    Key::table(Table::FileUsage).id(organization).raw(&[sum as u8])
+}
+
+/// An organization's files, newest first.
+pub fn files_of(organization: OrganizationId) -> Key {
+    Key::table(Table::File).id(organization)
+}
+
 /// A file, among its organization's by time, newest first.
 pub fn file(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::File).id(organization).id_newest_first(id)
+}
+
+/// Adds a file to the rows and to what the organization's files come to.
+pub fn add(commit: &mut Commit, file: &File) -> Result<(), Malformed> {
+    commit.put_bytes(reference(file.sha256, file.id), Vec::new());
+    commit.put_bytes(expiry(file.expires_at, file.organization, file.id), Vec::new());
+    commit.put(self::file(file.organization, file.id), file)?;
+    count(commit, file, 1);
+    Ok(())
+}
+
+/// Adds an announced upload.
+pub fn add_upload(commit: &mut Commit, upload: &Upload) -> Result<(), Malformed> {
+    let Upload { organization, id, expires_at, .. } = *upload;
+    commit.put_bytes(expiry(expires_at, organization, id), Vec::new());
+    commit.put(self::upload(organization, id), upload)?;
+    commit.add(sum(organization, Sum::Uploads), 1);
+    Ok(())
+}
+
+/// Takes an announced upload out again.
+pub fn remove_upload(commit: &mut Commit, upload: &Upload) {
+    let Upload { organization, id, expires_at, .. } = *upload;
+    commit.delete(expiry(expires_at, organization, id));
+    commit.delete(self::upload(organization, id));
+    commit.add(sum(organization, Sum::Uploads), -1);
+}
+
+/// Takes a file out again.
+pub fn remove(commit: &mut Commit, file: &File) {
+    commit.delete(reference(file.sha256, file.id));
+    commit.delete(expiry(file.expires_at, file.organization, file.id));
+    commit.delete(self::file(file.organization, file.id));
+    count(commit, file, -1);
+}
+
+fn count(commit: &mut Commit, file: &File, files: i64) {
+    let bytes = i64::try_from(file.size).unwrap_or(i64::MAX);
+    commit.add(sum(file.organization, Sum::Files), files);
+    commit.add(sum(file.organization, Sum::Bytes), files.saturating_mul(bytes));
 }
 
 /// All files by the moment at which they go, oldest first.

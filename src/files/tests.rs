@@ -30,7 +30,7 @@ impl World {
         let store = Store::open(&options).unwrap();
         let links = Links::new(Sealer::open(&data).unwrap(), "http://h".to_owned());
         let clock = Clock::scripted(Timestamp::from_micros(0));
-        let options = Options { max_bytes: 10, retention: DAY };
+        let options = Options { max_bytes: 10, quota_bytes: None, retention: DAY };
         let files = Files::new(data.join("files"), store, clock.clone(), links, options);
         Self { folder, clock, files, organization: fresh(), execution: fresh() }
     }
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn contents(&self) -> Vec<Digest> {
-        self.files.shared.contents.clean().unwrap()
+        self.files.shared.contents.clean(fresh()).unwrap()
     }
 }
 
@@ -86,8 +86,12 @@ async fn an_attempt_that_runs_again_writes_its_file_over() {
     assert_eq!(first, again);
     assert_eq!(world.read(&first).await.unwrap(), b"two");
     assert_eq!(world.contents().len(), 2);
-    assert_eq!(world.files.sweep().await.unwrap(), 1, "nothing refers to the first any more");
-    assert_eq!(world.files.sweep().await.unwrap(), 0);
+    assert_eq!(
+        world.files.sweep(fresh()).await.unwrap(),
+        1,
+        "nothing refers to the first any more"
+    );
+    assert_eq!(world.files.sweep(fresh()).await.unwrap(), 0);
     assert_eq!(world.read(&first).await.unwrap(), b"two");
 }
 

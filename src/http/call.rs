@@ -61,6 +61,8 @@ pub struct Call {
     pub request_id: String,
     params: Params,
     body: Option<Body>,
+    /// Bytes of the body that were read.
+    read: usize,
     limits: Limits,
 }
 
@@ -90,6 +92,7 @@ impl Call {
             request_id,
             params,
             body: Some(body),
+            read: 0,
             limits,
         }
     }
@@ -106,15 +109,32 @@ impl Call {
     /// 413 over the limit, before a byte is read where Content-Length tells; 408 when it stands
     /// still; 400 when it breaks off.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
-        let Some(mut body) = self.body.take() else { return Ok(Bytes::new()) };
+        let mut whole = BytesMut::new();
+        while let Some(piece) = self.piece().await? {
+            if whole.is_empty() && self.body.as_ref().is_some_and(Body::is_end_stream) {
+                return Ok(piece);
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.freeze())
+    }
+
+    /// The next piece of the body as it comes; `None` at its end, and from then on.
+    ///
+    /// # Errors
+    /// As [`Call::body`].
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, Error> {
         let Limits { body_bytes, body_idle } = self.limits;
-        if body.size_hint().lower() > body_bytes as u64 {
+        let Some(body) = &mut self.body else { return Ok(None) };
+        if body.size_hint().lower() > body_bytes.saturating_sub(self.read) as u64 {
             return Err(Error::too_large(body_bytes));
         }
-        let mut read = BytesMut::new();
         loop {
             let frame = match tokio::time::timeout(body_idle, body.frame()).await {
-                Ok(None) => return Ok(read.freeze()),
+                Ok(None) => {
+                    self.body = None;
+                    return Ok(None);
+                }
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(error))) => {
                     return Err(Error::bad_request("the request body broke off").with_source(error));
@@ -125,18 +145,17 @@ impl Call {
                 }
             };
             let Ok(data) = frame.into_data() else { continue };
-            if read.len() + data.len() > body_bytes {
+            self.read = self.read.saturating_add(data.len());
+            if self.read > body_bytes {
                 return Err(Error::too_large(body_bytes));
             }
-            if read.is_empty() && body.is_end_stream() {
-                return Ok(data);
-            }
-            read.extend_from_slice(&data);
+            return Ok(Some(data));
         }
     }
 
     /// Gives a body back that was read, for the next reader.
     pub fn give_back(&mut self, bytes: Bytes) {
+        self.read = 0;
         self.body = Some(super::body::full(bytes));
     }
 

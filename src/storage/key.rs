@@ -73,8 +73,14 @@ pub enum Table {
     File = b'b',
     /// Which files refer to a content, by its digest.
     Content = b'c',
-    /// Files by the moment at which they go.
+    /// Files, uploads and traces of files by the moment at which they go.
     FileExpiry = b'f',
+    /// Uploads that were announced and have not come.
+    Upload = b'h',
+    /// Traces of files that are gone.
+    FileGone = b'i',
+    /// How many files an organization has, their bytes, its announced uploads: counters.
+    FileUsage = b'j',
     /// Executions by organization and what they can be asked for by, newest first.
     Facet = b'g',
     /// Payload files that some record refers to.

@@ -30,5 +30,6 @@ mod reload;
 mod routes;
 mod runs;
 mod support;
+mod uploads;
 mod webhooks;
 mod workflows;

@@ -78,6 +78,9 @@ pub fn words(route: &Route) -> Words {
     if path.starts_with("/v1/webhooks") {
         return words_of_webhooks(route.method.as_str(), path);
     }
+    if path.starts_with("/v1/files") || path.starts_with("/v1/upload") {
+        return words_of_files(route.method.as_str(), path);
+    }
     match (route.method.as_str(), path) {
         ("GET", "/") => plain("Who this host is", "Name, version, role and links"),
         ("GET", "/health") => plain("Whether the process lives", "It does"),
@@ -119,10 +122,6 @@ pub fn words(route: &Route) -> Words {
         ("POST", "/v1/prediction/{id}/cancel") => {
             plain("Cancel a prediction", "status, message and predictionID")
         }
-        ("GET", "/v1/files/{id}/content") => plain(
-            "The bytes of a file; one Range of them, or 304 when If-None-Match has them",
-            "The bytes",
-        ),
         ("GET", "/v1/billing/balance") => plain("The organization's balance", "balance_usd"),
         ("GET", "/status.json") => plain("How the service stands", "What the status page shows"),
         ("GET", "/static/{*file}") => plain("A file of the status page", "The file"),
@@ -154,6 +153,60 @@ fn words_of_webhooks(method: &str, path: &str) -> Words {
         },
         _ => plain("", ""),
     }
+}
+
+fn words_of_files(method: &str, path: &str) -> Words {
+    match (method, path) {
+        ("POST", "/v1/upload/presign") => Words {
+            body: Some(presign_schema),
+            ..plain(
+                "Announce an upload",
+                "id, presigned_url, public_url, expires_at and required_headers",
+            )
+        },
+        ("PUT", "/v1/upload/{id}") => Words {
+            query: &["token"],
+            ..plain("Send the bytes of an announced upload", "The file")
+        },
+        ("POST", "/v1/files") => Words {
+            success: (201, "The file"),
+            ..plain(
+                "Send a file: multipart/form-data with the field file, and expires_in_seconds",
+                "",
+            )
+        },
+        ("GET", "/v1/files") => Words {
+            query: &["limit", "cursor"],
+            ..plain("Files, newest first", "files, next_cursor, has_more")
+        },
+        ("GET", "/v1/files/usage") => plain("What the files come to", "count and bytes"),
+        ("GET", "/v1/files/{id}") => plain("What is known of a file", "The file"),
+        ("DELETE", "/v1/files/{id}") => {
+            Words { success: (204, "It is gone"), ..plain("Delete a file", "") }
+        }
+        _ => Words {
+            query: &["token"],
+            ..plain(
+                "The bytes of a file; one Range of them, or 304 when If-None-Match has them",
+                "The bytes",
+            )
+        },
+    }
+}
+
+fn presign_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["content_type"],
+        "properties": {
+            "content_type": {"type": "string"},
+            "filename": {"type": "string", "minLength": 1, "maxLength": crate::files::NAME_MAX},
+            "size": {"type": "integer", "minimum": 0},
+            "sha256": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
+            "file_type": {"type": "string"},
+            "expires_in_seconds": {"type": "integer", "minimum": 60, "maximum": 31_536_000},
+        },
+    })
 }
 
 fn words_of_admin(method: &str, path: &str) -> Words {

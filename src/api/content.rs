@@ -1,0 +1,201 @@
+//! The content of files (`spec/decisions.md` part 8), whole, in part, or not again.
+//!
+//! What a model or a user made is never trusted: no browser runs it in the name of this host.
+
+use std::io::SeekFrom;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+    IF_RANGE, RANGE, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+
+use super::Context;
+use super::files::missing;
+use crate::domain::file::File;
+use crate::http::{self, Reply, body, reply};
+
+/// Bytes that are read and sent at once.
+const BLOCK: u64 = 64 * 1024;
+/// What a page made of the content may do: nothing.
+const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+
+/// `GET /v1/files/{id}/content`
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let id = context.call.param("id").parse().map_err(|_no_id| missing())?;
+    let organization = context.organization()?;
+    let found = context.services.files.find(organization, id).await?;
+    let (file, path) = found.ok_or_else(missing)?;
+    let headers = &context.call.headers;
+    let etag = format!("\"{}\"", file.sha256);
+    if names_etag(headers, &IF_NONE_MATCH, &etag) {
+        let mut unchanged = reply::empty(StatusCode::NOT_MODIFIED);
+        describe(&file, &etag, unchanged.headers_mut());
+        return Ok(unchanged);
+    }
+    let is_same = !headers.contains_key(IF_RANGE) || names_etag(headers, &IF_RANGE, &etag);
+    let asked = headers.get(RANGE).filter(|_| is_same).and_then(|range| range.to_str().ok());
+    let (status, part) = match asked.map_or(Asked::Whole, |range| parse_range(range, file.size)) {
+        Asked::Nothing => {
+            let error = http::Error::status(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                format!("the range lies outside of the file's {} bytes", file.size),
+            );
+            let size = HeaderValue::try_from(format!("bytes */{}", file.size));
+            return Err(match size {
+                Ok(size) => error.with_header(CONTENT_RANGE, size),
+                Err(_) => error,
+            });
+        }
+        Asked::Whole => (StatusCode::OK, None),
+        Asked::Part(part) => (StatusCode::PARTIAL_CONTENT, Some(part)),
+    };
+    let (first, length) = match &part {
+        None => (0, file.size),
+        Some(part) => (*part.start(), part.end() - part.start() + 1),
+    };
+    let mut answer = Response::new(read(path, first, length).await?);
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    describe(&file, &etag, headers);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    if let Some(part) = part {
+        let range = format!("bytes {}-{}/{}", part.start(), part.end(), file.size);
+        headers.insert(CONTENT_RANGE, HeaderValue::try_from(range).map_err(http::Error::internal)?);
+    }
+    Ok(answer)
+}
+
+/// The part of a file, read as it is sent.
+async fn read(path: PathBuf, first: u64, length: u64) -> Result<http::Body, http::Error> {
+    let mut file = tokio::fs::File::open(path).await.map_err(http::Error::internal)?;
+    file.seek(SeekFrom::Start(first)).await.map_err(http::Error::internal)?;
+    let blocks = stream::unfold((file, length), |(mut file, left)| async move {
+        if left == 0 {
+            return None;
+        }
+        let mut block = vec![0; usize::try_from(left.min(BLOCK)).unwrap_or_default()];
+        match file.read_exact(&mut block).await {
+            Ok(_) => {
+                let left = left - block.len() as u64;
+                Some((Ok(Bytes::from(block)), (file, left)))
+            }
+            Err(error) => Some((Err(error.into()), (file, 0))),
+        }
+    });
+    Ok(body::stream(blocks))
+}
+
+fn describe(file: &File, etag: &str, headers: &mut HeaderMap) {
+    let mut set = |name: HeaderName, value: &str| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    };
+    set(CONTENT_TYPE, &file.content_type);
+    set(ETAG, etag);
+    set(ACCEPT_RANGES, "bytes");
+    // It stops when the file goes: nobody may serve it on without asking.
+    set(CACHE_CONTROL, "private, no-cache");
+    set(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(CONTENT_SECURITY_POLICY, SANDBOX);
+    set(CONTENT_DISPOSITION, &disposition(file));
+}
+
+/// Shown in place, but for what could hold a script; under its own name, in the two forms that
+/// RFC 6266 has for it.
+fn disposition(file: &File) -> String {
+    /// What may not stand in a quoted text.
+    const QUOTED: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
+    let essence = file.content_type.split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    let has_script = essence.ends_with("html") || essence.ends_with("xml");
+    let kind = if has_script { "attachment" } else { "inline" };
+    let Some(name) = &file.filename else { return kind.to_owned() };
+    let plain: String = name.chars().map(|c| if c.is_ascii() { c } else { '_' }).collect();
+    let plain = utf8_percent_encode(&plain, QUOTED);
+    let encoded = utf8_percent_encode(name, NON_ALPHANUMERIC);
+    format!("{kind}; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
+}
+
+fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> bool {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|one| {
+        let one = one.trim();
+        one == "*" || one.strip_prefix("W/").unwrap_or(one) == etag
+    })
+}
+
+/// What a `Range` asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Whole,
+    Part(RangeInclusive<u64>),
+    /// Nothing that is there.
+    Nothing,
+}
+
+/// One range of bytes (RFC 9110, 14.1.2). Several at once, other units and what cannot be read are
+/// answered with the whole, as the RFC allows.
+fn parse_range(text: &str, size: u64) -> Asked {
+    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-'))
+    else {
+        return Asked::Whole;
+    };
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let (first, last) = match (first.trim(), last.trim()) {
+        ("", "") => return Asked::Whole,
+        ("", count) => match number(count) {
+            None => return Asked::Whole,
+            Some(0) => return Asked::Nothing,
+            Some(count) => (size.saturating_sub(count), size.saturating_sub(1)),
+        },
+        (first, "") => match number(first) {
+            None => return Asked::Whole,
+            Some(first) => (first, size.saturating_sub(1)),
+        },
+        (first, last) => match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => (first, last.min(size.saturating_sub(1))),
+            _ => return Asked::Whole,
+        },
+    };
+    if first >= size { Asked::Nothing } else { Asked::Part(first..=last) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_is_understood_in_each_of_its_forms() {
+        for (text, asked) in [
+            ("bytes=0-0", Asked::Part(0..=0)),
+            ("bytes=2-5", Asked::Part(2..=5)),
+            ("bytes=2-500", Asked::Part(2..=9)),
+            ("bytes=7-", Asked::Part(7..=9)),
+            ("bytes=-3", Asked::Part(7..=9)),
+            ("bytes=-30", Asked::Part(0..=9)),
+            ("bytes=10-", Asked::Nothing),
+            ("bytes=10-12", Asked::Nothing),
+            ("bytes=-0", Asked::Nothing),
+            ("bytes=5-2", Asked::Whole),
+            ("bytes=0-1,3-4", Asked::Whole),
+            ("bytes=-", Asked::Whole),
+            ("bytes=a-b", Asked::Whole),
+            ("lines=1-2", Asked::Whole),
+            ("bytes=99999999999999999999-", Asked::Whole),
+        ] {
+            assert_eq!(parse_range(text, 10), asked, "{text}");
+        }
+        for text in ["bytes=0-0", "bytes=0-", "bytes=-1"] {
+            assert_eq!(parse_range(text, 0), Asked::Nothing, "{text}");
+        }
+    }
+}

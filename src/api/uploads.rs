@@ -1,0 +1,212 @@
+//! Uploads: announced and then put to a URL of their own, or sent at once in a form
+//! (`spec/decisions.md` part 8). The bytes go to the disk as they come.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::StatusCode;
+use hyper::header::CONTENT_TYPE;
+use multer::{Field, Multipart};
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::files::{Record, missing};
+use super::{Context, failures};
+use crate::domain::file::{self, Digest, File};
+use crate::files::{Announced, Files, NAME_MAX, Receiving};
+use crate::http::{self, Call, Reply, reply};
+
+/// How long a file may be kept, in seconds.
+const KEEP_MIN: u64 = 60;
+const KEEP_MAX: u64 = 31_536_000;
+/// The longest value of a field beside the file, in bytes.
+const FIELD_MAX: usize = 1024;
+
+/// `POST /v1/upload/presign`
+pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = Fields::parse(&context.call.body().await?)?;
+    let content_type = fields.required("content_type", NAME_MAX)?;
+    if file::content_type(&content_type) != content_type {
+        return Err(http::Error::bad_request("content_type must be a type such as image/png"));
+    }
+    fields.text("file_type")?;
+    let sha256 = fields.text("sha256")?.map(|text| {
+        let digest = Digest::parse(&text.to_ascii_lowercase());
+        digest.ok_or_else(|| http::Error::bad_request("sha256 must have 64 hexadecimal digits"))
+    });
+    let filename = fields.text("filename")?.map(check_name).transpose()?;
+    let announced = Announced {
+        filename,
+        sha256: sha256.transpose()?,
+        size: fields.take("size").map(|size| whole("size", &size)).transpose()?,
+        keep: fields.take("expires_in_seconds").map(|value| keep(&value)).transpose()?,
+        content_type,
+    };
+    let services = &context.services;
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let upload = services.files.announce(organization, announced).await?;
+    let url = |path: String| services.links.url(organization, &path);
+    let body = json!({
+        "id": upload.id.to_string(),
+        "presigned_url": url(File::upload_path(upload.id)),
+        "public_url": url(File::content_path(upload.id)),
+        "expires_at": upload.expires_at.to_string(),
+        "required_headers": {"Content-Type": upload.content_type},
+    });
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `PUT /v1/upload/{id}`: the bytes that were announced.
+pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.organization()?;
+    let id = context.call.param("id").parse().map_err(|_no_id| missing())?;
+    let services = Arc::clone(&context.services);
+    let upload = services.files.awaited(organization, id).await?;
+    let sent = context.call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if sent != Some(upload.content_type.as_str()) {
+        let message = format!("Content-Type must be {}, as announced", upload.content_type);
+        return Err(http::Error::bad_request(message));
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let mut receiving = services.files.receive().await?;
+    while let Some(piece) = context.call.piece().await? {
+        receiving.write(&piece).await?;
+    }
+    let file = receiving.finish(organization, Announced::from(&upload), Some(&upload)).await?;
+    Ok(reply::json(StatusCode::OK, &Record::of(&services, &file)))
+}
+
+/// `POST /v1/files`: a form with the field `file`.
+pub async fn post(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let services = Arc::clone(&context.services);
+    let content_type = context.call.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    let boundary = content_type.and_then(|it| multer::parse_boundary(it).ok());
+    let boundary = boundary.ok_or_else(|| {
+        http::Error::bad_request("the body must be multipart/form-data with a field file")
+    })?;
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let failure = Failure::default();
+    let mut form = Multipart::new(pieces(context.call, failure.clone()), boundary);
+    let mut announced = Announced::default();
+    let mut received: Option<Receiving> = None;
+    while let Some(mut field) = form.next_field().await.map_err(|error| failure.of(&error))? {
+        match field.name() {
+            Some("file") if received.is_none() => {
+                announced.filename = field.file_name().map(check_name).transpose()?;
+                let content_type = field.content_type().map_or("", AsRef::as_ref);
+                announced.content_type = file::content_type(content_type);
+                received = Some(receive(&services.files, &mut field, &failure).await?);
+            }
+            Some("file") => return Err(http::Error::bad_request("one file can be sent at once")),
+            Some("expires_in_seconds") => {
+                let text = short_text(&mut field, &failure).await?;
+                let value = text.trim().parse::<u64>().map_or(Value::Null, Value::from);
+                announced.keep = Some(keep(&value)?);
+            }
+            Some(_) | None => {
+                let message = "the form may have the fields file and expires_in_seconds";
+                return Err(http::Error::bad_request(message));
+            }
+        }
+    }
+    let received = received.ok_or_else(|| http::Error::bad_request("file is required"))?;
+    let file = received.finish(organization, announced, None).await?;
+    Ok(reply::json(StatusCode::CREATED, &Record::of(&services, &file)))
+}
+
+/// Why the body of a form ended before its end.
+#[derive(Clone, Default)]
+struct Failure(Arc<Mutex<Option<http::Error>>>);
+
+impl Failure {
+    fn set(&self, error: http::Error) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// What the client reads: why its body could not be read, or what is wrong with the form.
+    fn of(&self, error: &multer::Error) -> http::Error {
+        let read = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        read.unwrap_or_else(|| {
+            http::Error::bad_request(format!("the form cannot be read: {error}"))
+        })
+    }
+}
+
+fn pieces(
+    call: Call,
+    failure: Failure,
+) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send {
+    stream::try_unfold((call, failure), |(mut call, failure)| async move {
+        match call.piece().await {
+            Ok(piece) => Ok(piece.map(|piece| (piece, (call, failure)))),
+            Err(error) => {
+                failure.set(error);
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+        }
+    })
+}
+
+async fn receive(
+    files: &Files,
+    field: &mut Field<'_>,
+    failure: &Failure,
+) -> Result<Receiving, http::Error> {
+    let mut receiving = files.receive().await?;
+    while let Some(piece) = field.chunk().await.map_err(|error| failure.of(&error))? {
+        receiving.write(&piece).await?;
+    }
+    Ok(receiving)
+}
+
+async fn short_text(field: &mut Field<'_>, failure: &Failure) -> Result<String, http::Error> {
+    let mut text = Vec::new();
+    while let Some(piece) = field.chunk().await.map_err(|error| failure.of(&error))? {
+        text.extend_from_slice(&piece);
+        if text.len() > FIELD_MAX {
+            let message = format!("a field beside the file may have {FIELD_MAX} bytes");
+            return Err(http::Error::bad_request(message));
+        }
+    }
+    String::from_utf8(text).map_err(|_no_text| http::Error::bad_request("a field is no UTF-8"))
+}
+
+/// A name, and nothing that could be taken for more.
+fn check_name(name: &str) -> Result<String, http::Error> {
+    let is_name = !name.is_empty()
+        && name.chars().count() <= NAME_MAX
+        && !name.chars().any(|c| c.is_control() || c == '/' || c == '\\')
+        && name != "."
+        && name != "..";
+    if !is_name {
+        return Err(http::Error::bad_request(format!(
+            "filename must be a plain name of 1 to {NAME_MAX} characters, without / and \\"
+        )));
+    }
+    Ok(name.to_owned())
+}
+
+fn whole(name: &str, value: &Value) -> Result<u64, http::Error> {
+    let message = || format!("{name} must be a whole number, 0 or more");
+    value.as_u64().ok_or_else(|| http::Error::bad_request(message()))
+}
+
+fn keep(value: &Value) -> Result<Duration, http::Error> {
+    let seconds = value.as_u64().filter(|seconds| (KEEP_MIN..=KEEP_MAX).contains(seconds));
+    let seconds = seconds.ok_or_else(|| {
+        let message =
+            format!("expires_in_seconds must be a whole number from {KEEP_MIN} to {KEEP_MAX}");
+        http::Error::bad_request(message)
+    })?;
+    Ok(Duration::from_secs(seconds))
+}

@@ -1,0 +1,158 @@
+//! The end of files: what is deleted, what is past its time, and bytes that nothing refers to.
+//!
+//! A file that goes leaves a trace for a while, so that deleting it again is no fault. Its bytes go
+//! with the last file that refers to them.
+
+use std::time::Duration;
+
+use super::rows;
+use super::{Error, Files, blocking};
+use crate::domain::file::{Digest, File, Upload};
+use crate::domain::ids::{FileId, OrganizationId};
+use crate::domain::time::Timestamp;
+use crate::storage::{Commit, Page};
+
+/// How long it is known that there was a file.
+const TRACE_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Files that go in one commit.
+const AT_ONCE: usize = 128;
+/// Between two such commits, so that the writer serves everyone else.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What goes with one commit.
+#[derive(Default)]
+struct Ending {
+    commit: Commit,
+    digests: Vec<Digest>,
+    files: usize,
+}
+
+impl Files {
+    /// Deletes a file or an announced upload. False when there never was one, as far as is known.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn delete(&self, organization: OrganizationId, id: FileId) -> Result<bool, Error> {
+        let mut ending = Ending::default();
+        let store = &self.shared.store;
+        if let Some(upload) = store.read::<Upload>(&rows::upload(organization, id)).await? {
+            self.forget(&mut ending, &upload);
+        } else if let Some(file) = store.read::<File>(&rows::file(organization, id)).await? {
+            self.retire(&mut ending, &file);
+        } else {
+            return Ok(store.get(&rows::gone(organization, id)).await?.is_some());
+        }
+        self.end(ending).await?;
+        Ok(true)
+    }
+
+    /// Deletes the files whose time is over, a few at a time, with the uploads that have not come
+    /// and the traces of what went long ago. Answers how many files went.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`]; what went until then is gone.
+    pub async fn remove_expired(&self) -> Result<usize, Error> {
+        let (store, now) = (&self.shared.store, self.shared.clock.now());
+        let mut removed = 0;
+        loop {
+            let before = Some(rows::expiries().time(now));
+            let page = Page { prefix: rows::expiries(), after: None, before, limit: AT_ONCE };
+            let due = store.page(page).await?;
+            let mut ending = Ending::default();
+            for (key, _) in &due {
+                ending.commit.delete(key.clone());
+                let Some((organization, id)) = rows::of_expiry(key) else { continue };
+                self.expire(&mut ending, organization, id, now).await?;
+            }
+            removed += ending.files;
+            self.end(ending).await?;
+            if due.len() < AT_ONCE {
+                return Ok(removed);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Adds what there is of the id and is past its time.
+    async fn expire(
+        &self,
+        ending: &mut Ending,
+        organization: OrganizationId,
+        id: FileId,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let store = &self.shared.store;
+        let upload = store.read::<Upload>(&rows::upload(organization, id)).await?;
+        if let Some(upload) = upload.filter(|upload| upload.expires_at <= now) {
+            self.forget(ending, &upload);
+            return Ok(());
+        }
+        let file = store.read::<File>(&rows::file(organization, id)).await?;
+        if let Some(file) = file.filter(|file| file.expires_at <= now) {
+            self.retire(ending, &file);
+            return Ok(());
+        }
+        let trace = rows::gone(organization, id);
+        let until = store.get(&trace).await?.and_then(|time| time.try_into().ok());
+        if until.is_some_and(|until| Timestamp::from_sortable(until) <= now) {
+            ending.commit.delete(trace);
+        }
+        Ok(())
+    }
+
+    fn retire(&self, ending: &mut Ending, file: &File) {
+        rows::remove(&mut ending.commit, file);
+        self.leave_trace(ending, file.organization, file.id);
+        ending.digests.push(file.sha256);
+        ending.files += 1;
+    }
+
+    fn forget(&self, ending: &mut Ending, upload: &Upload) {
+        rows::remove_upload(&mut ending.commit, upload);
+        self.leave_trace(ending, upload.organization, upload.id);
+    }
+
+    fn leave_trace(&self, ending: &mut Ending, organization: OrganizationId, id: FileId) {
+        let until = self.shared.clock.now().plus(TRACE_KEPT);
+        let commit = &mut ending.commit;
+        commit.put_bytes(rows::gone(organization, id), until.sortable().to_vec());
+        commit.put_bytes(rows::expiry(until, organization, id), Vec::new());
+    }
+
+    async fn end(&self, ending: Ending) -> Result<(), Error> {
+        if !ending.commit.is_empty() {
+            self.shared.store.commit(ending.commit).await?;
+        }
+        for digest in ending.digests {
+            self.remove_unused(digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes contents that no file refers to; answers how many. To be run once, after a start:
+    /// what began to come before `started` has broken off.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn sweep(&self, started: FileId) -> Result<usize, Error> {
+        let contents = self.shared.contents.clone();
+        let found = blocking(move || Ok(contents.clean(started)?)).await?;
+        let mut swept = 0;
+        for digest in found {
+            swept += usize::from(self.remove_unused(digest).await?);
+        }
+        Ok(swept)
+    }
+
+    /// Deletes a content that no file refers to; whether it did.
+    pub(super) async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
+        let _nothing_is_on_its_way = self.shared.gate.write().await;
+        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
+        let is_unused = self.shared.store.page(page).await?.is_empty();
+        if is_unused {
+            let contents = self.shared.contents.clone();
+            blocking(move || Ok(contents.remove(digest)?)).await?;
+        }
+        Ok(is_unused)
+    }
+}

@@ -1,0 +1,89 @@
+//! What an organization has of files: lists, and what they come to.
+
+use super::rows::{self, Sum};
+use super::{Error, Files};
+use crate::domain::file::{File, Upload};
+use crate::domain::ids::{FileId, OrganizationId};
+use crate::storage::Page;
+use crate::storage::record::decode;
+
+/// Files that are read at once.
+const PAGE: usize = 100;
+
+/// A part of an organization's files, the newest first.
+#[derive(Debug)]
+pub struct Listed {
+    pub files: Vec<File>,
+    /// The next part begins behind this one; `None`: that was all.
+    pub more_behind: Option<FileId>,
+}
+
+/// What an organization's files come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    pub files: u64,
+    pub bytes: u64,
+}
+
+impl Files {
+    /// Up to `limit` files behind `after`. Costs what it shows, and the files between that are past
+    /// their time and not gone yet.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(
+        &self,
+        organization: OrganizationId,
+        after: Option<FileId>,
+        limit: usize,
+    ) -> Result<Listed, Error> {
+        let now = self.shared.clock.now();
+        let mut after = after.map(|id| rows::file(organization, id));
+        let mut files: Vec<File> = Vec::new();
+        loop {
+            let prefix = rows::files_of(organization);
+            let page = Page { prefix, after: after.clone(), before: None, limit: PAGE };
+            let found = self.shared.store.page(page).await?;
+            for (_, row) in &found {
+                let file: File = decode(row).map_err(crate::storage::Error::from)?;
+                if file.expires_at <= now {
+                    continue;
+                }
+                if files.len() == limit {
+                    let more_behind = files.last().map(|last| last.id);
+                    return Ok(Listed { files, more_behind });
+                }
+                files.push(file);
+            }
+            if found.len() < PAGE {
+                return Ok(Listed { files, more_behind: None });
+            }
+            after = found.last().map(|(key, _)| key.clone());
+        }
+    }
+
+    /// An upload that was announced and has not come; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn announced(
+        &self,
+        organization: OrganizationId,
+        id: FileId,
+    ) -> Result<Option<Upload>, Error> {
+        let found = self.shared.store.read::<Upload>(&rows::upload(organization, id)).await?;
+        let now = self.shared.clock.now();
+        Ok(found.filter(|upload| upload.expires_at > now))
+    }
+
+    /// How many files an organization has, and their bytes. Equal ones count each.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn usage(&self, organization: OrganizationId) -> Result<Usage, Error> {
+        let keys = [Sum::Files, Sum::Bytes].map(|sum| rows::sum(organization, sum));
+        let sums = self.shared.store.counters(&keys).await?;
+        let sum = |at: usize| sums.get(at).and_then(|sum| u64::try_from(*sum).ok());
+        Ok(Usage { files: sum(0).unwrap_or_default(), bytes: sum(1).unwrap_or_default() })
+    }
+}

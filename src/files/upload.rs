@@ -1,0 +1,241 @@
+//! Uploads: bytes that clients send, piece by piece onto the disk, never through memory.
+//!
+//! An upload may be announced first; then its bytes have to be what was announced. One that breaks
+//! off, is too large or is something else leaves nothing.
+
+use std::time::Duration;
+
+use super::content::Incoming;
+use super::rows::{self, Sum};
+use super::{Error, Files, NewFile, blocking};
+use crate::domain::file::{Digest, File, FileSource, Upload};
+use crate::domain::ids::{FileId, OrganizationId};
+use crate::runtime::fresh;
+use crate::storage::{self, Commit};
+
+/// How long after its announcement an upload may begin.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(15 * 60);
+/// Uploads that one organization may have announced.
+const ANNOUNCED_MAX: i64 = 10_000;
+/// Bytes that are written at once.
+const BLOCK: usize = 256 * 1024;
+
+/// What a client says of a file that it sends.
+#[derive(Debug, Clone, Default)]
+pub struct Announced {
+    pub filename: Option<String>,
+    pub content_type: String,
+    /// Bytes.
+    pub size: Option<u64>,
+    pub sha256: Option<Digest>,
+    /// How long it is to be kept; `None`: as long as any.
+    pub keep: Option<Duration>,
+}
+
+/// Why an upload is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The organization's files take what they may.
+    #[error("the files of this organization may take {quota} bytes and take {used}")]
+    OverQuota { quota: u64, used: u64 },
+    /// Too many uploads were announced that have not come.
+    #[error("{0} uploads are announced already")]
+    TooMany(i64),
+    /// No upload waits under this id.
+    #[error("upload not found")]
+    NotFound,
+    /// The upload has come already.
+    #[error("the upload has come already")]
+    Done,
+    /// The time in which the upload had to come is over.
+    #[error("the upload URL has expired")]
+    Expired,
+    /// It is at fault itself, or cannot be kept.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl From<storage::Error> for Refusal {
+    fn from(error: storage::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// An upload that is coming.
+#[derive(Debug)]
+pub struct Receiving {
+    files: Files,
+    /// Away while a block is being written.
+    incoming: Option<Incoming>,
+    block: Vec<u8>,
+}
+
+impl Files {
+    /// Announces an upload.
+    ///
+    /// # Errors
+    /// [`Refusal`]; then nothing was announced.
+    pub async fn announce(
+        &self,
+        organization: OrganizationId,
+        announced: Announced,
+    ) -> Result<Upload, Refusal> {
+        let shared = &self.shared;
+        let limit = shared.options.max_bytes;
+        if announced.size.is_some_and(|size| size > limit) {
+            return Err(Error::TooLarge { limit }.into());
+        }
+        self.check_quota(organization, announced.size.unwrap_or(0)).await?;
+        let waiting = shared.store.counter(&rows::sum(organization, Sum::Uploads)).await?;
+        if waiting >= ANNOUNCED_MAX {
+            return Err(Refusal::TooMany(waiting));
+        }
+        let now = shared.clock.now();
+        let upload = Upload {
+            id: fresh(),
+            organization,
+            filename: announced.filename,
+            content_type: announced.content_type,
+            size: announced.size,
+            sha256: announced.sha256,
+            keep_seconds: announced.keep.map(|keep| keep.as_secs()),
+            created_at: now,
+            expires_at: now.plus(ANNOUNCED_FOR),
+        };
+        let mut commit = Commit::new();
+        rows::add_upload(&mut commit, &upload).map_err(storage::Error::from)?;
+        shared.store.commit(commit).await?;
+        Ok(upload)
+    }
+
+    /// The announced upload under this id, if its bytes may come now.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`], [`Refusal::Done`], [`Refusal::Expired`], [`Refusal::Failed`].
+    pub async fn awaited(
+        &self,
+        organization: OrganizationId,
+        id: FileId,
+    ) -> Result<Upload, Refusal> {
+        let store = &self.shared.store;
+        match store.read::<Upload>(&rows::upload(organization, id)).await? {
+            Some(upload) if upload.expires_at > self.shared.clock.now() => Ok(upload),
+            Some(_late) => Err(Refusal::Expired),
+            None if store.get(&rows::file(organization, id)).await?.is_some() => Err(Refusal::Done),
+            None if store.get(&rows::gone(organization, id)).await?.is_some() => {
+                Err(Refusal::Expired)
+            }
+            None => Err(Refusal::NotFound),
+        }
+    }
+
+    /// Begins to take bytes.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub async fn receive(&self) -> Result<Receiving, Error> {
+        let (contents, limit) = (self.shared.contents.clone(), self.shared.options.max_bytes);
+        let incoming = blocking(move || Ok(contents.begin(limit)?)).await?;
+        Ok(Receiving { files: self.clone(), incoming: Some(incoming), block: Vec::new() })
+    }
+
+    async fn check_quota(&self, organization: OrganizationId, more: u64) -> Result<(), Refusal> {
+        let Some(quota) = self.shared.options.quota_bytes else { return Ok(()) };
+        let used = self.usage(organization).await?.bytes;
+        if used.saturating_add(more) > quota {
+            return Err(Refusal::OverQuota { quota, used });
+        }
+        Ok(())
+    }
+}
+
+impl Receiving {
+    /// Takes more bytes; they are written when a block of them has come.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::Disk`]; the upload is lost then.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.block.extend_from_slice(bytes);
+        if self.block.len() < BLOCK {
+            return Ok(());
+        }
+        let block = std::mem::take(&mut self.block);
+        self.incoming = Some(written(self.incoming.take(), block).await?);
+        Ok(())
+    }
+
+    /// Makes a file of what has come, in the place of its announcement if it had one. When this
+    /// returns, it is on the disk.
+    ///
+    /// # Errors
+    /// [`Refusal::OverQuota`]; [`Refusal::Done`] when another one was first; [`Refusal::Failed`] with
+    /// [`Error::Invalid`] when it is not what was announced: then nothing stays.
+    pub async fn finish(
+        mut self,
+        organization: OrganizationId,
+        announced: Announced,
+        awaited: Option<&Upload>,
+    ) -> Result<File, Refusal> {
+        let block = std::mem::take(&mut self.block);
+        let incoming = written(self.incoming.take(), block).await?;
+        let came = incoming.written();
+        if let Some(size) = announced.size.filter(|size| *size != came.size) {
+            let sentence = format!("it has {} bytes, not the {size} announced", came.size);
+            return Err(Error::Invalid(sentence).into());
+        }
+        if let Some(sha256) = announced.sha256.filter(|sha256| *sha256 != came.digest) {
+            let sentence = format!("its SHA-256 is {}, not the {sha256} announced", came.digest);
+            return Err(Error::Invalid(sentence).into());
+        }
+        let files = &self.files;
+        let _alone_up_to_the_commit = match files.shared.options.quota_bytes {
+            Some(_) => Some(files.shared.counting.lock().await),
+            None => None,
+        };
+        files.check_quota(organization, came.size).await?;
+        let mut beside = Commit::new();
+        if let Some(upload) = awaited {
+            // Of two at once, one is first.
+            beside.expect(storage::commit::Expect::Present(rows::upload(organization, upload.id)));
+            rows::remove_upload(&mut beside, upload);
+        }
+        let new = NewFile {
+            id: awaited.map_or_else(fresh, |upload| upload.id),
+            organization,
+            execution: None,
+            filename: announced.filename,
+            content_type: announced.content_type,
+            source: FileSource::Upload,
+            keep: announced.keep,
+        };
+        match files.settle(new, incoming, beside).await {
+            Err(Error::Storage(storage::Error::Conflict { .. })) => {
+                files.remove_unused(came.digest).await?;
+                Err(Refusal::Done)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+impl From<&Upload> for Announced {
+    fn from(upload: &Upload) -> Self {
+        Self {
+            filename: upload.filename.clone(),
+            content_type: upload.content_type.clone(),
+            size: upload.size,
+            sha256: upload.sha256,
+            keep: upload.keep_seconds.map(Duration::from_secs),
+        }
+    }
+}
+
+async fn written(incoming: Option<Incoming>, block: Vec<u8>) -> Result<Incoming, Error> {
+    let lost = || Error::Disk(std::io::Error::other("an earlier block was not written"));
+    let mut incoming = incoming.ok_or_else(lost)?;
+    blocking(move || {
+        incoming.write(&block)?;
+        Ok(incoming)
+    })
+    .await
+}
