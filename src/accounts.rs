@@ -251,6 +251,19 @@ impl Accounts {
         found.iter().flatten().map(|bytes| Ok(decode(bytes)?)).collect()
     }
 
+    /// A key of an organization by its id; `None` when it was deleted.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn key(
+        &self,
+        organization: OrganizationId,
+        id: KeyId,
+    ) -> Result<Option<ApiKey>, Error> {
+        let Some(hash) = self.store.get(&id_key(organization, id)).await? else { return Ok(None) };
+        Ok(self.store.read(&Key::table(Table::ApiKey).raw(&hash)).await?)
+    }
+
     /// Deletes a key; no request gets by with it once this has returned, nor once its commit is on
     /// the disk when nobody waits for the return any more.
     ///

@@ -12,12 +12,11 @@ use serde_json::{Map, Value, json};
 use super::fields::{Fields, first_violation, invalid_input};
 use super::idempotent::{self, Turn};
 use super::{Context, Role, failures};
-use crate::accounts::Caller;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Execution, Source, Work, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
 use crate::domain::workflow::{Status, Version, Workflow};
-use crate::engine::lists::{BULK_MAX, Query};
+use crate::engine::lists::Query;
 use crate::engine::rows::Standing;
 use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};
@@ -26,6 +25,8 @@ use crate::runtime::fresh;
 use crate::storage::Commit;
 use crate::workflows::{self, Compiled, count_trigger};
 
+/// The most inputs of one bulk trigger (`spec/api.md`, "Limits").
+pub const BULK_MAX: usize = 10;
 /// How long the detail of an unfinished execution is held, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 const TIMEOUT_MAX: u64 = 30;
@@ -95,7 +96,7 @@ async fn start_one(
     let compiled = services.workflows.compiled(version.revision).await?;
     let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
     let inputs = check_inputs(&compiled, inputs)?;
-    let submission = submission(caller, workflow, version, None, &inputs, webhook)?;
+    let submission = submission(context, workflow, version, None, &inputs, webhook)?;
     let mut beside = Commit::new();
     count_trigger(&mut beside, workflow.id, &version.id);
     if let Some(ticket) = &ticket {
@@ -169,7 +170,7 @@ async fn start_bulk(
             Err(message) => answers.push(json!({"status": "failed", "message": message})),
             Ok(inputs) => {
                 let webhook = webhook.clone();
-                let entry = submission(caller, workflow, version, Some(bulk), &inputs, webhook)?;
+                let entry = submission(context, workflow, version, Some(bulk), &inputs, webhook)?;
                 count_trigger(&mut beside, workflow.id, &version.id);
                 let id = entry.id.to_string();
                 answers.push(json!({"execution_id": id, "status": "queued", "started_at": now}));
@@ -190,7 +191,7 @@ async fn start_bulk(
 }
 
 /// The caller's workflow that the path names; an archived one takes no work.
-async fn find(context: &Context) -> Result<Workflow, http::Error> {
+pub async fn find(context: &Context) -> Result<Workflow, http::Error> {
     let organization = context.caller()?.organization;
     let reference = context.call.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;
@@ -200,7 +201,10 @@ async fn find(context: &Context) -> Result<Workflow, http::Error> {
     Ok(workflow)
 }
 
-fn version_of<'w>(workflow: &'w Workflow, named: Option<&str>) -> Result<&'w Version, http::Error> {
+pub fn version_of<'w>(
+    workflow: &'w Workflow,
+    named: Option<&str>,
+) -> Result<&'w Version, http::Error> {
     let id = named.filter(|id| !id.is_empty()).unwrap_or(&workflow.latest);
     Ok(workflow.version(id).ok_or(workflows::Error::NoVersion)?)
 }
@@ -217,7 +221,7 @@ fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http::Error
 }
 
 /// As [`check_inputs`], for one entry of a bulk trigger: the fault as a message.
-fn check_entry(compiled: &Compiled, inputs: Value) -> Result<Value, String> {
+pub fn check_entry(compiled: &Compiled, inputs: Value) -> Result<Value, String> {
     if !inputs.is_object() {
         return Err("invalid input: it must be an object".to_owned());
     }
@@ -227,25 +231,23 @@ fn check_entry(compiled: &Compiled, inputs: Value) -> Result<Value, String> {
     }
 }
 
-fn submission(
-    caller: Caller,
+pub fn submission(
+    context: &Context,
     workflow: &Workflow,
     version: &Version,
     bulk: Option<BulkId>,
     inputs: &Value,
     webhook: Option<Webhook>,
 ) -> Result<Submission, http::Error> {
+    let caller = context.caller()?;
+    let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, bulk);
+    run.source_ip = context.call.peer.ip();
     Ok(Submission {
         id: fresh(),
         organization: caller.organization,
         key: caller.key,
         source: Source::Api,
-        work: Work::Workflow(WorkflowRun::new(
-            workflow.id,
-            version.id.clone(),
-            version.revision,
-            bulk,
-        )),
+        work: Work::Workflow(run),
         input: to_raw_value(inputs).map_err(http::Error::internal)?,
         webhook,
     })

@@ -21,6 +21,8 @@ mod executions;
 mod failures;
 mod fields;
 mod files;
+mod flow_executions;
+mod flows;
 mod history;
 mod idempotent;
 mod meters;
@@ -203,6 +205,17 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
     route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories),
+
+    route!(&[Flows], POST, "/api/v1", Key, Body, Keyed, flows::create),
+    route!(&[Flows], GET, "/api/v1", Key, Bare, Keyed, flows::list),
+    route!(&[Flows], GET, "/api/v1/{workflow}", Key, Bare, Keyed, flows::get),
+    route!(&[Flows], POST, "/api/v1/{workflow}", Key, Body, Keyed, flows::update),
+    route!(&[Flows], POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, flow_executions::trigger),
+    route!(&[Flows], POST, "/api/v1/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk),
+    route!(&[Flows], POST, "/api/v2/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk),
+    route!(&[Flows], GET, "/api/v1/{workflow}/executions", Key, Bare, Keyed, flow_executions::list),
+    route!(&[Flows], POST, "/api/v1/{workflow}/executions/bulk", Key, Body, Keyed, flow_executions::look_up),
+    route!(&[Flows], GET, "/api/v1/{workflow}/executions/{execution}", Key, Bare, Keyed, flow_executions::get),
 
     route!(&[Base], GET, "/v1/executions", Key, Bare, Keyed, history::by_offset),
     route!(&[Base], GET, "/v2/executions", Key, Bare, Keyed, history::by_cursor),

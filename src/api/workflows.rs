@@ -224,6 +224,8 @@ pub async fn put_version(mut context: Context) -> Result<Reply, http::Error> {
         locked: fields.flag("locked")?.unwrap_or(false),
         production: fields.flag("production")?.unwrap_or(false),
         allowed_to_share: fields.flag("allowed_to_share")?,
+        name: None,
+        description: None,
     };
     let changed = workflows.put_version(organization, reference, &version_id, put).await?;
     answer_version(&context, &changed, &version_id).await

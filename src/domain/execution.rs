@@ -3,6 +3,7 @@
 //! A prediction and a run of a workflow are both executions, in one history. Only the `machine`
 //! changes one; nothing here decides anything.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -234,6 +235,9 @@ pub struct WorkflowRun {
     pub revision: RevisionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bulk: Option<BulkId>,
+    /// The address that asked for it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_ip: Option<IpAddr>,
     /// The execution whose finished steps it took over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
@@ -260,6 +264,7 @@ impl WorkflowRun {
             version,
             revision,
             bulk,
+            source_ip: None,
             redriven_from: None,
             ran_ms: 0,
             aside_until: None,

@@ -14,7 +14,7 @@ use crate::storage::{Key, Page};
 /// Rows of an index that are read at once.
 const PAGE: usize = 1000;
 /// The most that can be triggered together.
-pub const BULK_MAX: usize = 10;
+pub const TOGETHER_MAX: usize = 100;
 
 /// Which executions of a workflow.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ impl Engine {
         query: Query,
     ) -> Result<(Vec<Execution>, u64), Error> {
         let prefix = rows::bulk(bulk);
-        let page = Page { prefix, after: None, before: None, limit: BULK_MAX };
+        let page = Page { prefix, after: None, before: None, limit: TOGETHER_MAX };
         let found = self.inner.store.page(page).await?;
         let ids: Vec<ExecutionId> = found.iter().filter_map(|(key, _)| key.last_id()).collect();
         let matches = |execution: &Execution| {

@@ -180,6 +180,7 @@ fn run(number: usize) -> WorkflowRun {
         version: "v1".to_owned(),
         revision: revision(number),
         bulk: None,
+        source_ip: None,
         redriven_from: None,
         ran_ms: 0,
         aside_until: None,

@@ -1,7 +1,7 @@
 //! A call: a request that found its route, with bounded ways to read what it brings.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -26,6 +26,15 @@ pub enum Peer {
 }
 
 impl Peer {
+    /// Its address, over a network.
+    #[must_use]
+    pub const fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip()),
+            Self::Unix | Self::InProcess => None,
+        }
+    }
+
     /// Whether it can only be the owner of the data folder.
     #[must_use]
     pub const fn is_local_owner(&self) -> bool {

@@ -89,6 +89,9 @@ pub struct Put {
     pub production: bool,
     /// Absent: as it was, at first private.
     pub allowed_to_share: Option<bool>,
+    /// What the workflow is called from then on; absent: as before.
+    pub name: Option<String>,
+    pub description: Option<String>,
 }
 
 /// What a workflow is changed to; absent fields stay.
@@ -268,6 +271,12 @@ impl Workflows {
                 }
                 version_id.clone_into(&mut workflow.latest);
                 workflow.updated_at = now;
+                if let Some(name) = &put.name {
+                    workflow.name.clone_from(name);
+                }
+                if let Some(description) = &put.description {
+                    workflow.description.clone_from(description);
+                }
                 Ok(())
             })
             .await?;

@@ -36,7 +36,14 @@ fn new(name: &str) -> New {
 
 fn put(result: &str) -> Put {
     let definition = definition(result);
-    Put { definition, locked: false, production: false, allowed_to_share: None }
+    Put {
+        definition,
+        locked: false,
+        production: false,
+        allowed_to_share: None,
+        name: None,
+        description: None,
+    }
 }
 
 async fn create(workflows: &Workflows, name: &str) -> Workflow {

@@ -19,6 +19,7 @@ mod deliveries;
 mod events;
 mod executions;
 mod files;
+mod flows;
 mod history;
 mod hosts;
 mod idempotency;

@@ -3,9 +3,10 @@
 
 use serde_json::{Value, json};
 
-use crate::api::Route;
+use crate::api::executions::BULK_MAX;
+use crate::api::{Role, Route};
 use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
-use crate::engine::lists::BULK_MAX;
+use crate::engine::lists::TOGETHER_MAX;
 
 /// What no table row says of a route.
 pub struct Words {
@@ -63,6 +64,9 @@ fn words_of_history(path: &str) -> Option<Words> {
 pub fn words(route: &Route) -> Words {
     if let Some(words) = words_of_history(route.path) {
         return words;
+    }
+    if route.hosts.contains(&Role::Flows) && route.path.starts_with("/api") {
+        return words_of_flows(route.method.as_str(), route.path);
     }
     // The workflows host and its mirror under the base host say the same.
     let path = route.path.strip_prefix("/api").unwrap_or(route.path);
@@ -153,6 +157,86 @@ fn words_of_webhooks(method: &str, path: &str) -> Words {
         },
         _ => plain("", ""),
     }
+}
+
+fn words_of_flows(method: &str, path: &str) -> Words {
+    match (method, path) {
+        ("GET", "/api/v1") => Words {
+            query: &["limit", "offset"],
+            ..plain("List workflows", "status, message, total, workflows (also as flows)")
+        },
+        ("POST", "/api/v1") => Words {
+            body: Some(legacy_workflow_schema),
+            creates: true,
+            ..plain("Create a workflow", "status, message and workflow_id")
+        },
+        ("GET", "/api/v1/{workflow}") => plain("A workflow", "The workflow"),
+        ("POST", "/api/v1/{workflow}") => Words {
+            body: Some(legacy_workflow_schema),
+            ..plain("Change a workflow", "The workflow as it is now")
+        },
+        ("POST", "/api/v1/{workflow}/trigger") => Words {
+            body: Some(legacy_trigger_schema),
+            creates: true,
+            ..plain("Trigger a workflow", "status, message and trigger_id")
+        },
+        ("POST", "/api/v1/{workflow}/executions/bulk") => Words {
+            body: Some(lookup_schema),
+            ..plain("Look executions up by their ids", "status, total and executions")
+        },
+        ("GET", "/api/v1/{workflow}/executions") => Words {
+            query: &["limit", "offset"],
+            ..plain("List a workflow's executions", "status, message, total and executions")
+        },
+        ("GET", _) => plain("An execution", "The execution record"),
+        _ => Words {
+            body: Some(legacy_bulk_schema),
+            creates: true,
+            ..plain("Trigger a workflow for many inputs", "status, message and execution_ids")
+        },
+    }
+}
+
+fn legacy_workflow_schema() -> Value {
+    let named =
+        |more: Value| json!({"type": "array", "items": {"type": "object", "properties": more}});
+    let text = || json!({"type": "string"});
+    json!({
+        "type": "object",
+        "required": ["name", "steps"],
+        "properties": {
+            "workspace_id": text(), "name": text(), "description": text(), "thumbnail_url": text(),
+            "inputs": named(json!({"name": text(), "type": text(), "default_value": text()})),
+            "outputs": named(json!({"name": text(), "type": text(), "value": text()})),
+            "steps": named(json!({
+                "id": text(), "name": text(), "type": text(), "model_slug": text(),
+                "model_version": text(), "params": {"type": "object"},
+            })),
+            "nodes_json": text(), "edges_json": text(),
+        },
+    })
+}
+
+fn legacy_trigger_schema() -> Value {
+    json!({"type": "object", "properties": {
+        "parameters": {"type": "object"},
+        "webhook_url": {"type": "string"}, "webhook_secret": {"type": "string"},
+    }})
+}
+
+fn legacy_bulk_schema() -> Value {
+    json!({"type": "object", "required": ["parameters"], "properties": {
+        "parameters": {
+            "type": "array", "minItems": 1, "maxItems": TOGETHER_MAX, "items": {"type": "object"},
+        },
+        "webhook_url": {"type": "string"}, "webhook_secret": {"type": "string"},
+    }})
+}
+
+fn lookup_schema() -> Value {
+    json!({"type": "object", "required": ["execution_ids"], "properties": {
+        "execution_ids": {"type": "array", "maxItems": 100, "items": {"type": "string"}},
+    }})
 }
 
 fn words_of_files(method: &str, path: &str) -> Words {

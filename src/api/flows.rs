@@ -1,0 +1,218 @@
+//! Workflows in their older shape (`spec/api.md`, "Legacy workflows"; `spec/decisions.md` part 6):
+//! the same workflows as on the workflows host, made, read and changed in other words.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::idempotent::{self, Turn};
+use super::{Context, failures};
+use crate::domain::ids::WorkflowId;
+use crate::domain::legacy::{self, View};
+use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
+use crate::http::{self, Reply, reply};
+use crate::idempotency::Answered;
+use crate::runtime::fresh;
+use crate::storage::Commit;
+use crate::workflows::{self, CATEGORIES, Filter, New, Put, SortKey};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+
+/// `POST /api/v1/`
+pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let bytes = context.call.body().await?;
+    let ticket = match idempotent::turn(&context, organization, "flows", &bytes).await? {
+        Turn::Create(ticket) => ticket,
+        Turn::Repeat(answered) => return Ok(created(&answered.subject)),
+    };
+    let mut fields = Fields::parse(&bytes)?;
+    let name = fields.required("name", NAME_MAX)?;
+    let description = description(&fields)?;
+    let definition = read(&mut fields, None)?;
+    let services = &context.services;
+    let (id, mut beside): (WorkflowId, _) = (fresh(), Commit::new());
+    if let Some(ticket) = &ticket {
+        ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
+    }
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let new = New {
+        name,
+        description,
+        categories: Vec::new(),
+        tags: Vec::new(),
+        locked: false,
+        production: false,
+        definition: Some(definition),
+    };
+    services.workflows.create(organization, id, new, beside).await?;
+    Ok(created(&id.to_string()))
+}
+
+fn created(id: &str) -> Reply {
+    let message = "Workflow created successfully";
+    let body = json!({"status": "success", "message": message, "workflow_id": id});
+    reply::json(StatusCode::OK, &body)
+}
+
+/// `POST /api/v1/{workflow}`: the latest version is changed, and what the workflow is called.
+pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let mut fields = Fields::parse(&context.call.body().await?)?;
+    let services = &context.services;
+    let reference = context.call.param("workflow");
+    let workflow = services.workflows.find(organization, reference).await?;
+    let latest = latest(&workflow)?;
+    if latest.locked {
+        return Err(workflows::Error::VersionLocked.into());
+    }
+    let name = fields.required("name", NAME_MAX)?;
+    let description = description(&fields)?;
+    let before = definition_of(&context, latest).await?;
+    let put = Put {
+        definition: Some(read(&mut fields, Some(&before))?),
+        locked: latest.locked,
+        production: latest.production,
+        allowed_to_share: None,
+        name: Some(name),
+        description: Some(description),
+    };
+    if services.store.is_cramped() {
+        return Err(failures::storage_unavailable());
+    }
+    let changed =
+        services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
+    let definition = definition_of(&context, self::latest(&changed)?).await?;
+    Ok(reply::json(StatusCode::OK, &body_of(&changed, &legacy::view(&definition))))
+}
+
+/// `GET /api/v1/?limit=&offset=`
+pub async fn list(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let query = &context.call.query;
+    let filter = Filter {
+        category: None,
+        tag: None,
+        keyword: None,
+        status: None,
+        sort_key: SortKey::CreatedAt,
+        ascending: false,
+        offset: usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?,
+        limit: usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?,
+    };
+    let (found, total) = context.services.workflows.list(organization, &filter).await?;
+    let mut shown = Vec::with_capacity(found.len());
+    for workflow in &found {
+        shown.push(listed(&context, workflow).await?);
+    }
+    let body = json!({
+        "status": "success",
+        "message": "Workflows fetched successfully",
+        "total": total,
+        "workflows": shown,
+        "flows": shown,
+    });
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `GET /api/v1/{workflow}`
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let organization = context.caller()?.organization;
+    let reference = context.call.param("workflow");
+    let workflow = context.services.workflows.find(organization, reference).await?;
+    Ok(reply::json(StatusCode::OK, &listed(&context, &workflow).await?))
+}
+
+/// The definition that the body describes.
+fn read(fields: &mut Fields, before: Option<&Value>) -> Result<Value, http::Error> {
+    let text = |name: &str| Ok::<_, http::Error>(fields.text(name)?.unwrap_or_default().to_owned());
+    let mut written = legacy::Fields {
+        workspace_id: text("workspace_id")?,
+        thumbnail_url: text("thumbnail_url")?,
+        nodes_json: text("nodes_json")?,
+        edges_json: text("edges_json")?,
+        ..legacy::Fields::default()
+    };
+    written.inputs = fields.take("inputs").unwrap_or_default();
+    written.outputs = fields.take("outputs").unwrap_or_default();
+    written.steps = fields.take("steps").unwrap_or_default();
+    let definition = legacy::definition(&written, before);
+    definition.map_err(|error| http::Error::bad_request(error.to_string()))
+}
+
+fn description(fields: &Fields) -> Result<String, http::Error> {
+    let description = fields.text("description")?.unwrap_or_default();
+    if description.chars().count() > DESCRIPTION_MAX {
+        let message = format!("description must have at most {DESCRIPTION_MAX} characters");
+        return Err(http::Error::bad_request(message));
+    }
+    Ok(description.to_owned())
+}
+
+fn latest(workflow: &Workflow) -> Result<&Version, http::Error> {
+    Ok(workflow.version(&workflow.latest).ok_or(workflows::Error::NoVersion)?)
+}
+
+async fn definition_of(context: &Context, version: &Version) -> Result<Value, http::Error> {
+    let text = context.services.workflows.definition(version.revision).await?;
+    serde_json::from_str(text.get()).map_err(http::Error::internal)
+}
+
+/// The fields that a client writes.
+fn body_of(workflow: &Workflow, view: &View) -> Value {
+    json!({
+        "workspace_id": view.workspace_id,
+        "name": workflow.name,
+        "description": workflow.description,
+        "thumbnail_url": view.thumbnail_url,
+        "inputs": view.inputs,
+        "outputs": view.outputs,
+        "steps": view.steps,
+        "nodes_json": view.nodes_json,
+        "edges_json": view.edges_json,
+    })
+}
+
+/// A workflow as lists show it.
+async fn listed(context: &Context, workflow: &Workflow) -> Result<Value, http::Error> {
+    let view = legacy::view(&definition_of(context, latest(workflow)?).await?);
+    let triggers = context.services.workflows.triggers(workflow).await?.total;
+    let mut body = body_of(workflow, &view);
+    let more = json!({
+        "organization_id": workflow.organization.to_string(),
+        // A workflow belongs to its organization; no person is kept with it.
+        "user_id": "",
+        "id": workflow.id.to_string(),
+        "category": category(workflow),
+        "status": workflow.status.as_str(),
+        "edges": view.edges,
+        "premium": false,
+        "trigger_count": triggers,
+        "popularity": triggers,
+        "last_updated_by": "",
+        "created_at": workflow.created_at.to_string(),
+        "updated_at": workflow.updated_at.to_string(),
+    });
+    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+        body.extend(more);
+    }
+    Ok(body)
+}
+
+/// The first of its categories, or the one for any purpose.
+fn category(workflow: &Workflow) -> Value {
+    let slug = workflow.categories.first().map_or("general", String::as_str);
+    let known = CATEGORIES.into_iter().find(|category| category.slug == slug);
+    let (name, description) = known.map_or(("", ""), |known| (known.label, known.description));
+    json!({
+        "id": slug,
+        "name": name,
+        "description": description,
+        "slug": slug,
+        "icon": "",
+        "thumbnail": "",
+    })
+}

@@ -1,0 +1,77 @@
+//! Names in references: `{{name}}` of an input in the older shape is `{{inputs.name}}` in a
+//! definition. References to steps are the same in both.
+
+use serde_json::Value;
+
+use crate::domain::reference::is_root_char;
+
+const INPUTS: &str = "inputs";
+
+/// The value with references to these inputs as a definition has them.
+pub fn to_definition(value: &Value, inputs: &[String]) -> Value {
+    replaced(value, &|inside| {
+        let longest =
+            inputs.iter().filter(|name| names(inside, name)).max_by_key(|name| name.len());
+        let rest = inside.get(longest?.len()..)?;
+        Some(format!("{INPUTS}{}{rest}", step_into(longest?)))
+    })
+}
+
+/// The value with references to inputs as the older shape has them.
+pub fn to_legacy(value: &Value) -> Value {
+    replaced(value, &|inside| {
+        let rest = inside.strip_prefix(INPUTS)?;
+        if let Some(name) = rest.strip_prefix('.') {
+            return Some(name.to_owned());
+        }
+        let (name, rest) = rest.strip_prefix("['")?.split_once("']")?;
+        Some(format!("{name}{rest}"))
+    })
+}
+
+/// Whether the reference begins with the name, and the name ends there.
+fn names(inside: &str, name: &str) -> bool {
+    let rest = if name.is_empty() { None } else { inside.strip_prefix(name) };
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// One move into the inputs.
+fn step_into(name: &str) -> String {
+    if name.chars().all(is_root_char) { format!(".{name}") } else { format!("['{name}']") }
+}
+
+/// The value with what stands between braces replaced where `replace` knows something else.
+fn replaced(value: &Value, replace: &dyn Fn(&str) -> Option<String>) -> Value {
+    match value {
+        Value::String(text) => Value::String(replaced_in(text, replace)),
+        Value::Array(items) => items.iter().map(|item| replaced(item, replace)).collect(),
+        Value::Object(fields) => {
+            let fields =
+                fields.iter().map(|(name, value)| (name.clone(), replaced(value, replace)));
+            Value::Object(fields.collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+fn replaced_in(text: &str, replace: &dyn Fn(&str) -> Option<String>) -> String {
+    let (mut done, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, behind)) = rest.split_once("{{") {
+        done.push_str(before);
+        done.push_str("{{");
+        rest = behind;
+        // A literal `{{`.
+        if before.ends_with('\\') {
+            continue;
+        }
+        let Some((inside, behind)) = rest.split_once("}}") else { break };
+        match replace(inside.trim()) {
+            Some(other) => done.push_str(&other),
+            None => done.push_str(inside),
+        }
+        done.push_str("}}");
+        rest = behind;
+    }
+    done.push_str(rest);
+    done
+}
