@@ -4,6 +4,8 @@
 //! runs one until a signal, [`offline`] opens one for the command line's own requests, without
 //! listeners and without running any work.
 
+mod sweep;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +17,13 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
-use crate::api::{HostAddress, HostService, Readiness, Role, Services, Settings};
+use crate::api::{HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
 use crate::billing::Billing;
 use crate::catalog::{Catalog, Means, Report};
 use crate::chains::Chains;
 use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
-use crate::domain::ids::{FileId, Id, PayloadId};
+use crate::domain::ids::PayloadId;
 use crate::engine::{self, Engine};
 use crate::files::{self, Files};
 use crate::http::call::Peer;
@@ -47,8 +49,6 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 const WORK: &str = "work";
 /// The balance route's bucket (`spec/api.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
-/// How often what is past its time is swept out.
-const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// The name of the key that a first start makes.
 const FIRST_KEY: &str = "first key";
 
@@ -199,7 +199,11 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         optional_version: config.compat.optional_version,
         cors_origins: config.cors.allow_origins.clone(),
         billing_enabled: config.billing.enabled,
-        keep_deliveries: config.retention.deliveries,
+        keep: Keep {
+            executions: config.retention.executions,
+            payloads: config.retention.payloads,
+            deliveries: config.retention.deliveries,
+        },
         hosts,
     }
 }
@@ -314,7 +318,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     watch_models(&services, &tasks);
     keep_models(&services, &tasks);
     telemetry::keep_up(&tasks, services.metrics.clone());
-    tasks.spawn(sweep(Arc::clone(&services), tasks.clone(), started));
+    tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started));
     let grace = config.engine.shutdown_grace;
     Ok(Running { services, tasks, grace, addresses, certificates })
 }
@@ -360,50 +364,6 @@ fn log_faults(report: &Report) {
     for fault in &report.faults {
         tracing::warn!(%fault, "a manifest is at fault; its last good version goes on, if any");
     }
-}
-
-/// Sweeps out what a kill left and what is past its time, until the shutdown.
-async fn sweep(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
-    match services.store.sweep_payloads(started).await {
-        Ok(0) => {}
-        Ok(swept) => tracing::info!(swept, "payload files that nothing referred to are gone"),
-        Err(error) => tracing::error!(%error, "payload files cannot be swept"),
-    }
-    match services.files.sweep(FileId::from(started.bytes())).await {
-        Ok(0) => {}
-        Ok(swept) => tracing::info!(swept, "contents that no file referred to are gone"),
-        Err(error) => tracing::error!(%error, "contents of files cannot be swept"),
-    }
-    loop {
-        tokio::select! {
-            () = tasks.stopping() => return,
-            () = tokio::time::sleep(SWEEP_EVERY) => {}
-        }
-        if let Err(error) = services.idempotency.sweep().await {
-            tracing::error!(%error, "idempotency keys cannot be swept");
-        }
-        match services.files.remove_expired().await {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "files whose time was over are gone"),
-            Err(error) => tracing::error!(%error, "files whose time is over cannot be removed"),
-        }
-        if let Err(error) = forget_deliveries(&services).await {
-            tracing::error!(%error, "old deliveries cannot be removed");
-        }
-    }
-}
-
-/// Forgets deliveries that are past `retention.deliveries`.
-async fn forget_deliveries(services: &Services) -> anyhow::Result<()> {
-    let now = services.clock.now();
-    let Some(cutoff) = now.before(services.settings.keep_deliveries) else { return Ok(()) };
-    for organization in services.accounts.organizations().await? {
-        let forgotten = services.outbox.forget_before(organization.id, cutoff).await?;
-        if forgotten > 0 {
-            tracing::info!(forgotten, organization = %organization.name, "old deliveries are gone");
-        }
-    }
-    Ok(())
 }
 
 /// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is

@@ -49,6 +49,7 @@ impl From<engine::Error> for Error {
             engine::Error::AlreadyEnded(_) | engine::Error::NotRedrivable => {
                 Self::conflict(error.to_string())
             }
+            engine::Error::Forgotten => Self::status(StatusCode::GONE, error.to_string()),
             engine::Error::Storage(error) => error.into(),
             engine::Error::Stopping => {
                 Self::unavailable("the service is stopping; try again in a moment")

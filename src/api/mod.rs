@@ -39,7 +39,7 @@ use hyper::Method;
 
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
-pub use self::services::{HostAddress, Readiness, Services, Settings};
+pub use self::services::{HostAddress, Keep, Readiness, Services, Settings};
 use crate::http;
 
 /// Which face of the service a route belongs to; each has a listener of its own.

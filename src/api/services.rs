@@ -48,6 +48,15 @@ impl Readiness {
     }
 }
 
+/// How long what has ended is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Keep {
+    pub executions: Duration,
+    /// Their inputs and outputs.
+    pub payloads: Duration,
+    pub deliveries: Duration,
+}
+
 /// Settings that handlers read.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -64,8 +73,7 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// Whether there is a balance to tell.
     pub billing_enabled: bool,
-    /// How long a delivery that has ended is kept.
-    pub keep_deliveries: Duration,
+    pub keep: Keep,
     pub hosts: Vec<HostAddress>,
 }
 

@@ -51,6 +51,18 @@ impl Payload {
         self.len() == 0
     }
 
+    /// A payload that says nothing: `null`.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self::Inline(RawValue::NULL.to_owned())
+    }
+
+    /// Whether it says nothing; an input or output that is gone does not.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Inline(text) if text.get() == RawValue::NULL.get())
+    }
+
     /// The file behind it, if it is in one.
     #[must_use]
     pub const fn file(&self) -> Option<&FileRef> {

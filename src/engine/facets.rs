@@ -83,6 +83,13 @@ pub fn change(commit: &mut Commit, execution: &Execution) {
     }
 }
 
+/// Takes an execution out of all indexes.
+pub fn remove(commit: &mut Commit, execution: &Execution) {
+    for row in rows_of(execution) {
+        commit.delete(row);
+    }
+}
+
 fn row(execution: &Execution, facet: Facet<'_>) -> Key {
     index(execution.organization, facet).id_newest_first(execution.id)
 }

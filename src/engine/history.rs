@@ -203,7 +203,7 @@ impl Inner {
 }
 
 /// An id that is newer than all that were made before `time`, and older than those made after.
-fn first_id_after(time: Timestamp) -> ExecutionId {
+pub fn first_id_after(time: Timestamp) -> ExecutionId {
     let millis = u64::try_from(time.micros() / 1000).unwrap_or_default();
     let [_, _, time @ ..] = millis.to_be_bytes();
     let mut id = [0; 16];

@@ -23,6 +23,7 @@ mod models;
 mod prediction;
 mod recovery;
 mod redrive;
+mod retention;
 mod submit;
 mod timers;
 mod waiters;
@@ -104,6 +105,9 @@ pub enum Error {
     /// Only what has failed or was cancelled can be taken up again.
     #[error("only a failed or cancelled execution can be redriven")]
     NotRedrivable,
+    /// What it was given is gone by the configured retention.
+    #[error("its inputs are no longer stored")]
+    Forgotten,
     #[error(transparent)]
     Storage(#[from] storage::Error),
     /// The service is about to stop and takes no more work.

@@ -17,7 +17,8 @@ impl Engine {
     /// finished steps gave is copied in the commit that creates it; `beside` goes with it.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for one that runs or has completed; as
+    /// [`Error::NotFound`]; [`Error::NotRedrivable`] for one that runs or has completed;
+    /// [`Error::Forgotten`]; as
     /// [`Engine::submit`].
     pub async fn redrive(
         &self,
@@ -32,6 +33,9 @@ impl Engine {
         let run = failed.workflow().ok_or(Error::NotFound)?;
         if !matches!(failed.status, Status::Error | Status::Cancelled) {
             return Err(Error::NotRedrivable);
+        }
+        if failed.input.is_nothing() {
+            return Err(Error::Forgotten);
         }
         let plan = inner.plans.plan(run.revision).await?.ok_or(Error::NotRedrivable)?;
         for (instance, step) in inner.read_steps(source).await? {

@@ -172,6 +172,12 @@ pub fn unfinished_count(standings: &Key) -> Key {
     standings.clone().raw(&[u8::MAX])
 }
 
+/// Up to which moment of creation the payloads of what has ended are gone.
+#[must_use]
+pub fn payloads_forgotten(organization: OrganizationId) -> Key {
+    Key::table(Table::Meta).text("payloads forgotten").id(organization)
+}
+
 /// What was triggered together, oldest first, the ids at the end.
 #[must_use]
 pub fn bulk(bulk: BulkId) -> Key {

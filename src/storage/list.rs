@@ -1,9 +1,12 @@
 //! Counted lists: rows that are appended, counted exactly, and jumped into at any depth in one read.
 //!
 //! Each row gets the next number of its list from the writer, which alone knows it; the counter
-//! stands under the list's own key, the rows behind it with their numbers inverted, newest first. A
-//! row that is deleted leaves its number unused and still counts.
+//! stands under the list's own key, the rows behind it with their numbers inverted, newest first.
+//! Rows go at the old end alone; how many have gone is a counter behind the rows.
 
+use std::ops::Range;
+
+use super::commit::Commit;
 use super::error::Error;
 use super::key::Key;
 use super::store::{PAGE_MAX, Store};
@@ -13,8 +16,44 @@ use super::writer;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
     pub rows: Vec<Vec<u8>>,
-    /// How many were ever appended.
+    /// How many there are.
     pub total: u64,
+}
+
+/// The oldest rows of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OldEnd {
+    list: Key,
+    first: u64,
+    /// Oldest first.
+    pub rows: Vec<Vec<u8>>,
+}
+
+impl OldEnd {
+    /// Adds to `commit` that the oldest `count` of these rows go. Only one task at a time may do so
+    /// with a list.
+    pub fn trim(&self, commit: &mut Commit, count: usize) {
+        let count = count.min(self.rows.len()) as u64;
+        for number in self.first..self.first.saturating_add(count) {
+            commit.delete(self.list.clone().number_largest_first(number));
+        }
+        commit.add(gone(&self.list), i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+/// Where it stands how many rows have gone. It sorts behind the rows.
+fn gone(list: &Key) -> Key {
+    list.clone().raw(&[u8::MAX; 9])
+}
+
+/// The numbers of a list's rows: from the oldest to behind the newest.
+fn numbers(db: &sled::Db, list: &Key) -> Result<Range<u64>, Error> {
+    let counter = |key: &Key| {
+        let row = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
+        let count = writer::counter(row.as_deref())?;
+        Ok::<_, Error>(u64::try_from(count).unwrap_or_default())
+    };
+    Ok(counter(&gone(list))?..counter(list)?)
 }
 
 impl Store {
@@ -26,29 +65,50 @@ impl Store {
     pub async fn list(&self, list: &Key, offset: u64, limit: usize) -> Result<List, Error> {
         let list = list.clone();
         self.reading(move |db| {
-            let counter = db.get(list.as_bytes()).map_err(|error| Error::unavailable(&error))?;
-            let total = writer::counter(counter.as_deref())?;
-            let total = u64::try_from(total).unwrap_or_default();
-            let mut rows = Vec::new();
-            let Some(first) = total.checked_sub(offset).and_then(|left| left.checked_sub(1)) else {
-                return Ok(List { rows, total });
-            };
-            for number in (0..=first).rev().take(limit.min(PAGE_MAX)) {
-                let key = list.clone().number_largest_first(number);
-                let found = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
-                rows.extend(found.map(|row| row.to_vec()));
-            }
-            Ok(List { rows, total })
+            let numbers = numbers(db, &list)?;
+            let total = numbers.end.saturating_sub(numbers.start);
+            let newest = numbers.end.saturating_sub(offset);
+            let wanted = (numbers.start..newest).rev().take(limit.min(PAGE_MAX));
+            Ok(List { rows: read_numbers(db, &list, wanted)?, total })
         })
         .await
     }
+
+    /// Up to `limit` of the oldest rows.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub async fn old_end(&self, list: &Key, limit: usize) -> Result<OldEnd, Error> {
+        let list = list.clone();
+        self.reading(move |db| {
+            let numbers = numbers(db, &list)?;
+            let first = numbers.start;
+            let rows = read_numbers(db, &list, numbers.take(limit.min(PAGE_MAX)))?;
+            Ok(OldEnd { list, first, rows })
+        })
+        .await
+    }
+}
+
+fn read_numbers(
+    db: &sled::Db,
+    list: &Key,
+    numbers: impl Iterator<Item = u64>,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let mut rows = Vec::new();
+    for number in numbers {
+        let key = list.clone().number_largest_first(number);
+        let found = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
+        rows.extend(found.map(|row| row.to_vec()));
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Commit, Options, Table};
+    use super::super::{Options, Table};
     use super::*;
 
     fn open(folder: &tempfile::TempDir) -> Store {
@@ -72,6 +132,7 @@ mod tests {
             ),
             offset in 0_u64..30,
             limit in 0_usize..10,
+            gone in 0_usize..4,
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
@@ -92,6 +153,12 @@ mod tests {
                     for (list, value) in batch.iter().flatten() {
                         expected[usize::from(*list)].push(vec![*value]);
                     }
+                    let old = store.old_end(&name(0), 3).await.unwrap();
+                    assert_eq!(old.rows, expected[0][..expected[0].len().min(3)]);
+                    let mut commit = Commit::new();
+                    old.trim(&mut commit, gone);
+                    store.commit(commit).await.unwrap();
+                    expected[0].drain(..gone.min(old.rows.len()));
                 }
                 for reopened in [false, true] {
                     if reopened {

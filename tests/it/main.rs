@@ -28,6 +28,7 @@ mod models;
 mod payloads;
 mod predictions;
 mod reload;
+mod retention;
 mod routes;
 mod runs;
 mod support;

@@ -1,0 +1,290 @@
+//! Retention: executions that ended long ago go, and before that what they were given and gave. A
+//! few at a time, so that the writer serves everyone else.
+//!
+//! One that has not ended is never touched, however old. A prediction that was a workflow's step
+//! goes with the execution whose step it was: they share their payloads.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::facets::{self, Facet};
+use super::history::first_id_after;
+use super::rows::{self, Standing};
+use super::{Engine, Error, Inner};
+use crate::domain::execution::{Execution, Kind, Status};
+use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use crate::domain::payload::Payload;
+use crate::domain::step::Step;
+use crate::domain::time::Timestamp;
+use crate::storage::record::decode;
+use crate::storage::{Commit, Key, Page};
+
+/// Executions, or steps of one, that go in one commit.
+const AT_ONCE: usize = 64;
+/// Between two such commits.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Those that have ended, whole executions before the steps that go with them.
+const ENDED: [(Kind, Status); 6] = [
+    (Kind::Workflow, Status::Success),
+    (Kind::Workflow, Status::Error),
+    (Kind::Workflow, Status::Cancelled),
+    (Kind::Prediction, Status::Success),
+    (Kind::Prediction, Status::Error),
+    (Kind::Prediction, Status::Cancelled),
+];
+
+/// What goes of an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Going {
+    /// All of it.
+    Whole,
+    /// What it was given and gave.
+    Payloads,
+}
+
+/// A commit, and the payload files that nothing refers to once it is on the disk.
+#[derive(Default)]
+struct Batch {
+    commit: Commit,
+    payloads: Vec<Payload>,
+    workflows: HashSet<WorkflowId>,
+    count: usize,
+}
+
+impl Engine {
+    /// Removes an organization's executions that ended before `cutoff`. Answers how many.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; what went until then is gone.
+    pub async fn forget_before(
+        &self,
+        organization: OrganizationId,
+        cutoff: Timestamp,
+    ) -> Result<usize, Error> {
+        self.inner.sweep(organization, None, cutoff, Going::Whole).await
+    }
+
+    /// Removes the inputs and outputs of an organization's executions that ended before `cutoff`;
+    /// they read as null from then on. It is noted how far this came: what was created before the
+    /// last sweep's cutoff and ended behind it keeps them until it goes as a whole.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; what went until then is gone.
+    pub async fn forget_payloads_before(
+        &self,
+        organization: OrganizationId,
+        cutoff: Timestamp,
+    ) -> Result<usize, Error> {
+        let mark = rows::payloads_forgotten(organization);
+        let store = &self.inner.store;
+        let since = store.get(&mark).await?.and_then(|time| time.try_into().ok());
+        let since = since.map(Timestamp::from_sortable);
+        let count = self.inner.sweep(organization, since, cutoff, Going::Payloads).await?;
+        let mut commit = Commit::new();
+        commit.put_bytes(mark, cutoff.sortable().to_vec());
+        store.commit(commit).await?;
+        Ok(count)
+    }
+}
+
+impl Inner {
+    /// Sweeps what was created from `since` to `cutoff` and ended before that.
+    async fn sweep(
+        &self,
+        organization: OrganizationId,
+        since: Option<Timestamp>,
+        cutoff: Timestamp,
+        going: Going,
+    ) -> Result<usize, Error> {
+        let mut count = 0;
+        for (kind, status) in ENDED {
+            let prefix = facets::index(organization, Facet::Standing(kind, status));
+            let at = |time| prefix.clone().id_newest_first(first_id_after(time));
+            let (mut after, before) = (Some(at(cutoff)), since.map(at));
+            loop {
+                let page = Page {
+                    prefix: prefix.clone(),
+                    after: after.clone(),
+                    before: before.clone(),
+                    limit: AT_ONCE,
+                };
+                let found: Vec<Key> =
+                    self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
+                after = found.last().cloned();
+                let swept = self.sweep_batch(organization, &found, cutoff, going).await?;
+                count += swept;
+                if found.len() < AT_ONCE {
+                    break;
+                }
+                // Those that stay were read alone.
+                let pause = if swept > 0 { PAUSE } else { Duration::ZERO };
+                tokio::time::sleep(pause).await;
+            }
+        }
+        Ok(count)
+    }
+
+    async fn sweep_batch(
+        &self,
+        organization: OrganizationId,
+        index: &[Key],
+        cutoff: Timestamp,
+        going: Going,
+    ) -> Result<usize, Error> {
+        let ids = index.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
+        let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();
+        let mut batch = Batch::default();
+        for row in self.store.get_many(&keys).await?.iter().flatten() {
+            let execution: Execution = decode(row)?;
+            if execution.completed_at.is_none_or(|ended| ended >= cutoff) {
+                continue;
+            }
+            let step = execution.prediction().and_then(|prediction| prediction.step.as_ref());
+            if let Some(step) = step {
+                let parent = rows::execution(organization, step.execution);
+                if self.store.get(&parent).await?.is_some() {
+                    continue;
+                }
+            }
+            if execution.workflow().is_some() {
+                self.sweep_steps(&execution, going).await?;
+            }
+            self.sweep_one(&mut batch, execution, going)?;
+        }
+        let count = batch.count;
+        let workflows = std::mem::take(&mut batch.workflows);
+        self.finish(batch).await?;
+        for workflow in workflows {
+            self.trim_lists(organization, workflow).await?;
+        }
+        Ok(count)
+    }
+
+    fn sweep_one(
+        &self,
+        batch: &mut Batch,
+        mut execution: Execution,
+        going: Going,
+    ) -> Result<(), Error> {
+        let key = rows::execution(execution.organization, execution.id);
+        if going == Going::Payloads && execution.output.is_none() && execution.input.is_nothing() {
+            return Ok(());
+        }
+        let input = std::mem::replace(&mut execution.input, Payload::nothing());
+        let payloads = std::iter::once(input).chain(execution.output.take());
+        for payload in payloads {
+            self.release(batch, payload);
+        }
+        match going {
+            Going::Payloads => {
+                batch.commit.put(key, &execution)?;
+            }
+            Going::Whole => {
+                batch.commit.delete(key);
+                facets::remove(&mut batch.commit, &execution);
+                if let Some(run) = execution.workflow() {
+                    batch.workflows.insert(run.workflow);
+                    if let Some(bulk) = run.bulk {
+                        batch.commit.delete(rows::bulk(bulk).id(execution.id));
+                    }
+                }
+            }
+        }
+        batch.count += 1;
+        Ok(())
+    }
+
+    fn release(&self, batch: &mut Batch, payload: Payload) {
+        self.store.release(&mut batch.commit, &payload);
+        if payload.file().is_some() {
+            batch.payloads.push(payload);
+        }
+    }
+
+    async fn finish(&self, batch: Batch) -> Result<(), Error> {
+        if !batch.commit.is_empty() {
+            self.store.commit(batch.commit).await?;
+        }
+        for payload in batch.payloads {
+            self.store.remove_payload(&payload).await?;
+        }
+        Ok(())
+    }
+
+    /// The steps of an execution, with the predictions that they were.
+    async fn sweep_steps(&self, execution: &Execution, going: Going) -> Result<(), Error> {
+        let prefix = rows::steps(execution.id);
+        let mut after = None;
+        loop {
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: AT_ONCE };
+            let found = self.store.page(page).await?;
+            let mut batch = Batch::default();
+            for (key, row) in &found {
+                let mut step: Step = decode(row)?;
+                if let Some(id) = step.prediction {
+                    self.sweep_child(&mut batch, execution.organization, id, going).await?;
+                }
+                for payload in [step.input.take(), step.output.take()].into_iter().flatten() {
+                    self.release(&mut batch, payload);
+                }
+                match going {
+                    Going::Whole => {
+                        batch.commit.delete(key.clone());
+                    }
+                    Going::Payloads => {
+                        batch.commit.put(key.clone(), &step)?;
+                    }
+                }
+            }
+            self.finish(batch).await?;
+            if found.len() < AT_ONCE {
+                return Ok(());
+            }
+            after = found.last().map(|(key, _)| key.clone());
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The prediction that a step was: its payloads are the step's.
+    async fn sweep_child(
+        &self,
+        batch: &mut Batch,
+        organization: OrganizationId,
+        id: ExecutionId,
+        going: Going,
+    ) -> Result<(), Error> {
+        let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+        let Some(child) = stored else { return Ok(()) };
+        self.sweep_one(batch, child, going)
+    }
+
+    /// Takes the executions that are gone out of the old ends of their workflow's lists.
+    async fn trim_lists(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+    ) -> Result<(), Error> {
+        let standings = rows::standings(organization, workflow);
+        let ended = [Standing::Completed, Standing::Failed, Standing::Cancelled];
+        let ended = ended.map(|standing| rows::ended(&standings, standing));
+        for list in ended.iter().chain([&rows::of_workflow(organization, workflow)]) {
+            while self.trim(organization, list).await? {}
+        }
+        Ok(())
+    }
+
+    /// Takes up to [`AT_ONCE`] rows out of a list; whether there may be more.
+    async fn trim(&self, organization: OrganizationId, list: &Key) -> Result<bool, Error> {
+        let old = self.store.old_end(list, AT_ONCE).await?;
+        let ids = old.rows.iter().filter_map(|row| <[u8; 16]>::try_from(row.as_slice()).ok());
+        let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id.into())).collect();
+        let there = self.store.get_many(&keys).await?;
+        let gone = there.iter().take_while(|row| row.is_none()).count();
+        if gone > 0 {
+            let mut commit = Commit::new();
+            old.trim(&mut commit, gone);
+            self.store.commit(commit).await?;
+        }
+        Ok(gone == AT_ONCE)
+    }
+}

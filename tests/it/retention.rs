@@ -1,0 +1,137 @@
+//! Retention: what ended long ago is gone whole, or without what it was given and gave; what has not
+//! ended stays.
+
+use std::fs;
+use std::time::Duration;
+
+use hyper::Method;
+use orrery::domain::time::Timestamp;
+use orrery::storage::{Key, Page, Table};
+use serde_json::{Value, json};
+
+use crate::support::{Provider, Service};
+
+/// Larger than what stands beside a record.
+fn large() -> String {
+    "x".repeat(100_000)
+}
+
+/// A moment behind all that a test does.
+fn later(service: &Service) -> Timestamp {
+    service.running.services.clock.now().plus(Duration::from_secs(3600))
+}
+
+async fn rows(service: &Service, table: Table) -> usize {
+    let page = Page { prefix: Key::table(table), after: None, before: None, limit: 1000 };
+    service.running.services.store.page(page).await.unwrap().len()
+}
+
+fn payload_files(service: &Service) -> usize {
+    let folder = service.config.data_dir.join("payloads");
+    let shelves = fs::read_dir(folder).unwrap();
+    shelves.map(|shelf| fs::read_dir(shelf.unwrap().path()).unwrap().count()).sum()
+}
+
+/// Two steps that take and give much, a failure, a prediction, and one that still runs.
+async fn world() -> (Service, Provider, [String; 4]) {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("echo", "/echo", ""));
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    service.manifest(&provider.manifest("broken", "/status/500", ""));
+    let step = |id: &str, model: &str, text: &str| json!({"step_id": id, "type": "model", "model": model, "params": {"text": text}});
+    let steps =
+        json!([step("a", "echo", "{{inputs.text}}"), step("b", "echo", "{{a.output.text}}")]);
+    let flow = service.workflow(steps).await;
+    let run = service.trigger(&flow, json!({"inputs": {"text": large()}})).await;
+    service.completed(&run).await;
+    let steps =
+        json!([step("a", "echo", "{{inputs.text}}"), step("b", "broken", "{{a.output.text}}")]);
+    let broken = service.workflow(steps).await;
+    let failed = service.trigger(&broken, json!({"inputs": {"text": large()}})).await;
+    service.completed(&failed).await;
+    let prediction = service.create("echo", json!({"text": large()})).await;
+    service.ended(&prediction).await;
+    let held = service.create("held", json!({"text": large()})).await;
+    provider.arrived(5).await;
+    (service, provider, [run, failed, prediction, held])
+}
+
+#[tokio::test]
+async fn what_ended_long_ago_is_gone_and_what_runs_stays() {
+    let (service, provider, [run, failed, prediction, held]) = world().await;
+    let organization = service.organization.id;
+    let engine = service.engine();
+    let early = Timestamp::from_micros(0);
+    assert_eq!(engine.forget_before(organization, early).await.unwrap(), 0);
+    let list = async |id: &str| {
+        let detail = service.execution(id).await;
+        let workflow = detail["workflow_id"].as_str().unwrap().to_owned();
+        let path = format!("/workflows/{workflow}/executions");
+        (path.clone(), service.flows(Method::GET, &path).send().await.expect(200))
+    };
+    let (path, listed) = list(&run).await;
+    assert_eq!(listed["total_count"], 1);
+    // Two executions with two steps each, and a prediction.
+    assert_eq!(engine.forget_before(organization, later(&service)).await.unwrap(), 7 - 4);
+    for table in [Table::Step, Table::Bulk] {
+        assert_eq!(rows(&service, table).await, 0, "{table:?}");
+    }
+    assert_eq!(rows(&service, Table::Execution).await, 1);
+    let listed = service.flows(Method::GET, &path).send().await.expect(200);
+    assert_eq!(listed, json!({"executions": [], "total_count": 0, "offset": 0}));
+    let failures = service.flows(Method::GET, &format!("{path}?status=completed")).send().await;
+    assert_eq!(failures.expect(200)["total_count"], 0);
+    for id in [&run, &failed] {
+        let gone = service.flows(Method::GET, &format!("/executions/{id}?timeout=0")).send().await;
+        gone.expect_error(404, "execution not found");
+    }
+    let gone = service.get(&format!("/v1/prediction/{prediction}")).await;
+    gone.expect_error(404, "Prediction not found");
+    let history = service.get("/v2/executions").await.expect(200);
+    assert_eq!(history["executions"].as_array().unwrap().len(), 1);
+    assert_eq!(history["executions"][0]["id"], held.as_str());
+    assert_eq!(payload_files(&service), 1, "the input of what runs");
+    provider.release(1);
+    let ended = service.ended(&held).await;
+    assert_eq!((&ended["status"], &ended["input"]["text"]), (&json!("success"), &json!(large())));
+    // What comes afterwards is counted from the new start.
+    let workflow = path.split('/').nth(2).unwrap();
+    let next = service.trigger(workflow, json!({"inputs": {"text": "y"}})).await;
+    service.completed(&next).await;
+    let listed = service.flows(Method::GET, &path).send().await.expect(200);
+    assert_eq!(
+        (&listed["total_count"], &listed["executions"][0]["execution_id"]),
+        (&json!(1), &json!(next))
+    );
+}
+
+#[tokio::test]
+async fn payloads_go_before_the_rest() {
+    let (service, _provider, [run, failed, prediction, held]) = world().await;
+    let organization = service.organization.id;
+    let engine = service.engine();
+    let cutoff = later(&service);
+    let count = engine.forget_payloads_before(organization, cutoff).await.unwrap();
+    assert_eq!(count, 3);
+    assert_eq!(payload_files(&service), 1, "the input of what runs");
+    let told = service.get(&format!("/v1/prediction/{prediction}")).await.expect(200);
+    assert_eq!((&told["status"], &told["input"]), (&json!("success"), &Value::Null));
+    assert_eq!(told["output"], Value::Null);
+    let detail = service.execution(&run).await;
+    assert_eq!((&detail["status"], &detail["output"]), (&json!("completed"), &Value::Null));
+    let step = &detail["step_outputs"]["a"];
+    assert_eq!((&step["status"], &step["output"]), (&json!("completed"), &Value::Null));
+    let child = step["metadata"]["prediction_id"].as_str().unwrap();
+    let child = service.get(&format!("/v1/prediction/{child}")).await.expect(200);
+    assert_eq!((&child["input"], &child["output"]), (&Value::Null, &Value::Null));
+    let redrive = service.flows(Method::POST, &format!("/executions/{failed}/redrive"));
+    redrive.json(&json!({})).send().await.expect_error(410, "its inputs are no longer stored");
+    assert_eq!(engine.forget_payloads_before(organization, cutoff).await.unwrap(), 0);
+    service.cancel(&held).await.expect(200);
+    // Afterwards all of it goes as if it had them still.
+    engine.forget_before(organization, later(&service)).await.unwrap();
+    for table in [Table::Execution, Table::Step, Table::Facet] {
+        assert_eq!(rows(&service, table).await, 0, "{table:?}");
+    }
+}
