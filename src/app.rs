@@ -4,6 +4,7 @@
 //! runs one until a signal, [`offline`] opens one for the command line's own requests, without
 //! listeners and without running any work.
 
+mod backups;
 mod sweep;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
 use crate::api::{HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
+use crate::backup::Place;
 use crate::billing::Billing;
 use crate::catalog::{Catalog, Means, Report};
 use crate::chains::Chains;
@@ -103,17 +105,10 @@ impl Running {
 /// When the store, its key file or the metrics cannot be opened, in a sentence that says what to do.
 fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Result<Arc<Services>> {
     let clock = Clock::system();
-    let store = Store::open(&storage::Options {
-        folder: config.data_dir.clone(),
-        inline_bytes: config.engine.payload_inline_bytes,
-    })?;
-    let sealer = Sealer::open(&config.data_dir)?;
     let base = hosts.iter().find(|host| host.role == Role::Base);
-    let links = Links::new(sealer.clone(), base.map(|base| base.url.clone()).unwrap_or_default());
+    let base = base.map(|base| base.url.clone()).unwrap_or_default();
+    let Kept { store, sealer, links, files } = open_kept(config, clock.clone(), base)?;
     let policy = policy(config);
-    let folder = config.data_dir.join("files");
-    let files =
-        Files::new(folder, store.clone(), clock.clone(), links.clone(), files_options(config));
     let catalog = open_catalog(config, tasks, &policy, &files)?;
     let guarded = Client::guarded(policy.clone());
     let outbox = Outbox::new(
@@ -167,6 +162,35 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         workflows,
         outbox,
     }))
+}
+
+/// What is on the disk.
+struct Kept {
+    store: Store,
+    sealer: Sealer,
+    links: Links,
+    files: Files,
+}
+
+fn open_kept(config: &Config, clock: Clock, base: String) -> Result<Kept, storage::Error> {
+    let store = Store::open(&storage::Options {
+        folder: config.data_dir.clone(),
+        inline_bytes: config.engine.payload_inline_bytes,
+    })?;
+    let sealer = Sealer::open(&config.data_dir)?;
+    let links = Links::new(sealer.clone(), base);
+    let folder = config.data_dir.join("files");
+    let files = Files::new(folder, store.clone(), clock, links.clone(), files_options(config));
+    Ok(Kept { store, sealer, links, files })
+}
+
+/// What is stored by a service that is stopped.
+///
+/// # Errors
+/// When a service runs on it, or it cannot be opened.
+pub fn stopped_store(config: &Config) -> anyhow::Result<Place> {
+    let Kept { store, files, .. } = open_kept(config, Clock::system(), String::new())?;
+    Ok(Place { store, files })
 }
 
 fn open_catalog(
@@ -319,6 +343,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     keep_models(&services, &tasks);
     telemetry::keep_up(&tasks, services.metrics.clone());
     tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started));
+    tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.backup.clone()));
     let grace = config.engine.shutdown_grace;
     Ok(Running { services, tasks, grace, addresses, certificates })
 }

@@ -27,6 +27,7 @@
 //! | [`chains`] | which models stand in for one that fails |
 //! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
 //! | [`files`] | bytes that belong to an organization, under their digest, with a URL |
+//! | [`backup`] | everything in one file, written while the service runs; restored only when it is whole |
 //! | [`links`] | URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
@@ -69,6 +70,7 @@
 pub mod accounts;
 pub mod api;
 pub mod app;
+pub mod backup;
 pub mod billing;
 pub mod catalog;
 pub mod chains;

@@ -42,6 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("idempotency", &["domain", "runtime", "storage"]),
     ("links", &["domain", "storage"]),
     ("files", &["domain", "links", "runtime", "storage"]),
+    ("backup", &["domain", "files", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
     ("runners", &["domain", "files", "guard", "http", "runtime", "schema", "secret"]),
     (
@@ -56,6 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "api",
         &[
             "accounts",
+            "backup",
             "billing",
             "catalog",
             "chains",
@@ -78,6 +80,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "accounts",
             "api",
+            "backup",
             "billing",
             "catalog",
             "chains",
@@ -96,7 +99,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "workflows",
         ],
     ),
-    ("cli", &["app", "catalog", "config", "domain", "guard", "http", "runtime", "telemetry"]),
+    (
+        "cli",
+        &["app", "backup", "catalog", "config", "domain", "guard", "http", "runtime", "telemetry"],
+    ),
     ("main", &["cli"]),
 ];
 

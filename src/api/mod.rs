@@ -9,6 +9,7 @@
 
 mod access;
 mod admin;
+mod backup;
 mod billing;
 mod chains;
 mod content;
@@ -258,5 +259,6 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
     route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model),
+    route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write),
     route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload),
 ];

@@ -5,7 +5,7 @@
 //! service from starting.
 
 use std::future::Future;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -99,6 +99,33 @@ impl Admin {
         self.ask(Method::DELETE, path, None).await.map(drop)
     }
 
+    /// Writes what `GET path` gives to `out` as it comes, telling `progress` the bytes so far.
+    pub(super) async fn download(
+        &self,
+        path: &str,
+        out: &mut impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> anyhow::Result<()> {
+        let request = Request::get(path).header(HOST, "localhost").body(body::empty());
+        let request = request.context("the request cannot be written")?;
+        match &self.door {
+            Door::Offline(answer) => pour(answer(request).await, out, progress).await,
+            Door::Socket(socket) => {
+                let lost = "the connection to the service broke off; its log may say why";
+                let stream = UnixStream::connect(socket).await.context(lost)?;
+                let io = TokioIo::new(stream);
+                let (mut sender, connection) =
+                    hyper::client::conn::http1::handshake(io).await.context(lost)?;
+                let exchange = async move {
+                    let reply = sender.send_request(request).await.context(lost)?;
+                    pour(reply, out, progress).await
+                };
+                let (poured, _connection) = tokio::join!(exchange, connection);
+                poured
+            }
+        }
+    }
+
     async fn ask(
         &self,
         method: Method,
@@ -141,6 +168,35 @@ async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCo
     answer
 }
 
+/// Writes an answer's body to `out`.
+async fn pour<B>(
+    reply: hyper::Response<B>,
+    out: &mut impl Write,
+    progress: &mut dyn FnMut(u64),
+) -> anyhow::Result<()>
+where
+    B: hyper::body::Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if !reply.status().is_success() {
+        let (status, bytes) = collect(reply).await?;
+        return understood(status, &bytes).map(drop);
+    }
+    let (mut body, mut written) = (reply.into_body(), 0);
+    let stands_still = || format!("nothing came for {} s", ANSWER_TIMEOUT.as_secs());
+    while let Some(frame) =
+        tokio::time::timeout(ANSWER_TIMEOUT, body.frame()).await.with_context(stands_still)?
+    {
+        let frame = frame.map_err(|error| anyhow::Error::from_boxed(error.into()))?;
+        if let Ok(bytes) = frame.into_data() {
+            out.write_all(&bytes).context("the file cannot be written")?;
+            written += bytes.len() as u64;
+            progress(written);
+        }
+    }
+    Ok(())
+}
+
 async fn collect<B>(reply: hyper::Response<B>) -> anyhow::Result<(StatusCode, Bytes)>
 where
     B: hyper::body::Body<Data = Bytes>,
@@ -174,7 +230,7 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
 }
 
 /// Refuses a data folder that another user owns.
-fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
+pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     let Ok(folder) = std::fs::metadata(data_dir) else { return Ok(()) };
     // The owner of this process's own folder in /proc is its effective user.
     let Ok(process) = std::fs::metadata("/proc/self") else { return Ok(()) };

@@ -8,6 +8,7 @@
 //! shows, and its line in the README.
 
 mod admin;
+mod backup;
 mod balance;
 mod chain;
 mod check;
@@ -67,6 +68,14 @@ enum Command {
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
+    /// Write everything that the service holds into one file, also while it runs
+    Backup(backup::Backup),
+    /// Check a backup, or, without one, the store of a service that is stopped
+    Verify(backup::Verify),
+    /// Restore a backup into an empty data folder
+    Restore(backup::Restore),
+    /// Write the store of a stopped service anew, so that it gives disk back
+    Compact,
     /// Guard a worker of a model: the service starts this itself
     #[command(hide = true)]
     Guard(guard::Order),
@@ -117,6 +126,13 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let (output, config) = (Output::new(shape.json), configuration(file)?);
             return block_on(async move { model::test(&slug, &input, &output, &config).await });
         }
+        Command::Backup(asked) => block_on(backup::backup(asked, &configuration(file)?))?,
+        Command::Verify(asked) => {
+            let is_good = block_on(backup::verify(asked, &configuration(file)?))?;
+            return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Restore(asked) => block_on(backup::restore(asked, &configuration(file)?))?,
+        Command::Compact => block_on(backup::compact(&configuration(file)?))?,
         Command::Guard(order) => return Ok(guarded(&order)),
         Command::Completions { shell } => completions(shell)?,
     }
@@ -207,6 +223,11 @@ mod tests {
             "orrery webhooks list --status failed --limit 5 --json",
             "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+            "orrery backup x.backup --json",
+            "orrery verify",
+            "orrery verify x.backup",
+            "orrery restore x.backup --into d",
+            "orrery compact",
             "orrery completions bash",
         ] {
             parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -222,6 +243,8 @@ mod tests {
             "orrery chain create --name n --model m",
             "orrery balance top-up",
             "orrery balance top-up --amount much",
+            "orrery backup",
+            "orrery restore",
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");

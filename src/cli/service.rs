@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
 use super::check::{Finding, Verdict};
+use crate::backup::Place;
 use crate::config::Config;
 use crate::domain::time::Timestamp;
 use crate::http::tls;
@@ -23,6 +24,20 @@ pub(super) async fn serve(
     ready: impl FnOnce(Option<String>) + Send + 'static,
 ) -> anyhow::Result<()> {
     app::serve(config, make_first_key, ready).await
+}
+
+/// What is stored by a service that is stopped.
+pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Place> {
+    refuse_foreign(config)?;
+    if !config.data_dir.join("store").is_dir() {
+        anyhow::bail!("there is no store in {}", config.data_dir.display());
+    }
+    app::stopped_store(config)
+}
+
+/// Refuses a data folder that another user owns.
+pub(super) fn refuse_foreign(config: &Config) -> anyhow::Result<()> {
+    super::admin::refuse_foreign(&config.data_dir)
 }
 
 /// The slug of a good manifest, or its faults, each with file, line and column.

@@ -170,8 +170,16 @@ impl Contents {
     /// # Errors
     /// When the disk cannot be read.
     pub fn clean(&self, started: FileId) -> io::Result<Vec<Digest>> {
-        let mut found = Vec::new();
         self.clean_incoming(started).or_else(absent_is_fine)?;
+        self.list()
+    }
+
+    /// The digests of all contents.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn list(&self) -> io::Result<Vec<Digest>> {
+        let mut found = Vec::new();
         let shelves = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
             shelves => shelves?,

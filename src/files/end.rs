@@ -3,6 +3,9 @@
 //! A file that goes leaves a trace for a while, so that deleting it again is no fault. Its bytes go
 //! with the last file that refers to them.
 
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::rows;
@@ -19,6 +22,25 @@ const AT_ONCE: usize = 128;
 /// Between two such commits, so that the writer serves everyone else.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Contents whose deletion waits, and for how many backups.
+#[derive(Debug, Default)]
+pub struct Held {
+    backups: usize,
+    later: HashSet<Digest>,
+}
+
+/// While it lives, no content goes.
+#[derive(Debug)]
+pub struct Hold {
+    files: Files,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.files.held().backups -= 1;
+    }
+}
+
 /// What goes with one commit.
 #[derive(Default)]
 struct Ending {
@@ -28,6 +50,59 @@ struct Ending {
 }
 
 impl Files {
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps every content that is there now.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        self.held().backups += 1;
+        Hold { files: self.clone() }
+    }
+
+    /// Ends a hold, and deletes what nothing refers to any more if it was the last. A hold that is
+    /// dropped in another way leaves that to the next start's sweep.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn let_go(&self, hold: Hold) -> Result<(), Error> {
+        drop(hold);
+        let later = {
+            let mut held = self.held();
+            if held.backups > 0 { HashSet::new() } else { std::mem::take(&mut held.later) }
+        };
+        for digest in later {
+            self.remove_unused(digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a content has to stay for now; it goes later then.
+    fn holds(&self, digest: Digest) -> bool {
+        let mut held = self.held();
+        if held.backups > 0 {
+            held.later.insert(digest);
+        }
+        held.backups > 0
+    }
+
+    /// Where a content stands, if it is there.
+    #[must_use]
+    pub fn path(&self, digest: Digest) -> PathBuf {
+        self.shared.contents.path(digest)
+    }
+
+    /// All contents, with where they stand. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub fn contents(&self) -> Result<Vec<(Digest, PathBuf)>, Error> {
+        let contents = &self.shared.contents;
+        let digests = contents.list()?;
+        Ok(digests.into_iter().map(|digest| (digest, contents.path(digest))).collect())
+    }
+
     /// Deletes a file or an announced upload. False when there never was one, as far as is known.
     ///
     /// # Errors
@@ -146,6 +221,9 @@ impl Files {
 
     /// Deletes a content that no file refers to; whether it did.
     pub(super) async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
+        if self.holds(digest) {
+            return Ok(false);
+        }
         let _nothing_is_on_its_way = self.shared.gate.write().await;
         let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
         let is_unused = self.shared.store.page(page).await?.is_empty();

@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, RwLock};
 
 pub use self::artefacts::Origin;
 use self::content::{Contents, Incoming};
+pub use self::end::Hold;
 pub use self::list::{Listed, Usage};
 pub use self::upload::{Announced, Receiving, Refusal};
 use crate::domain::file::{self, File, FileSource};
@@ -94,6 +95,8 @@ struct Shared {
     gate: RwLock<()>,
     /// Held while an upload is counted against its quota.
     counting: Mutex<()>,
+    /// Contents that go once no backup needs them.
+    held: std::sync::Mutex<end::Held>,
 }
 
 /// All files; clones share them.
@@ -119,8 +122,8 @@ impl Files {
         options: Options,
     ) -> Self {
         let contents = Contents::new(folder);
-        let (gate, counting) = (RwLock::default(), Mutex::default());
-        let shared = Shared { store, clock, links, contents, options, gate, counting };
+        let (gate, counting, held) = Default::default();
+        let shared = Shared { store, clock, links, contents, options, gate, counting, held };
         Self { shared: Arc::new(shared) }
     }
 

@@ -5,6 +5,7 @@
 //! before; nobody acts on a write before that.
 
 pub mod commit;
+pub mod export;
 pub mod key;
 pub mod list;
 pub mod record;
@@ -27,4 +28,4 @@ pub use key::{Key, Table};
 pub use record::Record;
 pub use seal::Sealer;
 pub use search::{Found, Search};
-pub use store::{Options, Page, Row, Stats, Store};
+pub use store::{FORMAT, Options, Page, Row, Stats, Store};

@@ -87,6 +87,9 @@ impl Store {
     /// [`Error::Unavailable`] when the disk refuses.
     pub async fn remove_payload(&self, payload: &Payload) -> Result<(), Error> {
         let Some(file) = payload.file() else { return Ok(()) };
+        if self.holds(file.id) {
+            return Ok(());
+        }
         let path = path_of(&self.shared.folder, file.id);
         blocking(move || match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -123,12 +126,12 @@ impl Store {
     }
 }
 
-fn claim_key(id: PayloadId) -> Key {
+pub(super) fn claim_key(id: PayloadId) -> Key {
     Key::table(Table::PayloadFile).id(id)
 }
 
 /// Two characters of the id's random end name the folder, so that none grows too large.
-fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
+pub(super) fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
     let name = id.to_string();
     let shelf = name.get(name.len().saturating_sub(2)..).unwrap_or("00").to_owned();
     folder.join("payloads").join(shelf).join(name)

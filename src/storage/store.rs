@@ -10,14 +10,15 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::commit::Commit;
 use super::error::Error;
+use super::export::Held;
 #[cfg(test)]
 use super::fuse;
 use super::key::{Key, Table};
@@ -29,7 +30,7 @@ use crate::domain::ids::{Id, RequestId};
 use crate::runtime::fresh;
 
 /// The format that this release writes.
-const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 /// A segment of the engine's log: a quarter of it holds a leaf of 32 rows of 64 KiB.
 ///
 /// Against the engine's own 512 KiB (`benches/store.rs`, `docs/performance.md`): with values of
@@ -88,10 +89,14 @@ pub struct Stats {
 }
 
 pub(super) struct Shared {
-    db: sled::Db,
+    pub(super) db: sled::Db,
     pub(super) folder: PathBuf,
     pub(super) inline_bytes: usize,
-    outbox: mpsc::Sender<Message>,
+    pub(super) outbox: mpsc::Sender<Message>,
+    /// Payload files that go once no backup needs them.
+    pub(super) held: Mutex<Held>,
+    /// Held by the one export that there may be.
+    pub(super) exporting: Mutex<()>,
     readers: Semaphore,
     figures: Arc<Figures>,
     room: Room,
@@ -133,13 +138,16 @@ impl Store {
         let (outbox, inbox) = mpsc::channel(writer::QUEUE);
         let (failure, failed) = watch::channel(None);
         let figures = Arc::new(Figures::default());
-        let writer = Writer { db: db.clone(), inbox, figures: Arc::clone(&figures), failure };
+        let figures_of = Arc::clone(&figures);
+        let writer = Writer { db: db.clone(), inbox, figures: figures_of, failure, tap: None };
         start(writer, folder)?;
         let shared = Shared {
             db,
             folder: folder.clone(),
             inline_bytes: *inline_bytes,
             outbox,
+            held: Mutex::default(),
+            exporting: Mutex::default(),
             readers: Semaphore::new(READERS),
             figures,
             room: Room::new(folder.clone()),
@@ -149,6 +157,12 @@ impl Store {
             fuse: fuse::Fuse::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The data folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.shared.folder
     }
 
     /// The bytes under `key`.
@@ -301,7 +315,7 @@ fn read_row(db: &sled::Db, key: &Key) -> Result<Option<Vec<u8>>, Error> {
     Ok(row.map(|bytes| bytes.to_vec()))
 }
 
-fn read_page(db: &sled::Db, page: &Page) -> Result<Vec<Row>, Error> {
+pub(super) fn read_page(db: &sled::Db, page: &Page) -> Result<Vec<Row>, Error> {
     use std::ops::Bound::{Excluded, Included, Unbounded};
     let prefix = page.prefix.as_bytes();
     let from = match &page.after {

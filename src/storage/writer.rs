@@ -26,9 +26,22 @@ const MOST_BYTES: usize = 1024 * 1024;
 
 /// What the writer is sent.
 pub enum Message {
-    Commit { commit: Commit, done: oneshot::Sender<Result<(), Error>> },
+    Commit {
+        commit: Commit,
+        done: oneshot::Sender<Result<(), Error>>,
+    },
+    /// From now on, what is written goes to this tap as well, or to none. Answered with whether
+    /// there was one until now.
+    Tap {
+        tap: Option<Tap>,
+        done: oneshot::Sender<bool>,
+    },
     Close,
 }
+
+/// Takes what is written, batch by batch. It is dropped when it cannot take more at once: a backup
+/// never holds the writer up.
+pub type Tap = std::sync::mpsc::SyncSender<Overlay>;
 
 /// What the writer tells everyone.
 #[derive(Debug, Default)]
@@ -44,12 +57,13 @@ pub struct Writer {
     pub figures: Arc<Figures>,
     /// Set once, with the reason, when the disk has refused.
     pub failure: watch::Sender<Option<String>>,
+    pub tap: Option<Tap>,
 }
 
 type Waiting = Vec<oneshot::Sender<Result<(), Error>>>;
 
 /// The rows that the current batch changes; `None` deletes.
-type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
+pub type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// The rows of one commit, in the order of its writes.
 type Rows = Vec<(Key, Option<Vec<u8>>)>;
@@ -59,11 +73,17 @@ impl Writer {
     pub fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = Instant::now();
-            let (open, overlay, waiting) = self.gather(first);
+            let (next, overlay, waiting) = self.gather(first);
             self.write(overlay, waiting);
             metrics::histogram!("orrery_commit_seconds").record(started.elapsed());
-            if !open {
-                break;
+            match next {
+                None => {}
+                Some(Message::Tap { tap, done }) => {
+                    let before = std::mem::replace(&mut self.tap, tap);
+                    // Who asked and has gone has dropped the tap's other end as well.
+                    let _gone = done.send(before.is_some());
+                }
+                Some(Message::Close | Message::Commit { .. }) => break,
             }
         }
         if let Err(error) = self.db.flush() {
@@ -71,15 +91,18 @@ impl Writer {
         }
     }
 
-    /// Merges what waits. Says whether the channel is still open.
-    fn gather(&mut self, first: Message) -> (bool, Overlay, Waiting) {
+    /// Merges what waits, up to a message that is no commit, which comes back.
+    fn gather(&mut self, first: Message) -> (Option<Message>, Overlay, Waiting) {
         let mut overlay = Overlay::new();
         let mut waiting = Waiting::new();
         let mut bytes = 0;
         let mut next = Some(first);
         while let Some(message) = next {
-            let Message::Commit { commit, done } = message else {
-                return (false, overlay, waiting);
+            let (commit, done) = match message {
+                Message::Commit { commit, done } => (commit, done),
+                other @ (Message::Tap { .. } | Message::Close) => {
+                    return (Some(other), overlay, waiting);
+                }
             };
             match self.merge(commit, &mut overlay) {
                 Ok(added) => {
@@ -93,7 +116,7 @@ impl Writer {
             }
             next = self.inbox.try_recv().ok();
         }
-        (true, overlay, waiting)
+        (None, overlay, waiting)
     }
 
     /// Checks a commit against everything before it and adds its rows: all, or none.
@@ -163,7 +186,12 @@ impl Writer {
     }
 
     /// One batch, one flush, then the answers.
-    fn write(&self, overlay: Overlay, waiting: Waiting) {
+    fn write(&mut self, overlay: Overlay, waiting: Waiting) {
+        if let Some(tap) = &self.tap
+            && tap.try_send(overlay.clone()).is_err()
+        {
+            self.tap = None;
+        }
         let mut batch = sled::Batch::default();
         for (key, value) in overlay {
             match value {

@@ -351,6 +351,7 @@ fn words_of_admin(method: &str, path: &str) -> Words {
         ("POST", "/admin/models/test") => {
             plain("Run one input through a model", "What it gave, or how it failed")
         }
+        ("GET", "/admin/backup") => plain("Everything in one file, as it is now", "The backup"),
         ("POST", "/admin/reload") => plain("Read the models folder again", "What was loaded"),
         _ => plain("", ""),
     }

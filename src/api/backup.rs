@@ -1,0 +1,82 @@
+//! `GET /admin/backup`: a backup, as it is written. Whoever reads it keeps it; nothing of it stays.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use futures_util::stream;
+use hyper::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::Context;
+use crate::backup::{self, Place};
+use crate::files::{Files, Hold};
+use crate::http::body::BoxError;
+use crate::http::{self, Reply, body};
+
+/// Bytes that are sent at once, and how many such pieces may wait for the reader.
+const PIECE: usize = 256 * 1024;
+const PIECES: usize = 16;
+
+/// `GET /admin/backup`
+pub async fn write(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let (files, now) = (services.files.clone(), services.clock.now());
+    let place = Place { store: services.store.clone(), files: files.clone() };
+    let (pieces, written) = mpsc::channel(PIECES);
+    let hold = files.hold();
+    let writing = tokio::task::spawn_blocking(move || {
+        let out = Pieces { pieces, held: Vec::with_capacity(PIECE) };
+        Ok(backup::write(&place, now, out, &mut |_| {})?.flush()?)
+    });
+    let body = stream::unfold(Some((written, writing, files, hold)), next_piece);
+    let mut answer = Response::new(body::stream(body));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/zstd"));
+    Ok(answer)
+}
+
+/// A backup that is being written. A reader that goes away drops it, and its writer fails then.
+type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, Hold);
+
+/// The next piece; behind the last, how it ended.
+async fn next_piece(
+    writing: Option<Writing>,
+) -> Option<(Result<Bytes, BoxError>, Option<Writing>)> {
+    let (mut written, writing, files, hold) = writing?;
+    if let Some(piece) = written.recv().await {
+        return Some((Ok(piece), Some((written, writing, files, hold))));
+    }
+    let ended = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
+    if let Err(error) = files.let_go(hold).await {
+        tracing::error!(%error, "contents that nothing refers to cannot be removed");
+    }
+    let error = ended.err()?;
+    tracing::error!(%error, "a backup broke off");
+    Some((Err(error.into()), None))
+}
+
+/// Sends what is written, piece by piece, as fast as it is read.
+struct Pieces {
+    pieces: mpsc::Sender<Bytes>,
+    held: Vec<u8>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.held.extend_from_slice(bytes);
+        if self.held.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.held, Vec::with_capacity(PIECE));
+        let sent = self.pieces.blocking_send(piece.into());
+        sent.map_err(|_gone| io::Error::new(io::ErrorKind::BrokenPipe, "nobody reads it any more"))
+    }
+}

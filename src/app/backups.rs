@@ -1,0 +1,122 @@
+//! Scheduled backups: one each `backup.every` into `backup.folder`, of which the newest
+//! `backup.keep` stay.
+//!
+//! A backup has its name only when it is whole and on the disk. One that fails is logged and tried
+//! again at the next turn; those that are there stay then.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::api::Services;
+use crate::backup::{self, Place, Summary};
+use crate::config;
+use crate::domain::time::Timestamp;
+use crate::runtime::Tasks;
+
+const PREFIX: &str = "orrery-";
+const SUFFIX: &str = ".backup";
+const PART: &str = "part";
+
+/// Writes backups until the shutdown.
+pub async fn run(services: Arc<Services>, tasks: Tasks, config: config::Backup) {
+    let Some(every) = config.every else { return };
+    loop {
+        let wait = until_due(&config.folder, every, services.clock.now());
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        match make(&services, &config).await {
+            Ok((path, summary)) => tracing::info!(
+                path = %path.display(), rows = summary.rows, files = summary.files,
+                "a backup was written"
+            ),
+            Err(error) => {
+                tracing::error!(%error, "no backup was written");
+                tokio::select! {
+                    () = tasks.stopping() => return,
+                    () = tokio::time::sleep(every.min(Duration::from_secs(3600))) => {}
+                }
+            }
+        }
+    }
+}
+
+/// How long until the newest backup is `every` old.
+fn until_due(folder: &Path, every: Duration, now: Timestamp) -> Duration {
+    let newest = backups(folder).ok().and_then(|found| found.last().cloned());
+    let written = newest.and_then(|path| fs::metadata(path).ok()?.modified().ok());
+    let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let written = written.map(|since| Timestamp::from_micros(0).plus(since));
+    written.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
+}
+
+/// The backups of a folder, oldest first, as their names sort.
+fn backups(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_one =
+            name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        if is_one {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+async fn make(
+    services: &Services,
+    config: &config::Backup,
+) -> Result<(PathBuf, Summary), backup::Error> {
+    let hold = services.files.hold();
+    let place = Place { store: services.store.clone(), files: services.files.clone() };
+    let (folder, keep, now) = (config.folder.clone(), config.keep, services.clock.now());
+    let writing = tokio::task::spawn_blocking(move || write(&place, &folder, keep, now));
+    let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
+    services.files.let_go(hold).await?;
+    written
+}
+
+fn write(
+    place: &Place,
+    folder: &Path,
+    keep: usize,
+    now: Timestamp,
+) -> Result<(PathBuf, Summary), backup::Error> {
+    fs::create_dir_all(folder)?;
+    let name = now.to_string().replace(':', "-");
+    let path = folder.join(format!("{PREFIX}{name}{SUFFIX}"));
+    let part = path.with_extension(PART);
+    let write = || -> Result<Summary, backup::Error> {
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&part)?;
+        let out = backup::write(place, now, BufWriter::new(file), &mut |_| {})?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        // A file that cannot be read back is no backup.
+        let summary = backup::verify(File::open(&part)?, &mut |_| {})?;
+        fs::rename(&part, &path)?;
+        File::open(folder)?.sync_all()?;
+        Ok(summary)
+    };
+    let written = write();
+    if written.is_err() {
+        let _left_for_the_next_try = fs::remove_file(&part);
+    }
+    let summary = written?;
+    let found = backups(folder)?;
+    for old in found.iter().take(found.len().saturating_sub(keep)) {
+        fs::remove_file(old)?;
+    }
+    Ok((path, summary))
+}

@@ -1,0 +1,114 @@
+//! Backups: everything that a data folder holds in one file, written while the service runs, checked
+//! before anything is restored from it.
+//!
+//! The file is a tar archive in zstd, so that any box can look into it:
+//!
+//! ```text
+//! orrery-backup.json     what it is, and of which release
+//! rows/00000000 …        the rows of the store as they were read
+//! changes/00000000 …     what was written meanwhile; applied behind the rows
+//! payloads/ID            payloads too large for a row
+//! files/SHA-256          the bytes of files
+//! seal.key, tls/…        the key of sealed secrets, the self-made authority
+//! end.json               how many of each, and the SHA-256 of all before it
+//! ```
+//!
+//! A file without its end, or with another one, is no backup. This module knows how rows are
+//! exported and where files stand, and nothing of what they say.
+
+mod check;
+mod read;
+mod restore;
+mod write;
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+pub use self::check::{Report, check_store};
+pub use self::read::verify;
+pub use self::restore::{compact, restore};
+pub use self::write::{Place, Progress, write};
+
+/// The form of the file that this release writes.
+const FORMAT: u32 = 1;
+const HEAD: &str = "orrery-backup.json";
+const END: &str = "end.json";
+const ROWS: &str = "rows/";
+const CHANGES: &str = "changes/";
+const PAYLOADS: &str = "payloads/";
+const FILES: &str = "files/";
+const SEAL: &str = "seal.key";
+const TLS: &str = "tls/";
+
+/// Why a backup is not written, read or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is no backup, or a part of one.
+    #[error("{0}")]
+    Damaged(String),
+    /// There is something where it should go.
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+    #[error(transparent)]
+    Storage(#[from] crate::storage::Error),
+    #[error(transparent)]
+    Files(#[from] crate::files::Error),
+}
+
+/// The first entry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    /// Of the store.
+    store_format: u32,
+    /// The release that wrote it.
+    version: String,
+    created_at: String,
+}
+
+/// What a backup holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    pub version: String,
+    pub created_at: String,
+    /// Rows as they were read, those counted that changed meanwhile.
+    pub rows: u64,
+    pub changes: u64,
+    pub payloads: u64,
+    pub files: u64,
+    /// Bytes before compression.
+    pub bytes: u64,
+    /// Of the entries before the end: each with its name, its length and its content.
+    pub sha256: String,
+}
+
+/// The running sum over entries.
+#[derive(Debug, Clone, Default)]
+struct Sum {
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl Sum {
+    fn entry(&mut self, name: &str, length: u64) {
+        self.hash.update((name.len() as u64).to_be_bytes());
+        self.hash.update(name.as_bytes());
+        self.hash.update(length.to_be_bytes());
+    }
+
+    fn content(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    fn hex(&self) -> String {
+        self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

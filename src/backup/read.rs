@@ -1,0 +1,159 @@
+//! Reading a backup: entry by entry, each summed up, the end compared with what came before it.
+
+use std::io::{self, BufReader, Read};
+
+use super::{
+    CHANGES, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum, Summary, TLS,
+};
+use crate::domain::file::Digest;
+use crate::domain::ids::PayloadId;
+use crate::storage;
+use crate::storage::export::read_change;
+
+/// The largest entry that is read into memory: the head and the end.
+const SMALL: u64 = 64 * 1024;
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// Rows, in their order.
+    Rows,
+    /// Rows that were written while the others were read.
+    Changes,
+    Payload(PayloadId),
+    Content(Digest),
+    Seal,
+    /// A file of the TLS folder, by its name.
+    Tls(String),
+}
+
+impl Entry {
+    fn named(name: &str) -> Option<Self> {
+        if name.starts_with(ROWS) {
+            return Some(Self::Rows);
+        }
+        if name.starts_with(CHANGES) {
+            return Some(Self::Changes);
+        }
+        if let Some(id) = name.strip_prefix(PAYLOADS) {
+            return id.parse().ok().map(Self::Payload);
+        }
+        if let Some(digest) = name.strip_prefix(FILES) {
+            return Digest::parse(digest).map(Self::Content);
+        }
+        if let Some(name) = name.strip_prefix(TLS) {
+            let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
+            return is_plain.then(|| Self::Tls(name.to_owned()));
+        }
+        (name == SEAL).then_some(Self::Seal)
+    }
+}
+
+/// Reads a whole backup and changes nothing: every entry, every row, every sum.
+///
+/// # Errors
+/// [`Error::Damaged`] when it is no whole backup, or one of a newer release; [`Error::Disk`].
+pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary, Error> {
+    let mut bytes = 0;
+    read(from, &mut |entry, content| {
+        match entry {
+            Entry::Rows | Entry::Changes => {
+                let mut content = BufReader::new(content);
+                while let Some((key, value)) = read_change(&mut content)? {
+                    bytes += (key.as_bytes().len() + value.map_or(0, |value| value.len())) as u64;
+                }
+            }
+            Entry::Content(digest) => bytes += check_content(*digest, content)?,
+            Entry::Payload(_) | Entry::Seal | Entry::Tls(_) => {
+                bytes += io::copy(content, &mut io::sink())?;
+            }
+        }
+        progress(bytes);
+        Ok(())
+    })
+}
+
+/// Bytes have to be those that their name promises.
+fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<u64> {
+    use sha2::{Digest as _, Sha256};
+    let mut hash = Sha256::new();
+    let bytes = io::copy(content, &mut hash)?;
+    if hash.finalize()[..] == digest.0[..] {
+        return Ok(bytes);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("the file {digest} has other bytes")))
+}
+
+/// Shows every entry to `visit` and checks the whole. Only when this returns `Ok` was it a backup.
+///
+/// # Errors
+/// [`Error::Damaged`], and whatever `visit` fails with.
+pub fn read(
+    from: impl Read,
+    visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
+) -> Result<Summary, Error> {
+    let damaged = |what: String| Error::Damaged(format!("this is no whole backup: {what}"));
+    let unreadable = |error: io::Error| damaged(error.to_string());
+    let decoder = zstd::Decoder::new(from).map_err(unreadable)?;
+    let mut archive = tar::Archive::new(decoder);
+    let mut sum = Sum::default();
+    let mut has_head = false;
+    for entry in archive.entries().map_err(unreadable)? {
+        let mut entry = entry.map_err(unreadable)?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let length = entry.size();
+        if name == END {
+            let summary: Summary = small(&mut entry, length).map_err(unreadable)?;
+            if summary.sha256 != sum.hex() || !has_head {
+                return Err(damaged("its content is not what was written".to_owned()));
+            }
+            return Ok(summary);
+        }
+        sum.entry(&name, length);
+        let mut content = Summing { content: entry, sum: &mut sum };
+        if name == HEAD {
+            let head: Head = small(&mut content, length).map_err(unreadable)?;
+            check_head(&head)?;
+            has_head = true;
+            continue;
+        }
+        let shown: String = name.chars().take(80).collect();
+        let known = Entry::named(&name).filter(|_| has_head);
+        let known = known.ok_or_else(|| damaged(format!("it holds an unknown entry '{shown}'")))?;
+        visit(&known, &mut content).map_err(|error| damaged(format!("{shown}: {error}")))?;
+        io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
+    }
+    Err(damaged("it ends in the middle".to_owned()))
+}
+
+fn check_head(head: &Head) -> Result<(), Error> {
+    if head.format > FORMAT || head.store_format > storage::FORMAT {
+        let version = &head.version;
+        let message = format!("this backup was written by release {version}: restore it with that");
+        return Err(Error::Damaged(message));
+    }
+    Ok(())
+}
+
+fn small<T: serde::de::DeserializeOwned>(content: &mut dyn Read, length: u64) -> io::Result<T> {
+    if length > SMALL {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an entry is too large"));
+    }
+    let mut text = Vec::new();
+    content.take(SMALL).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// An entry that is summed up as it is read.
+struct Summing<'s, R> {
+    content: R,
+    sum: &'s mut Sum,
+}
+
+impl<R: Read> Read for Summing<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        self.sum.content(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+}

@@ -1,0 +1,217 @@
+//! Restoring a backup into a folder, and writing a store anew so that it gives disk back. Both build
+//! the new beside the old, and put it in its place when it is whole.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::read::{self, Entry};
+use super::{Error, SEAL, Summary};
+use crate::storage::export::{Change, read_change};
+use crate::storage::{Commit, Options, Store};
+
+/// Where a restore is built, within the folder that it is for.
+const PART: &str = "restore.part";
+/// Where a store is built that is written anew.
+const COMPACT: &str = "compact.part";
+/// Bytes of rows in one commit.
+const COMMIT_BYTES: usize = 512 * 1024;
+/// What a restore brings.
+const PLACES: [&str; 5] = ["payloads", "files", "tls", SEAL, "store"];
+const STORE: &str = "store";
+
+/// Restores `file` into `folder`, which may hold no store yet. The backup is read twice: nothing is
+/// written before all of it was found good. Blocks; within a runtime, on a thread of its own.
+///
+/// # Errors
+/// [`Error::Refused`] where something is there; [`Error::Damaged`]; [`Error::Disk`],
+/// [`Error::Storage`]: then the folder is as it was.
+pub fn restore(
+    mut file: File,
+    folder: &Path,
+    inline_bytes: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary, Error> {
+    if let Some(place) = PLACES.iter().find(|place| folder.join(place).exists()) {
+        let message = format!(
+            "{} holds {place} already: restore into another folder (--into), or move it away",
+            folder.display()
+        );
+        return Err(Error::Refused(message));
+    }
+    read::verify(BufReader::new(&mut file), progress)?;
+    file.rewind()?;
+    make(folder)?;
+    let part = folder.join(PART);
+    remove_folder(&part)?;
+    make(&part)?;
+    let restored = fill(BufReader::new(file), &part, inline_bytes, progress);
+    let restored = restored.and_then(|summary| {
+        // The store comes last: what has none is no data folder yet.
+        for place in PLACES {
+            if part.join(place).exists() {
+                fs::rename(part.join(place), folder.join(place))?;
+            }
+        }
+        sync(folder)?;
+        Ok(summary)
+    });
+    remove_folder(&part)?;
+    restored
+}
+
+fn fill(
+    from: impl Read,
+    part: &Path,
+    inline_bytes: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary, Error> {
+    let store = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;
+    let mut rows = Importing { store: &store, commit: Commit::new(), bytes: 0, total: 0 };
+    let mut shelves = Vec::new();
+    let filled = read::read(from, &mut |entry, content| {
+        match entry {
+            Entry::Rows | Entry::Changes => {
+                let mut content = BufReader::new(content);
+                while let Some(change) = read_change(&mut content)? {
+                    rows.add(change)?;
+                }
+            }
+            Entry::Payload(id) => write_file(&store.payload_path(*id), content, &mut shelves)?,
+            Entry::Content(digest) => {
+                let name = digest.to_string();
+                let shelf = name.get(..2).unwrap_or_default();
+                write_file(&part.join("files").join(shelf).join(&name), content, &mut shelves)?;
+            }
+            Entry::Seal => write_file(&part.join(SEAL), content, &mut shelves)?,
+            Entry::Tls(name) => {
+                write_file(&part.join("tls").join(name), content, &mut shelves)?;
+            }
+        }
+        progress(rows.total);
+        Ok(())
+    });
+    let written = filled.and_then(|summary| {
+        rows.flush()?;
+        for shelf in &shelves {
+            sync(shelf)?;
+        }
+        Ok(summary)
+    });
+    close(store)?;
+    written
+}
+
+/// Writes the store of `folder` anew, row by row, and puts the new one in its place at once. The
+/// folder may be in use by nobody else. Blocks; within a runtime, on a thread of its own. Answers
+/// the store's size before and after, in bytes.
+///
+/// # Errors
+/// [`Error::Storage`] when a service runs on it, [`Error::Disk`]: then the store is as it was.
+pub fn compact(
+    folder: &Path,
+    inline_bytes: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(u64, u64), Error> {
+    if !folder.join(STORE).is_dir() {
+        return Err(Error::Refused(format!("there is no store in {}", folder.display())));
+    }
+    let part = folder.join(COMPACT);
+    let old = Store::open(&Options { folder: folder.to_path_buf(), inline_bytes })?;
+    remove_folder(&part)?;
+    make(&part)?;
+    let new = Store::open(&Options { folder: part.clone(), inline_bytes })?;
+    let mut rows = Importing { store: &new, commit: Commit::new(), bytes: 0, total: 0 };
+    let exported = old.export(&mut |change| {
+        rows.add(change)?;
+        progress(rows.total);
+        Ok(())
+    });
+    let copied = exported.and_then(|_claims| rows.flush());
+    close(new)?;
+    let before = size_of(&folder.join(STORE))?;
+    let swapped = copied.and_then(|()| {
+        let after = size_of(&part.join(STORE))?;
+        // Both names change hands at once: there is no moment without a store.
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let (a, b) = (folder.join(STORE), part.join(STORE));
+        renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE)?;
+        sync(folder)?;
+        Ok((before, after))
+    });
+    close(old)?;
+    remove_folder(&part)?;
+    Ok(swapped?)
+}
+
+/// Rows on their way into a store.
+struct Importing<'s> {
+    store: &'s Store,
+    commit: Commit,
+    bytes: usize,
+    /// Bytes of all rows so far.
+    total: u64,
+}
+
+impl Importing<'_> {
+    fn add(&mut self, (key, value): Change) -> io::Result<()> {
+        let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
+        match value {
+            Some(value) => self.commit.put_bytes(key, value),
+            None => self.commit.delete(key),
+        };
+        self.bytes += bytes;
+        self.total += bytes as u64;
+        if self.bytes >= COMMIT_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.bytes = 0;
+        let commit = std::mem::take(&mut self.commit);
+        let runtime = tokio::runtime::Handle::current();
+        runtime.block_on(self.store.commit(commit)).map_err(io::Error::other)
+    }
+}
+
+fn close(store: Store) -> io::Result<()> {
+    tokio::runtime::Handle::current().block_on(store.close());
+    Ok(())
+}
+
+fn write_file(path: &Path, content: &mut dyn Read, shelves: &mut Vec<PathBuf>) -> io::Result<()> {
+    let shelf = path.parent().unwrap_or(path).to_path_buf();
+    make(&shelf)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    io::copy(content, &mut file)?;
+    file.sync_all()?;
+    if shelves.last() != Some(&shelf) && !shelves.contains(&shelf) {
+        shelves.push(shelf);
+    }
+    Ok(())
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn remove_folder(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn size_of(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,176 @@
+//! Backups of a real folder: whole, cut at every length, changed in any byte, restored and checked.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use serde_json::value::RawValue;
+use tempfile::TempDir;
+
+use super::*;
+use crate::domain::time::Timestamp;
+use crate::files::Files;
+use crate::storage::{Commit, Key, Options, Sealer, Store, Table};
+
+fn open(folder: &Path) -> Place {
+    let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
+    let store = Store::open(&options).unwrap();
+    let files = Files::scratch(folder, store.clone());
+    Place { store, files }
+}
+
+/// Rows, a payload in a file, a key and an authority.
+async fn world(folder: &TempDir) -> Place {
+    let place = open(folder.path());
+    Sealer::open(folder.path()).unwrap();
+    fs::create_dir(folder.path().join("tls")).unwrap();
+    fs::write(folder.path().join("tls/ca.pem"), "authority").unwrap();
+    let text = RawValue::from_string(format!("\"{}\"", "x".repeat(100))).unwrap();
+    let payload = place.store.write_payload(text).await.unwrap();
+    let mut commit = Commit::new();
+    place.store.claim(&mut commit, &payload);
+    for number in 0..3000_u64 {
+        let key = Key::table(Table::Facet).number_largest_first(number);
+        commit.put_bytes(key, vec![7; 100]);
+    }
+    place.store.commit(commit).await.unwrap();
+    place
+}
+
+async fn backed_up(place: &Place) -> Vec<u8> {
+    let place = place.clone();
+    let write = move || write(&place, Timestamp::from_micros(1), Vec::new(), &mut |_| {});
+    tokio::task::spawn_blocking(write).await.unwrap().unwrap()
+}
+
+async fn restored(bytes: &[u8], folder: &Path) -> Result<Summary, Error> {
+    let mut file = tempfile::tempfile().unwrap();
+    io::Write::write_all(&mut file, bytes).unwrap();
+    io::Seek::rewind(&mut file).unwrap();
+    let folder = folder.to_path_buf();
+    let restore = move || restore(file, &folder, 10, &mut |_| {});
+    tokio::task::spawn_blocking(restore).await.unwrap()
+}
+
+async fn checked(place: &Place) -> Report {
+    let place = place.clone();
+    let check = move || check_store(&place, &mut |_| {}).unwrap();
+    tokio::task::spawn_blocking(check).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_restored_is_what_was_backed_up() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = world(&one).await;
+    let bytes = backed_up(&place).await;
+    assert!(bytes.len() < 100_000, "it is compressed: {} bytes", bytes.len());
+    let summary = verify(&bytes[..], &mut |_| {}).unwrap();
+    assert_eq!((summary.payloads, summary.files), (1, 0));
+    let into = two.path().join("below/data");
+    assert_eq!(restored(&bytes, &into).await.unwrap(), summary);
+    assert_eq!(fs::read(into.join("tls/ca.pem")).unwrap(), b"authority");
+    assert_eq!(
+        fs::read(into.join("seal.key")).unwrap(),
+        fs::read(one.path().join("seal.key")).unwrap()
+    );
+    let place = open(&into);
+    let report = checked(&place).await;
+    assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
+    let key = Key::table(Table::Facet).number_largest_first(2999);
+    assert_eq!(place.store.get(&key).await.unwrap(), Some(vec![7; 100]));
+    // It goes nowhere where something is.
+    let refused = restored(&bytes, &into).await.unwrap_err().to_string();
+    assert!(refused.contains("holds payloads already"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cut_or_changed_is_no_backup_and_changes_nothing() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let bytes = backed_up(&world(&one).await).await;
+    let into = two.path().join("data");
+    for length in (0..bytes.len()).step_by(bytes.len() / 12) {
+        let error = restored(&bytes[..length], &into).await.unwrap_err();
+        assert!(error.to_string().starts_with("this is no whole backup"), "{length}: {error}");
+        assert!(!into.exists(), "{length}");
+    }
+    for at in (0..bytes.len()).step_by(bytes.len() / 25) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        assert!(verify(&changed[..], &mut |_| {}).is_err(), "{at}");
+    }
+    assert!(verify(&b"no backup at all"[..], &mut |_| {}).is_err());
+    assert!(verify(&[][..], &mut |_| {}).is_err());
+}
+
+/// An archive that somebody else made, with a right end.
+fn forged(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(zstd::Encoder::new(Vec::new(), 1).unwrap());
+    let mut sum = Sum::default();
+    let mut add = |name: &str, content: &[u8]| {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        // As it is: the library itself would refuse some of these names.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        tar.append(&header, content).unwrap();
+        sum.entry(name, content.len() as u64);
+        sum.content(content);
+        sum.hex()
+    };
+    let mut sha256 = String::new();
+    for (name, content) in entries {
+        sha256 = add(name, content);
+    }
+    let end = Summary { sha256, ..Summary::default() };
+    add(END, &serde_json::to_vec(&end).unwrap());
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
+#[test]
+fn entries_that_lead_elsewhere_and_newer_forms_are_refused() {
+    let head = br#"{"format":1,"store_format":1,"version":"0.1.0","created_at":"now"}"#;
+    verify(&forged(&[(HEAD, head)])[..], &mut |_| {}).unwrap();
+    for name in ["../x", "/etc/x", "tls/../x", "tls/.x", "payloads/../../x", "files/x", "x"] {
+        let error = verify(&forged(&[(HEAD, head), (name, b"x")])[..], &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("unknown entry"), "{name}: {error}");
+    }
+    let newer = br#"{"format":2,"store_format":1,"version":"9.0.0","created_at":"now"}"#;
+    let error = verify(&forged(&[(HEAD, newer)])[..], &mut |_| {}).unwrap_err().to_string();
+    assert_eq!(error, "this backup was written by release 9.0.0: restore it with that");
+    let content = format!("{FILES}{}", "0".repeat(64));
+    let other = forged(&[(HEAD, head), (&content, b"x")]);
+    assert!(verify(&other[..], &mut |_| {}).is_err(), "bytes have to be those of their name");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_in_a_store_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = world(&folder).await;
+    assert_eq!(checked(&place).await.faults, Vec::<String>::new());
+    let shelf = fs::read_dir(folder.path().join("payloads")).unwrap().next().unwrap().unwrap();
+    let payload = fs::read_dir(shelf.path()).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(payload).unwrap();
+    let faults = checked(&place).await.faults;
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].ends_with("is claimed and not there"), "{faults:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_written_anew_and_holds_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = world(&folder).await;
+    let before = verify(&backed_up(&place).await[..], &mut |_| {}).unwrap();
+    place.store.clone().close().await;
+    drop(place);
+    let path = folder.path().to_path_buf();
+    let work = move || compact(&path, 10, &mut |_| {}).unwrap();
+    let (old, new) = tokio::task::spawn_blocking(work).await.unwrap();
+    assert!(old > 0 && new > 0);
+    assert!(!folder.path().join("compact.part").exists());
+    let place = open(folder.path());
+    let after = verify(&backed_up(&place).await[..], &mut |_| {}).unwrap();
+    assert_eq!((after.rows, after.payloads), (before.rows, before.payloads));
+    let nothing = tempfile::tempdir().unwrap();
+    let path = nothing.path().to_path_buf();
+    assert!(compact(&path, 10, &mut |_| {}).is_err());
+    assert!(File::open(path.join("store")).is_err(), "nothing was made");
+}

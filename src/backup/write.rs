@@ -1,0 +1,215 @@
+//! Writing a backup: rows, what was written meanwhile, files, the end.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::{
+    CHANGES, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum, Summary, TLS,
+};
+use crate::domain::time::Timestamp;
+use crate::files::Files;
+use crate::storage::export::{Change, write_change};
+use crate::storage::{self, Store};
+
+/// Bytes of rows in one entry.
+const CHUNK: usize = 4 * 1024 * 1024;
+/// zstd's own default: the usual balance of speed and size.
+const LEVEL: i32 = 3;
+
+/// What is backed up.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its folder also holds the seal's key and the self-made authority.
+    pub store: Store,
+    pub files: Files,
+}
+
+/// How far it has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Progress {
+    pub rows: u64,
+    pub files: u64,
+    /// Bytes before compression.
+    pub bytes: u64,
+}
+
+/// Writes a backup of everything as it is at one moment while this runs. Blocks; for a thread of
+/// its own. The caller keeps a hold on the files of `place`.
+///
+/// # Errors
+/// [`Error`]; what was written until then is no backup.
+pub fn write<W: Write>(
+    place: &Place,
+    now: Timestamp,
+    out: W,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<W, Error> {
+    let hold = place.store.hold();
+    let mut archive = Archive::begin(out, progress)?;
+    let head = Head {
+        format: FORMAT,
+        store_format: storage::FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        created_at: now.to_string(),
+    };
+    archive.add_bytes(HEAD, &serde_json::to_vec(&head).map_err(io::Error::from)?)?;
+    archive.summary.version = head.version;
+    archive.summary.created_at = head.created_at;
+    let mut rows = Rows { archive: &mut archive, chunk: Vec::new(), number: 0, is_behind: false };
+    let mut last = None;
+    let claims = place.store.export(&mut |change| {
+        // Rows come in the order of their keys; the first that does not is one written meanwhile.
+        let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
+        rows.is_behind |= !is_next || change.1.is_none();
+        last = Some(change.0.clone());
+        rows.add(&change)
+    })?;
+    rows.flush()?;
+    for id in claims {
+        archive.add_file(&format!("{PAYLOADS}{id}"), &place.store.payload_path(id))?;
+        archive.summary.payloads += 1;
+    }
+    for (digest, path) in place.files.contents()? {
+        archive.add_file(&format!("{FILES}{digest}"), &path)?;
+        archive.summary.files += 1;
+    }
+    let folder = place.store.folder();
+    archive.add_if_there(SEAL, &folder.join(SEAL))?;
+    for (name, path) in plain_files(&folder.join("tls"))? {
+        archive.add_if_there(&format!("{TLS}{name}"), &path)?;
+    }
+    drop(hold);
+    archive.end()
+}
+
+/// The files of a folder that may not be there, by their names.
+fn plain_files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if let (Ok(name), true) = (entry.file_name().into_string(), entry.file_type()?.is_file()) {
+            found.push((name, entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Rows on their way into entries.
+struct Rows<'a, 'p, W: Write> {
+    archive: &'a mut Archive<'p, W>,
+    chunk: Vec<u8>,
+    number: u64,
+    /// What was written meanwhile has begun.
+    is_behind: bool,
+}
+
+impl<W: Write> Rows<'_, '_, W> {
+    fn add(&mut self, change: &Change) -> io::Result<()> {
+        if self.is_behind && self.archive.summary.changes == 0 {
+            self.flush()?;
+            self.number = 0;
+        }
+        let summary = &mut self.archive.summary;
+        if self.is_behind {
+            summary.changes += 1;
+        } else {
+            summary.rows += 1;
+        }
+        write_change(&mut self.chunk, change)?;
+        if self.chunk.len() >= CHUNK { self.flush_as(self.is_behind) } else { Ok(()) }
+    }
+
+    /// What is left over belongs to what was added last.
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush_as(self.archive.summary.changes > 0)
+    }
+
+    fn flush_as(&mut self, is_behind: bool) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let folder = if is_behind { CHANGES } else { ROWS };
+        let name = format!("{folder}{:08}", self.number);
+        self.number += 1;
+        let chunk = std::mem::take(&mut self.chunk);
+        self.archive.add_bytes(&name, &chunk)
+    }
+}
+
+/// The archive, summed up as it is written.
+struct Archive<'p, W: Write> {
+    tar: tar::Builder<zstd::Encoder<'static, W>>,
+    sum: Sum,
+    summary: Summary,
+    progress: &'p mut dyn FnMut(Progress),
+}
+
+impl<'p, W: Write> Archive<'p, W> {
+    fn begin(out: W, progress: &'p mut dyn FnMut(Progress)) -> io::Result<Self> {
+        let mut encoder = zstd::Encoder::new(out, LEVEL)?;
+        encoder.include_checksum(true)?;
+        let (sum, summary) = (Sum::default(), Summary::default());
+        Ok(Self { tar: tar::Builder::new(encoder), sum, summary, progress })
+    }
+
+    fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.add(name, bytes.len() as u64, bytes)
+    }
+
+    fn add_file(&mut self, name: &str, path: &Path) -> io::Result<()> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        self.add(name, length, file)
+    }
+
+    fn add_if_there(&mut self, name: &str, path: &Path) -> io::Result<()> {
+        match self.add_file(name, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn add(&mut self, name: &str, length: u64, content: impl Read) -> io::Result<()> {
+        self.sum.entry(name, length);
+        let mut header = tar::Header::new_ustar();
+        header.set_size(length);
+        header.set_mode(0o600);
+        let summed = Summed { content: content.take(length), sum: &mut self.sum };
+        self.tar.append_data(&mut header, name, summed)?;
+        let Summary { rows, changes, payloads, files, .. } = self.summary;
+        let (rows, files, bytes) = (rows + changes, payloads + files, self.sum.bytes);
+        (self.progress)(Progress { rows, files, bytes });
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<W, Error> {
+        self.summary.bytes = self.sum.bytes;
+        self.summary.sha256 = self.sum.hex();
+        let end = serde_json::to_vec(&self.summary).map_err(io::Error::from)?;
+        self.add_bytes(END, &end)?;
+        Ok(self.tar.into_inner()?.finish()?)
+    }
+}
+
+/// A content that is summed up as it is read. One that is shorter than it was said to be fails.
+struct Summed<'s, R> {
+    content: io::Take<R>,
+    sum: &'s mut Sum,
+}
+
+impl<R: Read> Read for Summed<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        if count == 0 && self.content.limit() > 0 && !buffer.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file became shorter"));
+        }
+        self.sum.content(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+}

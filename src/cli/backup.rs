@@ -1,0 +1,216 @@
+//! `orrery backup`, `verify`, `restore` and `compact`: everything in one file and back again, and a
+//! store that gives disk back.
+//!
+//! A backup is taken from the running service, or from the store where none runs. The others want
+//! the service stopped, but for `verify FILE`.
+
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::Shape;
+use super::output::{self, Column, Output};
+use crate::backup::{self, Summary};
+use crate::config::Config;
+
+/// Write everything that the service holds into one file
+#[derive(Debug, clap::Args)]
+pub(super) struct Backup {
+    /// The file to write; it may not be there yet
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// Check a backup, or, without one, the store of a service that is stopped
+#[derive(Debug, clap::Args)]
+pub(super) struct Verify {
+    /// The backup
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// Restore a backup into an empty data folder
+#[derive(Debug, clap::Args)]
+pub(super) struct Restore {
+    /// The backup
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where to; without it, the configuration's data folder
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// A row of a table that says how much of what there is.
+fn counts(rows: &[(&str, String)]) -> Vec<Vec<String>> {
+    rows.iter().map(|(what, count)| vec![(*what).to_owned(), count.clone()]).collect()
+}
+
+const COLUMNS: [Column; 2] = [Column::Text("WHAT"), Column::Number("COUNT")];
+
+fn show(summary: &Summary, output: &Output) -> anyhow::Result<()> {
+    let rows = counts(&[
+        ("rows", (summary.rows + summary.changes).to_string()),
+        ("payloads", summary.payloads.to_string()),
+        ("files", summary.files.to_string()),
+        ("bytes", summary.bytes.to_string()),
+    ]);
+    output.show(summary, &COLUMNS, rows)
+}
+
+/// A bar that turns while bytes go by; nothing where nobody looks.
+fn bar(what: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+    let style =
+        ProgressStyle::with_template("{spinner} {msg} {bytes} in {elapsed}, {bytes_per_sec}");
+    bar.set_style(style.unwrap_or_else(|_template| ProgressStyle::default_spinner()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+/// `orrery backup FILE`
+pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()> {
+    let Backup { file, shape } = asked;
+    if file.exists() {
+        anyhow::bail!("{} is there already: name another file", file.display());
+    }
+    let admin = super::service::admin(config).await?;
+    let part = part_of(&file);
+    let written = async {
+        let out = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&part)
+            .with_context(|| format!("{} cannot be written", part.display()))?;
+        let mut out = BufWriter::new(out);
+        let bar = bar("backup");
+        admin.download("/admin/backup", &mut out, &mut |bytes| bar.set_position(bytes)).await?;
+        out.into_inner().context("the file cannot be written")?.sync_all()?;
+        bar.finish_and_clear();
+        let checked = part.clone();
+        blocking(move || checked_file(&checked)).await
+    };
+    let summary = written.await.inspect_err(|_failed| {
+        let _nothing_half_done_stays = fs::remove_file(&part);
+    })?;
+    fs::rename(&part, &file)?;
+    let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    show(&summary, &Output::new(shape.json))
+}
+
+fn part_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+fn checked_file(file: &Path) -> anyhow::Result<Summary> {
+    let bar = bar("verify");
+    let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let summary = backup::verify(opened, &mut |bytes| bar.set_position(bytes))
+        .with_context(|| format!("{}", file.display()))?;
+    bar.finish_and_clear();
+    Ok(summary)
+}
+
+/// What was found in a store.
+#[derive(Serialize)]
+struct Found {
+    rows: u64,
+    payloads: u64,
+    files: u64,
+    bytes: u64,
+    faults: Vec<String>,
+}
+
+/// `orrery verify [FILE]`: false when there are faults.
+pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<bool> {
+    let Verify { file, shape } = asked;
+    let output = Output::new(shape.json);
+    if let Some(file) = file {
+        let summary = blocking(move || checked_file(&file)).await?;
+        show(&summary, &output)?;
+        return Ok(true);
+    }
+    let place = super::service::stopped_store(config)?;
+    let store = place.store.clone();
+    let report = blocking(move || {
+        let bar = bar("verify");
+        let report = backup::check_store(&place, &mut |rows| bar.set_position(rows))?;
+        bar.finish_and_clear();
+        Ok(report)
+    });
+    let report = report.await?;
+    store.close().await;
+    let backup::Report { rows, payloads, files, bytes, faults } = report;
+    let is_good = faults.is_empty();
+    let found = Found { rows, payloads, files, bytes, faults };
+    let table = counts(&[
+        ("rows", rows.to_string()),
+        ("payloads", payloads.to_string()),
+        ("files", files.to_string()),
+        ("bytes of payloads and files", bytes.to_string()),
+        ("faults", found.faults.len().to_string()),
+    ]);
+    output.show(&found, &COLUMNS, table)?;
+    if !output.is_json() {
+        found.faults.iter().for_each(|fault| output::note(fault));
+    }
+    Ok(is_good)
+}
+
+/// `orrery restore FILE [--into DIR]`
+pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<()> {
+    let Restore { file, into, shape } = asked;
+    let folder = into.unwrap_or_else(|| config.data_dir.clone());
+    let inline_bytes = config.engine.payload_inline_bytes;
+    let shown = folder.display().to_string();
+    let opened = File::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let summary = blocking(move || {
+        let bar = bar("restore");
+        let restored = backup::restore(opened, &folder, inline_bytes, &mut |bytes| {
+            bar.set_position(bytes);
+        })?;
+        bar.finish_and_clear();
+        Ok(restored)
+    });
+    show(&summary.await?, &Output::new(shape.json))?;
+    output::note(&format!("restored into {shown}; the service can be started on it"));
+    Ok(())
+}
+
+/// `orrery compact`
+pub(super) async fn compact(config: &Config) -> anyhow::Result<()> {
+    super::service::refuse_foreign(config)?;
+    let (folder, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
+    let (before, after) = blocking(move || {
+        let bar = bar("compact");
+        let sizes = backup::compact(&folder, inline_bytes, &mut |bytes| bar.set_position(bytes))?;
+        bar.finish_and_clear();
+        Ok(sizes)
+    })
+    .await?;
+    let sizes = [("store before, in bytes", before), ("store now", after)];
+    let rows = sizes.map(|(what, bytes)| (what, bytes.to_string()));
+    Output::new(false).show(&(), &COLUMNS, counts(&rows))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    tokio::task::spawn_blocking(work).await.context("it was interrupted")?
+}

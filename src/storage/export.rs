@@ -1,0 +1,352 @@
+//! Export: every row as it is at one moment, while the service goes on; and the way back in.
+//!
+//! The tree is read from end to end while the writer hands out a copy of each batch that it writes
+//! meanwhile. What was read, and then those batches in their order, is what was stored at the moment
+//! when the reading had ended: a row that nobody wrote was read as it is, and of every other one the
+//! last value comes last. Payload files that were there at the beginning stay until the end.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use tokio::sync::oneshot;
+
+use super::key::{Key, Table};
+use super::payloads::path_of;
+use super::store::{PAGE_MAX, Page, Store, read_page};
+use super::writer::{Message, Overlay, Tap};
+use crate::domain::ids::PayloadId;
+
+/// Batches of the writer that may wait to be noted; with more the export fails.
+const BATCHES_MAX: usize = 4096;
+/// Rows that are read at once.
+const PAGE: usize = if PAGE_MAX < 1000 { PAGE_MAX } else { 1000 };
+/// The largest key and value that are read back.
+const KEY_MAX: u32 = 64 * 1024;
+const VALUE_MAX: u32 = 256 * 1024 * 1024;
+/// Stands in the place of a length: there is no row.
+const GONE: u32 = u32::MAX;
+
+/// A row, or that there is none under a key any more.
+pub type Change = (Key, Option<Vec<u8>>);
+
+/// Payload files whose deletion waits, and for how many exports.
+#[derive(Debug, Default)]
+pub struct Held {
+    exports: usize,
+    later: Vec<PayloadId>,
+}
+
+/// While it lives, no payload file goes.
+#[derive(Debug)]
+pub struct Hold {
+    store: Store,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let later = {
+            let mut held = self.store.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+            held.exports = held.exports.saturating_sub(1);
+            if held.exports > 0 { Vec::new() } else { std::mem::take(&mut held.later) }
+        };
+        for id in later {
+            // What is not gone now goes with the next start's sweep.
+            let _swept_later = std::fs::remove_file(self.store.payload_path(id));
+        }
+    }
+}
+
+impl Store {
+    /// Keeps every payload file that is there now.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        let mut held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.exports += 1;
+        drop(held);
+        Hold { store: self.clone() }
+    }
+
+    /// Whether a payload file has to stay for now; it goes later then.
+    pub(super) fn holds(&self, id: PayloadId) -> bool {
+        let mut held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.exports > 0 {
+            held.later.push(id);
+        }
+        held.exports > 0
+    }
+
+    /// Where the file of a payload stands.
+    #[must_use]
+    pub fn payload_path(&self, id: PayloadId) -> PathBuf {
+        path_of(&self.shared.folder, id)
+    }
+
+    /// Gives every row to `take`, first those that were read, then what was written meanwhile.
+    /// Answers which payload files the rows claim. Blocks; for a thread of its own, while a
+    /// [`Hold`] lives.
+    ///
+    /// # Errors
+    /// Whatever `take` fails with; when the disk cannot be read, or is so slow that writes came
+    /// faster than they could be noted.
+    pub fn export(
+        &self,
+        take: &mut dyn FnMut(Change) -> io::Result<()>,
+    ) -> io::Result<HashSet<PayloadId>> {
+        let _alone = self.shared.exporting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tap, batches) = sync_channel(BATCHES_MAX);
+        let spool = tempfile::tempfile_in(&self.shared.folder)?;
+        let noting = std::thread::Builder::new()
+            .name("export-notes".to_owned())
+            .spawn(move || note(&batches, spool))?;
+        self.turn_tap(Some(tap))?;
+        let mut claims = HashSet::new();
+        let mut give = |change: Change| {
+            note_claim(&mut claims, &change);
+            take(change)
+        };
+        let read = self.read_through(&mut give);
+        // Also after a failure: nobody wants what is written from now on.
+        let ended = self.turn_tap(None);
+        let noted = noting.join().map_err(|_panic| io::Error::other("the notes were lost"))?;
+        read?;
+        let (was_tapped_to_the_end, spool) = (ended?, noted?);
+        if !was_tapped_to_the_end {
+            return Err(io::Error::other(
+                "writes came faster than they could be noted; try again when there is less load",
+            ));
+        }
+        let mut spool = BufReader::new(spool);
+        while let Some(change) = read_change(&mut spool)? {
+            give(change)?;
+        }
+        Ok(claims)
+    }
+
+    fn read_through(&self, give: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<()> {
+        let mut after = None;
+        loop {
+            let page = Page { prefix: Key::from_bytes(&[]), after, before: None, limit: PAGE };
+            let rows = read_page(&self.shared.db, &page).map_err(io::Error::other)?;
+            after = rows.last().map(|(key, _)| key.clone());
+            let is_last = rows.len() < PAGE;
+            for (key, value) in rows {
+                give((key, Some(value)))?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands the writer a tap, or takes it away; everything before is written by then. Answers
+    /// whether there was one until now.
+    fn turn_tap(&self, tap: Option<Tap>) -> io::Result<bool> {
+        let (done, turned) = oneshot::channel();
+        let closed = || io::Error::other("the store is closed");
+        let message = Message::Tap { tap, done };
+        self.shared.outbox.blocking_send(message).map_err(|_closed| closed())?;
+        turned.blocking_recv().map_err(|_closed| closed())
+    }
+}
+
+/// Writes batches down as they come.
+fn note(batches: &Receiver<Overlay>, spool: File) -> io::Result<File> {
+    let mut out = BufWriter::new(spool);
+    for batch in batches {
+        for change in batch {
+            write_change(&mut out, &change)?;
+        }
+    }
+    let mut spool = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    spool.rewind()?;
+    Ok(spool)
+}
+
+fn note_claim(claims: &mut HashSet<PayloadId>, (key, value): &Change) {
+    if key.as_bytes().first() != Some(&(Table::PayloadFile as u8)) {
+        return;
+    }
+    let Some(id) = key.last_id() else { return };
+    match value {
+        Some(_) => claims.insert(id),
+        None => claims.remove(&id),
+    };
+}
+
+/// Writes a change: the lengths of key and value, and both.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_change(out: &mut dyn Write, (key, value): &Change) -> io::Result<()> {
+    let key = key.as_bytes();
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(io::Error::other);
+    out.write_all(&length(key)?.to_be_bytes())?;
+    let value_length = value.as_deref().map_or(Ok(GONE), length)?;
+    out.write_all(&value_length.to_be_bytes())?;
+    out.write_all(key)?;
+    out.write_all(value.as_deref().unwrap_or_default())
+}
+
+/// Reads the next change; `None` at the end.
+///
+/// # Errors
+/// Those of `from`; when it ends in the middle or holds something else.
+pub fn read_change(from: &mut dyn Read) -> io::Result<Option<Change>> {
+    let mut lengths = [0; 8];
+    let first = loop {
+        match from.read(&mut lengths) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            count => break count?,
+        }
+    };
+    if first == 0 {
+        return Ok(None);
+    }
+    from.read_exact(lengths.get_mut(first..).unwrap_or_default())?;
+    let [key, value] = [0, 4].map(|at| {
+        lengths.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes)
+    });
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a row has an impossible length");
+    let key = key.filter(|length| *length <= KEY_MAX).ok_or_else(odd)?;
+    let value = value.filter(|length| *length <= VALUE_MAX || *length == GONE).ok_or_else(odd)?;
+    let key = Key::from_bytes(&read_bytes(from, key)?);
+    let value = if value == GONE { None } else { Some(read_bytes(from, value)?) };
+    Ok(Some((key, value)))
+}
+
+fn read_bytes(from: &mut dyn Read, length: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = from.take(u64::from(length)).read_to_end(&mut bytes)?;
+    if read as u64 == u64::from(length) {
+        Ok(bytes)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use serde_json::value::RawValue;
+
+    use super::super::{Commit, Options};
+    use super::*;
+
+    fn open(folder: &tempfile::TempDir) -> Store {
+        let folder = folder.path().to_path_buf();
+        Store::open(&Options { folder, inline_bytes: 10 }).unwrap()
+    }
+
+    fn row(name: &str, number: u64) -> Key {
+        Key::table(Table::Facet).text(name).number_largest_first(number)
+    }
+
+    /// Two rows of each pair are always written together, with one value.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_export_is_one_moment_while_others_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(&folder);
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = (0..4_u64).map(|writer| {
+            let (store, stop) = (store.clone(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut turn = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    turn += 1;
+                    let mut commit = Commit::new();
+                    for side in ["a", "z"] {
+                        let key = row(side, writer * 100 + turn % 50);
+                        if turn % 7 == 0 {
+                            commit.delete(key);
+                        } else {
+                            commit.put_bytes(key, turn.to_be_bytes().to_vec());
+                        }
+                    }
+                    commit.add(row("count", writer), 1);
+                    store.commit(commit).await.unwrap();
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        for _ in 0..5 {
+            let exported = store.clone();
+            let rows = tokio::task::spawn_blocking(move || {
+                let mut rows = BTreeMap::new();
+                let hold = exported.hold();
+                exported
+                    .export(&mut |(key, value)| {
+                        match value {
+                            Some(value) => rows.insert(key, value),
+                            None => rows.remove(&key),
+                        };
+                        Ok(())
+                    })
+                    .unwrap();
+                drop(hold);
+                rows
+            });
+            let rows = rows.await.unwrap();
+            let side = |name: &str| -> Vec<Vec<u8>> {
+                let prefix = Key::table(Table::Facet).text(name);
+                let of =
+                    rows.iter().filter(|(key, _)| key.as_bytes().starts_with(prefix.as_bytes()));
+                of.map(|(_, value)| value.clone()).collect()
+            };
+            assert_eq!(side("a"), side("z"));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn payload_files_stay_while_they_are_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(&folder);
+        let text = RawValue::from_string(format!("\"{}\"", "x".repeat(100))).unwrap();
+        let payload = store.write_payload(text).await.unwrap();
+        let mut commit = Commit::new();
+        store.claim(&mut commit, &payload);
+        store.commit(commit).await.unwrap();
+        let path = store.payload_path(payload.file().unwrap().id);
+        let (one, two) = (store.hold(), store.hold());
+        let exported = store.clone();
+        let claims = tokio::task::spawn_blocking(move || exported.export(&mut |_| Ok(())));
+        assert_eq!(claims.await.unwrap().unwrap(), [payload.file().unwrap().id].into());
+        let mut commit = Commit::new();
+        store.release(&mut commit, &payload);
+        store.commit(commit).await.unwrap();
+        store.remove_payload(&payload).await.unwrap();
+        drop(one);
+        assert!(path.exists());
+        drop(two);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn changes_are_read_as_they_were_written_and_others_refused() {
+        let changes =
+            [(row("a", 1), Some(vec![1, 2])), (row("b", 2), None), (row("c", 3), Some(vec![]))];
+        let mut text = Vec::new();
+        for change in &changes {
+            write_change(&mut text, change).unwrap();
+        }
+        let mut from = &text[..];
+        for change in changes {
+            assert_eq!(read_change(&mut from).unwrap(), Some(change));
+        }
+        assert_eq!(read_change(&mut from).unwrap(), None);
+        for cut in 1..8 + 5 {
+            assert!(read_change(&mut &text[..cut]).is_err(), "{cut}");
+        }
+        assert!(read_change(&mut &[0xff; 8][..]).is_err());
+    }
+}
