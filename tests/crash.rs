@@ -14,6 +14,8 @@
     reason = "a test fails by panicking, and tells its seed"
 )]
 
+#[path = "crash/backups.rs"]
+mod backups;
 #[path = "crash/deliveries.rs"]
 mod deliveries;
 #[path = "crash/flows.rs"]

@@ -238,6 +238,7 @@ mod tests {
 
     use super::super::{Commit, Options};
     use super::*;
+    use crate::runtime::Tasks;
 
     fn open(folder: &tempfile::TempDir) -> Store {
         let folder = folder.path().to_path_buf();
@@ -254,9 +255,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = open(&folder);
         let stop = Arc::new(AtomicBool::new(false));
+        let tasks = Tasks::new();
         let writers = (0..4_u64).map(|writer| {
             let (store, stop) = (store.clone(), Arc::clone(&stop));
-            tokio::spawn(async move {
+            tasks.spawn(async move {
                 let mut turn = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
                     turn += 1;

@@ -80,9 +80,21 @@ impl Setup {
 
     /// A new key of the organization `default`, made while the service runs.
     pub fn create_key(&self) -> String {
-        let made = self.command(&["key", "create", "--name", "test"]).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+        self.run(&["key", "create", "--name", "test"]).trim().to_owned()
+    }
+
+    /// What a command prints that has to succeed.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let done = self.command(arguments).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// What a command says that has to fail.
+    pub fn fail(&self, arguments: &[&str]) -> String {
+        let done = self.command(arguments).output().unwrap();
+        assert!(!done.status.success(), "{arguments:?} did not fail");
+        String::from_utf8(done.stderr).unwrap()
     }
 
     /// A client of the base host.
