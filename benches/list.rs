@@ -1,8 +1,9 @@
 //! Lists of executions at a million rows against a thousand, and the start of a store that has them.
 //!
 //! Two services run side by side, each with one workflow: one with few finished executions, one with
-//! many, written through the library. Each list is asked of both in turn, one request at a time;
-//! what counts is the ratio of the medians.
+//! many, written through the library; every other one is a prediction. Each list, and the history
+//! by each kind of filter, is asked of both in turn, one request at a time; what counts is the ratio
+//! of the medians.
 //!
 //! `ORRERY_BENCH_MANY` (1,000,000) and `ORRERY_BENCH_ROUNDS` change a run.
 
@@ -16,12 +17,17 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
-use orrery::domain::execution::{Execution, Source, Status, Work, WorkflowRun};
+use orrery::domain::classify::ErrorClass;
+use orrery::domain::execution::{
+    Candidate, Execution, Fault, Prediction, Source, Status, Work, WorkflowRun,
+};
 use orrery::domain::ids::{KeyId, OrganizationId, WorkflowId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
+use orrery::engine::facets;
 use orrery::engine::rows::{self, Standing};
 use orrery::runtime::{Clock, fresh};
 use orrery::storage::{Commit, Options, Store};
@@ -67,11 +73,33 @@ impl Subject {
         Self { setup, _folder: folder, child, key, workflow, start: start.as_secs_f64() }
     }
 
-    /// Seconds of each of a round's requests.
+    /// Seconds of each of a round's requests for a list of the workflow's executions.
     async fn ask(&self, query: &str) -> Vec<f64> {
-        let address = self.setup.workflows;
         let path = format!("/api/v1/workflows/{}/executions{query}", self.workflow);
-        let request = client::get_with_key(address, &path, &self.key);
+        self.get(self.setup.workflows, &path).await
+    }
+
+    /// The same for the history; `{workflow}` is the workflow's id.
+    async fn recall(&self, query: &str) -> Vec<f64> {
+        let query = query.replace("{workflow}", &self.workflow);
+        self.get(self.setup.base, &format!("/v2/executions?limit=50&{query}")).await
+    }
+
+    /// The cursor behind so many rows of the history.
+    async fn cursor_behind(&self, rows: u64) -> String {
+        let mut connection = Connection::open(self.setup.base).await;
+        let mut cursor = String::new();
+        for _ in 0..rows / 50 {
+            let path = format!("/v2/executions?limit=50&cursor={cursor}");
+            let request = client::get_with_key(self.setup.base, &path, &self.key);
+            let page: Value = serde_json::from_str(&connection.ask(&request).await).unwrap();
+            page["next_cursor"].as_str().unwrap().clone_into(&mut cursor);
+        }
+        cursor
+    }
+
+    async fn get(&self, address: SocketAddr, path: &str) -> Vec<f64> {
+        let request = client::get_with_key(address, path, &self.key);
         let mut connection = Connection::open(address).await;
         let mut seconds = Vec::new();
         for _ in 0..REQUESTS {
@@ -108,10 +136,21 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     while written < count {
         let mut commit = Commit::new();
         for number in written..count.min(written + BATCH) {
-            let failed = number % FAILED_ONE_IN == 0;
-            let execution = finished(organization, key, run.clone(), failed, &clock);
+            let failed = number % FAILED_ONE_IN < 2;
+            let work = if number % 2 == 0 {
+                Work::Workflow(run.clone())
+            } else {
+                // The oldest of all ran on a model of its own.
+                let slug = if number == 1 { "rare".to_owned() } else { format!("m{}", number % 6) };
+                Work::Prediction(Prediction::new("1".to_owned(), vec![Candidate::new(slug)]))
+            };
+            let execution = finished(organization, key, work, failed, &clock);
             let standing = Standing::from(execution.status);
             commit.put(rows::execution(organization, execution.id), &execution).unwrap();
+            facets::add(&mut commit, &execution);
+            if number % 2 == 1 {
+                continue;
+            }
             commit.append(rows::of_workflow(organization, workflow), rows::id_value(execution.id));
             commit.append(rows::ended(&standings, standing), rows::id_value(execution.id));
         }
@@ -124,7 +163,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
 fn finished(
     organization: OrganizationId,
     key: KeyId,
-    run: WorkflowRun,
+    work: Work,
     failed: bool,
     clock: &Clock,
 ) -> Execution {
@@ -136,9 +175,9 @@ fn finished(
         source: Source::Api,
         status: if failed { Status::Error } else { Status::Success },
         input: Payload::of(&json!({"place": "harbour"})).unwrap(),
-        work: Work::Workflow(run),
+        work,
         output: Some(Payload::of("A quiet harbour.").unwrap()),
-        fault: None,
+        fault: failed.then(|| Fault::new("StepFailed", ErrorClass::ProviderError, "no")),
         cost: Usd::ZERO,
         reserved: Usd::ZERO,
         webhook: None,
@@ -152,6 +191,41 @@ fn main() {
     tokio::runtime::Runtime::new().unwrap().block_on(measure());
 }
 
+/// The history by each kind of filter and by those that go together least.
+async fn history(small: &Subject, large: &Subject, rounds: u64, many: u64) {
+    let behind_few = format!("cursor={}", small.cursor_behind(900).await);
+    let behind_many = format!("cursor={}", large.cursor_behind(10_000.min(many / 2)).await);
+    let now = Clock::system().now();
+    let (all, none) = (format!("to={now}"), format!("from={now}"));
+    let one = |query: &'static str| (query.to_owned(), query.to_owned());
+    let mut table = Table::new(&["history", "at a thousand", &number(many as f64), "ratio"]);
+    for (name, (few, deep)) in [
+        ("no filter", one("")),
+        ("behind 900 rows; behind 10,000", (behind_few, behind_many)),
+        ("status=completed", one("status=completed")),
+        ("type=prediction", one("type=prediction")),
+        ("model, one in six", one("model=m3")),
+        ("model, one in all, the oldest", one("model=rare")),
+        ("error_classification", one("error_classification=provider_error")),
+        ("workflow_id", one("workflow_id={workflow}")),
+        ("workflow_id, status=failed", one("workflow_id={workflow}&status=failed")),
+        ("model, type, class", one("model=m1&type=prediction&error_classification=provider_error")),
+        ("a model that has no failures", one("model=m3&status=cancelled")),
+        ("to now", (all.clone(), all)),
+        ("from now: none", (none.clone(), none)),
+    ] {
+        let (mut at_few, mut at_many) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            at_few.extend(small.recall(&few).await);
+            at_many.extend(large.recall(&deep).await);
+        }
+        let (at_few, at_many) = (support::median(at_few), support::median(at_many));
+        let micros = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
+        table.row([name.to_owned(), micros(at_few), micros(at_many), ratio(at_many / at_few)]);
+    }
+    table.print();
+}
+
 async fn measure() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 7);
     let many = support::knob("ORRERY_BENCH_MANY", 1_000_000);
@@ -162,7 +236,7 @@ async fn measure() {
     let mut table = Table::new(&["list", "at a thousand", &number(many as f64), "ratio"]);
     for (name, few, deep) in [
         ("first page", "?limit=50", "?limit=50"),
-        ("last page; 10,000th row", "?limit=50&offset=950", "?limit=50&offset=9999"),
+        ("last page; 10,000th row", "?limit=50&offset=450", "?limit=50&offset=9999"),
         ("failed, first page", "?limit=50&status=failed", "?limit=50&status=failed"),
         ("failed, 50th; 10,000th row", "?status=failed&offset=49", "?status=failed&offset=9999"),
     ] {
@@ -176,6 +250,7 @@ async fn measure() {
         table.row([name.to_owned(), micros(at_few), micros(at_many), ratio(at_many / at_few)]);
     }
     table.print();
+    history(&small, &large, rounds, many).await;
     println!("{rounds} rounds of {REQUESTS} requests each, one at a time\n");
     let mut table = Table::new(&["executions", "start after kill -9", "memory"]);
     for (count, subject) in [(FEW, &small), (many, &large)] {

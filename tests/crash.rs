@@ -24,6 +24,8 @@ mod flows;
 mod image;
 #[path = "crash/load.rs"]
 mod load;
+#[path = "crash/money.rs"]
+mod money;
 #[path = "crash/providers.rs"]
 mod providers;
 mod support;

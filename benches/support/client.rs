@@ -140,6 +140,18 @@ pub fn post(address: SocketAddr, path: &str, key: &str, body: &str) -> Arc<[u8]>
     text.into_bytes().into()
 }
 
+/// A POST of a form with one file and a key.
+pub fn form(address: SocketAddr, path: &str, key: &str, file: &[u8]) -> Vec<u8> {
+    let before = "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n";
+    let after = "\r\n--b0--\r\n";
+    let length = before.len() + file.len() + after.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\
+         Content-Type: multipart/form-data; boundary=b0\r\nContent-Length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), before.as_bytes(), file, after.as_bytes()].concat()
+}
+
 /// A GET with a key.
 pub fn get_with_key(address: SocketAddr, path: &str, key: &str) -> Arc<[u8]> {
     let text =

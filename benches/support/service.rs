@@ -30,6 +30,11 @@ pub struct Setup {
 impl Setup {
     /// A configuration within `folder`, with ports that are free at this moment.
     pub fn new(folder: &Path) -> Self {
+        Self::with(folder, "")
+    }
+
+    /// The same with more lines.
+    pub fn with(folder: &Path, lines: &str) -> Self {
         let (data, models) = (folder.join("data"), folder.join("models"));
         std::fs::create_dir_all(&models).unwrap();
         let ports: Vec<SocketAddr> = free_ports(6);
@@ -44,6 +49,7 @@ impl Setup {
         text += "[egress]\nallow = [\"127.0.0.0/8\"]\n";
         // A start answers 503 to each early look at `/ready`; logged, they would slow it down.
         text += "[log]\nlevel = \"off\"\n";
+        text += lines;
         let config = folder.join("config.toml");
         std::fs::write(&config, text).unwrap();
         Self { base: ports[0], workflows: ports[1], metrics: ports[5], config, data, models }
@@ -61,15 +67,17 @@ impl Setup {
 
     /// An API key, made by the command line while the service runs.
     pub fn key(&self) -> String {
-        let made = Command::new(binary())
-            .arg("--config")
-            .arg(&self.config)
-            .args(["key", "create", "--name", "bench"])
-            .output()
-            .unwrap();
+        let made = self.command(&["key", "create", "--name", "bench"]).output().unwrap();
         let said = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "no key could be made: {said}");
         String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    }
+
+    /// A command of the command line.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.arg("--config").arg(&self.config).args(arguments);
+        command
     }
 
     /// Starts the service; answers how long it took from the spawn to the first 200 of `/ready`.

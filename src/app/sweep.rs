@@ -1,4 +1,5 @@
-//! Sweeps: what a kill left behind, once after a start, and what is past its time, every hour.
+//! Sweeps: what a kill left behind, once after a start, and what is past its time, then and as long
+//! as the service runs: files every minute, all else every hour.
 //!
 //! Nothing here decides what may go: each layer removes its own, a few at a time.
 
@@ -9,8 +10,10 @@ use crate::api::Services;
 use crate::domain::ids::{FileId, Id, PayloadId};
 use crate::runtime::Tasks;
 
-/// How often what is past its time is swept out.
-const EVERY: Duration = Duration::from_secs(3600);
+/// How often files whose time is over are looked for; a look costs one read when there are none.
+const EVERY: Duration = Duration::from_secs(60);
+/// All else is swept at one of so many looks.
+const OTHERS_EVERY: u32 = 60;
 
 /// Sweeps until the shutdown. What was begun before `started` has broken off.
 pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
@@ -18,18 +21,26 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
     report("payload files that nothing referred to", swept);
     let swept = services.files.sweep(FileId::from(started.bytes())).await;
     report("contents that no file referred to", swept);
-    loop {
+    for look in (0..OTHERS_EVERY).cycle() {
+        report("files whose time was over", services.files.remove_expired().await);
+        if look == 0 {
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = others(&services) => {}
+            }
+        }
         tokio::select! {
             () = tasks.stopping() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
-        let swept = services.idempotency.sweep().await.map(|_| 0);
-        report("idempotency keys that were forgotten", swept);
-        report("files whose time was over", services.files.remove_expired().await);
-        tokio::select! {
-            () = tasks.stopping() => return,
-            result = forget(&services) => report("organizations", result.map(|()| 0)),
-        }
+    }
+}
+
+async fn others(services: &Services) {
+    let swept = services.idempotency.sweep().await.map(|_| 0);
+    report("idempotency keys that were forgotten", swept);
+    if let Err(error) = forget(services).await {
+        tracing::error!(%error, "what is past its time cannot be swept out");
     }
 }
 

@@ -130,7 +130,6 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
     let (organization, id) = (execution.organization, execution.id);
     commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
     let standings = rows::standings(organization, run.workflow);
-    commit.put_bytes(rows::unfinished(&standings).id_newest_first(id), Vec::new());
     commit.add(rows::unfinished_count(&standings), 1);
     if let Some(bulk) = run.bulk {
         commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());
@@ -141,7 +140,6 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
 fn count_end(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let standings = rows::standings(execution.organization, run.workflow);
-    commit.delete(rows::unfinished(&standings).id_newest_first(execution.id));
     commit.add(rows::unfinished_count(&standings), -1);
     let ended = rows::ended(&standings, Standing::from(execution.status));
     commit.append(ended, rows::id_value(execution.id));

@@ -11,14 +11,16 @@ use std::time::Duration;
 use super::facets::{self, Facet};
 use super::{Engine, Error, Inner, rows};
 use crate::domain::classify::ErrorClass;
-use crate::domain::execution::{Execution, Kind, Status};
+use crate::domain::execution::{Execution, Kind, Status, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::time::Timestamp;
 use crate::storage::record::decode;
-use crate::storage::{Key, Search};
+use crate::storage::{Index, Key, Search};
 
 /// Jumps of indexes that one page may take: some ten milliseconds.
 const JUMPS_MAX: usize = 20_000;
+/// Lanes that are looked through for what has not ended.
+const LANES_MAX: usize = 10_000;
 /// How far the time in an id may lie from the execution's creation.
 const SLACK: Duration = Duration::from_secs(2);
 /// Rows that [`Engine::first`] reads at once, and how often it reads.
@@ -74,24 +76,50 @@ impl Filter {
             && self.to.is_none_or(|to| created < to)
     }
 
-    fn groups(&self, organization: OrganizationId) -> Vec<Vec<Key>> {
-        let index = |facet| facets::index(organization, facet);
+    /// The indexes of which one, in each group, has to have an execution. `lanes` are those in
+    /// which something of the organization has not ended.
+    fn groups(&self, organization: OrganizationId, lanes: &[Key]) -> Vec<Vec<Index>> {
+        let index = |facet| Index::from(facets::index(organization, facet));
         let mut groups = Vec::new();
         groups.extend(self.parent.map(|parent| vec![index(Facet::Parent(parent))]));
         groups.extend(self.workflow.map(|workflow| vec![index(Facet::Workflow(workflow))]));
-        groups.extend(self.model.as_deref().map(|model| vec![index(Facet::Model(model))]));
+        groups.extend(self.model.as_deref().map(|model| {
+            let waiting = rows::unfinished(organization, &lane_of_model(model));
+            vec![index(Facet::Model(model)), waiting.into()]
+        }));
         if !self.classes.is_empty() {
             groups.push(self.classes.iter().map(|class| index(Facet::Class(*class))).collect());
         }
         if let Some(standings) = &self.standings {
-            let standing = |(kind, status): &(Kind, Status)| Facet::Standing(*kind, *status);
-            groups.push(standings.iter().map(|one| index(standing(one))).collect());
+            let mut group = Vec::new();
+            for (kind, status) in standings {
+                if status.is_final() {
+                    group.push(index(Facet::Ended(*kind, *status)));
+                    continue;
+                }
+                let lanes = lanes.iter().filter(|lane| is_of(lane, organization, *kind));
+                let value = Some(facets::byte_of(*status));
+                group.extend(lanes.map(|lane| Index { prefix: lane.clone(), value }));
+            }
+            groups.push(group);
         }
         if groups.is_empty() {
-            groups.push(vec![rows::executions_of(organization)]);
+            groups.push(vec![rows::executions_of(organization).into()]);
         }
         groups
     }
+
+    fn asks_for_unfinished(&self) -> bool {
+        self.standings.iter().flatten().any(|(_, status)| !status.is_final())
+    }
+}
+
+/// Whether the index of a lane holds work of that kind.
+fn is_of(lane: &Key, organization: OrganizationId, kind: Kind) -> bool {
+    let before = rows::unfinished_of(organization);
+    let name = lane.as_bytes().strip_prefix(before.as_bytes());
+    let name = name.and_then(|name| std::str::from_utf8(name).ok());
+    name.is_some_and(|name| facets::is_lane_of(name, kind))
 }
 
 impl Engine {
@@ -107,9 +135,14 @@ impl Engine {
         limit: usize,
     ) -> Result<History, Error> {
         let inner = &self.inner;
+        let lanes = if filter.asks_for_unfinished() {
+            inner.store.branches(&rows::unfinished_of(organization), LANES_MAX).await?
+        } else {
+            Vec::new()
+        };
         let newest = filter.to.map(|to| first_id_after(to.plus(SLACK)));
         let mut search = Search {
-            groups: filter.groups(organization),
+            groups: filter.groups(organization, &lanes),
             older_than: match (older_than, newest) {
                 (Some(id), Some(newest)) => Some(id.min(newest)),
                 (id, newest) => id.or(newest),

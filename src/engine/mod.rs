@@ -5,6 +5,7 @@
 //! commits and only then acts, `recovery` takes up what a stop left unfinished. An acknowledged
 //! submission is on the disk; nothing is marked failed because of a restart.
 
+pub mod facets;
 pub mod history;
 pub mod lists;
 pub mod outcome;
@@ -15,7 +16,6 @@ mod cells;
 mod commit;
 mod detail;
 mod executor;
-mod facets;
 mod feed;
 mod follow;
 mod lanes;

@@ -98,7 +98,7 @@ impl Inner {
     ) -> Result<usize, Error> {
         let mut count = 0;
         for (kind, status) in ENDED {
-            let prefix = facets::index(organization, Facet::Standing(kind, status));
+            let prefix = facets::index(organization, Facet::Ended(kind, status));
             let at = |time| prefix.clone().id_newest_first(first_id_after(time));
             let (mut after, before) = (Some(at(cutoff)), since.map(at));
             loop {

@@ -160,10 +160,17 @@ pub fn ended(standings: &Key, standing: Standing) -> Key {
     standings.clone().raw(&[standing as u8])
 }
 
-/// Those that have not ended, newest first, their ids inverted at the end.
+/// An organization's executions in a lane that have not ended, newest first, their ids inverted at
+/// the end.
 #[must_use]
-pub fn unfinished(standings: &Key) -> Key {
-    standings.clone().raw(&[Standing::Unfinished as u8])
+pub fn unfinished(organization: OrganizationId, lane: &str) -> Key {
+    unfinished_of(organization).text(lane)
+}
+
+/// The same over all lanes.
+#[must_use]
+pub fn unfinished_of(organization: OrganizationId) -> Key {
+    Key::table(Table::Unfinished).id(organization)
 }
 
 /// How many have not ended: a counter. It sorts behind the rows that it counts.

@@ -265,7 +265,7 @@ mod tests {
                     let mut commit = Commit::new();
                     for side in ["a", "z"] {
                         let key = row(side, writer * 100 + turn % 50);
-                        if turn % 7 == 0 {
+                        if turn.is_multiple_of(7) {
                             commit.delete(key);
                         } else {
                             commit.put_bytes(key, turn.to_be_bytes().to_vec());

@@ -33,7 +33,7 @@ pub enum Table {
     Timer = b'A',
     /// Executions by workflow, counted through: see `storage::list`.
     WorkflowExecution = b'X',
-    /// Executions by workflow and how they stand, newest first, and how many there are.
+    /// Executions by workflow and how they ended, counted through, and how many have not.
     WorkflowStatus = b'Z',
     /// Executions that were triggered together.
     Bulk = b'J',
@@ -83,6 +83,8 @@ pub enum Table {
     FileUsage = b'j',
     /// Executions by organization and what they can be asked for by, newest first.
     Facet = b'g',
+    /// Unfinished executions by organization and lane, newest first.
+    Unfinished = b'u',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
 }

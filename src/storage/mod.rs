@@ -27,5 +27,5 @@ pub use error::Error;
 pub use key::{Key, Table};
 pub use record::Record;
 pub use seal::Sealer;
-pub use search::{Found, Search};
+pub use search::{Found, Index, Search};
 pub use store::{FORMAT, Options, Page, Row, Stats, Store};

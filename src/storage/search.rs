@@ -2,7 +2,7 @@
 //!
 //! Every index jumps to the place where the others are, so that what does not match is skipped and
 //! not read; the number of such jumps is limited. A search that reaches the limit says how far it
-//! came, and the next one goes on there. No row's value is ever read.
+//! came, and the next one goes on there.
 
 use super::error::Error;
 use super::key::Key;
@@ -12,12 +12,25 @@ use crate::domain::ids::Id;
 /// An id as index rows have it at their end: inverted, so that newer ones come first.
 type Place = [u8; 16];
 
+/// Rows whose keys go on behind a prefix with nothing but an id as `Key::id_newest_first` writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    pub prefix: Key,
+    /// Only rows whose value is this one byte; the others are passed by one by one.
+    pub value: Option<u8>,
+}
+
+impl From<Key> for Index {
+    fn from(prefix: Key) -> Self {
+        Self { prefix, value: None }
+    }
+}
+
 /// The ids to look for.
 #[derive(Debug, Clone)]
 pub struct Search<T> {
-    /// An id is found when, of each of these groups, one of the indexes has it. An index is the
-    /// prefix of rows whose keys go on with nothing but the id as `Key::id_newest_first` writes it.
-    pub groups: Vec<Vec<Key>>,
+    /// An id is found when, of each of these groups, one of the indexes has it.
+    pub groups: Vec<Vec<Index>>,
     /// Only ids older than this one.
     pub older_than: Option<T>,
     /// Only this id and newer ones.
@@ -51,8 +64,33 @@ impl Store {
         let Search { groups, older_than, oldest, limit, jumps } = search;
         self.reading(move |db| {
             let groups = groups.into_iter().map(|indexes| Group::of(db, indexes)).collect();
-            let run = Run { groups, jumps: 0, jumps_max: jumps.max(1), last: oldest.map(inverted) };
+            let budget = Budget { jumps: 0, most: jumps.max(1) };
+            let run = Run { groups, budget, last: oldest.map(inverted) };
             run.find(older_than.map(inverted), limit)
+        })
+        .await
+    }
+
+    /// The different prefixes under `prefix` behind which an id follows, up to `most` of them. Costs
+    /// a jump for each, however many rows it has.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn branches(&self, prefix: &Key, most: usize) -> Result<Vec<Key>, Error> {
+        let prefix = prefix.as_bytes().to_vec();
+        self.reading(move |db| {
+            let (mut found, mut from) = (Vec::new(), prefix.clone());
+            while found.len() < most {
+                let next = db.range(from..).next().transpose();
+                let Some((key, _)) = next.map_err(|error| Error::unavailable(&error))? else {
+                    break;
+                };
+                let branch = key.len().checked_sub(size_of::<Place>()).and_then(|at| key.get(..at));
+                let Some(branch) = branch.filter(|_| key.starts_with(&prefix)) else { break };
+                found.push(Key::from_bytes(branch));
+                from = [branch, &[u8::MAX; size_of::<Place>() + 1]].concat();
+            }
+            Ok(found)
         })
         .await
     }
@@ -66,27 +104,47 @@ fn id_at<T: Id>(place: Place) -> T {
     T::from(uuid::Uuid::from_bytes(place.map(|byte| !byte)))
 }
 
+/// The place before `place`; `None` before the first.
+fn before(place: Place) -> Option<Place> {
+    u128::from_be_bytes(place).checked_sub(1).map(u128::to_be_bytes)
+}
+
 /// The place behind `place`; `None` behind the last.
 fn behind(place: Place) -> Option<Place> {
     u128::from_be_bytes(place).checked_add(1).map(u128::to_be_bytes)
 }
 
+struct Budget {
+    jumps: usize,
+    most: usize,
+}
+
+/// Where a jump leads.
+#[derive(Clone, Copy)]
+enum Jump {
+    At(Place),
+    Ended,
+    /// No more jumps: nothing stands before this place.
+    Tired(Place),
+}
+
 struct Run<'db> {
     groups: Vec<Group<'db>>,
-    jumps: usize,
-    jumps_max: usize,
+    budget: Budget,
     /// Nothing behind this place is looked at.
     last: Option<Place>,
 }
 
 /// Indexes of which one has to have the id.
 struct Group<'db> {
-    indexes: Vec<Index<'db>>,
+    indexes: Vec<Rows<'db>>,
 }
 
-struct Index<'db> {
+/// The rows of one index.
+struct Rows<'db> {
     db: &'db sled::Db,
     prefix: Vec<u8>,
+    value: Option<u8>,
     /// Where it stands: its first row at or behind the last jump's target.
     at: Standing,
 }
@@ -107,11 +165,18 @@ impl Run<'_> {
         };
         let mut reached = after;
         while let Some(wanted) = target {
-            if found.ids.len() >= limit || self.jumps >= self.jumps_max {
+            if found.ids.len() >= limit || self.budget.jumps >= self.budget.most {
                 found.more_behind = reached.map(id_at);
                 break;
             }
-            let Some(place) = self.first_in_all(wanted)? else { break };
+            let place = match self.first_in_all(wanted)? {
+                Jump::At(place) => place,
+                Jump::Ended => break,
+                Jump::Tired(place) => {
+                    found.more_behind = before(place).or(reached).map(id_at);
+                    break;
+                }
+            };
             if self.last.is_some_and(|last| place > last) {
                 break;
             }
@@ -121,24 +186,24 @@ impl Run<'_> {
                 target = behind(place);
             } else {
                 // Nothing stands between the two in all groups.
-                reached = u128::from_be_bytes(place).checked_sub(1).map(u128::to_be_bytes);
+                reached = before(place);
                 target = Some(place);
             }
         }
-        found.jumps = self.jumps;
+        found.jumps = self.budget.jumps;
         Ok(found)
     }
 
-    /// The furthest of the groups' first places at or behind `wanted`; `None` when one has none.
-    fn first_in_all(&mut self, wanted: Place) -> Result<Option<Place>, Error> {
+    /// The furthest of the groups' first places at or behind `wanted`.
+    fn first_in_all(&mut self, wanted: Place) -> Result<Jump, Error> {
         let mut furthest = wanted;
         for group in &mut self.groups {
-            match group.jump(furthest, &mut self.jumps)? {
-                None => return Ok(None),
-                Some(place) => furthest = furthest.max(place),
+            match group.jump(furthest, &mut self.budget)? {
+                Jump::At(place) => furthest = furthest.max(place),
+                other @ (Jump::Ended | Jump::Tired(_)) => return Ok(other),
             }
         }
-        Ok(Some(furthest))
+        Ok(Jump::At(furthest))
     }
 
     fn agree(&self, place: Place) -> bool {
@@ -147,18 +212,25 @@ impl Run<'_> {
 }
 
 impl<'db> Group<'db> {
-    fn of(db: &'db sled::Db, indexes: Vec<Key>) -> Self {
-        let index = |key: Key| Index { db, prefix: key.as_bytes().to_vec(), at: Standing::Unread };
-        Self { indexes: indexes.into_iter().map(index).collect() }
+    fn of(db: &'db sled::Db, indexes: Vec<Index>) -> Self {
+        let rows = |Index { prefix, value }| {
+            let prefix = prefix.as_bytes().to_vec();
+            Rows { db, prefix, value, at: Standing::Unread }
+        };
+        Self { indexes: indexes.into_iter().map(rows).collect() }
     }
 
     /// Its first place at or behind `wanted`.
-    fn jump(&mut self, wanted: Place, jumps: &mut usize) -> Result<Option<Place>, Error> {
-        let mut first: Option<Place> = None;
+    fn jump(&mut self, wanted: Place, budget: &mut Budget) -> Result<Jump, Error> {
+        let mut first = Jump::Ended;
         for index in &mut self.indexes {
-            if let Some(place) = index.jump(wanted, jumps)? {
-                first = Some(first.map_or(place, |first| first.min(place)));
-            }
+            let jump = index.jump(wanted, budget)?;
+            first = match (first, jump) {
+                (Jump::Ended, other) | (other, Jump::Ended) => other,
+                (Jump::At(a) | Jump::Tired(a), Jump::At(b)) if b <= a => Jump::At(b),
+                (Jump::At(a) | Jump::Tired(a), Jump::Tired(b)) if b < a => Jump::Tired(b),
+                (nearer, _) => nearer,
+            };
         }
         Ok(first)
     }
@@ -168,23 +240,31 @@ impl<'db> Group<'db> {
     }
 }
 
-impl Index<'_> {
-    fn jump(&mut self, wanted: Place, jumps: &mut usize) -> Result<Option<Place>, Error> {
+impl Rows<'_> {
+    fn jump(&mut self, wanted: Place, budget: &mut Budget) -> Result<Jump, Error> {
         match self.at {
-            Standing::At(place) if place >= wanted => return Ok(Some(place)),
-            Standing::Ended => return Ok(None),
+            Standing::At(place) if place >= wanted => return Ok(Jump::At(place)),
+            Standing::Ended => return Ok(Jump::Ended),
             Standing::At(_) | Standing::Unread => {}
         }
-        *jumps += 1;
         let from = [&self.prefix[..], &wanted].concat();
-        let next = self.db.range(from..).next().transpose();
-        let next = next.map_err(|error| Error::unavailable(&error))?;
-        let place = next.as_ref().and_then(|(key, _)| {
-            let place = key.strip_prefix(&self.prefix[..])?;
-            Place::try_from(place).ok()
-        });
-        self.at = place.map_or(Standing::Ended, Standing::At);
-        Ok(place)
+        for row in self.db.range(from..) {
+            let (key, value) = row.map_err(|error| Error::unavailable(&error))?;
+            let place = key.strip_prefix(&self.prefix[..]);
+            let Some(place) = place.and_then(|place| Place::try_from(place).ok()) else { break };
+            budget.jumps += 1;
+            if self.value.is_none_or(|wanted| *value == [wanted]) {
+                self.at = Standing::At(place);
+                return Ok(Jump::At(place));
+            }
+            if budget.jumps >= budget.most {
+                self.at = Standing::Unread;
+                return Ok(Jump::Tired(place));
+            }
+        }
+        budget.jumps += 1;
+        self.at = Standing::Ended;
+        Ok(Jump::Ended)
     }
 }
 
@@ -208,6 +288,11 @@ mod tests {
         Key::table(Table::Facet).text(&"x".repeat(number))
     }
 
+    /// Every other index has rows of two values, of which one is asked for.
+    fn asked(number: usize) -> Index {
+        Index { prefix: index(number), value: (number % 2 == 1).then_some(7) }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
@@ -228,7 +313,10 @@ mod tests {
                 let mut commit = Commit::new();
                 for (number, ids) in indexes.iter().enumerate() {
                     for one in ids {
-                        commit.put_bytes(index(number).id_newest_first(id(*one)), Vec::new());
+                        commit.put_bytes(index(number).id_newest_first(id(*one)), vec![7]);
+                    }
+                    for other in (0..=255).filter(|other| number % 2 == 1 && !ids.contains(other)) {
+                        commit.put_bytes(index(number).id_newest_first(id(other)), vec![8]);
                     }
                 }
                 store.commit(commit).await.unwrap();
@@ -247,7 +335,7 @@ mod tests {
                 let mut search = Search {
                     groups: groups
                         .iter()
-                        .map(|of| of.iter().map(|number| index(*number)).collect())
+                        .map(|of| of.iter().map(|number| asked(*number)).collect())
                         .collect(),
                     older_than: None,
                     oldest: oldest.map(id),
@@ -255,7 +343,7 @@ mod tests {
                     jumps,
                 };
                 let mut found = Vec::new();
-                for _ in 0..2000 {
+                for _ in 0..5000 {
                     let page = store.search(search.clone()).await.unwrap();
                     assert!(page.ids.len() <= limit);
                     assert!(page.jumps <= jumps + 4, "{} jumps of {jumps}", page.jumps);
@@ -266,6 +354,9 @@ mod tests {
                     }
                 }
                 assert_eq!(found, expected);
+                let filled = (0..4).filter(|n| n % 2 == 1 || !indexes[*n].is_empty());
+                let branches = store.branches(&Key::table(Table::Facet), 10).await.unwrap();
+                assert_eq!(branches, filled.map(index).collect::<Vec<_>>());
             });
         }
     }
