@@ -11,16 +11,16 @@ use std::time::Duration;
 use super::facets::{self, Facet};
 use super::{Engine, Error, Inner, rows};
 use crate::domain::classify::ErrorClass;
-use crate::domain::execution::{Execution, Kind, Status, lane_of_model};
+use crate::domain::execution::{Execution, Kind, Status, lane_of_model, lane_of_workflow};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::time::Timestamp;
 use crate::storage::record::decode;
 use crate::storage::{Index, Key, Search};
 
-/// Jumps of indexes that one page may take: some ten milliseconds.
-const JUMPS_MAX: usize = 20_000;
-/// Lanes that are looked through for what has not ended.
-const LANES_MAX: usize = 10_000;
+/// Jumps of indexes that one page may take: some tens of milliseconds.
+const JUMPS_MAX: usize = 50_000;
+/// Lanes of one standing that are looked through: an organization has no more workflows.
+pub const LANES_MAX: usize = 10_000;
 /// How far the time in an id may lie from the execution's creation.
 const SLACK: Duration = Duration::from_secs(2);
 /// Rows that [`Engine::first`] reads at once, and how often it reads.
@@ -76,50 +76,30 @@ impl Filter {
             && self.to.is_none_or(|to| created < to)
     }
 
-    /// The indexes of which one, in each group, has to have an execution. `lanes` are those in
-    /// which something of the organization has not ended.
-    fn groups(&self, organization: OrganizationId, lanes: &[Key]) -> Vec<Vec<Index>> {
-        let index = |facet| Index::from(facets::index(organization, facet));
-        let mut groups = Vec::new();
-        groups.extend(self.parent.map(|parent| vec![index(Facet::Parent(parent))]));
-        groups.extend(self.workflow.map(|workflow| vec![index(Facet::Workflow(workflow))]));
-        groups.extend(self.model.as_deref().map(|model| {
-            let waiting = rows::unfinished(organization, &lane_of_model(model));
-            vec![index(Facet::Model(model)), waiting.into()]
-        }));
-        if !self.classes.is_empty() {
-            groups.push(self.classes.iter().map(|class| index(Facet::Class(*class))).collect());
-        }
-        if let Some(standings) = &self.standings {
-            let mut group = Vec::new();
-            for (kind, status) in standings {
-                if status.is_final() {
-                    group.push(index(Facet::Ended(*kind, *status)));
-                    continue;
-                }
-                let lanes = lanes.iter().filter(|lane| is_of(lane, organization, *kind));
-                let value = Some(facets::byte_of(*status));
-                group.extend(lanes.map(|lane| Index { prefix: lane.clone(), value }));
+    /// The standings that are asked for, those that share rows once, with what their value has to
+    /// be.
+    fn standings(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
+        let standings = self.standings.as_ref()?;
+        let mut found = Vec::new();
+        for kind in [Kind::Prediction, Kind::Workflow] {
+            let has = |status: &Status| standings.contains(&(kind, *status));
+            let (ended, unfinished): (Vec<Status>, Vec<Status>) =
+                Status::ALL.into_iter().filter(has).partition(|status| status.is_final());
+            match unfinished[..] {
+                [] => {}
+                [one] => found.push((kind, one, Some(rows::byte_of(one)))),
+                [one, ..] => found.push((kind, one, None)),
             }
-            groups.push(group);
+            found.extend(ended.into_iter().map(|ended| (kind, ended, None)));
         }
-        if groups.is_empty() {
-            groups.push(vec![rows::executions_of(organization).into()]);
-        }
-        groups
-    }
-
-    fn asks_for_unfinished(&self) -> bool {
-        self.standings.iter().flatten().any(|(_, status)| !status.is_final())
+        Some(found)
     }
 }
 
-/// Whether the index of a lane holds work of that kind.
-fn is_of(lane: &Key, organization: OrganizationId, kind: Kind) -> bool {
-    let before = rows::unfinished_of(organization);
-    let name = lane.as_bytes().strip_prefix(before.as_bytes());
-    let name = name.and_then(|name| std::str::from_utf8(name).ok());
-    name.is_some_and(|name| facets::is_lane_of(name, kind))
+/// The indexes of what stands in a lane in any way.
+fn in_lane(organization: OrganizationId, kind: Kind, lane: &str) -> Vec<Index> {
+    let of = |status| Index::from(rows::standing(organization, kind, status).text(lane));
+    [Status::Created, Status::Success, Status::Error, Status::Cancelled].map(of).to_vec()
 }
 
 impl Engine {
@@ -135,14 +115,9 @@ impl Engine {
         limit: usize,
     ) -> Result<History, Error> {
         let inner = &self.inner;
-        let lanes = if filter.asks_for_unfinished() {
-            inner.store.branches(&rows::unfinished_of(organization), LANES_MAX).await?
-        } else {
-            Vec::new()
-        };
         let newest = filter.to.map(|to| first_id_after(to.plus(SLACK)));
         let mut search = Search {
-            groups: filter.groups(organization, &lanes),
+            groups: inner.groups(organization, filter).await?,
             older_than: match (older_than, newest) {
                 (Some(id), Some(newest)) => Some(id.min(newest)),
                 (id, newest) => id.or(newest),
@@ -211,6 +186,43 @@ impl Engine {
 }
 
 impl Inner {
+    /// The indexes of which one, in each group, has to have an execution.
+    async fn groups(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+    ) -> Result<Vec<Vec<Index>>, Error> {
+        let index = |facet| Index::from(facets::index(organization, facet));
+        let mut groups = Vec::new();
+        groups.extend(filter.parent.map(|parent| vec![index(Facet::Parent(parent))]));
+        groups.extend(filter.workflow.map(|workflow| {
+            let mut group = in_lane(organization, Kind::Workflow, &lane_of_workflow(workflow));
+            group.push(index(Facet::StepOf(workflow)));
+            group
+        }));
+        groups.extend(filter.model.as_deref().map(|model| {
+            let mut group = in_lane(organization, Kind::Prediction, &lane_of_model(model));
+            group.push(index(Facet::StoodIn(model)));
+            group
+        }));
+        if !filter.classes.is_empty() {
+            groups.push(filter.classes.iter().map(|class| index(Facet::Class(*class))).collect());
+        }
+        if let Some(standings) = filter.standings() {
+            let mut group = Vec::new();
+            for (kind, status, value) in standings {
+                let prefix = rows::standing(organization, kind, status);
+                let lanes = self.store.branches(&prefix, LANES_MAX).await?;
+                group.extend(lanes.into_iter().map(|prefix| Index { prefix, value }));
+            }
+            groups.push(group);
+        }
+        if groups.is_empty() {
+            groups.push(vec![rows::executions_of(organization).into()]);
+        }
+        Ok(groups)
+    }
+
     /// The executions as they stand now, those that run as they stand in memory.
     async fn read_live(
         &self,

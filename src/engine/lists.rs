@@ -6,7 +6,7 @@
 
 use super::rows::{self, Standing};
 use super::{Engine, Error};
-use crate::domain::execution::{Execution, lane_of_workflow};
+use crate::domain::execution::{Execution, Kind, Status, lane_of_workflow};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId, WorkflowId};
 use crate::storage::record::decode;
 use crate::storage::{Key, Page};
@@ -45,9 +45,9 @@ impl Engine {
             None => rows::of_workflow(organization, workflow),
             Some(Standing::Unfinished) => {
                 let total = store.counter(&rows::unfinished_count(&standings)).await?;
-                let ids = self
-                    .newest(&rows::unfinished(organization, &lane_of_workflow(workflow)), query)
-                    .await?;
+                let index = rows::standing(organization, Kind::Workflow, Status::Processing)
+                    .text(&lane_of_workflow(workflow));
+                let ids = self.newest(&index, query).await?;
                 let found = self.read_all(organization, &ids).await?;
                 return Ok((found, u64::try_from(total).unwrap_or_default()));
             }

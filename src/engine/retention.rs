@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::facets::{self, Facet};
-use super::history::first_id_after;
+use super::facets;
+use super::history::{LANES_MAX, first_id_after};
 use super::rows::{self, Standing};
 use super::{Engine, Error, Inner};
 use crate::domain::execution::{Execution, Kind, Status};
@@ -98,30 +98,40 @@ impl Inner {
     ) -> Result<usize, Error> {
         let mut count = 0;
         for (kind, status) in ENDED {
-            let prefix = facets::index(organization, Facet::Ended(kind, status));
-            let at = |time| prefix.clone().id_newest_first(first_id_after(time));
-            let (mut after, before) = (Some(at(cutoff)), since.map(at));
-            loop {
-                let page = Page {
-                    prefix: prefix.clone(),
-                    after: after.clone(),
-                    before: before.clone(),
-                    limit: AT_ONCE,
-                };
-                let found: Vec<Key> =
-                    self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
-                after = found.last().cloned();
-                let swept = self.sweep_batch(organization, &found, cutoff, going).await?;
-                count += swept;
-                if found.len() < AT_ONCE {
-                    break;
-                }
-                // Those that stay were read alone.
-                let pause = if swept > 0 { PAUSE } else { Duration::ZERO };
-                tokio::time::sleep(pause).await;
+            let standing = rows::standing(organization, kind, status);
+            for lane in self.store.branches(&standing, LANES_MAX).await? {
+                count += self.sweep_lane(organization, &lane, since, cutoff, going).await?;
             }
         }
         Ok(count)
+    }
+
+    async fn sweep_lane(
+        &self,
+        organization: OrganizationId,
+        lane: &Key,
+        since: Option<Timestamp>,
+        cutoff: Timestamp,
+        going: Going,
+    ) -> Result<usize, Error> {
+        let mut count = 0;
+        let at = |time| lane.clone().id_newest_first(first_id_after(time));
+        let (mut after, before) = (Some(at(cutoff)), since.map(at));
+        loop {
+            let (prefix, before) = (lane.clone(), before.clone());
+            let page = Page { prefix, after, before, limit: AT_ONCE };
+            let found: Vec<Key> =
+                self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
+            after = found.last().cloned();
+            let swept = self.sweep_batch(organization, &found, cutoff, going).await?;
+            count += swept;
+            if found.len() < AT_ONCE {
+                return Ok(count);
+            }
+            // Those that stay were read alone.
+            let pause = if swept > 0 { PAUSE } else { Duration::ZERO };
+            tokio::time::sleep(pause).await;
+        }
     }
 
     async fn sweep_batch(

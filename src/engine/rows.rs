@@ -1,7 +1,7 @@
 //! Where the engine's records stand in the store. To add a table: see `storage::key`.
 
 use crate::domain::definition::Position;
-use crate::domain::execution::{Execution, Status};
+use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{BulkId, ExecutionId, Id, OrganizationId, WorkflowId};
 use crate::domain::step::{Instance, Step};
 use crate::domain::time::Timestamp;
@@ -160,17 +160,28 @@ pub fn ended(standings: &Key, standing: Standing) -> Key {
     standings.clone().raw(&[standing as u8])
 }
 
-/// An organization's executions in a lane that have not ended, newest first, their ids inverted at
-/// the end.
+/// An organization's executions of that kind that stand so, by lane, newest first: the ids are
+/// inverted at the end. What has not ended stands together, its status in the row's value.
 #[must_use]
-pub fn unfinished(organization: OrganizationId, lane: &str) -> Key {
-    unfinished_of(organization).text(lane)
+pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key {
+    let kind = match kind {
+        Kind::Prediction => b'p',
+        Kind::Workflow => b'w',
+    };
+    let status = if status.is_final() { byte_of(status) } else { b'u' };
+    Key::table(Table::Standing).id(organization).raw(&[kind, status])
 }
 
-/// The same over all lanes.
+/// How a status stands in a row.
 #[must_use]
-pub fn unfinished_of(organization: OrganizationId) -> Key {
-    Key::table(Table::Unfinished).id(organization)
+pub const fn byte_of(status: Status) -> u8 {
+    match status {
+        Status::Created => b'c',
+        Status::Processing => b'r',
+        Status::Success => b's',
+        Status::Error => b'e',
+        Status::Cancelled => b'x',
+    }
 }
 
 /// How many have not ended: a counter. It sorts behind the rows that it counts.

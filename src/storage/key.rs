@@ -81,10 +81,10 @@ pub enum Table {
     FileGone = b'i',
     /// How many files an organization has, their bytes, its announced uploads: counters.
     FileUsage = b'j',
-    /// Executions by organization and what they can be asked for by, newest first.
+    /// Executions by organization, how they stand, and lane, newest first.
+    Standing = b'u',
+    /// Executions by organization and what else they can be asked for by, newest first.
     Facet = b'g',
-    /// Unfinished executions by organization and lane, newest first.
-    Unfinished = b'u',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
 }

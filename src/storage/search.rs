@@ -124,7 +124,7 @@ struct Budget {
 enum Jump {
     At(Place),
     Ended,
-    /// No more jumps: nothing stands before this place.
+    /// No more jumps: nothing stands up to this place.
     Tired(Place),
 }
 
@@ -173,7 +173,7 @@ impl Run<'_> {
                 Jump::At(place) => place,
                 Jump::Ended => break,
                 Jump::Tired(place) => {
-                    found.more_behind = before(place).or(reached).map(id_at);
+                    found.more_behind = Some(id_at(place));
                     break;
                 }
             };
