@@ -129,8 +129,6 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let (organization, id) = (execution.organization, execution.id);
     commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
-    let standings = rows::standings(organization, run.workflow);
-    commit.add(rows::unfinished_count(&standings), 1);
     if let Some(bulk) = run.bulk {
         commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());
     }
@@ -140,7 +138,6 @@ pub fn count_start(commit: &mut Commit, execution: &Execution) {
 fn count_end(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
     let standings = rows::standings(execution.organization, run.workflow);
-    commit.add(rows::unfinished_count(&standings), -1);
     let ended = rows::ended(&standings, Standing::from(execution.status));
     commit.append(ended, rows::id_value(execution.id));
 }

@@ -44,7 +44,13 @@ impl Engine {
         let list = match query.standing {
             None => rows::of_workflow(organization, workflow),
             Some(Standing::Unfinished) => {
-                let total = store.counter(&rows::unfinished_count(&standings)).await?;
+                // Of all that were ever appended to the one list, those that are in no other.
+                let ended = [Standing::Completed, Standing::Failed, Standing::Cancelled];
+                let ended = ended.map(|standing| rows::ended(&standings, standing));
+                let all = rows::of_workflow(organization, workflow);
+                let appended = store.counters(&[&[all][..], &ended].concat()).await?;
+                let total = appended.into_iter().reduce(|all, ended| all.saturating_sub(ended));
+                let total = total.unwrap_or_default();
                 let index = rows::standing(organization, Kind::Workflow, Status::Processing)
                     .text(&lane_of_workflow(workflow));
                 let ids = self.newest(&index, query).await?;

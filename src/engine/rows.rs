@@ -184,12 +184,6 @@ pub const fn byte_of(status: Status) -> u8 {
     }
 }
 
-/// How many have not ended: a counter. It sorts behind the rows that it counts.
-#[must_use]
-pub fn unfinished_count(standings: &Key) -> Key {
-    standings.clone().raw(&[u8::MAX])
-}
-
 /// Up to which moment of creation the payloads of what has ended are gone.
 #[must_use]
 pub fn payloads_forgotten(organization: OrganizationId) -> Key {

@@ -33,7 +33,7 @@ pub enum Table {
     Timer = b'A',
     /// Executions by workflow, counted through: see `storage::list`.
     WorkflowExecution = b'X',
-    /// Executions by workflow and how they ended, counted through, and how many have not.
+    /// Executions by workflow and how they ended, counted through: see `storage::list`.
     WorkflowStatus = b'Z',
     /// Executions that were triggered together.
     Bulk = b'J',
