@@ -170,7 +170,8 @@ impl Subject {
         let setup = Setup::with(folder, &lines);
         let child = Killed(setup.command(&["serve"]).spawn().unwrap());
         let address = setup.base;
-        while TcpStream::connect(address).await.is_err() {
+        let control = setup.data().join("control.sock");
+        while !control.exists() || TcpStream::connect(address).await.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
         Self { address, child, key: setup.key() }

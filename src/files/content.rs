@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{self, SHA256};
 
 use crate::domain::file::Digest;
 use crate::domain::ids::FileId;
@@ -36,15 +36,20 @@ pub struct Written {
 }
 
 /// A content on its way: written beside its place, gone when it is dropped before it has one.
-#[derive(Debug)]
 pub struct Incoming {
     contents: Contents,
     file: fs::File,
     path: PathBuf,
-    hash: Sha256,
+    hash: digest::Context,
     size: u64,
     limit: u64,
     is_settled: bool,
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Incoming {
@@ -63,7 +68,10 @@ impl Incoming {
 
     /// What has been written so far.
     pub fn written(&self) -> Written {
-        Written { digest: Digest(self.hash.clone().finalize().into()), size: self.size }
+        let mut sum = [0; 32];
+        let hash = self.hash.clone().finish();
+        sum.iter_mut().zip(hash.as_ref()).for_each(|(place, byte)| *place = *byte);
+        Written { digest: Digest(sum), size: self.size }
     }
 
     /// Gives it its place. It is durable when this returns.
@@ -129,7 +137,7 @@ impl Contents {
             contents,
             file,
             path,
-            hash: Sha256::new(),
+            hash: digest::Context::new(&SHA256),
             size: 0,
             limit,
             is_settled: false,

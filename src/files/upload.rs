@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
+
 use super::content::Incoming;
 use super::rows::{self, Sum};
 use super::{Error, Files, NewFile, blocking};
@@ -65,8 +67,8 @@ impl From<storage::Error> for Refusal {
 #[derive(Debug)]
 pub struct Receiving {
     files: Files,
-    /// Away while a block is being written.
-    incoming: Option<Incoming>,
+    /// With the block before this one, which is being written.
+    writing: JoinHandle<Result<Incoming, Error>>,
     block: Vec<u8>,
 }
 
@@ -136,7 +138,8 @@ impl Files {
     pub async fn receive(&self) -> Result<Receiving, Error> {
         let (contents, limit) = (self.shared.contents.clone(), self.shared.options.max_bytes);
         let incoming = blocking(move || Ok(contents.begin(limit)?)).await?;
-        Ok(Receiving { files: self.clone(), incoming: Some(incoming), block: Vec::new() })
+        let writing = write_behind(incoming, Vec::new());
+        Ok(Receiving { files: self.clone(), writing, block: Vec::with_capacity(BLOCK) })
     }
 
     async fn check_quota(&self, organization: OrganizationId, more: u64) -> Result<(), Refusal> {
@@ -150,7 +153,7 @@ impl Files {
 }
 
 impl Receiving {
-    /// Takes more bytes; they are written when a block of them has come.
+    /// Takes more bytes; a block of them is written and summed up while the next one comes.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::Disk`]; the upload is lost then.
@@ -159,8 +162,9 @@ impl Receiving {
         if self.block.len() < BLOCK {
             return Ok(());
         }
-        let block = std::mem::take(&mut self.block);
-        self.incoming = Some(written(self.incoming.take(), block).await?);
+        let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
+        let incoming = written(&mut self.writing).await?;
+        self.writing = write_behind(incoming, block);
         Ok(())
     }
 
@@ -177,7 +181,8 @@ impl Receiving {
         awaited: Option<&Upload>,
     ) -> Result<File, Refusal> {
         let block = std::mem::take(&mut self.block);
-        let incoming = written(self.incoming.take(), block).await?;
+        let before = written(&mut self.writing).await?;
+        let incoming = written(&mut write_behind(before, block)).await?;
         let came = incoming.written();
         if let Some(size) = announced.size.filter(|size| *size != came.size) {
             let sentence = format!("it has {} bytes, not the {size} announced", came.size);
@@ -230,12 +235,13 @@ impl From<&Upload> for Announced {
     }
 }
 
-async fn written(incoming: Option<Incoming>, block: Vec<u8>) -> Result<Incoming, Error> {
-    let lost = || Error::Disk(std::io::Error::other("an earlier block was not written"));
-    let mut incoming = incoming.ok_or_else(lost)?;
-    blocking(move || {
+fn write_behind(mut incoming: Incoming, block: Vec<u8>) -> JoinHandle<Result<Incoming, Error>> {
+    tokio::task::spawn_blocking(move || {
         incoming.write(&block)?;
         Ok(incoming)
     })
-    .await
+}
+
+async fn written(writing: &mut JoinHandle<Result<Incoming, Error>>) -> Result<Incoming, Error> {
+    writing.await.unwrap_or_else(|error| Err(Error::Disk(std::io::Error::other(error))))
 }
