@@ -90,18 +90,25 @@ async fn what_another_organization_owns_is_not_found() {
     let service = Service::start().await;
     let id = service.create("text-template", json!({"template": "hello"})).await;
     service.ended(&id).await;
+    let form = "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nabc\r\n--b0--\r\n";
+    let sent = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key).body(form);
+    let sent = sent.header("content-type", "multipart/form-data; boundary=b0").send().await;
+    let file = sent.expect(201)["id"].as_str().unwrap().to_owned();
     let by_id = ROUTES.iter().filter(|route| route.path.contains("{id}"));
     let mut asked = 0;
     for route in by_id.filter(|route| route.access == Access::Key) {
-        let path = route.path.replace("{id}", &id);
+        let is_file = route.path.starts_with("/v1/files");
+        let (id, missing) =
+            if is_file { (&file, "file not found") } else { (&id, "Prediction not found") };
+        let path = route.path.replace("{id}", id);
         let ask = |key: &str| {
             service.ask(Role::Base, route.method.clone(), &path).key(key).body("{}").send()
         };
-        ask(&service.other_key).await.expect_error(404, "Prediction not found");
+        ask(&service.other_key).await.expect_error(404, missing);
         assert_ne!(ask(&service.key).await.status, 404, "{path}");
         asked += 1;
     }
-    assert!(asked >= 2, "the table has lost its ids");
+    assert!(asked >= 4, "the table has lost its ids");
     for id in ["none", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f"] {
         let path = format!("/v1/prediction/{id}");
         service.get(&path).await.expect_error(404, "Prediction not found");
