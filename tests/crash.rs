@@ -54,7 +54,7 @@ const MIB: u64 = 1024 * 1024;
 /// The input of each prediction of a backlog.
 const BACKLOG_INPUT_BYTES: usize = 30_000;
 /// So many have more to write at their ends than the store's file has free in itself.
-const FULL_DISK_BACKLOG: usize = 1_000;
+const FULL_DISK_BACKLOG: usize = 2_500;
 
 /// A service whose models and receivers are up, with a key.
 struct World {
