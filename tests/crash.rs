@@ -54,7 +54,7 @@ const MIB: u64 = 1024 * 1024;
 /// The input of each prediction of a backlog.
 const BACKLOG_INPUT_BYTES: usize = 30_000;
 /// So many have more to write at their ends than the store's file has free in itself.
-const FULL_DISK_BACKLOG: usize = 2_500;
+const FULL_DISK_BACKLOG: usize = 2_000;
 
 /// A service whose models and receivers are up, with a key.
 struct World {
@@ -230,7 +230,7 @@ fn a_full_disk_refuses_work_and_loses_none() {
     }
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("disk.img");
-    image::make(&image, 320).unwrap();
+    image::make(&image, 640).unwrap();
     let disk = Mounted::new(&image, &folder.path().join("disk")).unwrap();
     let (mut world, mut service) = World::new(folder.path(), &disk.point().join("data"));
     let fillers = disk.point().join("fillers");
