@@ -1,6 +1,10 @@
 //! A commit: writes that become durable together or not at all, under preconditions that the
 //! writer checks against everything committed before it.
 
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::key::Key;
 use super::record::{Malformed, Record, encode};
 
@@ -27,11 +31,37 @@ pub enum Write {
     Append(Key, Vec<u8>),
 }
 
+type Function = Box<dyn FnOnce() + Send>;
+
+/// Called by the writer once a commit is durable and visible. Clones share the function, which is
+/// called at most once.
+#[derive(Clone)]
+pub(super) struct Hook(Arc<Mutex<Option<Function>>>);
+
+impl Hook {
+    /// Calls the function. Its commit is durable whatever the function does, so a panic in it is
+    /// logged and does not reach the writer.
+    pub(super) fn call(self) {
+        let hook = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(hook) = hook else { return };
+        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            tracing::error!("a hook of a commit panicked");
+        }
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hook").finish_non_exhaustive()
+    }
+}
+
 /// Writes that belong together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Commit {
     pub(super) expects: Vec<Expect>,
     pub(super) writes: Vec<Write>,
+    pub(super) hooks: Vec<Hook>,
 }
 
 impl Commit {
@@ -80,8 +110,21 @@ impl Commit {
         self
     }
 
-    /// Adds everything that another commit demands and writes.
+    /// Calls `hook` once this commit is durable and visible, before [`super::Store::commit`]
+    /// returns.
+    ///
+    /// The writer calls the hooks on its own thread, in the order of the commits, so a hook must
+    /// neither block nor wait for the store. It is called even if the caller of `commit` has
+    /// dropped its future by then, and it is dropped without a call if the commit fails. Clones of
+    /// this commit share it: the first that becomes durable calls it.
+    pub fn after_durable(&mut self, hook: impl FnOnce() + Send + 'static) -> &mut Self {
+        self.hooks.push(Hook(Arc::new(Mutex::new(Some(Box::new(hook))))));
+        self
+    }
+
+    /// Adds everything that another commit demands, writes and calls.
     pub fn extend(&mut self, other: Self) -> &mut Self {
+        self.hooks.extend(other.hooks);
         self.expects.extend(other.expects);
         self.writes.extend(other.writes);
         self

@@ -43,6 +43,63 @@ async fn what_was_committed_is_there_after_reopening() {
 }
 
 #[tokio::test]
+async fn hooks_run_in_commit_order_after_visibility_and_before_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let hooked = |number: usize| {
+        let (seen, db) = (Arc::clone(&seen), store.shared.db.clone());
+        let mut commit = put(&format!("row-{number}"), b"1");
+        commit.after_durable(move || {
+            let row = db.get(key(&format!("row-{number}")).as_bytes()).unwrap();
+            seen.lock().unwrap().push((number, row.is_some()));
+        });
+        commit
+    };
+    store.commit(hooked(0)).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), [(0, true)], "it ran before the answer");
+    let commits = (1..=20).map(|number| store.commit(hooked(number)));
+    for outcome in futures_util::future::join_all(commits).await {
+        outcome.unwrap();
+    }
+    let expect: Vec<_> = (0..=20).map(|number| (number, true)).collect();
+    assert_eq!(*seen.lock().unwrap(), expect);
+}
+
+#[tokio::test]
+async fn hooks_of_failed_commits_never_run_and_a_panic_in_one_is_contained() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let ran = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut refused = put("a", b"1");
+    let flag = Arc::clone(&ran);
+    refused.expect(Expect::Present(key("b"))).after_durable(move || {
+        flag.store(true, Ordering::SeqCst);
+    });
+    assert!(matches!(store.commit(refused).await, Err(Error::Conflict { .. })));
+    assert!(!ran.load(Ordering::SeqCst));
+    let mut panics = put("a", b"1");
+    panics.after_durable(|| panic!("as written"));
+    store.commit(panics).await.unwrap();
+    store.commit(put("c", b"1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn hooks_run_although_the_caller_dropped_its_future() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&options(&folder)).unwrap();
+    let (ran, runs) = oneshot::channel();
+    let mut commit = put("a", b"1");
+    commit.after_durable(move || ran.send(()).unwrap());
+    let mut committing = Box::pin(store.commit(commit));
+    // Polled once: the writer has it.
+    assert!(futures_util::poll!(committing.as_mut()).is_pending());
+    drop(committing);
+    runs.await.unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[tokio::test]
 async fn every_start_writes_something_new_to_prove_its_flush() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
@@ -265,7 +322,7 @@ proptest! {
                 match act {
                     Act::Commit(writes) => {
                         apply(&mut model, &writes);
-                        store.commit(Commit { expects: Vec::new(), writes }).await.unwrap();
+                        store.commit(Commit { writes, ..Commit::default() }).await.unwrap();
                     }
                     Act::Reopen => {
                         store.clone().close().await;

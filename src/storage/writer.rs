@@ -1,7 +1,7 @@
 //! The writer: the one thread that changes the store.
 //!
 //! It takes commits from a bounded channel, merges those that wait into one batch, applies the
-//! batch, flushes once and only then answers all of them. Preconditions and counters see every
+//! batch, flushes once, calls their hooks in order and only then answers all of them. Preconditions and counters see every
 //! commit merged before them. It retries nothing: when the disk refuses, every waiting commit is
 //! told so, and the store takes no more.
 
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::commit::{Commit, Expect, Write};
+use super::commit::{Commit, Expect, Hook, Write};
 use super::error::Error;
 use super::key::Key;
 use super::record::Malformed;
@@ -60,7 +60,13 @@ pub struct Writer {
     pub tap: Option<Tap>,
 }
 
-type Waiting = Vec<oneshot::Sender<Result<(), Error>>>;
+/// A commit that waits for the flush.
+struct Pending {
+    hooks: Vec<Hook>,
+    done: oneshot::Sender<Result<(), Error>>,
+}
+
+type Waiting = Vec<Pending>;
 
 /// The rows that the current batch changes; `None` deletes.
 pub type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
@@ -98,16 +104,17 @@ impl Writer {
         let mut bytes = 0;
         let mut next = Some(first);
         while let Some(message) = next {
-            let (commit, done) = match message {
+            let (mut commit, done) = match message {
                 Message::Commit { commit, done } => (commit, done),
                 other @ (Message::Tap { .. } | Message::Close) => {
                     return (Some(other), overlay, waiting);
                 }
             };
+            let hooks = std::mem::take(&mut commit.hooks);
             match self.merge(commit, &mut overlay) {
                 Ok(added) => {
                     bytes += added;
-                    waiting.push(done);
+                    waiting.push(Pending { hooks, done });
                 }
                 Err(error) => answer(done, Err(error)),
             }
@@ -185,7 +192,7 @@ impl Writer {
         Ok(row.map(|bytes| bytes.to_vec()))
     }
 
-    /// One batch, one flush, then the answers.
+    /// One batch, one flush, then the hooks and the answers, in the order of the commits.
     fn write(&mut self, overlay: Overlay, waiting: Waiting) {
         if let Some(tap) = &self.tap
             && tap.try_send(overlay.clone()).is_err()
@@ -213,7 +220,10 @@ impl Writer {
             metrics::counter!("orrery_flushes_total").increment(1);
             metrics::counter!("orrery_commits_total").increment(waiting.len() as u64);
         }
-        for done in waiting {
+        for Pending { hooks, done } in waiting {
+            if outcome.is_ok() {
+                hooks.into_iter().for_each(Hook::call);
+            }
             answer(done, outcome.clone());
         }
     }
