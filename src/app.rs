@@ -5,6 +5,7 @@
 //! listeners and without running any work.
 
 mod backups;
+mod descriptors;
 mod sweep;
 
 use std::net::SocketAddr;
@@ -316,12 +317,16 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let (tasks, clock) = (Tasks::new(), Clock::system());
     let (bound, hosts) = bind(config)?;
     let services = open(config, &tasks, hosts)?;
+    services.store.room().keep(config.limits.disk_reserve);
     let started: PayloadId = fresh();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);
     let limits = Limits {
         header_timeout: config.limits.header_timeout,
-        connections: Arc::new(Semaphore::new(config.limits.connections)),
+        connections: Arc::new(Semaphore::new(descriptors::connections(
+            config.limits.connections,
+            descriptors::raise(),
+        ))),
     };
     let mut addresses = Vec::new();
     for Bound { role, listener, encrypted } in bound {

@@ -100,7 +100,7 @@ impl Chains {
             updated_at: now,
         };
         let key = key(organization, model, name);
-        let mut commit = Commit::new();
+        let mut commit = Commit::of_new_work();
         commit.expect(Expect::Absent(key.clone()));
         commit.put(key, &chain)?;
         match self.store.commit(commit).await {
@@ -132,7 +132,7 @@ impl Chains {
         }
         chain.enabled = change.enabled.unwrap_or(chain.enabled);
         chain.updated_at = self.clock.now();
-        let mut commit = Commit::new();
+        let mut commit = Commit::of_new_work();
         commit.expect(Expect::Equal(key.clone(), before));
         commit.put_bytes(key, encode(&chain)?);
         self.store.commit(commit).await?;

@@ -70,7 +70,8 @@ impl World {
     fn new(folder: &Path, data: &Path) -> (Self, Service) {
         let dice = Dice::seeded();
         let providers = Providers::start();
-        let setup = Setup::new(folder, data, "");
+        // A reserve for the small disks of these tests.
+        let setup = Setup::new(folder, data, "[limits]\ndisk_reserve = \"64MiB\"\n");
         providers.add_models(&setup);
         let service = setup.start();
         let key = setup.create_key();

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, first_violation, invalid_input};
 use super::idempotent::{self, Turn};
-use super::{Context, Role, failures};
+use super::{Context, Role};
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Execution, Source, Work, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
@@ -103,9 +103,6 @@ async fn start_one(
         let answered = Answered::created(submission.id);
         ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
     }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
-    }
     let taken = services.engine.submit(vec![submission], beside).await?;
     let taken = taken.first().ok_or_else(|| http::Error::internal("nothing was taken"))?;
     Ok(accepted(taken))
@@ -182,9 +179,6 @@ async fn start_bulk(
     if let Some(ticket) = &ticket {
         let answered = Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), body.clone());
         ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
-    }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
     }
     services.engine.submit(submissions, beside).await?;
     Ok(reply::json(StatusCode::ACCEPTED, &body))
@@ -366,9 +360,6 @@ pub async fn redrive(mut context: Context) -> Result<Reply, http::Error> {
     count_trigger(&mut beside, run.workflow, &run.version);
     if let Some(ticket) = &ticket {
         ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
-    }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
     }
     let taken = services.engine.redrive(organization, caller.key, source, id, beside).await?;
     Ok(redriven(&taken, source))

@@ -16,12 +16,15 @@ const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
 impl From<storage::Error> for Error {
     fn from(error: storage::Error) -> Self {
         match error {
-            storage::Error::Unavailable { .. } => storage_unavailable().with_source(error),
+            storage::Error::Unavailable { .. } | storage::Error::Full => {
+                storage_unavailable().with_source(error)
+            }
             storage::Error::Conflict { .. } => {
                 Self::conflict("it was changed meanwhile; try again").with_source(error)
             }
             storage::Error::Locked { .. }
             | storage::Error::Malformed(_)
+            | storage::Error::Gone { .. }
             | storage::Error::Payload { .. }
             | storage::Error::Folder { .. }
             | storage::Error::NewerFormat { .. }
@@ -150,6 +153,6 @@ impl From<idempotency::InvalidKey> for Error {
 }
 
 /// The disk is full or failing: nothing was created, nothing acknowledged is lost.
-pub fn storage_unavailable() -> Error {
+fn storage_unavailable() -> Error {
     Error::unavailable("the disk is full or failing: nothing was stored; free some space")
 }

@@ -4,10 +4,10 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
+use super::Context;
 use super::executions::{check_entry, find, submission, version_of};
 use super::fields::Fields;
 use super::idempotent::{self, Turn};
-use super::{Context, failures};
 use crate::domain::execution::Execution;
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId};
 use crate::domain::legacy;
@@ -100,9 +100,6 @@ async fn start(
         let body = json!(ids);
         let answered = Answered::whole(workflow.id, StatusCode::OK.as_u16(), body);
         ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
-    }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
     }
     services.engine.submit(submissions, beside).await?;
     Ok(ids)

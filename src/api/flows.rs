@@ -4,9 +4,9 @@
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
+use super::Context;
 use super::fields::Fields;
 use super::idempotent::{self, Turn};
-use super::{Context, failures};
 use crate::domain::ids::WorkflowId;
 use crate::domain::legacy::{self, View};
 use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
@@ -35,9 +35,6 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let (id, mut beside): (WorkflowId, _) = (fresh(), Commit::new());
     if let Some(ticket) = &ticket {
         ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
-    }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
     }
     let new = New {
         name,
@@ -80,9 +77,6 @@ pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
         name: Some(name),
         description: Some(description),
     };
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
-    }
     let changed =
         services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
     let definition = definition_of(&context, self::latest(&changed)?).await?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::fields::{Fields, invalid_input};
 use super::idempotent::{self, Turn};
-use super::{Context, Role, Services, failures, models};
+use super::{Context, Role, Services, models};
 use crate::accounts::Caller;
 use crate::chains;
 use crate::domain::attempt::Attempt;
@@ -156,9 +156,6 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
     if let Some(ticket) = &ticket {
         let answered = Answered::created(id);
         ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
-    }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
     }
     services.engine.submit(vec![submission], beside).await?;
     Ok(id)

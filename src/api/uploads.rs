@@ -11,9 +11,9 @@ use hyper::header::CONTENT_TYPE;
 use multer::{Field, Multipart};
 use serde_json::{Value, json};
 
+use super::Context;
 use super::fields::Fields;
 use super::files::{Record, missing};
-use super::{Context, failures};
 use crate::domain::file::{self, Digest, File};
 use crate::files::{Announced, Files, NAME_MAX, Receiving};
 use crate::http::{self, Call, Reply, reply};
@@ -46,9 +46,6 @@ pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
         content_type,
     };
     let services = &context.services;
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
-    }
     let upload = services.files.announce(organization, announced).await?;
     let url = |path: String| services.links.url(organization, &path);
     let body = json!({
@@ -72,10 +69,7 @@ pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
         let message = format!("Content-Type must be {}, as announced", upload.content_type);
         return Err(http::Error::bad_request(message));
     }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
-    }
-    let mut receiving = services.files.receive().await?;
+    let mut receiving = services.files.receive(upload.size).await?;
     while let Some(piece) = context.call.piece().await? {
         receiving.write(&piece).await?;
     }
@@ -92,9 +86,6 @@ pub async fn post(context: Context) -> Result<Reply, http::Error> {
     let boundary = boundary.ok_or_else(|| {
         http::Error::bad_request("the body must be multipart/form-data with a field file")
     })?;
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
-    }
     let failure = Failure::default();
     let mut form = Multipart::new(pieces(context.call, failure.clone()), boundary);
     let mut announced = Announced::default();
@@ -162,7 +153,7 @@ async fn receive(
     field: &mut Field<'_>,
     failure: &Failure,
 ) -> Result<Receiving, http::Error> {
-    let mut receiving = files.receive().await?;
+    let mut receiving = files.receive(None).await?;
     while let Some(piece) = field.chunk().await.map_err(|error| failure.of(&error))? {
         receiving.write(&piece).await?;
     }

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::Context;
 use super::fields::Fields;
 use super::idempotent::{self, Turn};
-use super::{Context, failures};
 use crate::domain::ids::WorkflowId;
 use crate::domain::workflow::{
     CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, Version, Workflow,
@@ -39,9 +39,6 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let (id, mut beside): (WorkflowId, _) = (fresh(), Commit::new());
     if let Some(ticket) = &ticket {
         ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
-    }
-    if services.store.is_cramped() {
-        return Err(failures::storage_unavailable());
     }
     created(&services.workflows.create(organization, id, new, beside).await?)
 }

@@ -136,6 +136,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Open connections over all hosts.
     pub connections: usize,
+    /// Bytes of the data folder's disk that new work leaves free; none: by the disk's size.
+    pub disk_reserve: Option<u64>,
     /// Requests for each key.
     pub rate: Option<Rate>,
 }

@@ -268,6 +268,7 @@ fn limits(section: &mut Section<'_>) -> Limits {
         header_timeout: section.get("header_timeout", 10 * SECOND, duration(MILLISECOND..=HOUR)),
         body_timeout: section.get("body_timeout", MINUTE, duration(MILLISECOND..=HOUR)),
         connections: section.get("connections", 10_000, whole(1..=1_000_000)),
+        disk_reserve: section.optional("disk_reserve", size(MIB..=64 * TIB)),
         rate: section.section("rate", rate),
     }
 }

@@ -22,6 +22,7 @@ use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::files::{self, Origin};
 use crate::runners::{self, Job};
+use crate::storage;
 
 /// What a model gave, as it is stored.
 #[derive(Debug)]
@@ -38,13 +39,19 @@ pub fn gone(model: &str) -> Failure {
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
 }
 
-/// The failure of an output whose artefacts cannot be kept.
-fn unkept(error: &files::Error) -> Failure {
-    let class = match error {
-        files::Error::Invalid(_) | files::Error::TooLarge { .. } => ErrorClass::ProviderError,
-        files::Error::Disk(_) | files::Error::Storage(_) => ErrorClass::InternalError,
-    };
-    Failure::new(class, format!("the model's output cannot be kept as a file: {error}"))
+/// The failure of an output whose artefacts cannot be kept. A disk that refuses them is no failure
+/// of the model.
+fn unkept(error: files::Error) -> Result<Failure, Error> {
+    match error {
+        files::Error::Invalid(_) | files::Error::TooLarge { .. } => {
+            let message = format!("the model's output cannot be kept as a file: {error}");
+            Ok(Failure::new(ErrorClass::ProviderError, message))
+        }
+        files::Error::Disk(error) => {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        }
+        files::Error::Storage(error) => Err(error.into()),
+    }
 }
 
 /// One call of the runner, bounded in time; a panic fails this run and nothing else. What it tells
@@ -103,7 +110,7 @@ impl Inner {
                 let folder = success.folder.as_ref().map(TempDir::path);
                 output = match self.files.keep_artefacts(origin, output, folder).await {
                     Ok(output) => output,
-                    Err(error) => return Ok(Err(unkept(&error))),
+                    Err(error) => return unkept(error).map(Err),
                 };
             }
         }

@@ -16,8 +16,8 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine::workflow::Progress;
 use crate::domain::payload::Payload;
 use crate::domain::step::{Answer, Instance, Status, Step};
+use crate::storage::Page;
 use crate::storage::record::decode;
-use crate::storage::{self, Page};
 
 /// The most bytes of inputs and outputs of steps that one detail carries. What is past it is left
 /// out, in the order of the definition; `metadata.omitted` says so.
@@ -171,7 +171,7 @@ impl Inner {
     async fn text(&self, payload: &Payload) -> Result<Option<Box<RawValue>>, Error> {
         match self.store.read_payload(payload).await {
             Ok(text) => Ok(Some(text)),
-            Err(error @ storage::Error::Payload { .. }) => {
+            Err(error) if error.is_final() => {
                 tracing::error!(%error, "a payload is lost");
                 Ok(None)
             }

@@ -40,8 +40,8 @@ impl Inner {
                 () = cell.stop.cancelled() => return Ok(None),
                 report = self.attempt(cell, &execution, attempt, work.as_ref(), &input) => report,
             },
-            // Also what cannot be read must come to an end.
-            Err(error @ storage::Error::Payload { .. }) => Err(damaged(&error).into()),
+            // An input that stays unreadable ends the execution; any other error is retried.
+            Err(error) if error.is_final() => Err(lost_input(&error).into()),
             Err(error) => return Err(error.into()),
         };
         let logs = cell.told.take_logs();
@@ -151,8 +151,13 @@ impl Inner {
     }
 }
 
-/// The failure of work whose stored input cannot be read.
-pub fn damaged(error: &dyn std::fmt::Display) -> Failure {
+/// The failure of work whose stored input is deleted or damaged.
+fn lost_input(error: &storage::Error) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the stored input cannot be read: {error}"))
+}
+
+/// The failure of work whose stored input is no JSON.
+fn damaged(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
 }
 

@@ -63,6 +63,8 @@ impl Inner {
         submissions: Vec<Submission>,
         beside: Commit,
     ) -> Result<Vec<Execution>, Error> {
+        // Before large inputs are written; the commit asks again.
+        self.store.admit()?;
         let now = self.clock.now();
         let mut executions = Vec::with_capacity(submissions.len());
         for submission in submissions {
@@ -176,7 +178,8 @@ impl Inner {
 
     /// Writes the executions, their rows in the lanes and what comes beside, as one.
     async fn accept(&self, executions: &[Execution], beside: Commit) -> Result<(), Error> {
-        let mut commit = beside;
+        let mut commit = Commit::of_new_work();
+        commit.extend(beside);
         for execution in executions {
             let (organization, id) = (execution.organization, execution.id);
             commit.put(rows::execution(organization, id), execution)?;

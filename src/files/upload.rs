@@ -104,7 +104,7 @@ impl Files {
             created_at: now,
             expires_at: now.plus(ANNOUNCED_FOR),
         };
-        let mut commit = Commit::new();
+        let mut commit = Commit::of_new_work();
         rows::add_upload(&mut commit, &upload).map_err(storage::Error::from)?;
         shared.store.commit(commit).await?;
         Ok(upload)
@@ -131,11 +131,15 @@ impl Files {
         }
     }
 
-    /// Begins to take bytes.
+    /// Begins to take bytes: so many, where that is known.
     ///
     /// # Errors
-    /// [`Error::Disk`].
-    pub async fn receive(&self) -> Result<Receiving, Error> {
+    /// [`Error::Storage`] when the disk has no room for them, [`Error::Disk`].
+    pub async fn receive(&self, size: Option<u64>) -> Result<Receiving, Error> {
+        self.shared.store.admit()?;
+        if size.is_some_and(|size| size > self.shared.store.room().spare()) {
+            return Err(storage::Error::Full.into());
+        }
         let (contents, limit) = (self.shared.contents.clone(), self.shared.options.max_bytes);
         let incoming = blocking(move || Ok(contents.begin(limit)?)).await?;
         let writing = write_behind(incoming, Vec::new());
@@ -162,6 +166,8 @@ impl Receiving {
         if self.block.len() < BLOCK {
             return Ok(());
         }
+        // An upload that nobody announced may be larger than the room that is left.
+        self.files.shared.store.admit()?;
         let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
         let incoming = written(&mut self.writing).await?;
         self.writing = write_behind(incoming, block);
@@ -198,7 +204,7 @@ impl Receiving {
             None => None,
         };
         files.check_quota(organization, came.size).await?;
-        let mut beside = Commit::new();
+        let mut beside = Commit::of_new_work();
         if let Some(upload) = awaited {
             // Of two at once, one is first.
             beside.expect(storage::commit::Expect::Present(rows::upload(organization, upload.id)));

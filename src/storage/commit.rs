@@ -62,6 +62,7 @@ pub struct Commit {
     pub(super) expects: Vec<Expect>,
     pub(super) writes: Vec<Write>,
     pub(super) hooks: Vec<Hook>,
+    pub(super) is_new_work: bool,
 }
 
 impl Commit {
@@ -69,6 +70,14 @@ impl Commit {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Writes that bring new work or new things of a client. On a disk that is nearly full such a
+    /// commit is refused with [`super::Error::Full`]; all others (completions, deletions, what an
+    /// operator does) pass.
+    #[must_use]
+    pub fn of_new_work() -> Self {
+        Self { is_new_work: true, ..Self::default() }
     }
 
     /// Refuses the whole commit unless `expect` holds.
@@ -125,6 +134,7 @@ impl Commit {
     /// Adds everything that another commit demands, writes and calls.
     pub fn extend(&mut self, other: Self) -> &mut Self {
         self.hooks.extend(other.hooks);
+        self.is_new_work |= other.is_new_work;
         self.expects.extend(other.expects);
         self.writes.extend(other.writes);
         self

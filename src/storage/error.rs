@@ -1,4 +1,8 @@
 //! Why a store refuses, in sentences that say what to do.
+//!
+//! [`Error::is_final`] divides failed reads in two: what is deleted or damaged stays so and may end
+//! the work that depends on it; everything else (no descriptor, an I/O error, a missing mount) says
+//! nothing about the data, and the read has to be repeated.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,10 +23,17 @@ pub enum Error {
     /// The disk refused (full, failing, read-only): nothing of this commit counts as written.
     #[error("the store cannot be used: {reason}")]
     Unavailable { reason: String },
+    /// The disk has less free space than its reserve: new work is refused, while what was accepted
+    /// still ends.
+    #[error("the disk is nearly full: free some space")]
+    Full,
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A payload file is missing or damaged.
-    #[error("payload {id} cannot be read: {reason}")]
+    /// The payload was deleted, while the folder that held it is in place.
+    #[error("payload {id} is no longer stored")]
+    Gone { id: PayloadId },
+    /// The content of a payload file is not what was written.
+    #[error("payload {id} is damaged: {reason}")]
     Payload { id: PayloadId, reason: String },
     /// A file or folder of the store cannot be made or read.
     #[error("{}: {reason}", .path.display())]
@@ -41,11 +52,46 @@ pub enum Error {
     Damaged { folder: PathBuf, reason: String },
 }
 
+/// What a failed operation says about the data it was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The data was deleted. Final.
+    Gone,
+    /// The data is not what was written. Final.
+    Damaged,
+    /// Nothing is known about the data: descriptors, memory, the disk or a mount failed the
+    /// operation. The same operation may succeed later.
+    TryAgain,
+}
+
 fn by(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
 
 impl Error {
+    /// What this error says about the data.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Gone { .. } => Kind::Gone,
+            Self::Payload { .. } | Self::Malformed(_) | Self::Damaged { .. } => Kind::Damaged,
+            Self::Locked { .. }
+            | Self::Conflict { .. }
+            | Self::Unavailable { .. }
+            | Self::Full
+            | Self::Folder { .. }
+            | Self::NewerFormat { .. }
+            | Self::NotDurable => Kind::TryAgain,
+        }
+    }
+
+    /// Whether a repeated read fails in the same way. Only such an error may end an execution or a
+    /// delivery.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(self.kind(), Kind::Gone | Kind::Damaged)
+    }
+
     /// The fault of a file or folder.
     pub(super) fn folder(path: &Path, error: &io::Error) -> Self {
         Self::Folder { path: path.to_path_buf(), reason: error.to_string() }

@@ -102,8 +102,17 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     path.parent().map_or(Ok(()), sync)
 }
 
-/// Bytes that are free for this user on the folder's disk.
-pub fn free_bytes(folder: &Path) -> Option<u64> {
+/// Bytes of a disk.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Free for this user.
+    pub free: u64,
+    pub total: u64,
+}
+
+/// The sizes of the folder's disk.
+pub fn sizes(folder: &Path) -> Option<Sizes> {
     let figures = rustix::fs::statvfs(folder).ok()?;
-    Some(figures.f_bavail.saturating_mul(figures.f_frsize))
+    let bytes = |blocks: u64| blocks.saturating_mul(figures.f_frsize);
+    Some(Sizes { free: bytes(figures.f_bavail), total: bytes(figures.f_blocks) })
 }

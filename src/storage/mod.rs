@@ -23,9 +23,10 @@ mod store;
 mod writer;
 
 pub use commit::Commit;
-pub use error::Error;
+pub use error::{Error, Kind};
 pub use key::{Key, Table};
 pub use record::Record;
+pub use room::Room;
 pub use seal::Sealer;
 pub use search::{Found, Index, Search};
 pub use store::{FORMAT, Options, Page, Row, Stats, Store};

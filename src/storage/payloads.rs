@@ -4,22 +4,24 @@
 //! commit; a file without such a row was never acknowledged, and the sweep after a start deletes
 //! it. A file is never changed.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
 use super::commit::Commit;
 use super::error::Error;
-use super::folder;
 use super::key::{Key, Table};
 use super::store::Store;
 use crate::domain::ids::PayloadId;
 use crate::domain::payload::{FileRef, Payload};
 use crate::runtime::fresh;
 
+/// The folder of payload files, within the data folder.
+pub(super) const PAYLOADS: &str = "payloads";
 /// Rows that the sweep looks up at once.
 const SWEEP_BATCH: usize = 500;
 
@@ -34,10 +36,14 @@ impl Store {
             return Ok(Payload::Inline(json));
         }
         let id: PayloadId = fresh();
-        let path = path_of(&self.shared.folder, id);
+        let shared = Arc::clone(&self.shared);
         blocking(move || {
-            let bytes = json.get().as_bytes();
-            write_file(&path, bytes).map_err(|error| Error::unavailable(&error))?;
+            let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
+            let mut written = write_file(&path, bytes);
+            if written.as_ref().is_err_and(is_full) && shared.room.give_up_ballast() {
+                written = write_file(&path, bytes);
+            }
+            written.map_err(|error| Error::unavailable(&error))?;
             let crc32 = crc32fast::hash(bytes);
             Ok(Payload::File(FileRef { id, bytes: bytes.len() as u64, crc32 }))
         })
@@ -62,16 +68,18 @@ impl Store {
     /// The JSON text of a payload.
     ///
     /// # Errors
-    /// [`Error::Payload`] when its file is missing or damaged.
+    /// [`Error::Gone`] when its file was deleted, [`Error::Payload`] when it is damaged, and
+    /// [`Error::Unavailable`] when the disk cannot be read now.
     pub async fn read_payload(&self, payload: &Payload) -> Result<Box<RawValue>, Error> {
         let file = match payload {
             Payload::Inline(raw) => return Ok(raw.clone()),
             Payload::File(file) => *file,
         };
-        let path = path_of(&self.shared.folder, file.id);
+        let folder = self.shared.folder.clone();
         blocking(move || {
             let fault = |reason: String| Error::Payload { id: file.id, reason };
-            let bytes = fs::read(&path).map_err(|error| fault(error.to_string()))?;
+            let path = path_of(&folder, file.id);
+            let bytes = fs::read(&path).map_err(|error| unread(&folder, file.id, &error))?;
             if bytes.len() as u64 != file.bytes || crc32fast::hash(&bytes) != file.crc32 {
                 return Err(fault("its content is not what was written".to_owned()));
             }
@@ -106,7 +114,7 @@ impl Store {
     /// # Errors
     /// [`Error::Unavailable`] when the disk cannot be read.
     pub async fn sweep_payloads(&self, started: PayloadId) -> Result<usize, Error> {
-        let folder = self.shared.folder.join("payloads");
+        let folder = self.shared.folder.join(PAYLOADS);
         let found =
             blocking(move || list(&folder, started).map_err(|error| Error::unavailable(&error)))
                 .await?;
@@ -126,6 +134,21 @@ impl Store {
     }
 }
 
+/// Why a payload's file cannot be read. Only a file that is absent from a folder that is there was
+/// deleted; a folder that is away (a volume that is not mounted) says nothing about its files.
+fn unread(folder: &Path, id: PayloadId, error: &io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound && holds_payloads(folder) {
+        return Error::Gone { id };
+    }
+    Error::unavailable(&format!("payload {id}: {error}"))
+}
+
+/// Whether the folder of payloads is there and is not the empty mount point of a missing volume.
+fn holds_payloads(folder: &Path) -> bool {
+    let shelves = fs::read_dir(folder.join(PAYLOADS));
+    shelves.is_ok_and(|mut shelves| shelves.next().is_some_and(|shelf| shelf.is_ok()))
+}
+
 pub(super) fn claim_key(id: PayloadId) -> Key {
     Key::table(Table::PayloadFile).id(id)
 }
@@ -134,21 +157,30 @@ pub(super) fn claim_key(id: PayloadId) -> Key {
 pub(super) fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
     let name = id.to_string();
     let shelf = name.get(name.len().saturating_sub(2)..).unwrap_or("00").to_owned();
-    folder.join("payloads").join(shelf).join(name)
+    folder.join(PAYLOADS).join(shelf).join(name)
 }
 
+/// Writes a file durably. Nothing stays of one that could not be written whole.
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let shelf = path.parent().unwrap_or(path);
     if !shelf.is_dir() {
-        folder::make(shelf).map_err(io::Error::other)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(shelf)?;
         for above in shelf.ancestors().skip(1).take(2) {
-            folder::sync(above).map_err(io::Error::other)?;
+            File::open(above)?.sync_all()?;
         }
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    folder::sync(shelf).map_err(io::Error::other)
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| File::open(shelf)?.sync_all());
+    if written.is_err() {
+        let _swept_later = fs::remove_file(path);
+    }
+    written
+}
+
+/// Whether an error says that the disk has no block left.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The ids of all payload files made before `started`.
@@ -177,3 +209,7 @@ where
     let working = tokio::task::spawn_blocking(work);
     working.await.unwrap_or_else(|error| Err(Error::unavailable(&error)))
 }
+
+#[cfg(test)]
+#[path = "payloads_tests.rs"]
+mod tests;

@@ -99,7 +99,7 @@ pub(super) struct Shared {
     pub(super) exporting: Mutex<()>,
     readers: Semaphore,
     figures: Arc<Figures>,
-    room: Room,
+    pub(super) room: Room,
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
     _lock: File,
@@ -129,6 +129,8 @@ impl Store {
         let Options { folder, inline_bytes } = options;
         folder::make(folder)?;
         let lock = folder::lock(folder)?;
+        let room = Room::new(folder.clone());
+        room.make_way();
         let path = folder.join("store");
         folder::remove_half_snapshots(&path)?;
         let db = open_engine(&path)?;
@@ -150,7 +152,7 @@ impl Store {
             exporting: Mutex::default(),
             readers: Semaphore::new(READERS),
             figures,
-            room: Room::new(folder.clone()),
+            room,
             failure: failed,
             _lock: lock,
             #[cfg(test)]
@@ -220,9 +222,12 @@ impl Store {
     /// the future does not take the commit back.
     ///
     /// # Errors
-    /// [`Error::Conflict`] when a precondition does not hold, [`Error::Unavailable`] when the disk
-    /// refuses.
+    /// [`Error::Conflict`] when a precondition does not hold, [`Error::Full`] for new work on a disk
+    /// that is nearly full, [`Error::Unavailable`] when the disk refuses.
     pub async fn commit(&self, commit: Commit) -> Result<(), Error> {
+        if commit.is_new_work {
+            self.admit()?;
+        }
         #[cfg(test)]
         self.shared.fuse.before().await;
         let (done, written) = oneshot::channel();
@@ -254,14 +259,23 @@ impl Store {
             flushes: figures.flushes.load(Ordering::Relaxed),
             bytes_on_disk: db.size_on_disk().unwrap_or(0),
             waiting: writer::QUEUE.saturating_sub(outbox.capacity()),
-            cramped: self.is_cramped(),
+            cramped: self.shared.room.is_cramped(),
         }
     }
 
-    /// Whether the disk is nearly full: new work should be refused, what runs should end.
+    /// Refuses new work while the disk is nearly full. [`Store::commit`] asks this for every commit
+    /// of new work; callers that write much before they commit ask it first as well.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn admit(&self) -> Result<(), Error> {
+        if self.shared.room.is_cramped() { Err(Error::Full) } else { Ok(()) }
+    }
+
+    /// The free space of the data folder's disk, and what is kept of it in reserve.
     #[must_use]
-    pub fn is_cramped(&self) -> bool {
-        self.shared.room.is_cramped()
+    pub fn room(&self) -> &Room {
+        &self.shared.room
     }
 
     /// Writes what was handed in and closes the store for all of its clones.

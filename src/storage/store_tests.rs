@@ -223,7 +223,7 @@ async fn a_large_payload_is_a_file_that_is_swept_unless_claimed() {
     for kept in [&claimed, &later] {
         assert_eq!(store.read_payload(kept).await.unwrap().get(), text);
     }
-    assert!(matches!(store.read_payload(&orphan).await, Err(Error::Payload { .. })));
+    assert!(matches!(store.read_payload(&orphan).await, Err(Error::Gone { .. })));
     assert_eq!(store.read_payload(&small).await.unwrap().get(), "[1, 2]");
     let mut commit = Commit::new();
     store.release(&mut commit, &claimed);

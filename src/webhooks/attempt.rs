@@ -116,8 +116,12 @@ pub(super) async fn make(
             let body: Box<str> = body.into();
             deliver(context, &delivery, Bytes::from(body.into_string()), started).await
         }
-        Err(storage::Error::Payload { .. }) => {
-            let mut outcome = Outcome::unsent("the payload is no longer stored".to_owned());
+        Err(error) if error.is_final() => {
+            let reason = match error.kind() {
+                storage::Kind::Damaged => "the stored payload is damaged",
+                storage::Kind::Gone | storage::Kind::TryAgain => "the payload is no longer stored",
+            };
+            let mut outcome = Outcome::unsent(reason.to_owned());
             (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
             outcome
         }

@@ -286,7 +286,7 @@ impl Outbox {
     pub async fn body(&self, delivery: &Delivery) -> Result<String, Refusal> {
         match self.context.store.read_payload(&delivery.body).await {
             Ok(body) => Ok(body.get().to_owned()),
-            Err(storage::Error::Payload { .. }) => Err(Refusal::Gone),
+            Err(error) if error.is_final() => Err(Refusal::Gone),
             Err(error) => Err(error.into()),
         }
     }
@@ -317,7 +317,7 @@ impl Outbox {
             return Err(Refusal::Cooling { wait });
         }
         self.body(&delivery).await?;
-        let mut commit = Commit::new();
+        let mut commit = Commit::of_new_work();
         self.take_up(&mut commit, &mut delivery)?;
         self.context.store.commit(commit).await?;
         self.wake(delivery.clone());
@@ -350,7 +350,7 @@ impl Outbox {
         let mut failed = vec![Rows::of(organization, Status::Failed, &filter)];
         let mut replayed = 0;
         loop {
-            let (mut commit, mut taken) = (Commit::new(), Vec::new());
+            let (mut commit, mut taken) = (Commit::of_new_work(), Vec::new());
             let mut is_complete = false;
             while taken.len() < REPLAYED_AT_ONCE && !is_complete {
                 let Some((execution, _receiver)) = newest(&mut failed, store).await? else {

@@ -13,8 +13,8 @@ use crate::domain::definition::{Fault, Plan};
 use crate::domain::ids::{RevisionId, WorkflowId};
 use crate::engine::{FindingPlan, Plans};
 use crate::schema::Schema;
+use crate::storage::Commit;
 use crate::storage::record::Malformed;
-use crate::storage::{self, Commit};
 
 /// Compiled definitions that are kept; past one of the limits, all are compiled again as they come.
 const CACHED: usize = 2000;
@@ -159,10 +159,7 @@ impl Plans for Workflows {
         Box::pin(async move {
             match self.compiled(revision).await {
                 Ok(compiled) => Ok(Some(Arc::clone(&compiled.plan))),
-                Err(Error::Storage(
-                    storage::Error::Payload { .. } | storage::Error::Malformed(_),
-                )) => Ok(None),
-                Err(Error::Storage(error)) => Err(error),
+                Err(Error::Storage(error)) if !error.is_final() => Err(error),
                 Err(error) => {
                     tracing::error!(%revision, %error, "a stored definition cannot be used");
                     Ok(None)

@@ -189,7 +189,9 @@ impl Workflows {
             created_at: now,
             updated_at: now,
         };
-        let mut written = Commit::new();
+        // Before a large definition is written; the commit asks again.
+        self.store.admit()?;
+        let mut written = Commit::of_new_work();
         let revision = workflow.versions.first().map_or_else(fresh, |version| version.revision);
         self.write_definition(&mut written, id, revision, &checked).await?;
         for _ in 0..TRIES {
@@ -246,7 +248,8 @@ impl Workflows {
         may_change(&before)?;
         let checked = self.check(put.definition).await?;
         let revision: RevisionId = fresh();
-        let mut definition = Commit::new();
+        self.store.admit()?;
+        let mut definition = Commit::of_new_work();
         self.write_definition(&mut definition, before.id, revision, &checked).await?;
         let now = self.clock.now();
         let changed = self
@@ -296,7 +299,9 @@ impl Workflows {
     ) -> Result<Workflow, Error> {
         let id = self.find(organization, reference).await?.id;
         let now = self.clock.now();
-        self.change(id, Commit::new(), |workflow| {
+        let is_deletion = change.status == Some(Status::Deleted);
+        let beside = if is_deletion { Commit::new() } else { Commit::of_new_work() };
+        self.change(id, beside, |workflow| {
             if workflow.locked && !change.only_unlocks() {
                 return Err(Error::Locked);
             }

@@ -273,7 +273,7 @@ async fn what_breaks_off_leaves_nothing() {
     until("end of the upload", async || contents(&service).is_empty().then_some(())).await;
     put(&service, &signed["presigned_url"], "a/b", b"abc").await.expect(200);
     // A slow one holds nobody up, and the sweep of a start leaves it alone.
-    let mut slow = service.running.services.files.receive().await.unwrap();
+    let mut slow = service.running.services.files.receive(None).await.unwrap();
     slow.write(b"abc").await.unwrap();
     let files = &service.running.services.files;
     tokio::time::timeout(Duration::from_secs(5), files.remove_expired()).await.unwrap().unwrap();

@@ -20,7 +20,6 @@ use crate::domain::step::{Instance, Status};
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::engine::Error;
 use crate::engine::commit::no_json;
-use crate::storage;
 
 /// What came of looking something up: a fault fails the step, an error the whole attempt to go on.
 pub type Looked<T> = Result<Result<T, Fault>, Error>;
@@ -39,9 +38,7 @@ fn unfit(cause: impl Into<String>) -> Fault {
 pub fn soften<T>(result: Result<T, Error>) -> Looked<T> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(Error::Storage(
-            error @ (storage::Error::Payload { .. } | storage::Error::Malformed(_)),
-        )) => {
+        Err(Error::Storage(error)) if error.is_final() => {
             let cause = format!("an output that it refers to cannot be read: {error}");
             Ok(Err(Fault::new("InternalError", ErrorClass::InternalError, cause)))
         }

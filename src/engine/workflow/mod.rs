@@ -191,7 +191,8 @@ impl Actor {
             events = match woken {
                 Woken::Stopped => return Ok(()),
                 Woken::Reports(reports) => {
-                    reports.into_iter().map(|report| self.heed(report)).collect()
+                    let events = reports.into_iter().map(|report| self.heed(report));
+                    events.collect::<Result<_, _>>()?
                 }
                 Woken::Timer => self.due(),
                 Woken::Mark => {

@@ -63,16 +63,17 @@ enum Call {
 /// What became of a run, or of the wait for it.
 pub enum Report {
     /// There is a place at the model now.
-    Seated {
-        job: Box<Job>,
-        seat: Seat,
-    },
+    Seated { job: Box<Job>, seat: Seat },
     Ended {
         instance: Instance,
         attempt: u32,
-        outcome: Box<Result<Success, Failed>>,
+        /// An error says that its output could not be stored now; the attempt is made again.
+        outcome: Box<Result<Outcome, Error>>,
     },
 }
+
+/// What a run came to.
+type Outcome = Result<Success, Failed>;
 
 /// A run that failed, and what it cost all the same.
 #[derive(Debug)]
@@ -108,21 +109,24 @@ impl Job {
 
 impl Actor {
     /// What the machine is told of a report. Whoever has a place now begins to run.
-    pub(super) fn heed(&mut self, report: Report) -> Event {
-        match report {
+    ///
+    /// # Errors
+    /// When a run's output could not be stored.
+    pub(super) fn heed(&mut self, report: Report) -> Result<Event, Error> {
+        Ok(match report {
             Report::Seated { job, seat } => {
                 let (instance, attempt) = (job.instance.clone(), job.attempt);
                 let run = self.inner.run_seated(*job, seat);
                 self.push(instance.clone(), run);
                 Event::Started { instance, attempt }
             }
-            Report::Ended { instance, attempt, outcome } => match *outcome {
+            Report::Ended { instance, attempt, outcome } => match (*outcome)? {
                 Ok(success) => Event::Succeeded { instance, attempt, success },
                 Err(Failed { fault, cost, logs }) => {
                     Event::Failed { instance, attempt, fault, cost, logs }
                 }
             },
-        }
+        })
     }
 
     /// Starts the run of a job. True when it has a place at once; else it waits for one first.
@@ -246,14 +250,14 @@ impl Inner {
         let Job { instance, attempt, key, limit, call, .. } = job;
         Box::pin(async move {
             let Call::Http { request, fail_when } = call else {
-                let outcome = Box::new(Err(lost().into()));
+                let outcome = Box::new(Ok(Err(lost().into())));
                 return Report::Ended { instance, attempt, outcome };
             };
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let sent = request::send(&self.client, &request, &fail_when, limit, &key).await;
             let outcome = match sent {
                 Ok(answer) => self.keep_answer(answer).await,
-                Err(failure) => Err(failure.into()),
+                Err(failure) => Ok(Err(failure.into())),
             };
             Report::Ended { instance, attempt, outcome: Box::new(outcome) }
         })
@@ -268,7 +272,7 @@ impl Inner {
                     let origin = Origin { organization, execution, attempt_key: &key };
                     inner.run_step_model(origin, &slug, input, may_fall_back, limit).await
                 }
-                Call::Http { .. } => Err(lost().into()),
+                Call::Http { .. } => Ok(Err(lost().into())),
             };
             drop(seat);
             Report::Ended { instance, attempt, outcome: Box::new(outcome) }
@@ -282,8 +286,8 @@ impl Inner {
         input: Value,
         may_fall_back: bool,
         limit: Option<Duration>,
-    ) -> Result<Success, Failed> {
-        let Some(work) = self.models.work(slug) else { return Err(gone(slug).into()) };
+    ) -> Result<Outcome, Error> {
+        let Some(work) = self.models.work(slug) else { return Ok(Err(gone(slug).into())) };
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
         let told = Arc::<Told>::default();
         let progress = Arc::new(Reporter { told: Arc::clone(&told), feeds: None });
@@ -292,32 +296,31 @@ impl Inner {
         let job = runners::Job { attempt_key, input, progress, may_fall_back };
         let result = call(&work, slug, job, limit).await;
         let logs = told.take_logs();
-        match result {
-            Ok(success) => match self.keep(success, origin, Some(&work)).await {
-                Ok(Ok(kept)) => {
+        Ok(match result {
+            Ok(success) => match self.keep(success, origin, Some(&work)).await? {
+                Ok(kept) => {
                     let (output, cost) = (kept.output, kept.cost);
                     Ok(Success { output, answer: None, cost, logs })
                 }
-                Ok(Err(failure)) => Err(Failed { logs, ..failure.into() }),
-                Err(error) => Err(not_kept(&error).into()),
+                Err(failure) => Err(Failed { logs, ..failure.into() }),
             },
             Err(error) => Err(Failed {
                 fault: Fault::of_step(&error.failure),
                 cost: error.cost.unwrap_or(Usd::ZERO),
                 logs,
             }),
-        }
+        })
     }
 
-    async fn keep_answer(&self, answer: request::Answer) -> Result<Success, Failed> {
+    async fn keep_answer(&self, answer: request::Answer) -> Result<Outcome, Error> {
         let request::Answer { status, headers, body } = answer;
-        let kept = match serde_json::value::to_raw_value(&body) {
-            Ok(text) => self.store.write_payload(text).await.map_err(Error::from),
-            Err(error) => Err(crate::engine::commit::no_json("output", &error).into()),
+        let text = match serde_json::value::to_raw_value(&body) {
+            Ok(text) => text,
+            Err(error) => return Ok(Err(no_text(&error).into())),
         };
-        let output = kept.map_err(|error| not_kept(&error))?;
+        let output = self.store.write_payload(text).await?;
         let answer = Some(Answer { status_code: status, headers });
-        Ok(Success { output, answer, cost: Usd::ZERO, logs: None })
+        Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
 
     /// A place at the model, or the wait for one.
@@ -339,8 +342,8 @@ impl Inner {
     }
 }
 
-fn not_kept(error: &Error) -> Failure {
-    Failure::new(ErrorClass::InternalError, format!("its output cannot be stored: {error}"))
+fn no_text(error: &serde_json::Error) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("its output has no JSON form: {error}"))
 }
 
 impl Seat {

@@ -19,7 +19,7 @@ use crate::domain::step::{self, Instance, Step};
 use crate::engine::commit::no_json;
 use crate::engine::{Error, Inner, facets, rows};
 use crate::storage::record::decode;
-use crate::storage::{self, Commit, Page};
+use crate::storage::{Commit, Page};
 
 /// Rows that are read at once.
 const PAGE: usize = 1000;
@@ -75,8 +75,8 @@ impl Inner {
         };
         let text = match self.store.read_payload(&execution.input).await {
             Ok(text) => text,
-            Err(error @ storage::Error::Payload { .. }) => {
-                return Ok(Err(lost(format!("the stored inputs are damaged: {error}"))));
+            Err(error) if error.is_final() => {
+                return Ok(Err(lost(format!("the stored inputs cannot be read: {error}"))));
             }
             Err(error) => return Err(error.into()),
         };

@@ -1,0 +1,66 @@
+//! File descriptors: as many as the system allows, and a reserve of them for files.
+//!
+//! Connections of clients may take half of all descriptors. The other half is the reserve for the
+//! store, payloads, files, worker programs and outgoing connections, so that a flood of clients
+//! cannot keep accepted work from the disk.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The share of all descriptors that is kept from the connections of clients: one in so many.
+const RESERVE_SHARE: u64 = 2;
+/// Where the system sets no limit.
+const UNLIMITED: u64 = 1_048_576;
+
+/// Raises the soft limit of this process to the hard one; gives the limit that holds then.
+pub fn raise() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return current.unwrap_or(UNLIMITED);
+    }
+    // The kernel takes no "unlimited" for descriptors.
+    let wanted = maximum.unwrap_or(UNLIMITED);
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
+        Ok(()) => wanted,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of file descriptors cannot be raised");
+            current.unwrap_or(UNLIMITED)
+        }
+    }
+}
+
+/// Connections that clients may have: as many as are configured, if the reserve leaves room.
+pub fn connections(configured: usize, descriptors: u64) -> usize {
+    let kept = descriptors / RESERVE_SHARE;
+    let most = usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX).max(1);
+    if configured > most {
+        tracing::warn!(
+            configured,
+            most,
+            descriptors,
+            "limits.connections is lowered: the other file descriptors are kept for files"
+        );
+    }
+    configured.min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let hard = getrlimit(Resource::Nofile).maximum;
+        let descriptors = raise();
+        assert_eq!(getrlimit(Resource::Nofile).current, Some(descriptors));
+        assert!(hard.is_none_or(|hard| hard == descriptors));
+    }
+
+    #[test]
+    fn connections_leave_half_of_the_descriptors_to_files() {
+        for (configured, descriptors, granted) in
+            [(10_000, 524_288, 10_000), (10_000, 1024, 512), (100, 1024, 100), (10, 0, 1)]
+        {
+            assert_eq!(connections(configured, descriptors), granted, "{configured} {descriptors}");
+        }
+    }
+}
