@@ -29,6 +29,7 @@ impl From<storage::Error> for Error {
             | storage::Error::Folder { .. }
             | storage::Error::NewerFormat { .. }
             | storage::Error::NotDurable
+            | storage::Error::Misfit { .. }
             | storage::Error::Damaged { .. } => Self::internal(error),
         }
     }

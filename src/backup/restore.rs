@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::read::{self, Entry};
 use super::{Error, SEAL, Summary};
 use crate::storage::export::{Change, read_change};
-use crate::storage::{Commit, Options, Store};
+use crate::storage::{self, Commit, Options, Store};
 
 /// Where a restore is built, within the folder that it is for.
 const PART: &str = "restore.part";
@@ -103,9 +103,13 @@ fn fill(
     written
 }
 
-/// Writes the store of `folder` anew, row by row, and puts the new one in its place at once. The
-/// folder may be in use by nobody else. Blocks; within a runtime, on a thread of its own. Answers
-/// the store's size before and after, in bytes.
+/// Writes the store of `folder` anew, row by row, and puts the new one in its place at once if it is
+/// smaller. The folder may be in use by nobody else. Blocks; within a runtime, on a thread of its
+/// own. Answers the store's size before and after, in bytes.
+///
+/// The keys go first, without their values: the tree gets its leaves while they are small. Then each
+/// value is written once, where otherwise every leaf would be written several times over while it
+/// grows, and up to half of a store is what is left of that.
 ///
 /// # Errors
 /// [`Error::Storage`] when a service runs on it, [`Error::Disk`]: then the store is as it was.
@@ -121,28 +125,51 @@ pub fn compact(
     let old = Store::open(&Options { folder: folder.to_path_buf(), inline_bytes })?;
     remove_folder(&part)?;
     make(&part)?;
-    let new = Store::open(&Options { folder: part.clone(), inline_bytes })?;
-    let mut rows = Importing { store: &new, commit: Commit::new(), bytes: 0, total: 0 };
-    let exported = old.export(&mut |change| {
-        rows.add(change)?;
-        progress(rows.total);
-        Ok(())
-    });
-    let copied = exported.and_then(|_claims| rows.flush());
-    close(new)?;
-    let before = size_of(&folder.join(STORE))?;
+    let copied = copy_rows(&old, &part, inline_bytes, progress);
+    // The folder stays locked as long as this is there.
+    let lock = old.clone();
+    close(old)?;
     let swapped = copied.and_then(|()| {
-        let after = size_of(&part.join(STORE))?;
-        // Both names change hands at once: there is no moment without a store.
-        use rustix::fs::{CWD, RenameFlags, renameat_with};
-        let (a, b) = (folder.join(STORE), part.join(STORE));
-        renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE)?;
-        sync(folder)?;
+        let (before, after) = (size_of(&folder.join(STORE))?, size_of(&part.join(STORE))?);
+        if after >= before {
+            return Ok((before, before));
+        }
+        storage::exchange(folder, &part)?;
         Ok((before, after))
     });
-    close(old)?;
+    drop(lock);
     remove_folder(&part)?;
-    Ok(swapped?)
+    swapped
+}
+
+/// Copies the rows of `old` into a new store in `part`: their keys, then their values.
+fn copy_rows(
+    old: &Store,
+    part: &Path,
+    inline_bytes: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), Error> {
+    let mut total = 0;
+    for is_of_keys in [true, false] {
+        let new = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;
+        let mut rows = Importing { store: &new, commit: Commit::new(), bytes: 0, total };
+        let exported = old.export(&mut |(key, value)| {
+            match value {
+                Some(_) if is_of_keys => rows.add((key, Some(Vec::new())))?,
+                // It is there already.
+                Some(value) if value.is_empty() => {}
+                value => rows.add((key, value))?,
+            }
+            progress(rows.total);
+            Ok(())
+        });
+        let copied = exported.and_then(|_claims| rows.flush());
+        total = rows.total;
+        // What is closed is in the tree.
+        close(new)?;
+        copied?;
+    }
+    Ok(())
 }
 
 /// Rows on their way into a store.

@@ -174,3 +174,40 @@ async fn a_store_is_written_anew_and_holds_the_same() {
     assert!(compact(&path, 10, &mut |_| {}).is_err());
     assert!(File::open(path.join("store")).is_err(), "nothing was made");
 }
+
+/// A store with a past: every row was written three times, in no order, and half of them are gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn store_that_is_written_anew_is_smaller() {
+    const ROWS: u64 = 600;
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..4_u64 {
+        let place = open(folder.path());
+        let mut commit = Commit::new();
+        for number in (0..ROWS).map(|number| number * 77 % ROWS) {
+            let key = Key::table(Table::Facet).number_largest_first(number);
+            if round < 3 {
+                let value = (0..20_000_u64).map(|at| (at * (number + round + 3) % 251) as u8);
+                commit.put_bytes(key, value.collect());
+            } else if number % 2 == 1 {
+                commit.delete(key);
+            }
+        }
+        place.store.commit(commit).await.unwrap();
+        place.store.close().await;
+    }
+    for is_first in [true, false] {
+        let path = folder.path().to_path_buf();
+        let work = move || compact(&path, 10, &mut |_| {}).unwrap();
+        let (old, new) = tokio::task::spawn_blocking(work).await.unwrap();
+        let rows = ROWS / 2 * 20_000;
+        if is_first {
+            assert!(new < old && new < rows * 2, "{old} bytes became {new} for {rows}");
+        } else {
+            assert!(new <= old, "{old} bytes became {new}");
+        }
+    }
+    let place = open(folder.path());
+    let key = |number| Key::table(Table::Facet).number_largest_first(number);
+    assert_eq!(place.store.get(&key(1)).await.unwrap(), None);
+    assert_eq!(place.store.get(&key(2)).await.unwrap().unwrap().len(), 20_000);
+}

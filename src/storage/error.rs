@@ -47,7 +47,10 @@ pub enum Error {
     /// A flush did not reach the disk's own sync.
     #[error("a flush did not end in fdatasync: this build cannot keep its promises, so it stops")]
     NotDurable,
-    /// The engine cannot open what is there.
+    /// Parts of a data folder are missing, older than they were, or do not belong together.
+    #[error("{} cannot be used: {reason}", .folder.display())]
+    Misfit { folder: PathBuf, reason: String },
+    /// What is there cannot be read.
     #[error("the store {} cannot be opened: {reason}", .folder.display())]
     Damaged { folder: PathBuf, reason: String },
 }
@@ -80,6 +83,7 @@ impl Error {
             | Self::Unavailable { .. }
             | Self::Full
             | Self::Folder { .. }
+            | Self::Misfit { .. }
             | Self::NewerFormat { .. }
             | Self::NotDurable => Kind::TryAgain,
         }

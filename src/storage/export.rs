@@ -15,9 +15,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use tokio::sync::oneshot;
 
 use super::key::{Key, Table};
+use super::memtable::Rows;
 use super::payloads::path_of;
 use super::store::{PAGE_MAX, Page, Store, read_page};
-use super::writer::{Message, Overlay, Tap};
+use super::tree;
+use super::writer::{Message, Tap};
 use crate::domain::ids::PayloadId;
 
 /// Batches of the writer that may wait to be noted; with more the export fails.
@@ -130,10 +132,10 @@ impl Store {
         let mut after = None;
         loop {
             let page = Page { prefix: Key::from_bytes(&[]), after, before: None, limit: PAGE };
-            let rows = read_page(&self.shared.db, &page).map_err(io::Error::other)?;
+            let rows = read_page(&self.shared.view.moment(), &page).map_err(io::Error::other)?;
             after = rows.last().map(|(key, _)| key.clone());
             let is_last = rows.len() < PAGE;
-            for (key, value) in rows {
+            for (key, value) in rows.into_iter().filter(|(key, _)| !tree::is_own(key)) {
                 give((key, Some(value)))?;
             }
             if is_last {
@@ -154,7 +156,7 @@ impl Store {
 }
 
 /// Writes batches down as they come.
-fn note(batches: &Receiver<Overlay>, spool: File) -> io::Result<File> {
+fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     let mut out = BufWriter::new(spool);
     for batch in batches {
         for change in batch {

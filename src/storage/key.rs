@@ -180,6 +180,13 @@ impl Key {
     }
 }
 
+/// Lets ordered maps of keys be searched by bytes: the order of keys is the order of their bytes.
+impl std::borrow::Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.split_first() {

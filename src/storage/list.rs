@@ -10,6 +10,7 @@ use super::commit::Commit;
 use super::error::Error;
 use super::key::Key;
 use super::store::{PAGE_MAX, Store};
+use super::view::Moment;
 use super::writer;
 
 /// A part of a list, newest first.
@@ -47,10 +48,9 @@ fn gone(list: &Key) -> Key {
 }
 
 /// The numbers of a list's rows: from the oldest to behind the newest.
-fn numbers(db: &sled::Db, list: &Key) -> Result<Range<u64>, Error> {
+fn numbers(moment: &Moment, list: &Key) -> Result<Range<u64>, Error> {
     let counter = |key: &Key| {
-        let row = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
-        let count = writer::counter(row.as_deref())?;
+        let count = writer::counter(moment.get(key)?.as_deref())?;
         Ok::<_, Error>(u64::try_from(count).unwrap_or_default())
     };
     Ok(counter(&gone(list))?..counter(list)?)
@@ -64,12 +64,12 @@ impl Store {
     /// As [`Store::get`]; [`Error::Malformed`] when `list` is no list.
     pub async fn list(&self, list: &Key, offset: u64, limit: usize) -> Result<List, Error> {
         let list = list.clone();
-        self.reading(move |db| {
-            let numbers = numbers(db, &list)?;
+        self.reading(move |moment| {
+            let numbers = numbers(moment, &list)?;
             let total = numbers.end.saturating_sub(numbers.start);
             let newest = numbers.end.saturating_sub(offset);
             let wanted = (numbers.start..newest).rev().take(limit.min(PAGE_MAX));
-            Ok(List { rows: read_numbers(db, &list, wanted)?, total })
+            Ok(List { rows: read_numbers(moment, &list, wanted)?, total })
         })
         .await
     }
@@ -80,10 +80,10 @@ impl Store {
     /// As [`Store::list`].
     pub async fn old_end(&self, list: &Key, limit: usize) -> Result<OldEnd, Error> {
         let list = list.clone();
-        self.reading(move |db| {
-            let numbers = numbers(db, &list)?;
+        self.reading(move |moment| {
+            let numbers = numbers(moment, &list)?;
             let first = numbers.start;
-            let rows = read_numbers(db, &list, numbers.take(limit.min(PAGE_MAX)))?;
+            let rows = read_numbers(moment, &list, numbers.take(limit.min(PAGE_MAX)))?;
             Ok(OldEnd { list, first, rows })
         })
         .await
@@ -91,15 +91,14 @@ impl Store {
 }
 
 fn read_numbers(
-    db: &sled::Db,
+    moment: &Moment,
     list: &Key,
     numbers: impl Iterator<Item = u64>,
 ) -> Result<Vec<Vec<u8>>, Error> {
     let mut rows = Vec::new();
     for number in numbers {
         let key = list.clone().number_largest_first(number);
-        let found = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
-        rows.extend(found.map(|row| row.to_vec()));
+        rows.extend(moment.get(&key)?);
     }
     Ok(rows)
 }

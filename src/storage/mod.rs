@@ -1,8 +1,22 @@
 //! The embedded store: the only place that knows which engine keeps the data.
 //!
-//! Its face is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
+//! Its interface is a handful of verbs: `get`, `get_many`, `page`, `list`, `search`, `commit`,
 //! `write_payload`, `read_payload`, `stats`. A write is on the disk when `commit` returns, not
 //! before; nobody acts on a write before that.
+//!
+//! The way of a commit, and where each part is:
+//!
+//! 1. [`writer`]: one thread groups commits, checks preconditions, resolves counters and lists.
+//! 2. [`log`]: the group becomes one checksummed, numbered record; one `pwrite`, one `fdatasync`.
+//! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
+//! 4. The commits' hooks run, in order; then the commits are answered.
+//! 5. [`checkpoint`]: in the background, rows go from the memtable into the [`tree`] (sled), in the
+//!    order of keys; then the log that held them goes. What is overwritten before that never reaches
+//!    the tree.
+//!
+//! [`view`] merges memtable and tree into one ordered map at one moment. [`opening`] reads tree, log
+//! and [`mark`], and refuses parts that do not belong together. A write that fails is never tried
+//! again: the process ends, and the next start reads the log.
 
 pub mod commit;
 pub mod export;
@@ -11,22 +25,35 @@ pub mod list;
 pub mod record;
 pub mod search;
 
+mod checkpoint;
 mod durable;
 mod error;
+#[cfg(test)]
+pub mod faults;
 mod folder;
 #[cfg(test)]
 pub mod fuse;
+mod log;
+mod mark;
+mod memtable;
+mod opening;
 mod payloads;
 mod room;
 mod seal;
 mod store;
+mod tree;
+mod view;
 mod writer;
 
 pub use commit::Commit;
 pub use error::{Error, Kind};
 pub use key::{Key, Table};
+pub use mark::exchange;
 pub use record::Record;
 pub use room::Room;
 pub use seal::Sealer;
 pub use search::{Found, Index, Search};
 pub use store::{FORMAT, Options, Page, Row, Stats, Store};
+
+#[cfg(test)]
+mod wal_tests;

@@ -4,9 +4,12 @@
 //! not read; the number of such jumps is limited. A search that reaches the limit says how far it
 //! came, and the next one goes on there.
 
+use std::ops::Bound;
+
 use super::error::Error;
 use super::key::Key;
 use super::store::Store;
+use super::view::Moment;
 use crate::domain::ids::Id;
 
 /// An id as index rows have it at their end: inverted, so that newer ones come first.
@@ -62,8 +65,8 @@ impl Store {
         search: Search<T>,
     ) -> Result<Found<T>, Error> {
         let Search { groups, older_than, oldest, limit, jumps } = search;
-        self.reading(move |db| {
-            let groups = groups.into_iter().map(|indexes| Group::of(db, indexes)).collect();
+        self.reading(move |moment| {
+            let groups = groups.into_iter().map(|indexes| Group::of(moment, indexes)).collect();
             let budget = Budget { jumps: 0, most: jumps.max(1) };
             let run = Run { groups, budget, last: oldest.map(inverted) };
             run.find(older_than.map(inverted), limit)
@@ -78,13 +81,12 @@ impl Store {
     /// As [`Store::get`].
     pub async fn branches(&self, prefix: &Key, most: usize) -> Result<Vec<Key>, Error> {
         let prefix = prefix.as_bytes().to_vec();
-        self.reading(move |db| {
+        self.reading(move |moment| {
             let (mut found, mut from) = (Vec::new(), prefix.clone());
             while found.len() < most {
-                let next = db.range(from..).next().transpose();
-                let Some((key, _)) = next.map_err(|error| Error::unavailable(&error))? else {
-                    break;
-                };
+                let next = moment.range(Bound::Included(&from)).next().transpose();
+                let Some((key, _)) = next? else { break };
+                let key = key.as_bytes();
                 let branch = key.len().checked_sub(size_of::<Place>()).and_then(|at| key.get(..at));
                 let Some(branch) = branch.filter(|_| key.starts_with(&prefix)) else { break };
                 found.push(Key::from_bytes(branch));
@@ -128,21 +130,21 @@ enum Jump {
     Tired(Place),
 }
 
-struct Run<'db> {
-    groups: Vec<Group<'db>>,
+struct Run<'m> {
+    groups: Vec<Group<'m>>,
     budget: Budget,
     /// Nothing behind this place is looked at.
     last: Option<Place>,
 }
 
 /// Indexes of which one has to have the id.
-struct Group<'db> {
-    indexes: Vec<Rows<'db>>,
+struct Group<'m> {
+    indexes: Vec<Rows<'m>>,
 }
 
 /// The rows of one index.
-struct Rows<'db> {
-    db: &'db sled::Db,
+struct Rows<'m> {
+    moment: &'m Moment,
     prefix: Vec<u8>,
     value: Option<u8>,
     /// Where it stands: its first row at or behind the last jump's target.
@@ -211,11 +213,11 @@ impl Run<'_> {
     }
 }
 
-impl<'db> Group<'db> {
-    fn of(db: &'db sled::Db, indexes: Vec<Index>) -> Self {
+impl<'m> Group<'m> {
+    fn of(moment: &'m Moment, indexes: Vec<Index>) -> Self {
         let rows = |Index { prefix, value }| {
             let prefix = prefix.as_bytes().to_vec();
-            Rows { db, prefix, value, at: Standing::Unread }
+            Rows { moment, prefix, value, at: Standing::Unread }
         };
         Self { indexes: indexes.into_iter().map(rows).collect() }
     }
@@ -248,9 +250,9 @@ impl Rows<'_> {
             Standing::At(_) | Standing::Unread => {}
         }
         let from = [&self.prefix[..], &wanted].concat();
-        for row in self.db.range(from..) {
-            let (key, value) = row.map_err(|error| Error::unavailable(&error))?;
-            let place = key.strip_prefix(&self.prefix[..]);
+        for row in self.moment.range(Bound::Included(&from)) {
+            let (key, value) = row?;
+            let place = key.as_bytes().strip_prefix(&self.prefix[..]);
             let Some(place) = place.and_then(|place| Place::try_from(place).ok()) else { break };
             budget.jumps += 1;
             if self.value.is_none_or(|wanted| *value == [wanted]) {

@@ -1,51 +1,39 @@
 //! The store's face: a handful of verbs, and nothing of the engine behind them.
 //!
-//! A commit is on the disk when [`Store::commit`] returns `Ok`. Reads go to blocking threads, a
-//! bounded number at once, never on a thread that drives other tasks.
+//! A commit is on the disk when [`Store::commit`] returns `Ok`. Reads that the memtable cannot answer
+//! go to blocking threads, a bounded number at once, never on a thread that drives other tasks.
 //!
 //! Payload text up to 64 KiB stays beside its record. A leaf of the engine's tree holds some 32
 //! rows and must stay under a quarter of a segment, or it becomes a file that the engine never
-//! syncs; hence [`SEGMENT_BYTES`]. Cutting values into 4 KiB rows under smaller segments was the
+//! syncs; hence [`super::tree::SEGMENT_BYTES`]. Cutting values into 4 KiB rows under smaller segments was the
 //! other way: more code and more rows for the same promise (`benches/store.rs` has the figures).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use super::checkpoint::{Checkpointer, Limits, Progress};
 use super::commit::Commit;
 use super::error::Error;
 use super::export::Held;
 #[cfg(test)]
+use super::faults::Faults;
+use super::folder;
+#[cfg(test)]
 use super::fuse;
-use super::key::{Key, Table};
+use super::key::Key;
+use super::log::Segments;
+use super::opening::{self, Opened};
 use super::record::{Record, decode};
 use super::room::Room;
+use super::view::{Moment, View};
 use super::writer::{self, Figures, Message, Writer};
-use super::{durable, folder};
-use crate::domain::ids::{Id, RequestId};
-use crate::runtime::fresh;
 
 /// The format that this release writes.
 pub const FORMAT: u32 = 1;
-/// A segment of the engine's log: a quarter of it holds a leaf of 32 rows of 64 KiB.
-///
-/// Against the engine's own 512 KiB (`benches/store.rs`, `docs/performance.md`): with values of
-/// 32 KiB the small ones put pages of the tree into files that are never synced, 150 of them for 48
-/// MiB, which rules them out as they are. The price of 8 MiB is some 14 MiB more memory
-/// once a store has been filled, none while it is empty, and 1.2 to 1.5 times the disk.
-pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
-/// Pages of the tree that are kept in memory.
-const CACHE_BYTES: u64 = 128 * 1024 * 1024;
-/// How often the engine tidies its log.
-const TIDY_EVERY_MS: u64 = 500;
-/// How often, and how far apart, it is looked whether an earlier store has let go of its files: ten
-/// seconds in all.
-const LET_GO_LOOKS: u32 = 1000;
-const LET_GO_PAUSE: Duration = Duration::from_millis(10);
 /// Reads that run at once.
 const READERS: usize = 16;
 /// Rows that one page may have.
@@ -89,7 +77,8 @@ pub struct Stats {
 }
 
 pub(super) struct Shared {
-    pub(super) db: sled::Db,
+    pub(super) view: View,
+    segments: Arc<Segments>,
     pub(super) folder: PathBuf,
     pub(super) inline_bytes: usize,
     pub(super) outbox: mpsc::Sender<Message>,
@@ -105,6 +94,8 @@ pub(super) struct Shared {
     _lock: File,
     #[cfg(test)]
     pub(super) fuse: fuse::Fuse,
+    #[cfg(test)]
+    pub(super) faults: Arc<Faults>,
 }
 
 /// The open store; clones share it.
@@ -124,27 +115,69 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Locked`] when another process has it open; [`Error::NewerFormat`],
-    /// [`Error::Damaged`], [`Error::Folder`], [`Error::NotDurable`] with what to do.
+    /// [`Error::Damaged`], [`Error::Misfit`], [`Error::Folder`], [`Error::NotDurable`] with what to
+    /// do.
     pub fn open(options: &Options) -> Result<Self, Error> {
+        Self::open_with(
+            options,
+            Limits::default(),
+            #[cfg(test)]
+            Arc::default(),
+        )
+    }
+
+    pub(super) fn open_with(
+        options: &Options,
+        limits: Limits,
+        #[cfg(test)] faults: Arc<Faults>,
+    ) -> Result<Self, Error> {
         let Options { folder, inline_bytes } = options;
         folder::make(folder)?;
         let lock = folder::lock(folder)?;
         let room = Room::new(folder.clone());
         room.make_way();
-        let path = folder.join("store");
-        folder::remove_half_snapshots(&path)?;
-        let db = open_engine(&path)?;
-        check_format(&db, folder)?;
-        prove_durable(&db)?;
-        folder::sync_new(folder, &path)?;
+        let Opened { view, log, store, applied } = opening::open(folder)?;
         let (outbox, inbox) = mpsc::channel(writer::QUEUE);
         let (failure, failed) = watch::channel(None);
-        let figures = Arc::new(Figures::default());
-        let figures_of = Arc::clone(&figures);
-        let writer = Writer { db: db.clone(), inbox, figures: figures_of, failure, tap: None };
-        start(writer, folder)?;
+        let (failure, figures) = (Arc::new(failure), Arc::new(Figures::default()));
+        let (segments, progress) =
+            (Arc::clone(log.segments()), Arc::new(Progress::new(applied, log.number())));
+        let (jobs, inbox_of_jobs) = std::sync::mpsc::channel();
+        let checkpointer = Checkpointer {
+            view: view.clone(),
+            segments: Arc::clone(&segments),
+            store,
+            data: folder.clone(),
+            progress: Arc::clone(&progress),
+            failure: Arc::clone(&failure),
+            writer: outbox.downgrade(),
+            limits,
+            #[cfg(test)]
+            faults: Arc::clone(&faults),
+        };
+        let checkpoints = start("store-checkpoint", folder, move || {
+            checkpointer.run(&inbox_of_jobs);
+        })?;
+        let writer = Writer {
+            view: view.clone(),
+            log,
+            store,
+            data: folder.clone(),
+            inbox,
+            figures: Arc::clone(&figures),
+            failure,
+            tap: None,
+            progress,
+            jobs,
+            checkpoints,
+            limits,
+            #[cfg(test)]
+            faults: Arc::clone(&faults),
+        };
+        start("store-writer", folder, move || writer.run())?;
         let shared = Shared {
-            db,
+            view,
+            segments,
             folder: folder.clone(),
             inline_bytes: *inline_bytes,
             outbox,
@@ -157,8 +190,16 @@ impl Store {
             _lock: lock,
             #[cfg(test)]
             fuse: fuse::Fuse::default(),
+            #[cfg(test)]
+            faults,
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What goes wrong, for tests: a slow disk, a kill at a chosen point.
+    #[cfg(test)]
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
     }
 
     /// The data folder.
@@ -172,8 +213,11 @@ impl Store {
     /// # Errors
     /// [`Error::Unavailable`] when the disk cannot be read.
     pub async fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
-        let key = key.clone();
-        self.reading(move |db| read_row(db, &key)).await
+        if let Some(value) = self.shared.view.memtable.get(key.as_bytes()) {
+            return Ok(value);
+        }
+        let (view, key) = (self.shared.view.clone(), key.clone());
+        self.blocking(move || view.get(&key)).await
     }
 
     /// The record under `key`.
@@ -184,13 +228,22 @@ impl Store {
         self.get(key).await?.map(|bytes| decode(&bytes)).transpose().map_err(Error::from)
     }
 
-    /// The bytes under each of `keys`, in their order.
+    /// The bytes under each of `keys` at one moment, in their order.
     ///
     /// # Errors
     /// As [`Store::get`].
     pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let moment = self.shared.view.moment();
+        let found: Vec<_> = keys.iter().map(|key| moment.in_memory(key)).collect();
+        if found.iter().all(Option::is_some) {
+            return Ok(found.into_iter().flatten().collect());
+        }
         let keys = keys.to_vec();
-        self.reading(move |db| keys.iter().map(|key| read_row(db, key)).collect()).await
+        self.blocking(move || {
+            let rows = found.into_iter().zip(&keys);
+            rows.map(|(found, key)| found.map_or_else(|| moment.get(key), Ok)).collect()
+        })
+        .await
     }
 
     /// The counter under `key`; 0 when there is none.
@@ -210,12 +263,12 @@ impl Store {
         rows.iter().map(|row| Ok(writer::counter(row.as_deref())?)).collect()
     }
 
-    /// A page of rows. Pages are no snapshot: rows written meanwhile may be in the next one.
+    /// A page of rows, all as of one moment. Rows written after it may be in the next page.
     ///
     /// # Errors
     /// As [`Store::get`].
     pub async fn page(&self, page: Page) -> Result<Vec<Row>, Error> {
-        self.reading(move |db| read_page(db, &page)).await
+        self.reading(move |moment| read_page(moment, &page)).await
     }
 
     /// Makes the writes durable, all or none. They are on the disk when this returns `Ok`. Dropping
@@ -253,11 +306,12 @@ impl Store {
     /// Figures of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let Shared { db, outbox, figures, .. } = &*self.shared;
+        let Shared { view, segments, outbox, figures, .. } = &*self.shared;
+        let tree = view.db.size_on_disk().unwrap_or(0);
         Stats {
             commits: figures.commits.load(Ordering::Relaxed),
             flushes: figures.flushes.load(Ordering::Relaxed),
-            bytes_on_disk: db.size_on_disk().unwrap_or(0),
+            bytes_on_disk: tree.saturating_add(segments.bytes()),
             waiting: writer::QUEUE.saturating_sub(outbox.capacity()),
             cramped: self.shared.room.is_cramped(),
         }
@@ -285,122 +339,62 @@ impl Store {
         }
     }
 
+    /// Reads at one moment, on a blocking thread.
     pub(super) async fn reading<T, F>(&self, read: F) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&sled::Db) -> Result<T, Error> + Send + 'static,
+        F: FnOnce(&Moment) -> Result<T, Error> + Send + 'static,
+    {
+        let view = self.shared.view.clone();
+        self.blocking(move || read(&view.moment())).await
+    }
+
+    async fn blocking<T, F>(&self, read: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Error> + Send + 'static,
     {
         let _place = self.shared.readers.acquire().await.map_err(|e| Error::unavailable(&e))?;
-        let db = self.shared.db.clone();
-        let reading = tokio::task::spawn_blocking(move || read(&db));
+        let reading = tokio::task::spawn_blocking(read);
         reading.await.unwrap_or_else(|error| Err(Error::unavailable(&error)))
     }
 }
 
-/// Opens the engine. A store that was closed in this process a moment ago may still be letting go of
-/// its files, by jobs of the engine in the background; since the folder's lock is ours, nobody else
-/// can hold them, and they are waited for.
-fn open_engine(path: &Path) -> Result<sled::Db, Error> {
-    let config = sled::Config::new()
-        .path(path)
-        .cache_capacity(CACHE_BYTES)
-        .flush_every_ms(Some(TIDY_EVERY_MS))
-        .segment_size(SEGMENT_BYTES)
-        .use_compression(false)
-        .mode(sled::Mode::HighThroughput);
-    let mut looks = LET_GO_LOOKS;
-    loop {
-        match config.open() {
-            Ok(db) => return Ok(db),
-            Err(error) if looks > 0 && error.to_string().contains("could not acquire lock") => {
-                looks -= 1;
-                std::thread::sleep(LET_GO_PAUSE);
-            }
-            Err(error) => {
-                let (folder, reason) = (path.to_path_buf(), error.to_string());
-                return Err(Error::Damaged { folder, reason });
-            }
-        }
-    }
-}
-
-fn read_row(db: &sled::Db, key: &Key) -> Result<Option<Vec<u8>>, Error> {
-    let row = db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
-    Ok(row.map(|bytes| bytes.to_vec()))
-}
-
-pub(super) fn read_page(db: &sled::Db, page: &Page) -> Result<Vec<Row>, Error> {
-    use std::ops::Bound::{Excluded, Included, Unbounded};
+pub(super) fn read_page(moment: &Moment, page: &Page) -> Result<Vec<Row>, Error> {
+    use std::ops::Bound::{Excluded, Included};
     let prefix = page.prefix.as_bytes();
     let from = match &page.after {
         Some(after) if after.as_bytes() >= prefix => Excluded(after.as_bytes()),
         Some(_) | None => Included(prefix),
     };
-    let to = page.before.as_ref().map_or(Unbounded, |before| Excluded(before.as_bytes()));
-    if let (Included(from) | Excluded(from), Excluded(to)) = (from, to)
-        && from >= to
-    {
-        return Ok(Vec::new());
-    }
     let limit = page.limit.min(PAGE_MAX);
     let mut rows = Vec::with_capacity(limit.min(256));
-    for row in db.range::<&[u8], _>((from, to)).take(limit) {
-        let (key, value) = row.map_err(|error| Error::unavailable(&error))?;
-        if !key.starts_with(prefix) {
+    for row in moment.range(from).take(limit) {
+        let (key, value) = row?;
+        let is_behind = page.before.as_ref().is_some_and(|before| key >= *before);
+        if is_behind || !key.as_bytes().starts_with(prefix) {
             break;
         }
-        rows.push((Key::from_bytes(&key), value.to_vec()));
+        rows.push((key, value));
     }
     Ok(rows)
 }
 
-/// Refuses a store of a newer release, and marks a new one.
-fn check_format(db: &sled::Db, folder: &Path) -> Result<(), Error> {
-    let key = Key::table(Table::Meta).text("format");
-    let row = read_row(db, &key)?;
-    let found = match row.as_deref().map(<[u8; 4]>::try_from) {
-        None => None,
-        Some(Ok(bytes)) => Some(u32::from_be_bytes(bytes)),
-        Some(Err(_length)) => {
-            let reason = "its format marker is no number".to_owned();
-            return Err(Error::Damaged { folder: folder.to_path_buf(), reason });
-        }
-    };
-    match found {
-        Some(found) if found > FORMAT => {
-            Err(Error::NewerFormat { folder: folder.to_path_buf(), found, known: FORMAT })
-        }
-        Some(_) => Ok(()),
-        None => db
-            .insert(key.as_bytes(), &FORMAT.to_be_bytes())
-            .map(|_| ())
-            .map_err(|error| Error::unavailable(&error)),
-    }
-}
-
-/// Writes, flushes, and checks that the flush went through `durable`. What is written is new at
-/// every start: the engine leaves out a write of what is there already, and then has nothing to
-/// flush.
-fn prove_durable(db: &sled::Db) -> Result<(), Error> {
-    let before = durable::calls();
-    let key = Key::table(Table::Meta).text("started");
-    let start: RequestId = fresh();
-    db.insert(key.as_bytes(), &start.bytes()).map_err(|error| Error::unavailable(&error))?;
-    db.flush().map_err(|error| Error::unavailable(&error))?;
-    if durable::calls() > before { Ok(()) } else { Err(Error::NotDurable) }
-}
-
-/// Starts the writer's thread. A panic there ends the process: what it held is in doubt, and the
+/// Starts a thread of the store. A panic there ends the process: what it held is in doubt, and the
 /// next start knows what is on the disk.
-fn start(writer: Writer, folder: &Path) -> Result<(), Error> {
+fn start(
+    name: &'static str,
+    folder: &Path,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, Error> {
     let work = move || {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| writer.run())).is_err() {
-            tracing::error!("the store's writer panicked");
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+            tracing::error!(thread = name, "a thread of the store panicked");
             std::process::abort();
         }
     };
-    let started = std::thread::Builder::new().name("store-writer".to_owned()).spawn(work);
-    started.map(|_thread| ()).map_err(|error| Error::folder(folder, &error))
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map_err(|error| Error::folder(folder, &error))
 }
 
 #[cfg(test)]

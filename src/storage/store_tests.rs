@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::domain::ids::PayloadId;
 use crate::runtime::fresh;
+use crate::storage::Table;
 use crate::storage::commit::{Expect, Write};
 
 fn options(folder: &TempDir) -> Options {
@@ -48,10 +49,10 @@ async fn hooks_run_in_commit_order_after_visibility_and_before_the_answer() {
     let store = Store::open(&options(&folder)).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let hooked = |number: usize| {
-        let (seen, db) = (Arc::clone(&seen), store.shared.db.clone());
+        let (seen, view) = (Arc::clone(&seen), store.shared.view.clone());
         let mut commit = put(&format!("row-{number}"), b"1");
         commit.after_durable(move || {
-            let row = db.get(key(&format!("row-{number}")).as_bytes()).unwrap();
+            let row = view.get(&key(&format!("row-{number}"))).unwrap();
             seen.lock().unwrap().push((number, row.is_some()));
         });
         commit

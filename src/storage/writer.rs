@@ -1,21 +1,32 @@
 //! The writer: the one thread that changes the store.
 //!
-//! It takes commits from a bounded channel, merges those that wait into one batch, applies the
-//! batch, flushes once, calls their hooks in order and only then answers all of them. Preconditions and counters see every
-//! commit merged before them. It retries nothing: when the disk refuses, every waiting commit is
-//! told so, and the store takes no more.
+//! It takes commits from a bounded channel and merges those that wait into one group. Preconditions
+//! and counters see every commit merged before them. The group becomes one record of the log, is
+//! synced once and made visible as a whole; then the writer calls the hooks of its commits in order,
+//! and answers them. The writer retries nothing: when the disk refuses, every waiting commit is answered with the reason, and the
+//! store takes no more.
 
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::checkpoint::{Job, Limits, Progress};
 use super::commit::{Commit, Expect, Hook, Write};
 use super::error::Error;
+#[cfg(test)]
+use super::faults::{Faults, Point};
 use super::key::Key;
+use super::log::Log;
+use super::log::form::{RECORD_MOST, StoreId};
+use super::mark::Mark;
+use super::memtable::Rows;
 use super::record::Malformed;
+use super::view::View;
+use crate::runtime::Clock;
 
 /// Commits that may wait for the writer; more wait at their senders.
 pub const QUEUE: usize = 4096;
@@ -36,12 +47,16 @@ pub enum Message {
         tap: Option<Tap>,
         done: oneshot::Sender<bool>,
     },
+    /// Proves the log's last record by one behind it: nothing has been written for a while.
+    Seal,
+    /// Begins a checkpoint.
+    Freeze,
     Close,
 }
 
 /// Takes what is written, batch by batch. It is dropped when it cannot take more at once: a backup
 /// never holds the writer up.
-pub type Tap = std::sync::mpsc::SyncSender<Overlay>;
+pub type Tap = std::sync::mpsc::SyncSender<Rows>;
 
 /// What the writer tells everyone.
 #[derive(Debug, Default)]
@@ -52,36 +67,48 @@ pub struct Figures {
 
 /// The thread's state.
 pub struct Writer {
-    pub db: sled::Db,
+    pub view: View,
+    pub log: Log,
+    pub store: StoreId,
+    pub data: PathBuf,
     pub inbox: mpsc::Receiver<Message>,
     pub figures: Arc<Figures>,
     /// Set once, with the reason, when the disk has refused.
-    pub failure: watch::Sender<Option<String>>,
+    pub failure: Arc<watch::Sender<Option<String>>>,
     pub tap: Option<Tap>,
+    pub progress: Arc<Progress>,
+    /// To the thread of the checkpoints, which ends when this has gone.
+    pub jobs: std::sync::mpsc::Sender<Job>,
+    pub checkpoints: JoinHandle<()>,
+    pub limits: Limits,
+    #[cfg(test)]
+    pub faults: Arc<Faults>,
 }
 
-/// A commit that waits for the flush.
+/// A commit that waits for the sync.
 struct Pending {
     hooks: Vec<Hook>,
+    /// Why it is refused. It waits all the same: what it was refused for may not be durable yet, and
+    /// whoever asks again at once has to see that.
+    refused: Option<Error>,
     done: oneshot::Sender<Result<(), Error>>,
 }
 
 type Waiting = Vec<Pending>;
 
-/// The rows that the current batch changes; `None` deletes.
-pub type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
-
-/// The rows of one commit, in the order of its writes.
-type Rows = Vec<(Key, Option<Vec<u8>>)>;
+/// The changes of one commit, in the order of its writes.
+type Changes = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {
     /// Works until it is told to close. Runs on a thread of its own.
     pub fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = Instant::now();
-            let (next, overlay, waiting) = self.gather(first);
-            self.write(overlay, waiting);
-            metrics::histogram!("orrery_commit_seconds").record(started.elapsed());
+            let (next, rows, waiting) = self.gather(first);
+            if !waiting.is_empty() {
+                self.write(rows, waiting);
+                metrics::histogram!("orrery_commit_seconds").record(started.elapsed());
+            }
             match next {
                 None => {}
                 Some(Message::Tap { tap, done }) => {
@@ -89,45 +116,51 @@ impl Writer {
                     // Who asked and has gone has dropped the tap's other end as well.
                     let _gone = done.send(before.is_some());
                 }
+                Some(Message::Seal) => self.seal(),
+                Some(Message::Freeze) => self.freeze(),
                 Some(Message::Close | Message::Commit { .. }) => break,
             }
+            if self.log.since_freeze >= self.limits.log_bytes {
+                self.checkpoint_if_due();
+            }
         }
-        if let Err(error) = self.db.flush() {
-            tracing::error!(%error, "the last flush failed");
-        }
+        self.close();
     }
 
     /// Merges what waits, up to a message that is no commit, which comes back.
-    fn gather(&mut self, first: Message) -> (Option<Message>, Overlay, Waiting) {
-        let mut overlay = Overlay::new();
+    fn gather(&mut self, first: Message) -> (Option<Message>, Rows, Waiting) {
+        let mut rows = Rows::new();
         let mut waiting = Waiting::new();
         let mut bytes = 0;
         let mut next = Some(first);
         while let Some(message) = next {
             let (mut commit, done) = match message {
                 Message::Commit { commit, done } => (commit, done),
-                other @ (Message::Tap { .. } | Message::Close) => {
-                    return (Some(other), overlay, waiting);
+                other
+                @ (Message::Tap { .. } | Message::Seal | Message::Freeze | Message::Close) => {
+                    return (Some(other), rows, waiting);
                 }
             };
             let hooks = std::mem::take(&mut commit.hooks);
-            match self.merge(commit, &mut overlay) {
+            match self.merge(commit, &mut rows) {
                 Ok(added) => {
                     bytes += added;
-                    waiting.push(Pending { hooks, done });
+                    waiting.push(Pending { hooks, refused: None, done });
                 }
-                Err(error) => answer(done, Err(error)),
+                Err(error) => {
+                    waiting.push(Pending { hooks: Vec::new(), refused: Some(error), done });
+                }
             }
             if waiting.len() >= MOST_COMMITS || bytes >= MOST_BYTES {
                 break;
             }
             next = self.inbox.try_recv().ok();
         }
-        (None, overlay, waiting)
+        (None, rows, waiting)
     }
 
     /// Checks a commit against everything before it and adds its rows: all, or none.
-    fn merge(&self, commit: Commit, overlay: &mut Overlay) -> Result<usize, Error> {
+    fn merge(&self, commit: Commit, overlay: &mut Rows) -> Result<usize, Error> {
         if let Some(reason) = self.failure.borrow().as_ref() {
             return Err(Error::Unavailable { reason: reason.clone() });
         }
@@ -143,7 +176,7 @@ impl Writer {
                 return Err(Error::Conflict { key: key.clone() });
             }
         }
-        let mut rows = Rows::with_capacity(commit.writes.len());
+        let mut rows = Changes::with_capacity(commit.writes.len());
         for write in commit.writes {
             match write {
                 Write::Put(key, value) => rows.push((key, Some(value))),
@@ -161,7 +194,11 @@ impl Writer {
         let length = |(key, value): &(Key, Option<Vec<u8>>)| {
             key.as_bytes().len() + value.as_ref().map_or(0, Vec::len)
         };
-        let bytes = rows.iter().map(length).sum();
+        let bytes: usize = rows.iter().map(length).sum();
+        if bytes as u64 >= RECORD_MOST / 2 {
+            let reason = format!("a commit of {bytes} bytes is too large");
+            return Err(Error::Unavailable { reason });
+        }
         overlay.extend(rows);
         Ok(bytes)
     }
@@ -171,8 +208,8 @@ impl Writer {
         &self,
         key: Key,
         delta: i64,
-        rows: &mut Rows,
-        overlay: &Overlay,
+        rows: &mut Changes,
+        overlay: &Rows,
     ) -> Result<i64, Error> {
         let own = rows.iter().rev().find(|(held, _)| *held == key);
         let before: Option<Vec<u8>> = match own {
@@ -184,48 +221,134 @@ impl Writer {
         Ok(sum)
     }
 
-    fn current(&self, key: &Key, overlay: &Overlay) -> Result<Option<Vec<u8>>, Error> {
+    fn current(&self, key: &Key, overlay: &Rows) -> Result<Option<Vec<u8>>, Error> {
         if let Some(row) = overlay.get(key) {
             return Ok(row.clone());
         }
-        let row = self.db.get(key.as_bytes()).map_err(|error| Error::unavailable(&error))?;
-        Ok(row.map(|bytes| bytes.to_vec()))
+        self.view.get(key)
     }
 
-    /// One batch, one flush, then the hooks and the answers, in the order of the commits.
-    fn write(&mut self, overlay: Overlay, waiting: Waiting) {
-        if let Some(tap) = &self.tap
-            && tap.try_send(overlay.clone()).is_err()
-        {
-            self.tap = None;
+    /// One record, one sync, then everybody sees the rows, then the hooks and the answers, in the
+    /// order of the commits.
+    fn write(&mut self, rows: Rows, waiting: Waiting) {
+        let has_rows = !rows.is_empty();
+        let outcome = self.append(rows, false);
+        if outcome.is_ok() {
+            let commits = waiting.iter().filter(|waiting| waiting.refused.is_none()).count() as u64;
+            self.figures.flushes.fetch_add(u64::from(has_rows), Ordering::Relaxed);
+            self.figures.commits.fetch_add(commits, Ordering::Relaxed);
+            metrics::counter!("orrery_flushes_total").increment(u64::from(has_rows));
+            metrics::counter!("orrery_commits_total").increment(commits);
         }
-        let mut batch = sled::Batch::default();
-        for (key, value) in overlay {
-            match value {
-                Some(value) => batch.insert(key.as_bytes(), value),
-                None => batch.remove(key.as_bytes()),
-            }
-        }
-        let written = self.db.apply_batch(batch).and_then(|()| self.db.flush());
-        let outcome = written.map(|_bytes| ()).map_err(|error| Error::unavailable(&error));
-        if let Err(error) = &outcome {
-            tracing::error!(%error, "the store takes no more writes");
-            self.failure.send_if_modified(|reason| {
-                reason.get_or_insert_with(|| error.to_string());
-                true
-            });
-        } else {
-            self.figures.flushes.fetch_add(1, Ordering::Relaxed);
-            self.figures.commits.fetch_add(waiting.len() as u64, Ordering::Relaxed);
-            metrics::counter!("orrery_flushes_total").increment(1);
-            metrics::counter!("orrery_commits_total").increment(waiting.len() as u64);
-        }
-        for Pending { hooks, done } in waiting {
+        #[cfg(test)]
+        self.faults.hit(Point::Answer);
+        for Pending { hooks, refused, done } in waiting {
             if outcome.is_ok() {
                 hooks.into_iter().for_each(Hook::call);
             }
-            answer(done, outcome.clone());
+            answer(done, outcome.clone().and_then(|()| refused.map_or(Ok(()), Err)));
         }
+    }
+
+    /// Makes a record durable and its rows visible. Only a seal has none.
+    fn append(&mut self, rows: Rows, is_seal: bool) -> Result<(), Error> {
+        if rows.is_empty() && !is_seal {
+            // Its preconditions held, and everything that they saw is durable.
+            return Ok(());
+        }
+        #[cfg(test)]
+        self.faults.hit(Point::Write);
+        let written = self.log.write(&rows, self.progress.applied(), Clock::system().now());
+        #[cfg(test)]
+        self.faults.hit(Point::Sync);
+        let number = written.and_then(|number| self.log.sync().map(|()| number));
+        let number = number.map_err(|error| self.fail(&error))?;
+        #[cfg(test)]
+        self.faults.hit(Point::Publish);
+        if let Some(tap) = &self.tap
+            && !is_seal
+            && tap.try_send(rows.clone()).is_err()
+        {
+            self.tap = None;
+        }
+        self.view.memtable.publish(number, rows);
+        if self.progress.wrote(number, is_seal) && !is_seal {
+            // The thread of the checkpoints ends after this one.
+            let _running = self.jobs.send(Job::Dirty);
+        }
+        Ok(())
+    }
+
+    /// From now on nothing is written: what the disk holds is known to the next start alone.
+    fn fail(&self, error: &dyn std::fmt::Display) -> Error {
+        tracing::error!(%error, "the store takes no more writes");
+        self.failure.send_if_modified(|reason| {
+            reason.get_or_insert_with(|| error.to_string());
+            true
+        });
+        Error::Unavailable { reason: error.to_string() }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    fn seal(&mut self) {
+        if !self.has_failed() && !self.progress.is_sealed() {
+            // A failure is noted for everybody.
+            let _noted = self.append(Rows::new(), true);
+        }
+    }
+
+    fn freeze(&mut self) {
+        if self.has_failed() {
+            return;
+        }
+        if let Some(frozen) = self.view.memtable.freeze() {
+            self.log.since_freeze = 0;
+            self.progress.begin();
+            let _running = self.jobs.send(Job::Frozen(frozen));
+        }
+    }
+
+    /// Bounds the log and the memory: with twice what begins a checkpoint, the one before is waited
+    /// for.
+    fn checkpoint_if_due(&mut self) {
+        if self.log.since_freeze >= self.limits.log_bytes.saturating_mul(2) {
+            self.progress.wait();
+        }
+        self.freeze();
+    }
+
+    /// Carries everything into the tree, leaves an empty log, and ends the other thread.
+    fn close(mut self) {
+        self.seal();
+        self.progress.wait();
+        self.freeze();
+        self.progress.wait();
+        let Self { view, mut log, store, data, failure, jobs, checkpoints, .. } = self;
+        drop(jobs);
+        let _aborts_on_panic = checkpoints.join();
+        if failure.borrow().is_some() || !view.memtable.is_empty() {
+            return;
+        }
+        let number = log.number();
+        let applied =
+            super::tree::set_applied(&view.db, number).and_then(|()| super::tree::flush(&view.db));
+        let emptied = applied.and_then(|()| {
+            if !log.is_fresh() {
+                log.roll(number, 0).map_err(|error| Error::unavailable(&error))?;
+            }
+            let removed = log.segments().remove_through(number, false);
+            removed.map_err(|error| Error::unavailable(&error))?;
+            Mark::new(store, number, 0).write(&data)
+        });
+        if let Err(error) = emptied {
+            tracing::error!(%error, "the store was not closed in full; the next start reads its log");
+        }
+        // The engine goes last: whoever opens the store next waits for it.
+        drop(log);
+        drop(view);
     }
 }
 

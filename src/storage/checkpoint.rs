@@ -1,0 +1,237 @@
+//! The checkpoint: carries rows from the memtable into the tree, in the background, and lets go of
+//! the log that held them.
+//!
+//! Its thread takes a frozen layer, puts its rows into the tree in the order of keys, the number of
+//! its last record last, flushes, proves the flush, notes it in the mark, and only then removes
+//! segments of the log. A kill anywhere in between leaves a log that holds at least what the tree
+//! does not. The same thread notices when nothing is written any more and asks the writer for a
+//! seal, and later for a checkpoint of what there is. It retries nothing.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+
+use super::error::Error;
+#[cfg(test)]
+use super::faults::{Faults, Point};
+use super::log::Segments;
+use super::log::form::StoreId;
+use super::mark::Mark;
+use super::memtable::Frozen;
+use super::tree;
+use super::view::View;
+use super::writer::Message;
+
+/// When what happens.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of log that begin a checkpoint. The writer waits when there are twice as many and the
+    /// checkpoint before has not ended.
+    pub log_bytes: u64,
+    /// After so long without a commit the log is sealed: its last record is proven by one behind it.
+    pub seal_after: Duration,
+    /// After so long without a commit a checkpoint begins, …
+    pub idle_after: Duration,
+    /// … or after this, when there are fewer rows than [`Limits::few_rows`].
+    pub idle_few_after: Duration,
+    pub few_rows: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            log_bytes: 32 * 1024 * 1024,
+            seal_after: Duration::from_millis(50),
+            idle_after: Duration::from_secs(1),
+            idle_few_after: Duration::from_secs(15),
+            few_rows: 1000,
+        }
+    }
+}
+
+/// How far the tree is, shared with the writer.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The last record that is in the tree for certain.
+    applied: AtomicU64,
+    /// The last record with rows, and whether another one is behind it.
+    written: AtomicU64,
+    sealed: AtomicBool,
+    /// Whether a checkpoint is under way.
+    busy: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Progress {
+    /// Of a store whose log and tree were just opened.
+    pub fn new(applied: u64, written: u64) -> Self {
+        let sealed = AtomicBool::new(true);
+        let (applied, written) = (AtomicU64::new(applied), AtomicU64::new(written));
+        Self { applied, written, sealed, ..Self::default() }
+    }
+
+    /// The last record that is in the tree for certain.
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// Notes a record of the log; answers whether the log was sealed before.
+    pub fn wrote(&self, number: u64, is_seal: bool) -> bool {
+        if !is_seal {
+            self.written.store(number, Ordering::Release);
+        }
+        self.sealed.swap(is_seal, Ordering::AcqRel)
+    }
+
+    /// Whether the last record is a seal, or is proven by a segment behind it.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    fn set_busy(&self, busy: bool) {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = busy;
+        self.ended.notify_all();
+    }
+
+    /// Notes that a layer was frozen.
+    pub fn begin(&self) {
+        self.set_busy(true);
+    }
+
+    /// Waits for the end of the checkpoint that is under way.
+    pub fn wait(&self) {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.ended.wait_while(busy, |busy| *busy));
+    }
+}
+
+/// What the thread is sent. It ends when the sender has gone.
+pub enum Job {
+    /// Something was written to a sealed log.
+    Dirty,
+    /// A layer to carry over.
+    Frozen(Frozen),
+}
+
+/// The thread's state.
+pub struct Checkpointer {
+    pub view: View,
+    pub segments: Arc<Segments>,
+    pub store: StoreId,
+    pub data: PathBuf,
+    pub progress: Arc<Progress>,
+    pub failure: Arc<watch::Sender<Option<String>>>,
+    /// The writer's inbox, which this must not keep open.
+    pub writer: mpsc::WeakSender<Message>,
+    pub limits: Limits,
+    #[cfg(test)]
+    pub faults: Arc<Faults>,
+}
+
+impl Checkpointer {
+    /// Works until the writer has ended.
+    pub fn run(self, jobs: &Receiver<Job>) {
+        let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
+        let mut seen = self.progress.written.load(Ordering::Acquire);
+        let (mut since, mut is_dirty) = (Instant::now(), !self.view.memtable.is_empty());
+        loop {
+            let job = if is_dirty {
+                jobs.recv_timeout(tick)
+            } else {
+                jobs.recv().map_err(|_gone| RecvTimeoutError::Disconnected)
+            };
+            match job {
+                Ok(Job::Dirty) => (is_dirty, since) = (true, Instant::now()),
+                Ok(Job::Frozen(frozen)) => self.carry_over(&frozen),
+                Err(RecvTimeoutError::Timeout) => {
+                    let written = self.progress.written.load(Ordering::Acquire);
+                    if written != seen {
+                        (seen, since) = (written, Instant::now());
+                    } else {
+                        is_dirty = self.idle(since.elapsed());
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// What there is to do after `idle` without a commit; whether there will be more.
+    fn idle(&self, idle: Duration) -> bool {
+        if !self.progress.is_sealed() {
+            if idle >= self.limits.seal_after {
+                self.ask(Message::Seal);
+            }
+            return true;
+        }
+        let memtable = &self.view.memtable;
+        if memtable.is_empty() {
+            return false;
+        }
+        let is_due = idle >= self.limits.idle_few_after
+            || idle >= self.limits.idle_after && memtable.len() >= self.limits.few_rows;
+        if is_due && !memtable.is_frozen() {
+            self.ask(Message::Freeze);
+        }
+        true
+    }
+
+    fn ask(&self, message: Message) {
+        // A full inbox is no idle one, and a closed one needs nothing.
+        if let Some(writer) = self.writer.upgrade() {
+            let _busy_or_closed = writer.try_send(message);
+        }
+    }
+
+    fn carry_over(&self, frozen: &Frozen) {
+        let started = Instant::now();
+        let done = tree::guarded(|| self.apply(frozen))
+            .map_err(|reason| Error::Unavailable { reason })
+            .flatten();
+        if let Err(error) = done {
+            tracing::error!(%error, "the store takes no more writes: a checkpoint failed");
+            self.failure.send_if_modified(|reason| {
+                reason.get_or_insert_with(|| error.to_string());
+                true
+            });
+        }
+        self.progress.set_busy(false);
+        #[cfg(test)]
+        self.faults.hit(Point::Ended);
+        metrics::counter!("orrery_checkpoints_total").increment(1);
+        metrics::histogram!("orrery_checkpoint_seconds").record(started.elapsed());
+    }
+
+    fn apply(&self, frozen: &Frozen) -> Result<(), Error> {
+        let View { db, memtable } = &self.view;
+        memtable.wait_for_readers(frozen.number);
+        frozen.layer.each(&mut |key, value| {
+            #[cfg(test)]
+            self.faults.hit(Point::Row);
+            let put = match value {
+                Some(value) => db.insert(key.as_bytes(), value),
+                None => db.remove(key.as_bytes()),
+            };
+            put.map(|_before| ()).map_err(|error| Error::unavailable(&error))
+        })?;
+        #[cfg(test)]
+        self.faults.hit(Point::Applied);
+        tree::set_applied(db, frozen.number)?;
+        #[cfg(test)]
+        self.faults.hit(Point::Flush);
+        tree::flush(db)?;
+        self.progress.applied.store(frozen.number, Ordering::Release);
+        memtable.thaw();
+        #[cfg(test)]
+        self.faults.hit(Point::Mark);
+        Mark::new(self.store, memtable.published(), memtable.len() as u64).write(&self.data)?;
+        #[cfg(test)]
+        self.faults.hit(Point::Remove);
+        let removed = self.segments.remove_through(frozen.number, true);
+        removed.map_err(|error| Error::unavailable(&error))
+    }
+}

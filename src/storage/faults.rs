@@ -1,0 +1,72 @@
+//! Faults for tests: a slow disk, and what a kill at a chosen point would leave.
+//!
+//! A point calls the function that a test has set, on the thread that reached it: it can copy the
+//! data folder as a kill would leave it there, or wait.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Where a thread of the store is: just before the step that the name says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Point {
+    /// A group's record is written to the log.
+    Write,
+    /// The log is synced.
+    Sync,
+    /// The group is made visible.
+    Publish,
+    /// Its commits are answered.
+    Answer,
+    /// A row is put into the tree.
+    Row,
+    /// The tree's last record is noted.
+    Applied,
+    /// The tree is flushed.
+    Flush,
+    /// The mark is written.
+    Mark,
+    /// Segments of the log are removed.
+    Remove,
+    /// The checkpoint has ended.
+    Ended,
+}
+
+type Hook = Arc<dyn Fn(Point) + Send + Sync>;
+
+/// What goes wrong; nothing at first.
+#[derive(Default)]
+pub struct Faults {
+    sync_millis: AtomicU64,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faults").field("sync_millis", &self.sync_millis).finish_non_exhaustive()
+    }
+}
+
+impl Faults {
+    /// Every sync of the log takes so much longer.
+    pub fn slow_syncs(&self, by: Duration) {
+        let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.sync_millis.store(millis, Ordering::Relaxed);
+    }
+
+    /// Calls `hook` at every point from now on.
+    pub fn at_points(&self, hook: impl Fn(Point) + Send + Sync + 'static) {
+        *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(hook));
+    }
+
+    pub(super) fn hit(&self, point: Point) {
+        let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hook) = hook {
+            hook(point);
+        }
+        let slow = self.sync_millis.load(Ordering::Relaxed);
+        if point == Point::Sync && slow > 0 {
+            std::thread::sleep(Duration::from_millis(slow));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The write-ahead log: every group of commits as one checksummed, numbered record, durable before
+//! anything of it is visible.
+//!
+//! The log is a row of segment files in `store/log`, each named by the number of its first record.
+//! The writer appends with one `pwrite` into space that was filled with zeros ahead, so that the
+//! `fdatasync` behind it need not change the file's length. Every start begins a new segment, so
+//! that the end of each earlier one is proven by the first number of the next. A failed write or
+//! sync is final: the caller must not use the log again.
+
+pub mod form;
+pub mod replay;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use self::form::{HEADER_BYTES, Header, StoreId};
+use super::folder;
+use super::memtable::Rows;
+use crate::domain::time::Timestamp;
+use crate::runtime::random_bytes;
+
+/// The folder of the log within the store's own.
+pub const FOLDER: &str = "log";
+/// How a segment's file name ends.
+const SUFFIX: &str = ".log";
+/// A segment that is being made; it is renamed once it is durable.
+const HALF: &str = "half";
+/// Bytes of a segment, unless a single record needs more.
+pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Zeros written ahead: at first, and at most at once.
+const ZEROS_FIRST: u64 = 256 * 1024;
+const ZEROS_MOST: u64 = 2 * 1024 * 1024;
+/// Old segments kept to be written again: their blocks are allocated already.
+const SPARES: usize = 2;
+
+/// The segments of an open log, shared by the writer, which adds, and the checkpoint, which removes.
+#[derive(Debug)]
+pub struct Segments {
+    folder: PathBuf,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The first number and the size of each segment, oldest first. The last one is written to.
+    segments: Vec<(u64, u64)>,
+    spares: Vec<PathBuf>,
+}
+
+impl Segments {
+    /// The segments that are there, oldest first.
+    pub fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
+        Self { folder, held: Mutex::new(Held { segments, spares: Vec::new() }) }
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of all segments.
+    pub fn bytes(&self) -> u64 {
+        self.held().segments.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Removes the segments whose records all have numbers up to `applied`, never the last one.
+    /// Some are kept to be written again when `keep_spares`.
+    pub fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
+        let mut held = self.held();
+        let mut removed = false;
+        while let [(first, bytes), (next, _), ..] = held.segments[..] {
+            if next > applied.saturating_add(1) {
+                break;
+            }
+            let path = path_of(&self.folder, first);
+            if keep_spares && bytes == SEGMENT_BYTES && held.spares.len() < SPARES {
+                let spare = self.folder.join(format!("{first:016x}.spare"));
+                fs::rename(&path, &spare)?;
+                held.spares.push(spare);
+            } else {
+                fs::remove_file(&path)?;
+            }
+            held.segments.remove(0);
+            removed = true;
+        }
+        drop(held);
+        if removed { sync_folder(&self.folder) } else { Ok(()) }
+    }
+}
+
+/// Where the segment stands whose first record has this number.
+pub fn path_of(folder: &Path, first: u64) -> PathBuf {
+    folder.join(format!("{first:016x}{SUFFIX}"))
+}
+
+/// The first number that a segment's file name says; `None` for other files.
+pub fn first_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX).filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// Removes half-made and spare segments: nothing of them counts.
+pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if matches!(extension, Some("spare" | HALF)) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The open end of the log.
+#[derive(Debug)]
+pub struct Log {
+    store: StoreId,
+    segments: Arc<Segments>,
+    file: File,
+    nonce: u32,
+    /// Where the next record goes, up to where the file is filled, and how far it may grow.
+    at: u64,
+    filled: u64,
+    capacity: u64,
+    /// The number of the last record.
+    number: u64,
+    /// Bytes written since this was last taken to zero by the writer.
+    pub since_freeze: u64,
+    buffer: Vec<u8>,
+}
+
+impl Log {
+    /// Begins a segment behind the record `number`.
+    pub fn begin(
+        segments: Arc<Segments>,
+        store: StoreId,
+        number: u64,
+        checkpoint: u64,
+    ) -> io::Result<Self> {
+        let made = make(&segments, store, number + 1, checkpoint, SEGMENT_BYTES)?;
+        let Made { file, nonce, filled } = made;
+        Ok(Self {
+            store,
+            segments,
+            file,
+            nonce,
+            at: HEADER_BYTES,
+            filled,
+            capacity: SEGMENT_BYTES,
+            number,
+            since_freeze: 0,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// The number of the last record.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The segments, for the checkpoint.
+    pub const fn segments(&self) -> &Arc<Segments> {
+        &self.segments
+    }
+
+    /// Writes `rows` as the next record. It counts once [`Log::sync`] has returned.
+    pub fn write(&mut self, rows: &Rows, checkpoint: u64, now: Timestamp) -> io::Result<u64> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let number = self.number + 1;
+        let estimate = form::record_bytes(rows);
+        if self.at + estimate > self.capacity && self.at > HEADER_BYTES {
+            self.roll(checkpoint, estimate)?;
+        }
+        form::encode(&mut buffer, self.nonce, number, checkpoint, now, rows)?;
+        let end = self.at + buffer.len() as u64;
+        self.fill_to(end)?;
+        self.file.write_all_at(&buffer, self.at)?;
+        self.since_freeze += buffer.len() as u64;
+        (self.at, self.number) = (end, number);
+        buffer.clear();
+        if buffer.capacity() > 4 << 20 {
+            buffer = Vec::new();
+        }
+        self.buffer = buffer;
+        Ok(number)
+    }
+
+    /// Makes what was written durable.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Ends this segment and begins the next.
+    pub fn roll(&mut self, checkpoint: u64, record: u64) -> io::Result<()> {
+        let capacity = SEGMENT_BYTES.max(HEADER_BYTES + record);
+        let made = make(&self.segments, self.store, self.number + 1, checkpoint, capacity)?;
+        let Made { file, nonce, filled } = made;
+        (self.file, self.nonce, self.filled) = (file, nonce, filled);
+        (self.at, self.capacity) = (HEADER_BYTES, capacity);
+        Ok(())
+    }
+
+    /// Whether the segment holds no record.
+    pub const fn is_fresh(&self) -> bool {
+        self.at == HEADER_BYTES
+    }
+
+    /// Zeros ahead of what is written, in steps that grow.
+    fn fill_to(&mut self, end: u64) -> io::Result<()> {
+        if end <= self.filled {
+            return Ok(());
+        }
+        let step = self.filled.clamp(ZEROS_FIRST, ZEROS_MOST);
+        let until = (self.filled + step).min(self.capacity).max(end);
+        write_zeros(&self.file, end.max(self.filled), until)?;
+        self.filled = until;
+        let mut held = self.segments.held();
+        if let Some((_, bytes)) = held.segments.last_mut() {
+            *bytes = until;
+        }
+        Ok(())
+    }
+}
+
+struct Made {
+    file: File,
+    nonce: u32,
+    filled: u64,
+}
+
+/// Makes a segment: durable under its own name, then known.
+fn make(
+    segments: &Segments,
+    store: StoreId,
+    first: u64,
+    checkpoint: u64,
+    capacity: u64,
+) -> io::Result<Made> {
+    let folder = &segments.folder;
+    let nonce = u32::from_be_bytes(random_bytes().map_err(io::Error::other)?);
+    let header = Header { store, nonce, first, checkpoint };
+    let half = folder.join(format!("{first:016x}.{HALF}"));
+    let spare = if capacity == SEGMENT_BYTES { segments.held().spares.pop() } else { None };
+    if let Some(spare) = &spare {
+        fs::rename(spare, &half)?;
+    }
+    let mut options = OpenOptions::new();
+    let file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&half)?;
+    file.write_all_at(&header.encode(), 0)?;
+    let filled = if spare.is_some() {
+        SEGMENT_BYTES
+    } else {
+        let filled = ZEROS_FIRST.min(capacity);
+        write_zeros(&file, HEADER_BYTES, filled)?;
+        filled
+    };
+    file.sync_all()?;
+    fs::rename(&half, path_of(folder, first))?;
+    sync_folder(folder)?;
+    let mut held = segments.held();
+    held.segments.retain(|(held, _)| *held != first);
+    held.segments.push((first, filled));
+    Ok(Made { file, nonce, filled })
+}
+
+fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
+    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    while from < to {
+        let length = usize::try_from(to - from).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        let zeros = ZEROS.get(..length).unwrap_or(&ZEROS);
+        file.write_all_at(zeros, from)?;
+        from += length as u64;
+    }
+    Ok(())
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    folder::sync(folder).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Reading the log: every whole record in order, and what is wrong where one is not whole.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::form::{self, ALIGN, BadHeader, HEADER_BYTES, Header, Record, StoreId};
+use super::{first_of, path_of};
+
+/// What is wrong with a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// A segment's header cannot be read.
+    Header { segment: u64 },
+    /// A newer release wrote it.
+    Newer { format: u32 },
+    /// It belongs to another store.
+    Foreign { segment: u64 },
+    /// The record `number` is not whole although `behind`, a later one, is.
+    Record { segment: u64, offset: u64, number: u64, behind: u64 },
+    /// The records from `from` until `to` are not there.
+    Gap { from: u64, to: u64 },
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Header { segment } => {
+                write!(f, "the header of the log segment {segment:016x} is damaged")
+            }
+            Self::Newer { format } => write!(f, "the log has format {format}"),
+            Self::Foreign { segment } => {
+                write!(f, "the log segment {segment:016x} belongs to another store")
+            }
+            Self::Record { segment, offset, number, behind } => write!(
+                f,
+                "record {number} is damaged (log segment {segment:016x}, byte {offset}): record \
+                 {behind} behind it is whole"
+            ),
+            Self::Gap { from, to } => {
+                write!(f, "the log has no records {from} to {}", to.saturating_sub(1))
+            }
+        }
+    }
+}
+
+/// What the log holds.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// The store that it says it belongs to; `None` when there is no segment.
+    pub store: Option<StoreId>,
+    /// Its first number; the last whole record's, or the one before the first.
+    pub first: u64,
+    pub last: u64,
+    /// The highest checkpoint that header or record names.
+    pub checkpoint: u64,
+    /// The time of the last whole record, in microseconds since 1970.
+    pub last_micros: Option<i64>,
+    /// Bytes behind the last whole record that are a part of one: a write that a kill cut.
+    pub is_torn: bool,
+    pub faults: Vec<Fault>,
+    /// The first number and the size of each segment, oldest first.
+    pub segments: Vec<(u64, u64)>,
+}
+
+/// Shows every whole record to `take`, in order, up to the first fault; with `go_on`, those behind
+/// it too. An absent folder is a log without segments.
+pub fn read(folder: &Path, go_on: bool, take: &mut dyn FnMut(&Record<'_>)) -> io::Result<Found> {
+    let mut found = Found { segments: segments(folder)?, ..Found::default() };
+    let firsts: Vec<u64> = found.segments.iter().map(|(first, _)| *first).collect();
+    found.first = firsts.first().copied().unwrap_or(1);
+    found.last = found.first.saturating_sub(1);
+    for (at, first) in firsts.iter().enumerate() {
+        if !found.faults.is_empty() && !go_on {
+            break;
+        }
+        let bytes = fs::read(path_of(folder, *first))?;
+        let next = firsts.get(at + 1).copied();
+        read_segment(&bytes, *first, next, go_on, &mut found, take);
+    }
+    Ok(found)
+}
+
+fn read_segment(
+    bytes: &[u8],
+    segment: u64,
+    next: Option<u64>,
+    go_on: bool,
+    found: &mut Found,
+    take: &mut dyn FnMut(&Record<'_>),
+) {
+    let header = match Header::decode(bytes) {
+        Ok(header) if header.first == segment => header,
+        Ok(_) | Err(BadHeader::Damaged) => return found.faults.push(Fault::Header { segment }),
+        Err(BadHeader::Newer(format)) => return found.faults.push(Fault::Newer { format }),
+    };
+    if *found.store.get_or_insert(header.store) != header.store {
+        return found.faults.push(Fault::Foreign { segment });
+    }
+    let mut expected = found.last + 1;
+    if segment != expected {
+        found.faults.push(Fault::Gap { from: expected, to: segment });
+        if !go_on {
+            return;
+        }
+        expected = segment;
+    }
+    found.checkpoint = found.checkpoint.max(header.checkpoint);
+    let mut at = usize::try_from(HEADER_BYTES).unwrap_or(bytes.len());
+    loop {
+        match form::decode(bytes, at, header.nonce) {
+            Some(record) if record.number == expected => {
+                take(&record);
+                found.last = record.number;
+                found.checkpoint = found.checkpoint.max(record.checkpoint);
+                found.last_micros = Some(record.time.micros());
+                (at, expected) = (record.end, expected + 1);
+            }
+            _ => {
+                // Neither a record nor, if a later one is whole, the end.
+                let Some(behind) = whole_behind(bytes, at, header.nonce, expected) else { break };
+                let fault = Fault::Record {
+                    segment,
+                    offset: at as u64,
+                    number: expected,
+                    behind: behind.number,
+                };
+                found.faults.push(fault);
+                if !go_on {
+                    return;
+                }
+                (at, expected) = (behind.at, behind.number);
+            }
+        }
+    }
+    match next {
+        Some(next) if next != expected => {
+            found.faults.push(Fault::Gap { from: expected, to: next });
+            found.last = next.saturating_sub(1);
+        }
+        Some(_) => {}
+        None => found.is_torn = form::looks_begun(bytes, at),
+    }
+}
+
+struct Behind {
+    at: usize,
+    number: u64,
+}
+
+/// The first whole record behind `at` whose number is not below `expected`.
+fn whole_behind(bytes: &[u8], at: usize, nonce: u32, expected: u64) -> Option<Behind> {
+    let places = (at..bytes.len()).step_by(ALIGN);
+    let whole =
+        |at| form::decode(bytes, at, nonce).map(|record| Behind { at, number: record.number });
+    places.filter_map(whole).find(|behind| behind.number >= expected)
+}
+
+/// The first number and the size of each segment, oldest first.
+fn segments(folder: &Path) -> io::Result<Vec<(u64, u64)>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut segments = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if let Some(first) = entry.file_name().to_str().and_then(first_of) {
+            segments.push((first, entry.metadata()?.len()));
+        }
+    }
+    segments.sort_unstable();
+    Ok(segments)
+}

@@ -1,0 +1,343 @@
+//! The memtable: rows that are durable in the log and not yet in the tree, in the order of keys.
+//!
+//! The writer publishes each group of commits as a whole: a row carries the number of its group, and
+//! readers see only groups up to a published number. A [`Snapshot`] is one such number together with
+//! the layers that were there: everything it reads is one moment, however long it takes and whatever
+//! is written in between. Two layers at most: the active one takes new groups; the frozen one is
+//! on its way into the tree. No lock is held for more than [`CHUNK`] rows.
+//!
+//! Three rules keep tree and layers together. The tree takes rows of a frozen layer alone. A layer
+//! leaves when all of its rows are in the tree. And a checkpoint begins only when no snapshot is
+//! older than the frozen layer's last group, so that no reader finds rows of its own future in the
+//! tree ([`Memtable::wait_for_readers`]).
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::key::Key;
+
+/// The rows of a group of commits, or of a part of it; `None` deletes.
+pub type Rows = BTreeMap<Key, Option<Vec<u8>>>;
+
+/// Rows that are read or written under one hold of a layer's lock.
+const CHUNK: usize = 64;
+
+/// A row's newest value, and older ones while a snapshot may need them.
+#[derive(Debug)]
+struct Slot {
+    number: u64,
+    value: Option<Vec<u8>>,
+    /// Oldest first.
+    older: Vec<(u64, Option<Vec<u8>>)>,
+}
+
+impl Slot {
+    /// The value as of the group `number`; `None` when the row was not written by then.
+    fn as_of(&self, number: u64) -> Option<&Option<Vec<u8>>> {
+        if self.number <= number {
+            return Some(&self.value);
+        }
+        self.older.iter().rev().find(|(older, _)| *older <= number).map(|(_, value)| value)
+    }
+
+    /// Adds a newer value and drops those that no snapshot from `oldest` on can see.
+    fn put(&mut self, number: u64, value: Option<Vec<u8>>, oldest: u64) {
+        let before = std::mem::replace(&mut self.value, value);
+        self.older.push((self.number, before));
+        self.number = number;
+        let needed = self.older.iter().rposition(|(older, _)| *older <= oldest).unwrap_or(0);
+        self.older.drain(..needed);
+    }
+}
+
+/// One ordered map of rows.
+#[derive(Debug, Default)]
+pub struct Layer {
+    rows: RwLock<BTreeMap<Key, Slot>>,
+}
+
+/// A row of a layer: its key, and its value unless it is deleted there.
+type Entry = (Key, Option<Vec<u8>>);
+
+impl Layer {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Key, Slot>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, key: &[u8], number: u64) -> Option<Option<Vec<u8>>> {
+        self.read().get(key).and_then(|slot| slot.as_of(number)).cloned()
+    }
+
+    /// The newest published value. The number is read under the lock: values older than a number
+    /// read before it may be gone.
+    fn newest(&self, key: &[u8], published: &AtomicU64) -> Option<Option<Vec<u8>>> {
+        let map = self.read();
+        let number = published.load(Ordering::Acquire);
+        map.get(key).and_then(|slot| slot.as_of(number)).cloned()
+    }
+
+    fn publish(&self, number: u64, rows: impl Iterator<Item = Entry>, oldest: u64) {
+        let mut rows = rows.peekable();
+        while rows.peek().is_some() {
+            let mut map = self.rows.write().unwrap_or_else(PoisonError::into_inner);
+            for (key, value) in rows.by_ref().take(CHUNK) {
+                match map.get_mut(key.as_bytes()) {
+                    Some(slot) => slot.put(number, value, oldest),
+                    None => {
+                        map.insert(key, Slot { number, value, older: Vec::new() });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Up to `most` rows from `from` on as of `number`, and where to go on; `None`: that is all.
+    fn chunk(&self, from: Bound<&[u8]>, number: u64, most: usize) -> (Vec<Entry>, Option<Vec<u8>>) {
+        let map = self.read();
+        let mut found = Vec::with_capacity(most);
+        let mut looked = map.range::<[u8], _>((from, Bound::Unbounded));
+        for (key, slot) in looked.by_ref().take(CHUNK) {
+            if let Some(value) = slot.as_of(number) {
+                found.push((key.clone(), value.clone()));
+            }
+            if found.len() >= most {
+                break;
+            }
+        }
+        let next = looked.next().map(|(key, _)| key.as_bytes().to_vec());
+        (found, next)
+    }
+
+    /// Shows the newest value of every row to `take`, in order. For a frozen layer: nobody waits.
+    pub fn each<E>(
+        &self,
+        take: &mut dyn FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read().iter().try_for_each(|(key, slot)| take(key, slot.value.as_deref()))
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.read().is_empty()
+    }
+
+    /// How many rows it has.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+}
+
+/// A layer that takes no more rows, and its last group.
+#[derive(Debug, Clone)]
+pub struct Frozen {
+    pub layer: Arc<Layer>,
+    pub number: u64,
+}
+
+#[derive(Debug, Default)]
+struct Layers {
+    active: Arc<Layer>,
+    frozen: Option<Frozen>,
+}
+
+/// The layers, and who reads them.
+#[derive(Debug)]
+pub struct Memtable {
+    layers: RwLock<Layers>,
+    published: AtomicU64,
+    /// How many snapshots there are of each number.
+    readers: Mutex<BTreeMap<u64, usize>>,
+    reader_left: Condvar,
+}
+
+impl Memtable {
+    /// An empty one behind the group `number`.
+    pub fn new(number: u64) -> Self {
+        Self {
+            layers: RwLock::default(),
+            published: AtomicU64::new(number),
+            readers: Mutex::default(),
+            reader_left: Condvar::new(),
+        }
+    }
+
+    fn layers(&self) -> std::sync::RwLockReadGuard<'_, Layers> {
+        self.layers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn readers(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last group that can be seen.
+    pub fn published(&self) -> u64 {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// Makes the group `number` visible as a whole. Called by one thread alone, with numbers that
+    /// grow.
+    pub fn publish(&self, number: u64, rows: Rows) {
+        let oldest = {
+            let published = self.published();
+            self.readers().first_key_value().map_or(published, |(oldest, _)| published.min(*oldest))
+        };
+        let active = Arc::clone(&self.layers().active);
+        active.publish(number, rows.into_iter(), oldest);
+        self.published.store(number, Ordering::Release);
+    }
+
+    /// The newest value of a row: `Some(None)` when it is deleted, `None` when the tree decides.
+    pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        let (active, frozen) = self.both();
+        let newest = active.newest(key, &self.published);
+        newest.or_else(|| frozen.and_then(|frozen| frozen.newest(key, &self.published)))
+    }
+
+    fn both(&self) -> (Arc<Layer>, Option<Arc<Layer>>) {
+        let layers = self.layers();
+        let frozen = layers.frozen.as_ref().map(|frozen| Arc::clone(&frozen.layer));
+        (Arc::clone(&layers.active), frozen)
+    }
+
+    /// One moment of all rows: this one.
+    pub fn snapshot(self: &Arc<Self>) -> Snapshot {
+        // Known as a reader before it looks at the layers: see the head.
+        let number = {
+            let mut readers = self.readers();
+            let number = self.published();
+            *readers.entry(number).or_default() += 1;
+            number
+        };
+        let (active, frozen) = self.both();
+        let layers = [Some(active), frozen].into_iter().flatten().collect();
+        Snapshot { memtable: Arc::clone(self), number, layers }
+    }
+
+    /// Freezes the active layer and begins another; `None` when it has no rows or one is frozen.
+    pub fn freeze(&self) -> Option<Frozen> {
+        let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
+        if layers.frozen.is_some() || layers.active.is_empty() {
+            return None;
+        }
+        let layer = std::mem::take(&mut layers.active);
+        let frozen = Frozen { layer, number: self.published() };
+        layers.frozen = Some(frozen.clone());
+        Some(frozen)
+    }
+
+    /// Waits until no snapshot is older than the group `number`.
+    pub fn wait_for_readers(&self, number: u64) {
+        let readers = self.readers();
+        let is_older = |readers: &mut BTreeMap<u64, usize>| {
+            readers.first_key_value().is_some_and(|(oldest, _)| *oldest < number)
+        };
+        drop(self.reader_left.wait_while(readers, is_older));
+    }
+
+    /// Lets go of the frozen layer: all of it is in the tree.
+    pub fn thaw(&self) {
+        let frozen = {
+            let mut layers = self.layers.write().unwrap_or_else(PoisonError::into_inner);
+            layers.frozen.take()
+        };
+        drop(frozen);
+    }
+
+    /// Whether a layer is frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.layers().frozen.is_some()
+    }
+
+    /// Whether everything is in the tree.
+    pub fn is_empty(&self) -> bool {
+        let layers = self.layers();
+        layers.frozen.is_none() && layers.active.is_empty()
+    }
+
+    /// Rows in all layers.
+    pub fn len(&self) -> usize {
+        let (active, frozen) = self.both();
+        active.len() + frozen.map_or(0, |frozen| frozen.len())
+    }
+}
+
+/// One moment of the memtable. Checkpoints wait for it: short-lived.
+#[derive(Debug)]
+pub struct Snapshot {
+    memtable: Arc<Memtable>,
+    number: u64,
+    /// Newest first.
+    layers: Vec<Arc<Layer>>,
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let mut readers = self.memtable.readers();
+        if let Some(count) = readers.get_mut(&self.number) {
+            *count -= 1;
+            if *count == 0 {
+                readers.remove(&self.number);
+                self.memtable.reader_left.notify_all();
+            }
+        }
+    }
+}
+
+impl Snapshot {
+    /// A row's value at that moment: `Some(None)` when it is deleted, `None` when the tree decides.
+    pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        self.layers.iter().find_map(|layer| layer.get(key, self.number))
+    }
+
+    /// Cursors from `from` on, newest layer first.
+    pub fn cursors(&self, from: Bound<&[u8]>) -> Vec<Cursor<'_>> {
+        let owned = match from {
+            Bound::Included(from) => Bound::Included(from.to_vec()),
+            Bound::Excluded(from) => Bound::Excluded(from.to_vec()),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let cursor = |layer| Cursor {
+            layer,
+            number: self.number,
+            next: Some(owned.clone()),
+            size: 2,
+            rows: Vec::new(),
+        };
+        self.layers.iter().map(|layer| cursor(&**layer)).collect()
+    }
+}
+
+/// Reads a layer in order, a chunk at a time.
+#[derive(Debug)]
+pub struct Cursor<'s> {
+    layer: &'s Layer,
+    number: u64,
+    /// Where the next chunk begins; `None` at the end.
+    next: Option<Bound<Vec<u8>>>,
+    size: usize,
+    /// The chunk, last row first.
+    rows: Vec<Entry>,
+}
+
+impl Cursor<'_> {
+    /// The next row, which stays.
+    pub fn peek(&mut self) -> Option<&Entry> {
+        while self.rows.is_empty() {
+            let from = self.next.take()?;
+            let from = from.as_ref().map(Vec::as_slice);
+            let (mut rows, next) = self.layer.chunk(from, self.number, self.size);
+            rows.reverse();
+            (self.rows, self.next) = (rows, next.map(Bound::Included));
+            self.size = (self.size * 4).min(CHUNK);
+        }
+        self.rows.last()
+    }
+
+    /// The next row.
+    pub fn take(&mut self) -> Option<Entry> {
+        self.peek()?;
+        self.rows.pop()
+    }
+}

@@ -1,0 +1,450 @@
+//! The store over its log: what a kill at any step leaves, what is seen and when, and what is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::checkpoint::Limits;
+use super::faults::{Faults, Point};
+use super::store::Page;
+use super::*;
+use crate::runtime::Tasks;
+
+/// Checkpoints all the time.
+const EAGER: Limits = Limits {
+    log_bytes: 2048,
+    seal_after: Duration::from_millis(2),
+    idle_after: Duration::from_millis(4),
+    idle_few_after: Duration::from_millis(4),
+    few_rows: 1,
+};
+/// No checkpoint before the store is closed.
+const NEVER: Limits = Limits {
+    log_bytes: u64::MAX / 4,
+    seal_after: Duration::from_secs(3600),
+    idle_after: Duration::from_secs(3600),
+    idle_few_after: Duration::from_secs(3600),
+    few_rows: 1,
+};
+
+fn open(folder: &Path, limits: Limits, faults: &Arc<Faults>) -> Result<Store, Error> {
+    let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
+    Store::open_with(&options, limits, Arc::clone(faults))
+}
+
+fn usual(folder: &Path) -> Result<Store, Error> {
+    open(folder, Limits::default(), &Arc::default())
+}
+
+fn key(name: &str, number: u64) -> Key {
+    Key::table(Table::Facet).text(name).number_largest_first(number)
+}
+
+/// The commit `number`, from 1.
+fn commit(number: u64) -> Commit {
+    let mut commit = Commit::new();
+    for side in ["a", "z"] {
+        if number.is_multiple_of(5) {
+            commit.delete(key(side, number % 7));
+        } else {
+            let length = usize::try_from(number * 37 % 300).unwrap();
+            commit.put_bytes(
+                key(side, number % 7),
+                [&number.to_be_bytes()[..], &vec![7; length]].concat(),
+            );
+        }
+    }
+    commit.add(Key::table(Table::Lane), 1);
+    commit
+}
+
+/// All rows after so many commits.
+fn expected(commits: u64) -> BTreeMap<Key, Vec<u8>> {
+    let mut rows = BTreeMap::new();
+    for number in 1..=commits {
+        for write in commit(number).writes {
+            match write {
+                commit::Write::Put(key, value) => rows.insert(key, value),
+                commit::Write::Delete(key) => rows.remove(&key),
+                commit::Write::Add(key, _) => rows.insert(key, number.to_be_bytes().to_vec()),
+                commit::Write::Append(..) => None,
+            };
+        }
+    }
+    rows
+}
+
+/// All rows, and by the counter how many commits they are of.
+async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
+    let page = Page { prefix: Key::from_bytes(&[]), after: None, before: None, limit: 10_000 };
+    let rows = store.page(page).await.unwrap();
+    let rows: BTreeMap<_, _> =
+        rows.into_iter().filter(|(key, _)| key.as_bytes()[0] != Table::Meta as u8).collect();
+    let count = rows
+        .get(&Key::table(Table::Lane))
+        .map_or(0, |row| u64::from_be_bytes(row[..].try_into().unwrap()));
+    (count, rows)
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Copies of a data folder, each as a kill at a point would have left it.
+#[derive(Default)]
+struct Images {
+    /// Where the next one is wanted.
+    wanted: Mutex<BTreeMap<Point, u32>>,
+    /// The point, the folder, and how many commits had been answered.
+    taken: Mutex<Vec<(Point, TempDir, u64)>>,
+    answered: AtomicU64,
+    in_checkpoint: AtomicBool,
+}
+
+const POINTS: [Point; 9] = [
+    Point::Write,
+    Point::Sync,
+    Point::Publish,
+    Point::Answer,
+    Point::Row,
+    Point::Applied,
+    Point::Flush,
+    Point::Mark,
+    Point::Remove,
+];
+
+impl Images {
+    /// Takes one at every point, three times, as they come.
+    fn watch(self: &Arc<Self>, folder: &Path, faults: &Faults) {
+        *self.wanted.lock().unwrap() = POINTS.map(|point| (point, 3)).into();
+        let (images, folder) = (Arc::clone(self), folder.to_path_buf());
+        faults.at_points(move |point| images.reached(point, &folder));
+    }
+
+    fn reached(&self, point: Point, folder: &Path) {
+        // One thread at a time: the others stand at their next point meanwhile.
+        let mut wanted = self.wanted.lock().unwrap();
+        let is_writers = point <= Point::Answer;
+        if !is_writers {
+            self.in_checkpoint.store(point != Point::Ended, Ordering::SeqCst);
+        }
+        if is_writers && self.in_checkpoint.load(Ordering::SeqCst) {
+            return;
+        }
+        let answered = self.answered.load(Ordering::SeqCst);
+        let Some(left) = wanted.get_mut(&point).filter(|left| **left > 0 && answered > 20) else {
+            return;
+        };
+        *left -= 1;
+        let image = tempfile::tempdir().unwrap();
+        copy(folder, image.path());
+        self.taken.lock().unwrap().push((point, image, answered));
+    }
+
+    fn is_done(&self) -> bool {
+        self.wanted.lock().unwrap().values().all(|left| *left == 0)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_at_any_step_loses_nothing_that_was_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (faults, images) = (Arc::<Faults>::default(), Arc::<Images>::default());
+    let store = open(folder.path(), EAGER, &faults).unwrap();
+    images.watch(folder.path(), &faults);
+    let mut number = 0;
+    while !images.is_done() && number < 5000 {
+        number += 1;
+        store.commit(commit(number)).await.unwrap();
+        images.answered.store(number, Ordering::SeqCst);
+    }
+    store.close().await;
+    let taken = std::mem::take(&mut *images.taken.lock().unwrap());
+    let seen: BTreeSet<Point> = taken.iter().map(|(point, ..)| *point).collect();
+    assert_eq!(seen, POINTS.into(), "every point was reached");
+    for (point, image, answered) in taken {
+        let store = usual(image.path()).unwrap_or_else(|error| panic!("{point:?}: {error}"));
+        let (count, found) = rows(&store).await;
+        assert!((answered..=answered + 1).contains(&count), "{point:?}: {answered}, {count}");
+        assert_eq!(found, expected(count), "{point:?}");
+        // It goes on, and is whole once more after a second start.
+        store.commit(commit(count + 1)).await.unwrap();
+        store.close().await;
+        let store = usual(image.path()).unwrap();
+        assert_eq!(rows(&store).await, (count + 1, expected(count + 1)), "{point:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_seen_before_it_is_durable_and_all_of_it_when_it_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let faults = Arc::<Faults>::default();
+    let store = open(folder.path(), NEVER, &faults).unwrap();
+    let (view, seen) = (store.shared.view.clone(), Arc::<Mutex<Vec<_>>>::default());
+    let noted = Arc::clone(&seen);
+    faults.at_points(move |point| {
+        let found = [("a", 1), ("z", 1)].map(|(side, of)| view.get(&key(side, of)).unwrap());
+        noted.lock().unwrap().push((point, found.map(|row| row.is_some())));
+    });
+    faults.slow_syncs(Duration::from_millis(10));
+    store.commit(commit(1)).await.unwrap();
+    faults.at_points(|_| ());
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let (hidden, visible) = ([false; 2], [true; 2]);
+    let expect = [
+        (Point::Write, hidden),
+        (Point::Sync, hidden),
+        (Point::Publish, hidden),
+        (Point::Answer, visible),
+    ];
+    assert_eq!(seen, expect);
+}
+
+/// Both rows of a pair are always written together, while layers freeze and leave.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn page_is_one_moment_also_during_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), EAGER, &Arc::default()).unwrap();
+    let (stop, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
+    let writing = {
+        let (store, stop) = (store.clone(), Arc::clone(&stop));
+        tasks.spawn(async move {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number += 1;
+                store.commit(commit(number)).await.unwrap();
+            }
+        })
+    };
+    for turn in 0..300 {
+        let (count, found) = rows(&store).await;
+        assert_eq!(found, expected(count), "turn {turn}");
+        let keys: Vec<Key> = ["a", "z"].iter().map(|side| key(side, count % 7)).collect();
+        let pair = store.get_many(&keys).await.unwrap();
+        assert_eq!(pair[0], pair[1], "turn {turn}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    writing.await.unwrap();
+}
+
+#[tokio::test]
+async fn rows_that_are_overwritten_before_a_checkpoint_never_reach_the_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), NEVER, &Arc::default()).unwrap();
+    for number in 1..=100 {
+        store.commit(commit(number)).await.unwrap();
+    }
+    let tree = store.shared.view.db.clone();
+    assert!(tree.iter().keys().all(|key| key.unwrap()[0] == Table::Meta as u8));
+    assert_eq!(rows(&store).await, (100, expected(100)));
+    drop(tree);
+    store.close().await;
+    // Closing leaves everything in the tree and an empty log.
+    let log = fs::read_dir(folder.path().join("store/log")).unwrap();
+    let bytes: u64 = log.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert!(bytes <= 512 * 1024, "{bytes}");
+    let store = usual(folder.path()).unwrap();
+    assert!(store.shared.view.memtable.is_empty());
+    assert_eq!(rows(&store).await, (100, expected(100)));
+}
+
+#[tokio::test]
+async fn store_of_an_earlier_release_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let db = tree::open(&folder.path().join("store")).unwrap();
+        db.insert(tree::format_key().as_bytes(), &1_u32.to_be_bytes()).unwrap();
+        for (key, value) in expected(30) {
+            db.insert(key.as_bytes(), value).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    let store = usual(folder.path()).unwrap();
+    assert_eq!(rows(&store).await, (30, expected(30)));
+    store.commit(commit(31)).await.unwrap();
+    store.close().await;
+    let store = usual(folder.path()).unwrap();
+    assert_eq!(rows(&store).await, (31, expected(31)));
+}
+
+/// A store with some rows in its tree and some in its log, as a kill leaves it.
+async fn killed() -> TempDir {
+    let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let faults = Arc::default();
+    let store = open(folder.path(), NEVER, &faults).unwrap();
+    for number in 1..=20 {
+        store.commit(commit(number)).await.unwrap();
+    }
+    store.close().await;
+    let store = open(folder.path(), NEVER, &faults).unwrap();
+    for number in 21..=30 {
+        store.commit(commit(number)).await.unwrap();
+    }
+    copy(folder.path(), image.path());
+    image
+}
+
+fn refusal(folder: &Path) -> String {
+    usual(folder).unwrap_err().to_string()
+}
+
+fn segment(folder: &Path) -> std::path::PathBuf {
+    let mut found: Vec<_> = fs::read_dir(folder.join("store/log"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    found.sort();
+    found.pop().unwrap()
+}
+
+#[tokio::test]
+async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
+    // Whole, it opens.
+    let image = killed().await;
+    assert_eq!(rows(&usual(image.path()).unwrap()).await, (30, expected(30)));
+    let older = killed().await;
+    let (store, log) = ("store", "store/log");
+    for (what, break_it, says) in [
+        (
+            "no store",
+            Box::new(|at: &Path| fs::remove_dir_all(at.join(store)).unwrap()) as Box<dyn Fn(&Path)>,
+            "its store is missing",
+        ),
+        (
+            "an empty mount point",
+            Box::new(|at: &Path| {
+                fs::remove_dir_all(at.join(store)).unwrap();
+                fs::create_dir(at.join(store)).unwrap();
+            }),
+            "its store is missing",
+        ),
+        (
+            "no log",
+            Box::new(|at: &Path| fs::remove_dir_all(at.join(log)).unwrap()),
+            "the log of its store is missing",
+        ),
+        (
+            "no tree, no mark",
+            Box::new(|at: &Path| {
+                fs::remove_file(at.join("store/db")).unwrap();
+                fs::remove_file(at.join(mark::FILE)).unwrap();
+            }),
+            "the tree of its store is missing",
+        ),
+        (
+            "another store",
+            Box::new(|at: &Path| {
+                fs::remove_dir_all(at.join(store)).unwrap();
+                copy(&older.path().join(store), &at.join(store));
+            }),
+            "its store is not the one that belongs here",
+        ),
+        (
+            "another log",
+            Box::new(|at: &Path| {
+                fs::remove_dir_all(at.join(log)).unwrap();
+                copy(&older.path().join(log), &at.join(log));
+            }),
+            "its log belongs to another store",
+        ),
+        (
+            "a damaged mark",
+            Box::new(|at: &Path| fs::write(at.join(mark::FILE), "{").unwrap()),
+            "delete this file",
+        ),
+        (
+            "a damaged record",
+            Box::new(|at: &Path| {
+                let path = segment(at);
+                let mut bytes = fs::read(&path).unwrap();
+                bytes[64 + 100] ^= 1;
+                fs::write(path, bytes).unwrap();
+            }),
+            "is damaged (log segment",
+        ),
+    ] {
+        let image = killed().await;
+        break_it(image.path());
+        for again in 0..2 {
+            let said = refusal(image.path());
+            assert!(said.contains(says), "{what}, {again}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn store_or_tree_or_log_that_is_older_than_it_was_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = tempfile::tempdir().unwrap();
+    let store = usual(folder.path()).unwrap();
+    store.commit(commit(1)).await.unwrap();
+    store.close().await;
+    copy(folder.path(), old.path());
+    let store = usual(folder.path()).unwrap();
+    for number in 2..=9 {
+        store.commit(commit(number)).await.unwrap();
+    }
+    store.close().await;
+    let keep = tempfile::tempdir().unwrap();
+    copy(folder.path(), keep.path());
+    // The whole store.
+    fs::remove_dir_all(folder.path().join("store")).unwrap();
+    copy(&old.path().join("store"), &folder.path().join("store"));
+    let said = refusal(folder.path());
+    assert!(said.contains("its store is older than it was"), "{said}");
+    // With the operator's word it is taken.
+    fs::remove_file(folder.path().join(mark::FILE)).unwrap();
+    assert_eq!(rows(&usual(folder.path()).unwrap()).await, (1, expected(1)));
+    // The tree alone, the log alone.
+    for (from, part, says) in [
+        ("store/log", "store/log", "its log is older than its tree"),
+        ("store", "store/log", "its tree has lost rows or is older than its log"),
+    ] {
+        let mixed = tempfile::tempdir().unwrap();
+        copy(keep.path(), mixed.path());
+        if from == part {
+            fs::remove_dir_all(mixed.path().join(part)).unwrap();
+            copy(&old.path().join(part), &mixed.path().join(part));
+        } else {
+            fs::remove_dir_all(mixed.path().join(from)).unwrap();
+            copy(&old.path().join(from), &mixed.path().join(from));
+            fs::remove_dir_all(mixed.path().join(part)).unwrap();
+            copy(&keep.path().join(part), &mixed.path().join(part));
+        }
+        let said = refusal(mixed.path());
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn torn_end_of_the_log_is_dropped_and_the_log_goes_on() {
+    let image = killed().await;
+    let path = segment(image.path());
+    let bytes = fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    fs::write(&path, &bytes[..end - 3]).unwrap();
+    for number in [29, 30, 31] {
+        let store = usual(image.path()).unwrap();
+        assert_eq!(rows(&store).await, (number, expected(number)));
+        store.commit(commit(number + 1)).await.unwrap();
+        if number == 30 {
+            store.close().await;
+        } else {
+            drop(store);
+        }
+    }
+}
