@@ -29,6 +29,7 @@ use crate::domain::delivery::Delivery;
 use crate::domain::ids::PayloadId;
 use crate::engine::{self, Engine};
 use crate::files::{self, Files};
+use crate::http::budget::{Budget, Share};
 use crate::http::call::Peer;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
@@ -40,7 +41,7 @@ use crate::idempotency::Idempotency;
 use crate::links::Links;
 use crate::runners::builtin::Bench;
 use crate::runners::command::Guards;
-use crate::runtime::{Clock, Tasks, fresh};
+use crate::runtime::{Clock, Tasks, fresh, memory};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
@@ -52,6 +53,9 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 const WORK: &str = "work";
 /// The balance route's bucket (`spec/api.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
+/// Connections to the control socket and, apart from them, to the metrics: no client of the other
+/// hosts can take these.
+const OPERATOR_CONNECTIONS: usize = 128;
 /// The name of the key that a first start makes.
 const FIRST_KEY: &str = "first key";
 
@@ -151,6 +155,8 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         files,
         links,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
+        bodies: Budget::new(config.limits.bodies_in_flight, Share::Fair),
+        requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
         rate: rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get())),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,
@@ -220,6 +226,8 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         body_bytes: config.limits.body_bytes,
         file_bytes: usize::try_from(config.files.max_bytes).unwrap_or(usize::MAX),
         body_timeout: config.limits.body_timeout,
+        body_total_timeout: config.limits.body_total_timeout,
+        body_min_rate: config.limits.body_min_rate,
         sync_wait: config.limits.sync_wait,
         optional_version: config.compat.optional_version,
         cors_origins: config.cors.allow_origins.clone(),
@@ -321,21 +329,16 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let started: PayloadId = fresh();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);
-    let limits = Limits {
-        header_timeout: config.limits.header_timeout,
-        connections: Arc::new(Semaphore::new(descriptors::connections(
-            config.limits.connections,
-            descriptors::raise(),
-        ))),
-    };
+    let limits = server_limits(config);
     let mut addresses = Vec::new();
     for Bound { role, listener, encrypted } in bound {
         addresses.extend(listener.address().map(|address| (role, address)));
         let tls = acceptor.clone().filter(|_| encrypted);
-        listen(listener, role, tls, &services, &limits, &tasks)?;
+        let limits = if role == Role::Metrics { for_operator(&limits) } else { limits.clone() };
+        listen(listener, role, tls, &services, limits, &tasks)?;
     }
     let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
-    listen(control, Role::Control, None, &services, &limits, &tasks)?;
+    listen(control, Role::Control, None, &services, for_operator(&limits), &tasks)?;
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock);
     }
@@ -347,10 +350,35 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     watch_models(&services, &tasks);
     keep_models(&services, &tasks);
     telemetry::keep_up(&tasks, services.metrics.clone());
+    memory::keep_small(&tasks);
     tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started));
     tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.backup.clone()));
     let grace = config.engine.shutdown_grace;
     Ok(Running { services, tasks, grace, addresses, certificates })
+}
+
+/// The limits that the hosts share.
+fn server_limits(config: &Config) -> Limits {
+    let per_address = Share::AtMost(config.limits.connections_per_address);
+    Limits {
+        header_timeout: config.limits.header_timeout,
+        keep_alive: config.limits.keep_alive,
+        write_timeout: config.limits.write_timeout,
+        connections: Arc::new(Semaphore::new(descriptors::connections(
+            config.limits.connections,
+            descriptors::raise(),
+        ))),
+        per_address: Budget::new(usize::MAX, per_address),
+    }
+}
+
+/// The same with places of its own, for one listener.
+fn for_operator(limits: &Limits) -> Limits {
+    Limits {
+        connections: Arc::new(Semaphore::new(OPERATOR_CONNECTIONS)),
+        per_address: Budget::new(usize::MAX, Share::AtMost(OPERATOR_CONNECTIONS)),
+        ..limits.clone()
+    }
 }
 
 fn listen(
@@ -358,11 +386,11 @@ fn listen(
     role: Role,
     tls: Option<TlsAcceptor>,
     services: &Arc<Services>,
-    limits: &Limits,
+    limits: Limits,
     tasks: &Tasks,
 ) -> anyhow::Result<()> {
     let host = Arc::new(HostService::new(role, Arc::clone(services))?);
-    tasks.spawn(listener.serve(tls, host, limits.clone(), tasks.clone()));
+    tasks.spawn(listener.serve(tls, host, limits, tasks.clone()));
     Ok(())
 }
 

@@ -64,8 +64,8 @@
 //! - An attempt's number is its fence: a report that carries another one changes nothing.
 //! - Whoever changes an execution holds its cell's lock until the commit has returned.
 //! - Every queue, body, window, cache and loop has a limit with a name.
-//! - There is no `unsafe` but in `storage::durable`, and no clock, spawn or random number but through
-//!   [`runtime`].
+//! - There is no `unsafe` but in `storage::durable` and `runtime::memory`, and no clock, spawn or
+//!   random number but through [`runtime`].
 
 pub mod accounts;
 pub mod api;

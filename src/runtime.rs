@@ -1,6 +1,8 @@
 //! The doors to what differs from run to run: the clock, randomness, and tasks that a shutdown
 //! waits for. Everything above takes these as arguments, so that tests bring their own.
 
+pub mod memory;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

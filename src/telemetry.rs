@@ -117,6 +117,8 @@ fn describe() {
         describe_counter!(name, text);
     }
     let gauges = [
+        ("orrery_bodies_in_flight_bytes", "Request and reply bodies in memory"),
+        ("orrery_requests_in_flight", "Requests that are being answered"),
         ("orrery_executions_running", "Executions that run now"),
         ("orrery_executions_queued", "Executions that wait for their turn"),
         ("orrery_commits_waiting", "Commits that wait for the writer"),

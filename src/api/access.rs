@@ -1,7 +1,10 @@
 //! Who calls: the key in either header form or in the body, and the token buckets behind it.
 
+use std::fmt;
+
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use serde_json::Value;
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::{Access, Rate, Services};
 use crate::accounts::Caller;
@@ -31,7 +34,10 @@ impl Admitted {
     }
 }
 
-/// Who is let in, as `access` demands.
+/// Bytes of a body that are read to find its `api_key` while it is not known who calls.
+const KEY_WITHIN: usize = 64 * 1024;
+
+/// Who is let in, as `access` demands. Keys in headers are checked before a byte of the body is read.
 ///
 /// # Errors
 /// 401 without a valid key or link; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
@@ -40,28 +46,68 @@ pub async fn check(
     access: Access,
     call: &mut Call,
 ) -> Result<Admitted, http::Error> {
-    let in_body = match access {
-        Access::Public | Access::Local => return Ok(Admitted::Anyone),
-        Access::Key | Access::Link => None,
-        Access::BodyKey => key_in_body(call).await?,
+    if matches!(access, Access::Public | Access::Local) {
+        return Ok(Admitted::Anyone);
+    }
+    let by_header = match presented_key(&call.headers) {
+        Some(key) => services.accounts.authenticate(key).await?,
+        None if access == Access::Link => {
+            let token = call.query.get(links::PARAMETER);
+            let opened = token.and_then(|token| services.links.check(&call.path, token));
+            return opened.map(Admitted::Link).ok_or_else(http::Error::unauthorized);
+        }
+        None => None,
     };
-    let presented = in_body.as_deref().or_else(|| presented_key(&call.headers));
-    let Some(presented) = presented else {
-        let token = call.query.get(links::PARAMETER).filter(|_| access == Access::Link);
-        let opened = token.and_then(|token| services.links.check(&call.path, token));
-        return opened.map(Admitted::Link).ok_or_else(http::Error::unauthorized);
+    let caller = match access {
+        Access::BodyKey => by_body(services, call, by_header).await?,
+        Access::Public | Access::Local | Access::Key | Access::Link => by_header,
     };
-    let caller = services.accounts.authenticate(presented).await?;
     caller.map(Admitted::Caller).ok_or_else(http::Error::unauthorized)
 }
 
-/// The `api_key` of a body, which the handler reads again. A body that is no JSON is the handler's
-/// to refuse, once it is known who calls.
-async fn key_in_body(call: &mut Call) -> Result<Option<String>, http::Error> {
-    let bytes = call.body().await?;
-    let body: Result<Value, _> = serde_json::from_slice(&bytes);
-    call.give_back(bytes);
-    Ok(body.ok().and_then(|body| Some(body.get("api_key")?.as_str()?.to_owned())))
+/// Who calls where the key may be in the body: the body's `api_key` wins over the headers. With a
+/// valid key in the headers it may be anywhere; without one it must begin and end within the first
+/// [`KEY_WITHIN`] bytes, and no more is read before it is known who calls. A body that is not valid
+/// JSON is the handler's to refuse, after that.
+async fn by_body(
+    services: &Services,
+    call: &mut Call,
+    by_header: Option<Caller>,
+) -> Result<Option<Caller>, http::Error> {
+    let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
+    match key_in(call.peek(most).await?) {
+        Some(key) => Ok(services.accounts.authenticate(&key).await?),
+        None => Ok(by_header),
+    }
+}
+
+/// The value of the top-level field `api_key` of a JSON object, of which `text` may be only the
+/// beginning. Nothing else of it is kept, however it is nested.
+fn key_in(text: &[u8]) -> Option<String> {
+    struct Finder<'a>(&'a mut Option<String>);
+    impl<'de> Visitor<'de> for Finder<'_> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+            while let Some(name) = fields.next_key::<String>()? {
+                if name == "api_key" {
+                    *self.0 = Some(fields.next_value()?);
+                    // The rest is not read: the error ends the reading and is nobody's concern.
+                    return Ok(());
+                }
+                fields.next_value::<IgnoredAny>()?;
+            }
+            Ok(())
+        }
+    }
+    let mut found = None;
+    let ended = serde_json::Deserializer::from_slice(text).deserialize_map(Finder(&mut found));
+    if let Err(error) = ended {
+        tracing::trace!(%error, "the body is not a whole JSON object");
+    }
+    found
 }
 
 /// Draws one request from the caller's bucket.
@@ -91,6 +137,27 @@ fn presented_key(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn key_in_a_body_is_found_in_its_beginning() {
+        for (text, key) in [
+            (r#"{"api_key":"smk_a"}"#, Some("smk_a")),
+            (r#"{"inputs":{"api_key":"no"},"api_key":"smk_a","x":["#, Some("smk_a")),
+            (r#"{"a":[1,{"b":"}"}],"api\u005fkey":"smk_\u0061", broken"#, Some("smk_a")),
+            (r#"  {"inputs":{"api_key":"no"}}"#, None),
+            (r#"{"api_key":7}"#, None),
+            (r#"{"api_key":null}"#, None),
+            (r#"{"api_key":"smk_"#, None),
+            (r#"["api_key","smk_a"]"#, None),
+            (r#""api_key""#, None),
+            ("", None),
+        ] {
+            assert_eq!(key_in(text.as_bytes()).as_deref(), key, "{text}");
+        }
+        let deep =
+            format!(r#"{{"a":{}1{},"api_key":"smk_a"}}"#, "[".repeat(9999), "]".repeat(9999));
+        assert_eq!(key_in(deep.as_bytes()).as_deref(), Some("smk_a"));
+    }
 
     #[test]
     fn both_header_forms_carry_a_key() {

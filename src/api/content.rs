@@ -11,7 +11,7 @@ use futures_util::stream;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
-    IF_RANGE, RANGE, X_CONTENT_TYPE_OPTIONS,
+    IF_RANGE, RANGE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -27,6 +27,9 @@ const BLOCK: u64 = 64 * 1024;
 /// What a page made of the content may do: nothing.
 const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+
 /// `GET /v1/files/{id}/content`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let id = context.call.param("id").parse().map_err(|_no_id| missing())?;
@@ -35,9 +38,11 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let (file, path) = found.ok_or_else(missing)?;
     let headers = &context.call.headers;
     let etag = format!("\"{}\"", file.sha256);
+    // A link is made to be shown elsewhere; what a key reads is for its own origin.
+    let readers = if context.caller().is_ok() { "same-origin" } else { "cross-origin" };
     if names_etag(headers, &IF_NONE_MATCH, &etag) {
         let mut unchanged = reply::empty(StatusCode::NOT_MODIFIED);
-        describe(&file, &etag, unchanged.headers_mut());
+        describe(&file, &etag, readers, unchanged.headers_mut());
         return Ok(unchanged);
     }
     let is_same = !headers.contains_key(IF_RANGE) || names_etag(headers, &IF_RANGE, &etag);
@@ -64,7 +69,7 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let mut answer = Response::new(read(path, first, length).await?);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
-    describe(&file, &etag, headers);
+    describe(&file, &etag, readers, headers);
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     if let Some(part) = part {
         let range = format!("bytes {}-{}/{}", part.start(), part.end(), file.size);
@@ -93,7 +98,7 @@ async fn read(path: PathBuf, first: u64, length: u64) -> Result<http::Body, http
     Ok(body::stream(blocks))
 }
 
-fn describe(file: &File, etag: &str, headers: &mut HeaderMap) {
+fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
     let mut set = |name: HeaderName, value: &str| {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);
@@ -106,6 +111,9 @@ fn describe(file: &File, etag: &str, headers: &mut HeaderMap) {
     set(CACHE_CONTROL, "private, no-cache");
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(CONTENT_SECURITY_POLICY, SANDBOX);
+    set(CROSS_ORIGIN_RESOURCE_POLICY, readers);
+    // The address holds the link's token.
+    set(REFERRER_POLICY, "no-referrer");
     set(CONTENT_DISPOSITION, &disposition(file));
 }
 

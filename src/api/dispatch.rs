@@ -3,18 +3,24 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use hyper::header::{HeaderName, HeaderValue};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::meters::Meters;
 use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access};
-use crate::http::call::Limits;
+use crate::http::body::Counted;
+use crate::http::budget::Lease;
+use crate::http::call::{self, Limits};
 use crate::http::router::{Outcome, Router};
 use crate::http::server::{Answering, Service};
-use crate::http::{self, Body, Call, Peer, Reply, reply, request_id};
+use crate::http::{self, Body, Call, Peer, Reply, authority, reply, request_id};
 
 /// Paths whose answers carry no `X-Request-Id`, refusals included (`spec/decisions.md` part 1).
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
+/// Replies up to this size, in bytes, are sent however many bodies are in flight.
+const SMALL_REPLY: usize = 16 * 1024;
 /// What a form may put around a file.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -54,6 +60,7 @@ impl Host {
             error.into_reply()
         });
         let path_of_route = route.map_or("", |route| route.path);
+        describe(answer.headers_mut());
         if !has_no_request_id(&path)
             && let Ok(value) = HeaderValue::from_str(&id)
         {
@@ -76,6 +83,11 @@ impl Host {
         peer: Peer,
         id: &str,
     ) -> (Option<&'static Route>, Result<Reply, http::Error>) {
+        if peer != Peer::InProcess
+            && let Err(error) = authority::check(&request)
+        {
+            return (None, Err(error));
+        }
         let found = match self.router.find(request.method(), request.uri().path()) {
             Ok(Outcome::Found { value, params }) => (*value, params),
             Ok(Outcome::WrongMethod { allow }) => {
@@ -96,9 +108,34 @@ impl Host {
                 BodyLimit::File => self.services.settings.file_bytes.saturating_add(FORM_BYTES),
             },
             body_idle: self.services.settings.body_timeout,
+            body_total: match route.body {
+                BodyLimit::None | BodyLimit::Configured => {
+                    Some(self.services.settings.body_total_timeout)
+                }
+                BodyLimit::File => None,
+            },
+            body_rate: self.services.settings.body_min_rate,
         };
-        let call = Call::new(request, peer, id.to_owned(), params, limits);
-        (Some(route), self.handle(route, call).await)
+        let bodies = &self.services.bodies;
+        let call = Call::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
+        (Some(route), self.counted(route, call).await)
+    }
+
+    /// Answers, and counts the request and the bytes of its answer until the last of them is sent.
+    async fn counted(&self, route: &'static Route, call: Call) -> Result<Reply, http::Error> {
+        let request = if has_no_request_id(route.path) {
+            None
+        } else {
+            let mut request = self.services.requests.lease(&call.peer);
+            let busy =
+                || http::Error::busy("too many requests are in flight; try again in a moment");
+            request.grow(1).map_err(|_full| busy())?;
+            Some(request)
+        };
+        let bytes = self.services.bodies.lease(&call.peer);
+        let may_refuse = call.method.is_safe();
+        let answer = self.handle(route, call).await?;
+        count_reply(answer, bytes, request, may_refuse)
     }
 
     async fn handle(&self, route: &'static Route, mut call: Call) -> Result<Reply, http::Error> {
@@ -123,6 +160,32 @@ impl Service for Host {
     fn call(&self, request: Request<Body>, peer: Peer) -> Answering {
         let host = self.clone();
         Box::pin(async move { host.answer(request, peer).await })
+    }
+}
+
+/// Ties an answer to what it takes of the budgets. One that changed nothing is refused when there is
+/// no room for it; any other is sent, and leaves less room for the next request.
+fn count_reply(
+    answer: Reply,
+    mut bytes: Lease,
+    request: Option<Lease>,
+    may_refuse: bool,
+) -> Result<Reply, http::Error> {
+    let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
+    if may_refuse && length > SMALL_REPLY {
+        bytes.grow(length).map_err(|_full| call::busy())?;
+    } else {
+        bytes.force_to(length);
+    }
+    Ok(answer.map(|body| Counted::new(body, bytes, request).boxed()))
+}
+
+/// The headers of every answer: no browser guesses a type, and no cache keeps JSON.
+fn describe(headers: &mut HeaderMap) {
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
+    if headers.get(CONTENT_TYPE).is_some_and(is_json) && !headers.contains_key(CACHE_CONTROL) {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
 }
 
@@ -167,7 +230,9 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 /// for now as a warning, what is the client's quietly.
 fn report(error: &http::Error, id: &str, method: &Method, path: &str) {
     let (status, cause) = (error.status.as_u16(), error.cause());
-    if error.status == StatusCode::SERVICE_UNAVAILABLE {
+    if error.is_busy() {
+        tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
+    } else if error.status == StatusCode::SERVICE_UNAVAILABLE {
         tracing::warn!(request_id = id, %method, path, status, cause, "{}", error.message);
     } else if error.status.is_server_error() {
         tracing::error!(request_id = id, %method, path, status, cause, "{}", error.message);

@@ -56,6 +56,8 @@ pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
         ("orrery_executions_queued", queued as f64),
         ("orrery_commits_waiting", stats.waiting as f64),
         ("orrery_store_bytes", stats.bytes_on_disk as f64),
+        ("orrery_bodies_in_flight_bytes", services.bodies.used() as f64),
+        ("orrery_requests_in_flight", services.requests.used() as f64),
         ("orrery_models", services.catalog.list().len() as f64),
     ] {
         metrics::gauge!(name).set(value);

@@ -14,6 +14,7 @@ use crate::chains::Chains;
 use crate::domain::time::Timestamp;
 use crate::engine::Engine;
 use crate::files::Files;
+use crate::http::budget::Budget;
 use crate::http::egress;
 use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
@@ -65,6 +66,10 @@ pub struct Settings {
     pub file_bytes: usize,
     /// How long a body may stand still.
     pub body_timeout: Duration,
+    /// How long a body that is held in memory may take.
+    pub body_total_timeout: Duration,
+    /// The slowest average of a body, in bytes per second.
+    pub body_min_rate: usize,
     /// How long `POST /v1/prediction/run` holds its answer.
     pub sync_wait: Duration,
     /// A prediction may come without `version`.
@@ -98,6 +103,10 @@ pub struct Services {
     pub outbox: Outbox,
     /// Judges the URLs that clients supply.
     pub egress: egress::Policy,
+    /// Bytes of request and reply bodies in memory.
+    pub bodies: Arc<Budget>,
+    /// Requests that are being answered.
+    pub requests: Arc<Budget>,
     /// For each key, where the configuration sets one.
     pub rate: Option<Limiter>,
     pub balance_rate: Limiter,

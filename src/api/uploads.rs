@@ -138,6 +138,9 @@ fn pieces(
     failure: Failure,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send {
     stream::try_unfold((call, failure), |(mut call, failure)| async move {
+        // The parser takes pieces until there is none for the moment: one at a time, or it would
+        // hold as many as arrive faster than the disk takes them.
+        tokio::task::yield_now().await;
         match call.piece().await {
             Ok(piece) => Ok(piece.map(|piece| (piece, (call, failure)))),
             Err(error) => {

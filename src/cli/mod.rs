@@ -30,6 +30,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::output::Output;
 use crate::config::{Config, Fault};
 use crate::guard;
+use crate::runtime::memory;
 
 /// One static binary that turns a Linux box into an AI model and workflow service.
 #[derive(Debug, Parser)]
@@ -95,6 +96,7 @@ struct Shape {
 /// says why; 2: it was asked wrongly.
 #[must_use]
 pub fn main() -> ExitCode {
+    memory::set_up();
     let arguments = Arguments::parse();
     match run(arguments) {
         Ok(code) => code,

@@ -134,10 +134,24 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// How long a body may stand still without a byte.
     pub body_timeout: Duration,
+    /// How long a whole body may take that is held in memory; files are not.
+    pub body_total_timeout: Duration,
+    /// The slowest average of a body, in bytes per second, after a head start of `body_timeout`.
+    pub body_min_rate: usize,
+    /// Bytes of request and reply bodies in memory, over all hosts.
+    pub bodies_in_flight: usize,
+    /// Requests that are being answered, over all hosts.
+    pub requests_in_flight: usize,
+    /// How long a client may accept no byte of its reply.
+    pub write_timeout: Duration,
+    /// How long a connection lives without a request.
+    pub keep_alive: Duration,
     /// Open connections over all hosts.
     pub connections: usize,
     /// Bytes of the data folder's disk that new work leaves free; none: by the disk's size.
     pub disk_reserve: Option<u64>,
+    /// Open connections of one address.
+    pub connections_per_address: usize,
     /// Requests for each key.
     pub rate: Option<Rate>,
 }

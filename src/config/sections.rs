@@ -262,15 +262,38 @@ fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
 }
 
 fn limits(section: &mut Section<'_>) -> Limits {
+    let body_bytes = section.get("body_bytes", 8 * 1024 * 1024, memory_size(KIB..=GIB));
+    let time = || duration(MILLISECOND..=HOUR);
     Limits {
-        body_bytes: section.get("body_bytes", 8 * 1024 * 1024, memory_size(KIB..=GIB)),
         sync_wait: section.get("sync_wait", MINUTE, duration(SECOND..=HOUR)),
-        header_timeout: section.get("header_timeout", 10 * SECOND, duration(MILLISECOND..=HOUR)),
-        body_timeout: section.get("body_timeout", MINUTE, duration(MILLISECOND..=HOUR)),
+        header_timeout: section.get("header_timeout", 10 * SECOND, time()),
+        body_timeout: section.get("body_timeout", MINUTE, time()),
+        body_total_timeout: section.get("body_total_timeout", 5 * MINUTE, time()),
+        body_min_rate: section.get("body_min_rate", 1024, memory_size(1..=GIB)),
+        bodies_in_flight: bodies_in_flight(section, body_bytes),
+        requests_in_flight: section.get("requests_in_flight", 10_000, whole(2..=1_000_000)),
+        write_timeout: section.get("write_timeout", 30 * SECOND, time()),
+        keep_alive: section.get("keep_alive", 75 * SECOND, time()),
         connections: section.get("connections", 10_000, whole(1..=1_000_000)),
         disk_reserve: section.optional("disk_reserve", size(MIB..=64 * TIB)),
+        connections_per_address: section.get("connections_per_address", 1000, whole(1..=1_000_000)),
         rate: section.section("rate", rate),
+        body_bytes,
     }
+}
+
+/// One client alone may hold half of the budget, which has to be enough for one body.
+fn bodies_in_flight(section: &mut Section<'_>, body_bytes: usize) -> usize {
+    let least = body_bytes.saturating_mul(2);
+    let default = least.max(256 * 1024 * 1024);
+    let bytes = section.get("bodies_in_flight", default, memory_size(KIB..=TIB));
+    if bytes < least {
+        let message = format!(
+            "`limits.bodies_in_flight` must be at least twice `limits.body_bytes`: {least} bytes"
+        );
+        section.fault("bodies_in_flight", message);
+    }
+    bytes
 }
 
 fn rate(section: &mut Section<'_>) -> Option<Rate> {

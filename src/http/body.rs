@@ -1,12 +1,16 @@
 //! Bodies, of requests and replies alike: one boxed type, so that handlers need no type parameter.
 
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
+
+use super::budget::Lease;
 
 /// Whatever a body can fail with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -37,4 +41,48 @@ pub fn stream(pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'stat
         pieces.poll_next_unpin(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
     });
     BodyExt::boxed(StreamBody::new(frames))
+}
+
+/// A body that is counted while it exists: one in `requests`, and its bytes in `bytes`.
+#[derive(Debug)]
+pub struct Counted {
+    inner: Body,
+    bytes: Lease,
+    _request: Option<Lease>,
+}
+
+impl Counted {
+    /// Counts `inner`. What it holds already is covered by `bytes`; pieces that are made later are
+    /// added as they come.
+    #[must_use]
+    pub fn new(inner: Body, bytes: Lease, request: Option<Lease>) -> Self {
+        Self { inner, bytes, _request: request }
+    }
+}
+
+impl hyper::body::Body for Counted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let frame = Pin::new(&mut this.inner).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            this.bytes.force_to(data.len());
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
 }

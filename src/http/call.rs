@@ -10,7 +10,9 @@ use hyper::body::Body as _;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::budget::Lease;
 use super::query::Query;
 use super::router::Params;
 use super::{Body, Error};
@@ -52,12 +54,21 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How much of a body is read, and how patiently.
+/// JSON values in one body: the tree of a body with more takes a multiple of its text.
+pub const MOST_VALUES: usize = 1_000_000;
+/// What one JSON value takes in a tree, in bytes.
+const VALUE_BYTES: usize = size_of::<Value>();
+
+/// How much of a body is read, and how patiently. Only the time spent waiting for the client counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub body_bytes: usize,
-    /// The longest time without a byte.
+    /// The longest time without a byte, and the head start that `body_rate` gives.
     pub body_idle: Duration,
+    /// The longest time for the whole body; `None` for a body that goes to the disk as it comes.
+    pub body_total: Option<Duration>,
+    /// The slowest average, in bytes per second.
+    pub body_rate: usize,
 }
 
 /// A request that found its route.
@@ -72,6 +83,12 @@ pub struct Call {
     body: Option<Body>,
     /// Bytes of the body that were read.
     read: usize,
+    /// How long the client was waited for.
+    waited: Duration,
+    /// What was read of the body and not handed out yet.
+    held: BytesMut,
+    /// Covers what is held in memory of the body.
+    lease: Lease,
     limits: Limits,
 }
 
@@ -82,7 +99,8 @@ impl fmt::Debug for Call {
 }
 
 impl Call {
-    /// A call of `request`, whose body is read under `limits`.
+    /// A call of `request`, whose body is read under `limits`; what of it is in memory at one time is
+    /// taken from the budget of `lease`.
     #[must_use]
     pub fn new(
         request: Request<Body>,
@@ -90,6 +108,7 @@ impl Call {
         request_id: String,
         params: Params,
         limits: Limits,
+        lease: Lease,
     ) -> Self {
         let (parts, body) = request.into_parts();
         Self {
@@ -102,6 +121,9 @@ impl Call {
             params,
             body: Some(body),
             read: 0,
+            waited: Duration::ZERO,
+            held: BytesMut::new(),
+            lease,
             limits,
         }
     }
@@ -112,34 +134,86 @@ impl Call {
         self.params.get(name)
     }
 
-    /// The whole body; empty at a second call.
+    /// The whole body; empty at a second call. It counts against the budget until the last clone of
+    /// the bytes is dropped, together with what a tree of its JSON values takes.
     ///
     /// # Errors
-    /// 413 over the limit, before a byte is read where Content-Length tells; 408 when it stands
-    /// still; 400 when it breaks off.
+    /// 413 over the limit, before a byte is read where Content-Length says so, or with too many JSON
+    /// values; 408 when it is too slow; 400 when it breaks off; 503 when the budget is used up.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
-        let mut whole = BytesMut::new();
+        self.buffer(self.limits.body_bytes).await?;
+        // The limit may be reached exactly: this reads the end, or refuses what follows.
         while let Some(piece) = self.piece().await? {
-            if whole.is_empty() && self.body.as_ref().is_some_and(Body::is_end_stream) {
-                return Ok(piece);
-            }
-            whole.extend_from_slice(&piece);
+            self.hold(&piece)?;
         }
-        Ok(whole.freeze())
+        let whole = std::mem::take(&mut self.held).freeze();
+        let values = count_values(&whole);
+        if values > MOST_VALUES {
+            let message = format!("the request body holds more than {MOST_VALUES} JSON values");
+            return Err(Error::status(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        self.lease.grow(values.saturating_mul(VALUE_BYTES)).map_err(|_full| busy())?;
+        Ok(self.lease.split().bind(whole))
     }
 
-    /// The next piece of the body as it comes; `None` at its end, and from then on.
+    /// The first `most` bytes of the body, or all of it when it is shorter. They stay part of what
+    /// [`Call::body`] reads.
+    ///
+    /// # Errors
+    /// As [`Call::body`].
+    pub async fn peek(&mut self, most: usize) -> Result<&[u8], Error> {
+        self.buffer(most).await?;
+        Ok(self.held.get(..most).unwrap_or(&self.held))
+    }
+
+    /// Reads until `most` bytes are held, or the body ends.
+    async fn buffer(&mut self, most: usize) -> Result<(), Error> {
+        if let Some(body) = &self.body {
+            let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            let wanted = announced.saturating_add(self.held.len());
+            if wanted > self.limits.body_bytes {
+                return Err(Error::too_large(self.limits.body_bytes));
+            }
+            let wanted = wanted.min(most);
+            self.lease.grow_to(wanted).map_err(|_full| busy())?;
+            self.held.reserve(wanted.saturating_sub(self.held.len()));
+        }
+        while self.held.len() < most {
+            let Some(piece) = self.piece().await? else { return Ok(()) };
+            self.hold(&piece)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a piece, which the budget must have room for.
+    fn hold(&mut self, piece: &Bytes) -> Result<(), Error> {
+        let length = self.held.len().saturating_add(piece.len());
+        if length > self.held.capacity() {
+            // The buffer doubles when it grows.
+            self.lease.grow_to(length.saturating_mul(2)).map_err(|_full| busy())?;
+        }
+        self.held.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// The next piece of the body as it comes; `None` at its end, and from then on. Pieces are not
+    /// counted: whoever takes them one at a time holds one at a time.
     ///
     /// # Errors
     /// As [`Call::body`].
     pub async fn piece(&mut self) -> Result<Option<Bytes>, Error> {
-        let Limits { body_bytes, body_idle } = self.limits;
-        let Some(body) = &mut self.body else { return Ok(None) };
+        let Limits { body_bytes, .. } = self.limits;
+        let Some(body) = &self.body else { return Ok(None) };
         if body.size_hint().lower() > body_bytes.saturating_sub(self.read) as u64 {
             return Err(Error::too_large(body_bytes));
         }
         loop {
-            let frame = match tokio::time::timeout(body_idle, body.frame()).await {
+            let (patience, too_slow) = self.patience();
+            let Some(body) = &mut self.body else { return Ok(None) };
+            let asked = Instant::now();
+            let frame = tokio::time::timeout(patience, body.frame()).await;
+            self.waited = self.waited.saturating_add(asked.elapsed());
+            let frame = match frame {
                 Ok(None) => {
                     self.body = None;
                     return Ok(None);
@@ -149,11 +223,16 @@ impl Call {
                     return Err(Error::bad_request("the request body broke off").with_source(error));
                 }
                 Err(_elapsed) => {
-                    let message = format!("no byte of the body came for {body_idle:?}");
-                    return Err(Error::status(StatusCode::REQUEST_TIMEOUT, message));
+                    return Err(Error::status(
+                        StatusCode::REQUEST_TIMEOUT,
+                        too_slow.message(&self.limits),
+                    ));
                 }
             };
             let Ok(data) = frame.into_data() else { continue };
+            if data.is_empty() {
+                continue;
+            }
             self.read = self.read.saturating_add(data.len());
             if self.read > body_bytes {
                 return Err(Error::too_large(body_bytes));
@@ -162,10 +241,22 @@ impl Call {
         }
     }
 
-    /// Gives a body back that was read, for the next reader.
-    pub fn give_back(&mut self, bytes: Bytes) {
-        self.read = 0;
-        self.body = Some(super::body::full(bytes));
+    /// How long the next byte may take, and what is to be said when it takes longer.
+    fn patience(&self) -> (Duration, TooSlow) {
+        let Limits { body_idle, body_total, body_rate, .. } = self.limits;
+        let mut least = (body_idle, TooSlow::Idle);
+        let earned = Duration::from_secs_f64(self.read as f64 / body_rate.max(1) as f64);
+        let by_rate = body_idle.saturating_add(earned).saturating_sub(self.waited);
+        if by_rate < least.0 {
+            least = (by_rate, TooSlow::Rate);
+        }
+        if let Some(total) = body_total {
+            let left = total.saturating_sub(self.waited);
+            if left < least.0 {
+                least = (left, TooSlow::Total);
+            }
+        }
+        least
     }
 
     /// The body as a T; an empty one is an empty object.
@@ -175,6 +266,49 @@ impl Call {
     pub async fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         parse(&self.body().await?)
     }
+}
+
+/// Which of the limits on time a body broke.
+#[derive(Debug, Clone, Copy)]
+enum TooSlow {
+    Idle,
+    Rate,
+    Total,
+}
+
+impl TooSlow {
+    fn message(self, limits: &Limits) -> String {
+        let Limits { body_idle, body_total, body_rate, .. } = limits;
+        match self {
+            Self::Idle => format!("no byte of the body came for {body_idle:?}"),
+            Self::Rate => format!("the body came slower than {body_rate} bytes per second"),
+            Self::Total => {
+                let total = body_total.unwrap_or_default();
+                format!("the body took longer than {total:?}")
+            }
+        }
+    }
+}
+
+/// The refusal when request and reply bodies in memory have reached `limits.bodies_in_flight`.
+#[must_use]
+pub fn busy() -> Error {
+    Error::busy("too many bodies are in flight; try again in a moment")
+}
+
+/// An upper bound of the JSON values in `text`, names of fields included, found without parsing it.
+fn count_values(text: &[u8]) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1_usize, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b':' | b'[' | b'{' if !in_string => values = values.saturating_add(1),
+            _ => {}
+        }
+    }
+    values
 }
 
 /// JSON of a request's body as a T. An empty body is an empty object; `Content-Type` is not asked

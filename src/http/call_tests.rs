@@ -8,13 +8,21 @@ use hyper::body::Frame;
 
 use super::*;
 use crate::http::body::{empty, full};
+use crate::http::budget::{Budget, Share};
 
 fn call(body: Body, limits: Limits) -> Call {
     let request = Request::post("/v1/x?a=1").body(body).unwrap();
-    Call::new(request, Peer::InProcess, "id".to_owned(), Params::default(), limits)
+    let peer = Peer::Tcp(([10, 0, 0, 1], 1).into());
+    let lease = Budget::new(1 << 30, Share::Fair).lease(&peer);
+    Call::new(request, peer, "id".to_owned(), Params::default(), limits, lease)
 }
 
-const SMALL: Limits = Limits { body_bytes: 100, body_idle: Duration::from_secs(5) };
+const SMALL: Limits = Limits {
+    body_bytes: 100,
+    body_idle: Duration::from_secs(5),
+    body_total: Some(Duration::from_secs(60)),
+    body_rate: 1,
+};
 
 fn pieces(count: usize, size: usize) -> Body {
     let piece = move |_| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; size])));
@@ -77,4 +85,69 @@ fn json_of_another_shape_names_the_field() {
     }
     let error = parse::<Shape>(b"{}").unwrap_err();
     assert_eq!(error.message, "invalid request body: missing field `name`");
+}
+
+/// One byte every `pause`.
+fn trickle(pause: Duration) -> Body {
+    let bytes = stream::unfold((), move |()| async move {
+        tokio::time::sleep(pause).await;
+        Some((Ok(Bytes::from_static(b"x")), ()))
+    });
+    crate::http::body::stream(bytes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_that_comes_too_slowly_is_given_up() {
+    for (pause, message) in [
+        (Duration::from_secs(4), "the body came slower than 1 bytes per second"),
+        (Duration::from_millis(900), "the body took longer than 60s"),
+        (Duration::from_secs(6), "no byte of the body came for 5s"),
+    ] {
+        let error = call(trickle(pause), SMALL).body().await.unwrap_err();
+        assert_eq!((error.status, error.message.as_str()), (StatusCode::REQUEST_TIMEOUT, message));
+    }
+    let file = Limits { body_total: None, ..SMALL };
+    let error = call(trickle(Duration::from_millis(900)), file).body().await.unwrap_err();
+    assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE, "a file may take as long as it needs");
+}
+
+fn call_within(budget: &std::sync::Arc<Budget>, body: Body) -> Call {
+    let peer = Peer::Tcp(([10, 0, 0, 1], 1).into());
+    let limits = Limits { body_bytes: 10_000, ..SMALL };
+    let request = Request::post("/v1/x").body(body).unwrap();
+    Call::new(request, peer, "id".to_owned(), Params::default(), limits, budget.lease(&peer))
+}
+
+#[tokio::test]
+async fn body_counts_against_the_budget_until_it_is_dropped() {
+    let budget = Budget::new(10_000, Share::Fair);
+    for body in [full(vec![b'x'; 3000]), pieces(30, 100)] {
+        let first = call_within(&budget, body).body().await.unwrap();
+        assert!(budget.used() >= 3000, "{}", budget.used());
+        let error = call_within(&budget, full(vec![b'x'; 3000])).body().await.unwrap_err();
+        assert_eq!(error.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(error.into_reply().headers()["retry-after"], "1");
+        assert_eq!(first.len(), 3000);
+        drop(first);
+        assert_eq!(budget.used(), 0);
+    }
+    let mut begun = call_within(&budget, pieces(usize::MAX, 100));
+    assert_eq!(begun.peek(250).await.unwrap().len(), 250);
+    assert!((250..1000).contains(&budget.used()), "{}", budget.used());
+    let mut rest = call_within(&budget, pieces(4, 100));
+    assert_eq!(rest.peek(150).await.unwrap().len(), 150);
+    assert_eq!(rest.body().await.unwrap().len(), 400);
+    drop((begun, rest));
+    assert_eq!(budget.used(), 0);
+}
+
+#[tokio::test]
+async fn body_of_too_many_values_is_refused_before_it_is_parsed() {
+    let limits = Limits { body_bytes: 1 << 24, ..SMALL };
+    let many = format!("[{}1]", "1,".repeat(MOST_VALUES));
+    let error = call(full(many.clone()), limits).body().await.unwrap_err();
+    assert_eq!(error.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(error.message, "the request body holds more than 1000000 JSON values");
+    let text = format!(r#""\"{many}""#);
+    assert_eq!(call(full(text.clone()), limits).body().await.unwrap(), text);
 }

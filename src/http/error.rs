@@ -26,6 +26,7 @@ pub struct Error {
 struct More {
     details: Option<Value>,
     bare: bool,
+    is_busy: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
     source: Option<BoxError>,
 }
@@ -97,6 +98,22 @@ impl Error {
         let seconds = HeaderValue::from(seconds as u64);
         Self::status(StatusCode::TOO_MANY_REQUESTS, message)
             .with_header(header::RETRY_AFTER, seconds)
+    }
+
+    /// 503 with `Retry-After`, for what the present load does not allow. It is the clients' doing
+    /// and can be frequent, so it is logged as what a client does.
+    #[must_use]
+    pub fn busy(message: impl Into<String>) -> Self {
+        let mut error = Self::status(StatusCode::SERVICE_UNAVAILABLE, message)
+            .with_header(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        error.more.is_busy = true;
+        error
+    }
+
+    /// Whether it was made by [`Error::busy`].
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.more.is_busy
     }
 
     /// 500: the client reads `internal error`, the log reads `source`.

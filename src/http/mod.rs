@@ -3,12 +3,16 @@
 //! Plumbing only: it knows methods, headers and bodies, and nothing of models or organizations.
 //! What a request means is decided in `api`.
 
+pub mod authority;
 pub mod body;
+pub mod budget;
 pub mod call;
 pub mod client;
+mod connection;
 pub mod connector;
 pub mod egress;
 pub mod error;
+mod head_lines;
 pub mod query;
 pub mod rate;
 pub mod reply;

@@ -15,17 +15,19 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
 use super::body::{self, Body};
+use super::budget::{Budget, Lease};
 use super::call::Peer;
+use super::connection::{Activity, Outgoing, Overdue, Timeouts, Watched};
 use super::reply::Reply;
 use crate::runtime::Tasks;
 
@@ -36,13 +38,25 @@ const MOST_HEADERS: usize = 100;
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
 /// Requests that one HTTP/2 connection may have open.
-const STREAMS: u32 = 256;
+const STREAMS: u32 = 128;
+/// Bytes of a request's body that an HTTP/2 client may send before the handler has read any, for
+/// each request and for the whole connection.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes of a reply that wait in an HTTP/2 connection for the client to make room, for each request.
+const SEND_BUFFER: usize = 128 * 1024;
 /// How often an HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long accepting rests after the machine ran out of file descriptors.
 const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
 /// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
+/// What browsers keep of a host that speaks TLS: a year.
+const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
+/// What a plain-HTTP client reads whose address has too many connections.
+const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n\
+    Content-Type: application/json\r\nContent-Length: 62\r\nConnection: close\r\n\r\n\
+    {\"error\":\"too many connections from one address\",\"status\":429}";
 /// How an HTTP/2 connection without TLS begins; no HTTP/1.1 method does.
 const HTTP2_BEGINS: &[u8] = b"PRI";
 
@@ -55,13 +69,29 @@ pub trait Service: Send + Sync + 'static {
     fn call(&self, request: Request<Body>, peer: Peer) -> Answering;
 }
 
-/// The limits of the server, shared by all of its listeners.
+/// The limits of a listener. Listeners that share `connections` compete for them.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// For the TLS handshake and for each request's head.
     pub header_timeout: Duration,
-    /// Places for connections, shared by all listeners; while none is free, none is accepted.
+    /// Without a request.
+    pub keep_alive: Duration,
+    /// Without a byte that the peer accepts, while there is one for it.
+    pub write_timeout: Duration,
+    /// Places for connections; while none is free, none is accepted.
     pub connections: Arc<Semaphore>,
+    /// Connections of each address.
+    pub per_address: Arc<Budget>,
+}
+
+impl Limits {
+    const fn timeouts(&self) -> Timeouts {
+        Timeouts {
+            header: self.header_timeout,
+            keep_alive: self.keep_alive,
+            write: self.write_timeout,
+        }
+    }
 }
 
 /// An address that cannot be listened on.
@@ -152,13 +182,21 @@ impl Listener {
                 };
                 match self.accept().await {
                     Ok(stream) => {
+                        let mut share = limits.per_address.lease(&stream.peer());
+                        if share.grow(1).is_err() {
+                            stream.refuse(tls.is_some());
+                            continue;
+                        }
                         let connection = Connection {
                             service: Arc::clone(&service),
-                            timeout: limits.header_timeout,
+                            timeouts: limits.timeouts(),
+                            encrypted: tls.is_some(),
                             tasks: tasks_of_loop.clone(),
                             _place: place,
+                            _share: share,
                         };
-                        tasks_of_loop.spawn(connection.serve(stream, tls.clone()));
+                        let serving = connection.serve(stream, limits.write_timeout, tls.clone());
+                        tasks_of_loop.spawn(serving);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
@@ -192,16 +230,45 @@ enum Stream {
     Unix(tokio::net::UnixStream),
 }
 
-/// One connection: it holds its place until it ends.
+impl Stream {
+    const fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(_, peer) => *peer,
+            Self::Unix(_) => Peer::Unix,
+        }
+    }
+
+    /// Closes the connection of an address that has too many, and says so where the client
+    /// understands it without a handshake. A client that does not read is not waited for.
+    fn refuse(self, encrypted: bool) {
+        tracing::debug!(peer = %self.peer(), "an address has too many connections");
+        if let Self::Tcp(stream, _) = &self
+            && !encrypted
+            && let Err(error) = stream.try_write(TOO_MANY.as_bytes())
+        {
+            tracing::debug!(%error, "a connection broke off");
+        }
+    }
+}
+
+/// One connection: it holds its place and its address's share until it ends.
 struct Connection {
     service: Arc<dyn Service>,
-    timeout: Duration,
+    timeouts: Timeouts,
+    encrypted: bool,
     tasks: Tasks,
     _place: OwnedSemaphorePermit,
+    _share: Lease,
 }
 
 impl Connection {
-    async fn serve(self, stream: Stream, tls: Option<TlsAcceptor>) {
+    async fn serve(self, stream: Stream, write_timeout: Duration, tls: Option<TlsAcceptor>) {
+        if let Stream::Tcp(stream, _) = &stream
+            && let Err(error) = limit_writes(stream, write_timeout)
+        {
+            tracing::debug!(%error, "a connection broke off");
+            return;
+        }
         match (stream, tls) {
             (Stream::Unix(stream), _) => self.http1(stream, Peer::Unix).await,
             (Stream::Tcp(stream, peer), Some(tls)) => self.secured(stream, peer, tls).await,
@@ -212,7 +279,7 @@ impl Connection {
     /// Shakes hands, then speaks what the handshake agreed on. Whoever speaks plain HTTP to this
     /// port is told so.
     async fn secured(self, mut stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
-        let timeout = self.timeout;
+        let timeout = self.timeouts.header;
         let mut first = [0];
         match tokio::time::timeout(timeout, stream.peek(&mut first)).await {
             Ok(Ok(1..)) if first == [TLS_HANDSHAKE] => {}
@@ -245,7 +312,7 @@ impl Connection {
             }
             true
         };
-        if !matches!(tokio::time::timeout(self.timeout, reading).await, Ok(true)) {
+        if !matches!(tokio::time::timeout(self.timeouts.header, reading).await, Ok(true)) {
             return;
         }
         let is_http2 = length == HTTP2_BEGINS.len() && first == HTTP2_BEGINS;
@@ -260,58 +327,91 @@ impl Connection {
     }
 
     async fn http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
+        let activity = Activity::new(self.timeouts);
         let mut builder = hyper::server::conn::http1::Builder::new();
+        // The activity has the time limits of heads: hyper's would also end idle connections.
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(self.timeout)
+            .header_read_timeout(None::<Duration>)
             .max_headers(MOST_HEADERS)
             .max_buf_size(HEAD_BYTES)
             .half_close(false);
-        let service = service_fn(|request| answer(&self.service, request, peer));
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
+        let service =
+            service_fn(|request| answer(&self.service, request, peer, &activity, self.encrypted));
+        let io = TokioIo::new(Watched::http1(io, Arc::clone(&activity)));
+        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            overdue = activity.overdue() => return log_overdue(overdue, peer),
             () = self.tasks.stopping() => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    overdue = activity.overdue() => return log_overdue(overdue, peer),
+                }
             }
         };
         log_end(ended);
     }
 
     async fn http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
+        let activity = Activity::new(self.timeouts);
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
             .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(self.timeout);
-        let (answering, first) = (Arc::clone(&self.service), Arc::new(Notify::new()));
-        let first_came = Arc::clone(&first);
+            .keep_alive_timeout(self.timeouts.header);
+        let (answering, current, encrypted) =
+            (Arc::clone(&self.service), Arc::clone(&activity), self.encrypted);
         let service = service_fn(move |request| {
-            first_came.notify_one();
-            let service = Arc::clone(&answering);
-            async move { answer(&service, request, peer).await }
+            let (service, activity) = (Arc::clone(&answering), Arc::clone(&current));
+            async move { answer(&service, request, peer, &activity, encrypted).await }
         });
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
-        // Pings begin with the first frames: without this, a client that sends none would hold its
-        // place for ever.
-        let nothing_came = async {
-            if tokio::time::timeout(self.timeout, first.notified()).await.is_ok() {
-                std::future::pending::<()>().await;
+        let io = TokioIo::new(Watched::http2(io, Arc::clone(&activity)));
+        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            ended = connection.as_mut() => return log_end(ended),
+            overdue = activity.overdue() => {
+                log_overdue(overdue, peer);
+                if overdue != Overdue::Idle {
+                    return;
+                }
             }
-        };
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = nothing_came => return,
-            () = self.tasks.stopping() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        log_end(ended);
+            () = self.tasks.stopping() => {}
+        }
+        // A client that has a request on its way is answered.
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = connection.as_mut() => log_end(ended),
+            overdue = after_goodbye(&activity, self.timeouts.header) => log_overdue(overdue, peer),
+        }
     }
+}
+
+/// Waits until a connection that was asked to end has nothing left to answer, or stalls.
+async fn after_goodbye(activity: &Activity, patience: Duration) -> Overdue {
+    loop {
+        tokio::time::sleep(patience).await;
+        if let Some(overdue) = activity.is_overdue() {
+            return overdue;
+        }
+    }
+}
+
+/// Lets the kernel end the connection when the peer has accepted no byte for `timeout`. Only the
+/// kernel sees single bytes: a socket becomes writable when a large part of its buffer is free.
+fn limit_writes(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+    let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+    Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, timeout_ms)?)
+}
+
+fn log_overdue(overdue: Overdue, peer: Peer) {
+    tracing::debug!(?overdue, %peer, "a connection was closed");
 }
 
 /// A connection that broke off is the client's affair.
@@ -325,7 +425,10 @@ async fn answer(
     service: &Arc<dyn Service>,
     request: Request<Incoming>,
     peer: Peer,
+    activity: &Arc<Activity>,
+    encrypted: bool,
 ) -> Result<Reply, std::convert::Infallible> {
+    let guard = activity.begin();
     let is_head = request.method() == Method::HEAD;
     let request = request.map(|body| body.map_err(Into::into).boxed());
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
@@ -333,7 +436,11 @@ async fn answer(
         tracing::error!("a handler panicked");
         super::Error::internal("a handler panicked").into_reply()
     });
-    Ok(if is_head { without_body(reply) } else { reply })
+    let mut reply = if is_head { without_body(reply) } else { reply };
+    if encrypted {
+        reply.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
+    }
+    Ok(reply.map(|body| Outgoing::new(body, guard).boxed()))
 }
 
 /// The head of a reply, with the length that its body would have had.

@@ -1,11 +1,45 @@
 //! The server over real sockets on loopback: hostile clients, limits, panics and the drain.
 
-use super::*;
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-/// Answers by path: `/panic` panics, `/hold` waits for `release`, others say their path.
+use super::*;
+use crate::http::budget::Share;
+
+/// Answers by path: `/panic` panics, `/hold` waits for `release`, `/endless` goes on until it is
+/// dropped, `/events` sends one piece and another after `release`, others say their path.
 struct Sample {
     entered: Arc<Notify>,
     release: Arc<Notify>,
+}
+
+/// A reply without an end, which releases `dropped` when it is dropped.
+fn endless(dropped: Arc<Notify>) -> Reply {
+    struct OnDrop(Arc<Notify>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+    let pieces = futures_util::stream::unfold(OnDrop(dropped), |on_drop| async move {
+        Some((Ok(Bytes::from(vec![b'x'; 1024 * 1024])), on_drop))
+    });
+    Reply::new(body::stream(pieces))
+}
+
+/// A piece now, and another when `release` says so.
+fn events(release: Arc<Notify>) -> Reply {
+    let pieces = futures_util::stream::unfold(0, move |number| {
+        let release = Arc::clone(&release);
+        async move {
+            if number == 1 {
+                release.notified().await;
+            }
+            (number < 2).then(|| (Ok(Bytes::from(format!("event {number}"))), number + 1))
+        }
+    });
+    Reply::new(body::stream(pieces))
 }
 
 impl Service for Sample {
@@ -19,6 +53,8 @@ impl Service for Sample {
                     release.notified().await;
                     reply::text(StatusCode::OK, "held")
                 }
+                "/endless" => endless(release),
+                "/events" => events(release),
                 path => reply::text(StatusCode::OK, path.to_owned()),
             }
         })
@@ -35,12 +71,25 @@ struct Running {
 }
 
 fn start(connections: usize, header_timeout: Duration) -> Running {
+    start_with(Limits { header_timeout, ..patient(connections) })
+}
+
+fn patient(connections: usize) -> Limits {
+    Limits {
+        header_timeout: PATIENT,
+        keep_alive: PATIENT,
+        write_timeout: PATIENT,
+        connections: Arc::new(Semaphore::new(connections)),
+        per_address: Budget::new(usize::MAX, Share::AtMost(connections)),
+    }
+}
+
+fn start_with(limits: Limits) -> Running {
     let tasks = Tasks::new();
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address().unwrap();
     let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let service = Sample { entered: Arc::clone(&entered), release: Arc::clone(&release) };
-    let limits = Limits { header_timeout, connections: Arc::new(Semaphore::new(connections)) };
     tasks.spawn(listener.serve(None, Arc::new(service), limits, tasks.clone()));
     Running { address, tasks, entered, release }
 }
@@ -55,6 +104,7 @@ async fn talk(address: SocketAddr, request: &[u8]) -> String {
 }
 
 const PATIENT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(50);
 
 #[tokio::test]
 async fn a_panic_costs_its_own_request_only() {
@@ -76,7 +126,7 @@ async fn head_answers_with_the_length_and_no_body() {
 
 #[tokio::test]
 async fn silent_and_slow_clients_are_closed() {
-    let server = start(10, Duration::from_millis(50));
+    let server = start(10, SHORT);
     for begun in [&b""[..], b"G", b"PR", b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: "] {
         let answer = talk(server.address, begun).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
@@ -97,7 +147,8 @@ async fn a_head_with_too_many_or_too_large_fields_is_refused() {
 
 #[tokio::test]
 async fn connections_over_the_limit_wait_for_a_place() {
-    let server = start(1, PATIENT);
+    let per_address = Budget::new(usize::MAX, Share::AtMost(2));
+    let server = start_with(Limits { per_address, ..patient(1) });
     let mut first = TcpStream::connect(server.address).await.unwrap();
     first.write_all(b"GET /hold HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
     server.entered.notified().await;
@@ -140,4 +191,105 @@ async fn http2_without_tls_is_understood() {
     let answer = sender.send_request(request).await.unwrap();
     assert_eq!(answer.version(), hyper::Version::HTTP_2);
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "/two");
+}
+
+#[tokio::test]
+async fn connections_over_the_share_of_an_address_are_refused_politely() {
+    let per_address = Budget::new(usize::MAX, Share::AtMost(1));
+    let server = start_with(Limits { per_address, ..patient(10) });
+    let first = TcpStream::connect(server.address).await.unwrap();
+    let answer = talk(server.address, b"").await;
+    assert!(answer.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{answer}");
+    let (_, json) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(answer.contains(&format!("Content-Length: {}\r\n", json.len())), "{answer}");
+    drop(first);
+    let again = async {
+        loop {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            let request = b"GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            let (sent, mut answer) = (stream.write_all(request).await, String::new());
+            let read = stream.read_to_string(&mut answer).await;
+            if sent.is_ok() && read.is_ok() && answer.ends_with("/next") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENT, again).await.unwrap();
+}
+
+#[tokio::test]
+async fn idle_connections_live_longer_than_a_head_may_take() {
+    let (header_timeout, keep_alive) = (4 * SHORT, 12 * SHORT);
+    let limits = Limits { header_timeout, keep_alive, ..patient(10) };
+    let server = start_with(limits);
+    let began = Instant::now();
+    let answer = talk(server.address, b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(answer.ends_with("/1") && began.elapsed() >= keep_alive, "{:?}", began.elapsed());
+
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    let began = Instant::now();
+    let connection = Tasks::new().spawn(connection);
+    let request = Request::get("http://a/two").body(body::empty()).unwrap();
+    sender.send_request(request).await.unwrap();
+    connection.await.unwrap().unwrap();
+    assert!(began.elapsed() >= keep_alive, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn second_head_has_the_time_of_a_head_and_not_of_an_idle_connection() {
+    let server = start(10, 4 * SHORT);
+    let answer = talk(server.address, b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET").await;
+    assert!(answer.ends_with("/1"), "{answer}");
+}
+
+#[tokio::test]
+async fn client_that_does_not_read_is_closed() {
+    let write_timeout = Duration::from_millis(200);
+    let server = start_with(Limits { write_timeout, ..patient(10) });
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    tokio::time::timeout(PATIENT, server.release.notified()).await.unwrap();
+    drop(stream);
+
+    // Over HTTP/2, where the connection is read and its streams are not.
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(100).initial_connection_window_size(1 << 20);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    Tasks::new().spawn(connection);
+    let request = Request::get("http://a/endless").body(body::empty()).unwrap();
+    let _unread = sender.send_request(request).await.unwrap();
+    tokio::time::timeout(PATIENT, server.release.notified()).await.unwrap();
+}
+
+#[tokio::test]
+async fn event_stream_outlives_every_deadline() {
+    let limits = Limits { keep_alive: SHORT, write_timeout: SHORT, ..patient(10) };
+    let server = start_with(limits);
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /events HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    let reading = stream.read_to_string(&mut answer);
+    let cut_off = tokio::time::timeout(6 * SHORT, reading).await;
+    assert!(cut_off.is_err(), "the stream ended: {cut_off:?}");
+    server.release.notify_one();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("event 1"), "{answer}");
+}
+
+#[tokio::test]
+async fn head_line_with_a_bare_lf_is_refused() {
+    let server = start(10, PATIENT);
+    for request in [
+        "GET /a HTTP/1.1\nHost: a\n\n",
+        "GET /a HTTP/1.1\r\nHost: a\nX-A: b\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\n\n",
+    ] {
+        let answer = talk(server.address, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{request:?}: {answer}");
+    }
 }

@@ -36,6 +36,9 @@ async fn an_output_of_bytes_is_a_file_behind_its_url() {
     assert_eq!(whole.header("content-length"), whole.text.len().to_string());
     assert_eq!(whole.header("x-content-type-options"), "nosniff");
     assert!(whole.header("content-security-policy").starts_with("sandbox;"));
+    assert_eq!(whole.header("cross-origin-resource-policy"), "cross-origin", "a link is for pages");
+    assert_eq!(whole.header("referrer-policy"), "no-referrer");
+    assert_eq!(whole.header("cache-control"), "private, no-cache");
     assert_eq!(whole.header("content-disposition"), "attachment", "an SVG may hold a script");
 
     let etag = whole.header("etag").to_owned();

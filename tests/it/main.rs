@@ -25,6 +25,7 @@ mod history;
 mod hosts;
 mod idempotency;
 mod keys;
+mod limits;
 mod models;
 mod payloads;
 mod predictions;

@@ -1,0 +1,327 @@
+//! What a connection is doing, and until when it may: the deadlines that hyper has no option for.
+//!
+//! [`Activity`] is shared by the parts of one connection: its transport ([`Watched`]), the replies
+//! that are on their way ([`Outgoing`]), and the task that closes the connection when
+//! [`Activity::overdue`] says so. Nothing here wakes a task for each request; the task looks at the
+//! deadlines itself, as often as the shortest of them.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use super::body::{Body, BoxError};
+use super::head_lines::{HeadLines, REFUSAL};
+
+/// Bytes of a reply that are handed over at once. The next ones follow when the client has made
+/// room for them, which is how a client that does not read is noticed.
+const PIECE: usize = 64 * 1024;
+
+/// How long a connection may take for each thing.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For the head of a request, from its first byte; for the first one, from the start.
+    pub header: Duration,
+    /// Without a request.
+    pub keep_alive: Duration,
+    /// Without room for the next byte of a reply.
+    pub write: Duration,
+}
+
+/// Why a connection is to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overdue {
+    /// The head of a request did not come in time.
+    Head,
+    /// No request came in time.
+    Idle,
+    /// The client does not read its reply.
+    Stalled,
+}
+
+/// One connection's deadlines.
+#[derive(Debug)]
+pub struct Activity {
+    timeouts: Timeouts,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Requests that are being answered.
+    running: usize,
+    /// For what is awaited while none is.
+    deadline: Instant,
+    awaits_head: bool,
+    /// Replies that wait for the client to make room, by number, and since when.
+    waiting: HashMap<u64, Instant>,
+    next_reply: u64,
+    /// The transport takes no more bytes. The kernel has a time limit of its own for that.
+    is_blocked: bool,
+    unblocked_at: Instant,
+}
+
+impl Activity {
+    /// Of a connection that begins now, and whose first head is awaited.
+    pub fn new(timeouts: Timeouts) -> Arc<Self> {
+        let now = Instant::now();
+        let state = State {
+            running: 0,
+            deadline: now + timeouts.header,
+            awaits_head: true,
+            waiting: HashMap::new(),
+            next_reply: 0,
+            is_blocked: false,
+            unblocked_at: now,
+        };
+        Arc::new(Self { timeouts, state: Mutex::new(state) })
+    }
+
+    /// A request has come; it is being answered until the guard is dropped.
+    pub fn begin(self: &Arc<Self>) -> Answering {
+        let mut state = self.lock();
+        state.running += 1;
+        state.awaits_head = false;
+        state.next_reply += 1;
+        Answering { number: state.next_reply, activity: Arc::clone(self) }
+    }
+
+    /// Resolves when a deadline has passed.
+    pub async fn overdue(&self) -> Overdue {
+        let Timeouts { header, keep_alive, write } = self.timeouts;
+        // A deadline that is set from now on is not before this; so none is slept through.
+        let step = header.min(keep_alive).min(write);
+        loop {
+            let now = Instant::now();
+            let next = self.lock().next(write);
+            match next {
+                Some((at, overdue)) if at <= now => return overdue,
+                Some((at, _)) => tokio::time::sleep_until(at.min(now + step)).await,
+                None => tokio::time::sleep_until(now + step).await,
+            }
+        }
+    }
+
+    /// The deadline that has passed, if one has.
+    pub fn is_overdue(&self) -> Option<Overdue> {
+        let next = self.lock().next(self.timeouts.write);
+        next.filter(|(at, _)| *at <= Instant::now()).map(|(_, overdue)| overdue)
+    }
+
+    /// Bytes came outside of a request: the next head has begun.
+    fn head_begins(&self) {
+        let mut state = self.lock();
+        if state.running == 0 && !state.awaits_head {
+            state.awaits_head = true;
+            state.deadline = Instant::now() + self.timeouts.header;
+        }
+    }
+
+    /// The transport took bytes, or took none.
+    fn wrote(&self, took_some: bool) {
+        let mut state = self.lock();
+        if took_some && !state.is_blocked {
+            return;
+        }
+        let now = Instant::now();
+        (state.is_blocked, state.unblocked_at) = (!took_some, now);
+        if state.running == 0 && !state.awaits_head {
+            // The end of the last reply is still on its way.
+            state.deadline = now + self.timeouts.keep_alive;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The next deadline, and what it is for.
+    fn next(&self, write: Duration) -> Option<(Instant, Overdue)> {
+        if self.running == 0 {
+            let awaited = if self.awaits_head { Overdue::Head } else { Overdue::Idle };
+            return Some((self.deadline, awaited));
+        }
+        let longest = self.waiting.values().min().filter(|_| !self.is_blocked)?;
+        Some(((*longest).max(self.unblocked_at) + write, Overdue::Stalled))
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub struct Answering {
+    number: u64,
+    activity: Arc<Activity>,
+}
+
+impl Answering {
+    /// Notes whether the next step is the client's, which has to make room for what comes next.
+    fn waits_for_client(&self, waits: bool) {
+        let mut state = self.activity.lock();
+        if waits {
+            state.waiting.insert(self.number, Instant::now());
+        } else {
+            state.waiting.remove(&self.number);
+        }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let mut state = self.activity.lock();
+        state.waiting.remove(&self.number);
+        state.running = state.running.saturating_sub(1);
+        if state.running == 0 {
+            state.deadline = Instant::now() + self.activity.timeouts.keep_alive;
+        }
+    }
+}
+
+/// The body of a reply on its way, handed over in pieces of [`PIECE`] bytes.
+#[derive(Debug)]
+pub struct Outgoing {
+    inner: Body,
+    rest: Bytes,
+    answering: Answering,
+}
+
+impl Outgoing {
+    pub fn new(inner: Body, answering: Answering) -> Self {
+        answering.waits_for_client(true);
+        Self { inner, rest: Bytes::new(), answering }
+    }
+}
+
+impl hyper::body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if this.rest.is_empty() {
+            let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(context) else {
+                this.answering.waits_for_client(false);
+                return Poll::Pending;
+            };
+            this.answering.waits_for_client(true);
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Ok(Ok(data))) => this.rest = data,
+            }
+        } else {
+            this.answering.waits_for_client(true);
+        }
+        let length = this.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}
+
+/// A connection's transport, which tells its [`Activity`] what happens on it.
+#[derive(Debug)]
+pub struct Watched<S> {
+    inner: S,
+    activity: Arc<Activity>,
+    /// For HTTP/1.1.
+    lines: Option<HeadLines>,
+}
+
+impl<S> Watched<S> {
+    /// For HTTP/1.1: heads are awaited between requests, and their lines are checked.
+    pub fn http1(inner: S, activity: Arc<Activity>) -> Self {
+        Self { inner, activity, lines: Some(HeadLines::new()) }
+    }
+
+    /// For HTTP/2, where bytes that come between requests may be anything.
+    pub fn http2(inner: S, activity: Arc<Activity>) -> Self {
+        Self { inner, activity, lines: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.lines.as_mut().is_some_and(HeadLines::take_refusal) {
+            let length = REFUSAL.len().min(buffer.remaining());
+            buffer.put_slice(REFUSAL.get(..length).unwrap_or_default());
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.inner).poll_read(context, buffer))?;
+        let Some(lines) = &mut this.lines else { return Poll::Ready(Ok(())) };
+        if let Some(new) = buffer.filled_mut().get_mut(before..).filter(|new| !new.is_empty()) {
+            this.activity.head_begins();
+            lines.check(new);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.inner).poll_write(context, bytes);
+        this.activity.wrote(written.is_ready());
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.inner).poll_flush(context);
+        this.activity.wrote(flushed.is_ready());
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.inner).poll_write_vectored(context, slices);
+        this.activity.wrote(written.is_ready());
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}

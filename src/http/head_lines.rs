@@ -1,0 +1,246 @@
+//! Line ends of HTTP/1.1 heads: a line that ends in LF without CR is refused.
+//!
+//! hyper's parser takes a bare LF for the end of a line, as RFC 9112 part 2.2 allows; a proxy in
+//! front that does not would see other header fields than this server does, which is how requests
+//! are smuggled. [`HeadLines`] follows the bytes that a connection reads, through heads, bodies and
+//! chunks, and replaces a bare LF by a byte that is valid nowhere in a head, so that the parser
+//! itself answers 400 and closes the connection.
+//!
+//! It keeps the start of one line and no more. What the parser refuses anyway is not checked here.
+
+/// The byte that is put in the place of a bare LF.
+const INVALID: u8 = 0;
+/// What is read after a bare LF: the end of the line and of the head, so that the parser does not
+/// wait for it.
+pub const REFUSAL: &[u8] = b"\0\r\n\r\n";
+/// Bytes of a line that are kept: enough for `Content-Length` and the longest number.
+const LINE_START: usize = 64;
+
+/// Where in a connection's stream of requests the next byte belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A line of a head.
+    Head,
+    /// A body or a chunk with this many bytes left.
+    Data { left: u64, chunked: bool },
+    /// The line end behind a chunk's data.
+    ChunkEnd,
+    /// The line with a chunk's size.
+    ChunkSize,
+    /// A line behind the last chunk.
+    Trailer,
+    /// Nothing is checked any more: the parser refuses what has come.
+    Refused,
+}
+
+/// How long the body behind a head is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    Length(u64),
+    Chunked,
+}
+
+/// Follows one connection.
+#[derive(Debug)]
+pub struct HeadLines {
+    place: Place,
+    /// The start of the line that is being read, without its end.
+    line: Vec<u8>,
+    /// The line is longer than what is kept of it.
+    is_long: bool,
+    /// The last byte was CR.
+    after_cr: bool,
+    /// A line of this head has come, other than empty ones before it.
+    has_begun: bool,
+    framing: Framing,
+    /// A bare LF has come, and [`REFUSAL`] has not been read.
+    owes_refusal: bool,
+}
+
+impl HeadLines {
+    /// At the beginning of a connection.
+    pub fn new() -> Self {
+        Self {
+            place: Place::Head,
+            line: Vec::with_capacity(LINE_START),
+            is_long: false,
+            after_cr: false,
+            has_begun: false,
+            framing: Framing::Length(0),
+            owes_refusal: false,
+        }
+    }
+
+    /// Whether [`REFUSAL`] is to be read next, in the place of what the client sends; once.
+    pub fn take_refusal(&mut self) -> bool {
+        std::mem::take(&mut self.owes_refusal)
+    }
+
+    /// Follows the next bytes; the first bare LF in a line becomes [`INVALID`].
+    pub fn check(&mut self, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            match &mut self.place {
+                Place::Refused => return,
+                Place::Data { left, chunked } => {
+                    let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                    *left = left.saturating_sub(length as u64);
+                    if *left == 0 {
+                        self.place = if *chunked { Place::ChunkEnd } else { Place::Head };
+                    }
+                    bytes = bytes.split_at_mut(length).1;
+                }
+                Place::Head | Place::ChunkEnd | Place::ChunkSize | Place::Trailer => {
+                    let Some((byte, rest)) = bytes.split_first_mut() else { return };
+                    self.line_byte(byte);
+                    bytes = rest;
+                }
+            }
+        }
+    }
+
+    fn line_byte(&mut self, byte: &mut u8) {
+        match *byte {
+            b'\n' if self.after_cr => {
+                self.end_line();
+                self.line.clear();
+                (self.is_long, self.after_cr) = (false, false);
+            }
+            b'\n' => {
+                *byte = INVALID;
+                self.place = Place::Refused;
+                self.owes_refusal = true;
+            }
+            other => {
+                self.after_cr = other == b'\r';
+                if self.after_cr {
+                    return;
+                }
+                if self.line.len() < LINE_START {
+                    self.line.push(other);
+                } else {
+                    self.is_long = true;
+                }
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        self.place = match self.place {
+            Place::Head if !self.line.is_empty() => {
+                self.has_begun = true;
+                self.header_line()
+            }
+            Place::Head if !self.has_begun => Place::Head,
+            Place::Head => {
+                self.has_begun = false;
+                match std::mem::replace(&mut self.framing, Framing::Length(0)) {
+                    Framing::Length(0) => Place::Head,
+                    Framing::Length(left) => Place::Data { left, chunked: false },
+                    Framing::Chunked => Place::ChunkSize,
+                }
+            }
+            Place::ChunkEnd => Place::ChunkSize,
+            Place::ChunkSize => match chunk_size(&self.line) {
+                Some(0) => Place::Trailer,
+                Some(left) => Place::Data { left, chunked: true },
+                None => Place::Refused,
+            },
+            Place::Trailer if self.line.is_empty() => Place::Head,
+            Place::Trailer => Place::Trailer,
+            place @ (Place::Data { .. } | Place::Refused) => place,
+        };
+    }
+
+    /// Takes from a head's line what it says of the body. `Transfer-Encoding` overrides
+    /// `Content-Length` (RFC 9112 part 6.3).
+    fn header_line(&mut self) -> Place {
+        let Some(colon) = self.line.iter().position(|byte| *byte == b':') else {
+            return Place::Head;
+        };
+        let (name, value) = self.line.split_at(colon);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.framing = Framing::Chunked;
+        } else if name.eq_ignore_ascii_case(b"content-length") && self.framing != Framing::Chunked {
+            let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            match length.filter(|_| !self.is_long) {
+                Some(length) => self.framing = Framing::Length(length),
+                None => return Place::Refused,
+            }
+        }
+        Place::Head
+    }
+}
+
+/// The size at the start of a chunk's line, before its extensions.
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes behind the check, read `step` at a time; `!` shows what was replaced.
+    fn checked(text: &str, step: usize) -> String {
+        let mut lines = HeadLines::new();
+        let mut bytes = text.as_bytes().to_vec();
+        for part in bytes.chunks_mut(step) {
+            lines.check(part);
+        }
+        String::from_utf8(bytes).unwrap().replace(char::from(INVALID), "!")
+    }
+
+    #[test]
+    fn head_lines_that_end_in_a_bare_lf_are_marked() {
+        let post = "POST / HTTP/1.1\r\nHost: a\r\n";
+        for (text, expect) in [
+            ("GET / HTTP/1.1\nHost: a\r\n\r\n", "GET / HTTP/1.1!Host: a\r\n\r\n".to_owned()),
+            ("GET / HTTP/1.1\r\nHost: a\n\r\n", "GET / HTTP/1.1\r\nHost: a!\r\n".to_owned()),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\n", "GET / HTTP/1.1\r\nHost: a\r\n!".to_owned()),
+            ("\nGET / HTTP/1.1\r\n\r\n", "!GET / HTTP/1.1\r\n\r\n".to_owned()),
+            (
+                "GET / HTTP/1.1\r\nA: b\n\r\nGET / HTTP/1.1\r\n\r\n",
+                "GET / HTTP/1.1\r\nA: b!\r\nGET / HTTP/1.1\r\n\r\n".to_owned(),
+            ),
+        ] {
+            for step in [1, 3, text.len()] {
+                assert_eq!(checked(text, step), expect, "{text:?} by {step}");
+            }
+        }
+        for text in [
+            format!("{post}Content-Length: 3\r\n\r\na\nbGET / HTTP/1.1\nHost: a\r\n\r\n"),
+            format!("{post}content-length:  3 \r\n\r\na\nbGET / HTTP/1.1\nHost: a\r\n\r\n"),
+            format!(
+                "{post}Transfer-Encoding: chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\nA: b\r\n\r\nGET / HTTP/1.1\nHost: a\r\n\r\n"
+            ),
+            format!(
+                "{post}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\nHost: a\r\n\r\n"
+            ),
+            format!("\r\n{post}\r\n\r\nGET / HTTP/1.1\nHost: a\r\n\r\n"),
+        ] {
+            let expect = text.replace("1.1\nHost", "1.1!Host");
+            for step in [1, 2, 7, text.len()] {
+                assert_eq!(checked(&text, step), expect, "{text:?} by {step}");
+            }
+        }
+        let chunk = format!("{post}Transfer-Encoding: chunked\r\n\r\n3\na\nb\r\n0\r\n\r\n");
+        assert_eq!(checked(&chunk, 5), chunk.replace("3\n", "3!"));
+    }
+
+    #[test]
+    fn head_lines_leave_bodies_alone() {
+        let long = "x".repeat(10_000);
+        for text in [
+            "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n\n\n\n\n".to_owned(),
+            format!("GET /{long} HTTP/1.1\r\nA: {long}\r\n\r\n"),
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\n\n\r\n0\r\n\r\n"
+                .to_owned(),
+        ] {
+            for step in [1, 2, 7, text.len()] {
+                assert_eq!(checked(&text, step), text, "by {step}");
+            }
+        }
+    }
+}

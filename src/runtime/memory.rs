@@ -1,0 +1,147 @@
+//! Gives memory back to the operating system after a peak.
+//!
+//! glibc keeps what a program frees: its threshold for memory maps of their own grows to the largest
+//! block that was freed, and a page with one live block on it stays with all of its arena. After a
+//! storm of large documents a service that needs 30 MB held 700 MB for good. [`set_up`] keeps the
+//! thresholds where they are, so that large blocks go back when they are freed, and [`keep_small`]
+//! gives back the free pages between the small ones.
+//!
+//! The other choice, another allocator, cost more memory and latency in every measurement. This is
+//! one of the two places with `unsafe`: three C functions that have no safe form.
+
+#![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
+
+use std::time::Duration;
+
+use super::Tasks;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+/// Blocks from this size have a memory map of their own, which goes back when they are freed.
+const MAP_FROM: libc::c_int = 256 * 1024;
+/// Free bytes at the end of an arena from which they are given back.
+const TRIM_FROM: libc::c_int = 1024 * 1024;
+/// How often the memory is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// So much over what was resident at the start is worth a trim.
+const WORTH: usize = 64 * MIB;
+/// A trim that gives back less was of no use.
+const OF_USE: usize = 8 * MIB;
+/// The most looks between two trims of which the first was of no use: a minute.
+const MOST_LOOKS: u32 = 12;
+
+/// Sets the allocator's thresholds. To be called before other threads begin.
+pub fn set_up() {
+    // SAFETY: mallopt takes any numbers, and changes nothing but the allocator's own settings under
+    // the allocator's own lock; an unknown parameter has no effect.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAP_FROM);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_FROM);
+    }
+}
+
+/// Gives back every page of which no byte is in use.
+pub fn trim() {
+    // SAFETY: malloc_trim may be called from any thread at any time; it takes the locks of the
+    // arenas one after the other and touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Bytes of this process in the machine's memory; 0 when the kernel does not say.
+#[must_use]
+pub fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    kib.unwrap_or_default().saturating_mul(KIB)
+}
+
+/// Trims after peaks until the shutdown.
+pub fn keep_small(tasks: &Tasks) {
+    let stopping = tasks.token();
+    tasks.spawn(async move {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut rhythm = Rhythm::new(resident());
+        while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+            let before = resident();
+            if !rhythm.is_due(before) {
+                continue;
+            }
+            if let Err(error) = tokio::task::spawn_blocking(trim).await {
+                tracing::warn!(%error, "free memory was not given back");
+                return;
+            }
+            let after = resident();
+            rhythm.trimmed(before, after);
+            tracing::debug!(
+                before_mib = before / MIB,
+                after_mib = after / MIB,
+                "free memory was given back"
+            );
+        }
+    });
+}
+
+/// When to trim: while far more is resident than at the start, and less often while it is of no use.
+#[derive(Debug)]
+struct Rhythm {
+    at_start: usize,
+    looks_to_next: u32,
+    looks_between: u32,
+}
+
+impl Rhythm {
+    const fn new(at_start: usize) -> Self {
+        Self { at_start, looks_to_next: 0, looks_between: 1 }
+    }
+
+    fn is_due(&mut self, resident: usize) -> bool {
+        self.looks_to_next = self.looks_to_next.saturating_sub(1);
+        self.looks_to_next == 0 && resident >= self.at_start.saturating_add(WORTH)
+    }
+
+    fn trimmed(&mut self, before: usize, after: usize) {
+        let was_of_use = before.saturating_sub(after) >= OF_USE;
+        let doubled = self.looks_between.saturating_mul(2).min(MOST_LOOKS);
+        self.looks_between = if was_of_use { 1 } else { doubled };
+        self.looks_to_next = self.looks_between;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trim_gives_back_pages_between_blocks_in_use() {
+        // Small blocks, of which one in a thousand stays: no arena ends in free memory.
+        let blocks: Vec<Vec<u8>> = (0..192 * 1024).map(|_| vec![1; KIB]).collect();
+        let kept: Vec<Vec<u8>> = blocks.into_iter().step_by(1000).collect();
+        let before = resident();
+        trim();
+        let after = resident();
+        assert_eq!(kept.len(), 197);
+        assert!(after + 96 * MIB < before, "{} MiB, then {} MiB", before / MIB, after / MIB);
+    }
+
+    #[test]
+    fn trim_is_due_after_a_peak_and_rests_while_it_is_of_no_use() {
+        let (low, high) = (30 * MIB, 700 * MIB);
+        let mut rhythm = Rhythm::new(low);
+        assert!(!rhythm.is_due(low + WORTH - 1));
+        assert!(rhythm.is_due(high));
+        rhythm.trimmed(high, high);
+        let mut looks = Vec::new();
+        for _ in 0..5 {
+            looks.push((1..).find(|_| rhythm.is_due(high)).unwrap());
+            rhythm.trimmed(high, high);
+        }
+        assert_eq!(looks, [2, 4, 8, 12, 12]);
+        assert_eq!((1..).find(|_| rhythm.is_due(high)), Some(12));
+        rhythm.trimmed(high, low + WORTH);
+        assert!(rhythm.is_due(high));
+    }
+}
