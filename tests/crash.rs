@@ -2,7 +2,7 @@
 //! each ends once, each is paid once, each webhook arrives.
 //!
 //! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
-//! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`.
+//! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test stands for.
 
@@ -18,12 +18,16 @@
 mod backups;
 #[path = "crash/deliveries.rs"]
 mod deliveries;
+#[path = "crash/faults.rs"]
+mod faults;
 #[path = "crash/flows.rs"]
 mod flows;
 #[path = "crash/image.rs"]
 mod image;
 #[path = "crash/load.rs"]
 mod load;
+#[path = "crash/mix.rs"]
+mod mix;
 #[path = "crash/money.rs"]
 mod money;
 #[path = "crash/providers.rs"]
@@ -33,81 +37,28 @@ mod support;
 mod verdict;
 #[path = "crash/workers.rs"]
 mod workers;
+#[path = "crash/world.rs"]
+mod world;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use flows::Flows;
 use image::Mounted;
-use load::{Ask, Book, Load, Shared};
-use providers::{Providers, STUCK_CONCURRENCY};
+use load::{Ask, Book};
+use providers::STUCK_CONCURRENCY;
 use serde_json::json;
 use support::dice::Dice;
-use support::service::{Service, Setup, take_room};
+use support::service::{Setup, take_room};
 use support::{count_from, eventually};
+use world::World;
 
-/// Clients that create predictions at one time.
-const CLIENTS: usize = 32;
 const MIB: u64 = 1024 * 1024;
 /// The input of each prediction of a backlog.
 const BACKLOG_INPUT_BYTES: usize = 30_000;
 /// So many have more to write at their ends than the store's file has free in itself.
 const FULL_DISK_BACKLOG: usize = 2_000;
-
-/// A service whose models and receivers are up, with a key.
-struct World {
-    setup: Setup,
-    providers: Arc<Providers>,
-    book: Shared,
-    dice: Dice,
-    key: String,
-}
-
-impl World {
-    /// Configuration in `folder`, data in `data`; with it the first start.
-    fn new(folder: &Path, data: &Path) -> (Self, Service) {
-        let dice = Dice::seeded();
-        let providers = Providers::start();
-        // A reserve for the small disks of these tests.
-        let setup = Setup::new(folder, data, "[limits]\ndisk_reserve = \"64MiB\"\n");
-        providers.add_models(&setup);
-        let service = setup.start();
-        let key = setup.create_key();
-        (Self { setup, providers, book: Book::shared(), dice, key }, service)
-    }
-
-    fn load(&mut self) -> Load {
-        Load::start(CLIENTS, &self.setup, &self.key, &self.providers, &self.book, &mut self.dice)
-    }
-
-    fn acknowledged(&self) -> usize {
-        self.book.lock().unwrap().acknowledged.len()
-    }
-
-    /// Returns at a random moment under load: after some acknowledgements, and a little more.
-    fn wait_for_a_random_moment(&mut self) {
-        let wanted = self.acknowledged() + usize::try_from(self.dice.within(1..250)).unwrap();
-        eventually("predictions are acknowledged", || {
-            (self.acknowledged() >= wanted).then_some(())
-        });
-        std::thread::sleep(Duration::from_micros(self.dice.within(0..20_000)));
-    }
-
-    /// Load, a random moment, SIGKILL.
-    fn kill_under_load(&mut self, service: Service) {
-        let load = self.load();
-        self.wait_for_a_random_moment();
-        service.kill();
-        load.end();
-        Book::assert_none_refused(&self.book);
-    }
-
-    fn check_all(&self) -> verdict::Ends {
-        verdict::check_all(&self.setup, &self.key, &self.providers, &self.book)
-    }
-}
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kills_under_load() {

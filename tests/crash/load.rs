@@ -96,6 +96,11 @@ impl Ask {
         }
     }
 
+    /// The request's body.
+    pub fn body(&self) -> &str {
+        &self.body
+    }
+
     fn add_webhook(&mut self, providers: &Providers, secret: Option<String>) {
         let mut body: Value = serde_json::from_str(&self.body).unwrap();
         body["webhook_url"] = json!(providers.hook_url(secret.as_deref()));

@@ -126,13 +126,20 @@ pub fn check_webhooks(providers: &Providers, book: &Shared) {
     });
 }
 
-/// Everything at once, on a running service: all there, each ended as asked, paid once, announced.
-pub fn check_all(setup: &Setup, key: &str, providers: &Providers, book: &Shared) -> Ends {
+/// Checks everything acknowledged on a running service: all there, each ended as asked, paid once,
+/// announced. `beside` is what work outside the book has cost, in micro-dollars.
+pub fn check_all(
+    setup: &Setup,
+    key: &str,
+    providers: &Providers,
+    book: &Shared,
+    beside: i64,
+) -> Ends {
     let mut client = setup.client(key);
     Book::clear_doubts(book, &mut client);
     let ends = settle(setup, key, &Book::ids(book));
     let sum = check_ends(book, &ends);
-    assert_eq!(balance(&mut client), -sum, "the balance is the sum of the costs");
+    assert_eq!(balance(&mut client), -sum - beside, "the balance is the sum of the costs");
     check_webhooks(providers, book);
     Book::repeat_keys(book, &mut client);
     ends
