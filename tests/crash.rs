@@ -14,6 +14,8 @@
     reason = "a test fails by panicking, and tells its seed"
 )]
 
+#[path = "crash/abuse.rs"]
+mod abuse;
 #[path = "crash/backups.rs"]
 mod backups;
 #[path = "crash/deliveries.rs"]

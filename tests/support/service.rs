@@ -102,6 +102,11 @@ impl Setup {
         Client::new(self.at(BASE_PORT), key)
     }
 
+    /// The address of the base host.
+    pub fn base(&self) -> SocketAddr {
+        self.at(BASE_PORT)
+    }
+
     /// The value of a gauge or counter without labels, as `GET /metrics` tells it.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let answer = Client::new(self.at(METRICS_PORT), "").get("/metrics").ok()?;
