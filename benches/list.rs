@@ -30,7 +30,7 @@ use orrery::domain::payload::Payload;
 use orrery::engine::facets;
 use orrery::engine::rows::{self, Standing};
 use orrery::runtime::{Clock, fresh};
-use orrery::storage::{Commit, Options, Store};
+use orrery::storage::{Commit, Options, Sealer, Store};
 use orrery::workflows::Workflows;
 use serde_json::{Value, json};
 use support::client::{self, Connection};
@@ -125,8 +125,9 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     let options = Options { folder: setup.data().to_path_buf(), inline_bytes: 64 * 1024 };
     let store = Store::open(&options).unwrap();
     let clock = Clock::system();
+    let sealer = Sealer::open(setup.data()).unwrap();
     let workflows =
-        Workflows::new(store.clone(), clock.clone(), std::sync::Arc::new(|_: &str| true));
+        Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(|_: &str| true));
     let found = workflows.by_id(workflow).await.unwrap();
     let (organization, revision) = (found.organization, found.versions[0].revision);
     let key: KeyId = fresh();

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 
 use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::links;
 use crate::runtime::{Clock, Tasks, fresh, random_bytes};
 use crate::storage::commit::Expect;
 use crate::storage::record::decode;
@@ -35,6 +37,8 @@ const KEY_LENGTH: usize = KEY_PREFIX.len() + KEY_BYTES * 8 / 5;
 const SHOWN: usize = KEY_PREFIX.len() + 4;
 /// Keys that are kept in memory; past it all are dropped and read again as they come.
 const CACHED_KEYS: usize = 10_000;
+/// How long something that was opened with a key goes on without a look whether the key is there.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// The longest name of an organization or a key.
 const NAME_MAX: usize = 64;
 /// Organizations, or keys of one organization, that a list shows; it stops there.
@@ -118,9 +122,18 @@ struct Known {
     expires_at: Option<Timestamp>,
 }
 
+/// A key that was there when it was looked for.
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    organization: OrganizationId,
+    expires_at: Option<Timestamp>,
+}
+
 #[derive(Debug, Default)]
 struct Cache {
     keys: HashMap<Hash, Known>,
+    /// The same by the id, for links: whose it is and when it expires.
+    live: HashMap<KeyId, Live>,
     /// Counts deletions: a key read before one and entered behind it could rise from the dead.
     deletions: u64,
 }
@@ -131,6 +144,8 @@ pub struct Accounts {
     store: Store,
     clock: Clock,
     cache: Arc<RwLock<Cache>>,
+    /// Told after every deletion: what was opened with the key looks again.
+    deleted: Arc<watch::Sender<()>>,
     /// Deletions. A shutdown need not wait for them: the store writes what it was handed, and the
     /// keys in memory end with the process.
     tasks: Tasks,
@@ -140,7 +155,8 @@ impl Accounts {
     /// The accounts of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, cache: Arc::default(), tasks: Tasks::new() }
+        let deleted = Arc::new(watch::Sender::new(()));
+        Self { store, clock, cache: Arc::default(), deleted, tasks: Tasks::new() }
     }
 
     /// Makes an organization.
@@ -291,10 +307,60 @@ impl Accounts {
         }
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         cache.deletions += 1;
+        cache.live.remove(&id);
         if let Ok(hash) = Hash::try_from(hash.as_slice()) {
             cache.keys.remove(&hash);
         }
+        drop(cache);
+        self.deleted.send_replace(());
         Ok(())
+    }
+
+    /// A key that is there and has not expired.
+    async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
+        let (held, deletions) = {
+            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+            (cache.live.get(&id).copied(), cache.deletions)
+        };
+        let live = match held {
+            Some(live) => Some(live),
+            None => {
+                let key = self.key(organization, id).await?;
+                let live = key.map(|key| Live { organization, expires_at: key.expires_at });
+                let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+                if let Some(live) = live
+                    && cache.deletions == deletions
+                {
+                    if cache.live.len() >= CACHED_KEYS {
+                        cache.live.clear();
+                    }
+                    cache.live.insert(id, live);
+                }
+                live
+            }
+        };
+        let now = self.clock.now();
+        let has_expired = |live: &Live| live.expires_at.is_some_and(|end| end <= now);
+        Ok(live.filter(|live| live.organization == organization && !has_expired(live)))
+    }
+
+    /// Resolves when the organization does not have this key any more, or it has expired. While the
+    /// store cannot be read, the key counts as there.
+    pub async fn ended(&self, organization: OrganizationId, id: KeyId) {
+        let mut deleted = self.deleted.subscribe();
+        loop {
+            deleted.borrow_and_update();
+            let expires_at = match self.live(organization, id).await {
+                Ok(None) => return,
+                Ok(Some(live)) => live.expires_at,
+                Err(_unreadable) => None,
+            };
+            let left = expires_at.map_or(LOOK_AGAIN, |end| end.since(self.clock.now()));
+            tokio::select! {
+                told = deleted.changed() => if told.is_err() { return },
+                () = tokio::time::sleep(left.min(LOOK_AGAIN)) => {}
+            }
+        }
     }
 
     /// The caller behind a key as it came in a request; `None` for every key that is not valid.
@@ -345,6 +411,18 @@ impl Accounts {
     async fn rows(&self, prefix: Key) -> Result<Vec<storage::Row>, Error> {
         let page = Page { prefix, after: None, before: None, limit: LISTED };
         Ok(self.store.page(page).await?)
+    }
+}
+
+impl links::Keys for Accounts {
+    fn is_live(&self, organization: OrganizationId, key: KeyId) -> links::Finding<'_> {
+        Box::pin(async move {
+            match self.live(organization, key).await {
+                Ok(live) => Ok(live.is_some()),
+                Err(Error::Storage(error)) => Err(error),
+                Err(_never) => Ok(false),
+            }
+        })
     }
 }
 

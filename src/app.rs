@@ -112,7 +112,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
     let clock = Clock::system();
     let base = hosts.iter().find(|host| host.role == Role::Base);
     let base = base.map(|base| base.url.clone()).unwrap_or_default();
-    let Kept { store, sealer, links, files } = open_kept(config, clock.clone(), base)?;
+    let Kept { store, sealer, accounts, links, files } = open_kept(config, clock.clone(), base)?;
     let policy = policy(config);
     let catalog = open_catalog(config, tasks, &policy, &files)?;
     let guarded = Client::guarded(policy.clone());
@@ -126,7 +126,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
     let waking = outbox.clone();
     let models = catalog.clone();
     let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
-    let workflows = Workflows::new(store.clone(), clock.clone(), model_exists);
+    let workflows = Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists);
     let doors = engine::Doors {
         store: store.clone(),
         clock: clock.clone(),
@@ -144,12 +144,15 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         ..engine::Options::default()
     };
     let engine = Engine::new(doors, options);
-    let rate = config.limits.rate.as_ref();
+    let limiter = || {
+        let rate = config.limits.rate.as_ref();
+        rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
+    };
     Ok(Arc::new(Services {
         settings: settings(config, hosts),
         started_at: clock.now(),
         readiness: Readiness::default(),
-        accounts: Accounts::new(store.clone(), clock.clone()),
+        accounts,
         billing: Billing::new(store.clone(), clock.clone()),
         chains: Chains::new(store.clone(), clock.clone()),
         files,
@@ -157,7 +160,8 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         idempotency: Idempotency::new(store.clone(), clock.clone()),
         bodies: Budget::new(config.limits.bodies_in_flight, Share::Fair),
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
-        rate: rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get())),
+        rate: limiter(),
+        link_rate: limiter(),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,
         egress: policy,
@@ -175,6 +179,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
 struct Kept {
     store: Store,
     sealer: Sealer,
+    accounts: Accounts,
     links: Links,
     files: Files,
 }
@@ -185,10 +190,11 @@ fn open_kept(config: &Config, clock: Clock, base: String) -> Result<Kept, storag
         inline_bytes: config.engine.payload_inline_bytes,
     })?;
     let sealer = Sealer::open(&config.data_dir)?;
-    let links = Links::new(sealer.clone(), base);
+    let accounts = Accounts::new(store.clone(), clock.clone());
+    let links = Links::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
     let folder = config.data_dir.join("files");
     let files = Files::new(folder, store.clone(), clock, links.clone(), files_options(config));
-    Ok(Kept { store, sealer, links, files })
+    Ok(Kept { store, sealer, accounts, links, files })
 }
 
 /// What is stored by a service that is stopped.
@@ -241,9 +247,12 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
     }
 }
 
-fn policy(config: &Config) -> Policy {
+/// Which addresses the configuration lets clients have called.
+#[must_use]
+pub fn policy(config: &Config) -> Policy {
     let (allow, deny) = (config.egress.allow.clone(), config.egress.deny.clone());
-    Policy { allow, deny, loopback: false }
+    let single_label_names = config.egress.single_label_names;
+    Policy { allow, deny, single_label_names, ..Policy::default() }
 }
 
 fn files_options(config: &Config) -> files::Options {
@@ -349,6 +358,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     tracing::info!(unfinished, models = services.catalog.len(), "the service is up");
     watch_models(&services, &tasks);
     keep_models(&services, &tasks);
+    warn_of_open_networks(&services).await?;
     telemetry::keep_up(&tasks, services.metrics.clone());
     memory::keep_small(&tasks);
     tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started));
@@ -402,6 +412,15 @@ fn remove_work(folder: &Path) -> anyhow::Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Warns where several organizations can reach the network that the box is in.
+async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
+    let organizations = services.accounts.organizations().await?.len();
+    if let Some(warning) = services.egress.warning(organizations) {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
 }
 
 fn watch_models(services: &Arc<Services>, tasks: &Tasks) {

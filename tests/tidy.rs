@@ -37,10 +37,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config", &["secret", "written"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
-    ("accounts", &["domain", "runtime", "storage"]),
+    ("links", &["domain", "runtime", "storage"]),
+    // Accounts answer the links' question which keys are valid.
+    ("accounts", &["domain", "links", "runtime", "storage"]),
     ("billing", &["domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
-    ("links", &["domain", "storage"]),
     ("files", &["domain", "links", "runtime", "storage"]),
     ("backup", &["domain", "files", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),

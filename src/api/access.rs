@@ -8,9 +8,9 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::{Access, Rate, Services};
 use crate::accounts::Caller;
-use crate::domain::ids::OrganizationId;
+use crate::domain::ids::KeyId;
 use crate::http::{self, Call};
-use crate::links;
+use crate::links::{self, Link};
 
 /// Who is let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub enum Admitted {
     Anyone,
     /// The holder of a key.
     Caller(Caller),
-    /// The holder of a link of this organization.
-    Link(OrganizationId),
+    /// The holder of a link.
+    Link(Link),
 }
 
 impl Admitted {
@@ -30,6 +30,15 @@ impl Admitted {
         match self {
             Self::Caller(caller) => Some(*caller),
             Self::Anyone | Self::Link(_) => None,
+        }
+    }
+
+    /// The key that is presented, or that the link was made with.
+    const fn key(&self) -> Option<KeyId> {
+        match self {
+            Self::Caller(caller) => Some(caller.key),
+            Self::Link(link) => Some(link.key),
+            Self::Anyone => None,
         }
     }
 }
@@ -53,7 +62,10 @@ pub async fn check(
         Some(key) => services.accounts.authenticate(key).await?,
         None if access == Access::Link => {
             let token = call.query.get(links::PARAMETER);
-            let opened = token.and_then(|token| services.links.check(&call.path, token));
+            let opened = match token {
+                Some(token) => services.links.check(&call.path, token).await?,
+                None => None,
+            };
             return opened.map(Admitted::Link).ok_or_else(http::Error::unauthorized);
         }
         None => None,
@@ -110,18 +122,20 @@ fn key_in(text: &[u8]) -> Option<String> {
     found
 }
 
-/// Draws one request from the caller's bucket.
+/// Draws one request from the key's bucket. The links that were made with a key share a bucket of
+/// their own of the same size: those who hold a link cannot use up what its maker may ask for.
 ///
 /// # Errors
 /// 429 with `Retry-After` when it is empty.
-pub fn draw(services: &Services, rate: Rate, caller: Option<&Caller>) -> Result<(), http::Error> {
-    let limiter = match rate {
-        Rate::Free => None,
-        Rate::Configured => services.rate.as_ref(),
-        Rate::Balance => Some(&services.balance_rate),
+pub fn draw(services: &Services, rate: Rate, admitted: &Admitted) -> Result<(), http::Error> {
+    let limiter = match (rate, admitted) {
+        (Rate::Free, _) => None,
+        (Rate::Configured, Admitted::Link(_)) => services.link_rate.as_ref(),
+        (Rate::Configured, _) => services.rate.as_ref(),
+        (Rate::Balance, _) => Some(&services.balance_rate),
     };
-    let (Some(limiter), Some(caller)) = (limiter, caller) else { return Ok(()) };
-    limiter.check(caller.key).map_err(|wait| http::Error::too_many("too many requests", wait))
+    let (Some(limiter), Some(key)) = (limiter, admitted.key()) else { return Ok(()) };
+    limiter.check(key).map_err(|wait| http::Error::too_many("too many requests", wait))
 }
 
 /// The key in `X-API-Key`, or in `Authorization: Bearer` (the scheme in any letter case).

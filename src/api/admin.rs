@@ -76,6 +76,10 @@ pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
 pub async fn create_organization(mut context: Context) -> Result<Reply, http::Error> {
     let new: NewOrganization = context.call.json().await?;
     let organization = context.services.accounts.create_organization(&new.name).await?;
+    let organizations = context.services.accounts.organizations().await?.len();
+    if let Some(warning) = context.services.egress.warning(organizations) {
+        tracing::warn!("{warning}");
+    }
     Ok(reply::json(StatusCode::CREATED, &describe_organization(&organization)))
 }
 

@@ -5,8 +5,27 @@ use std::sync::Arc;
 use super::access::Admitted;
 use super::{Role, Services};
 use crate::accounts::Caller;
-use crate::domain::ids::OrganizationId;
+use crate::domain::ids::{KeyId, OrganizationId};
+use crate::domain::time::Timestamp;
 use crate::http::{self, Call};
+use crate::links::Link;
+
+/// The key by which a call is allowed, and its organization.
+#[derive(Debug, Clone, Copy)]
+pub struct Grant {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+    /// When the link expires, where it is one.
+    pub until: Option<Timestamp>,
+}
+
+impl Grant {
+    /// A link that is made in the name of this key.
+    #[must_use]
+    pub const fn link(&self, expires_at: Timestamp) -> Link {
+        Link { organization: self.organization, key: self.key, expires_at }
+    }
+}
 
 /// One request on its way through a handler.
 #[derive(Debug)]
@@ -37,9 +56,21 @@ impl Context {
     /// # Errors
     /// 401 on a route that asks for neither.
     pub fn organization(&self) -> Result<OrganizationId, http::Error> {
+        Ok(self.grant()?.organization)
+    }
+
+    /// By which key the call is allowed, the caller's own or the link's.
+    ///
+    /// # Errors
+    /// 401 on a route that asks for neither.
+    pub fn grant(&self) -> Result<Grant, http::Error> {
         match self.admitted {
-            Admitted::Caller(caller) => Ok(caller.organization),
-            Admitted::Link(organization) => Ok(organization),
+            Admitted::Caller(Caller { organization, key, .. }) => {
+                Ok(Grant { organization, key, until: None })
+            }
+            Admitted::Link(Link { organization, key, expires_at }) => {
+                Ok(Grant { organization, key, until: Some(expires_at) })
+            }
             Admitted::Anyone => Err(http::Error::unauthorized()),
         }
     }

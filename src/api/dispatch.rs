@@ -143,7 +143,7 @@ impl Host {
             return Err(http::Error::not_found("not found"));
         }
         let admitted = access::check(&self.services, route.access, &mut call).await?;
-        access::draw(&self.services, route.rate, admitted.caller().as_ref())?;
+        access::draw(&self.services, route.rate, &admitted)?;
         (route.handler)(Context::new(Arc::clone(&self.services), call, self.role, admitted)).await
     }
 

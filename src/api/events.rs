@@ -7,9 +7,11 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use hyper::StatusCode;
 use serde_json::json;
 
+use super::context::Grant;
 use super::predictions;
 use super::{Context, Services};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -23,7 +25,8 @@ const END: &str = "end";
 /// `GET /v1/prediction/{id}/events`
 pub async fn follow(context: Context) -> Result<Reply, http::Error> {
     let id = predictions::id_of(&context)?;
-    let organization = context.organization()?;
+    let grant = context.grant()?;
+    let organization = grant.organization;
     let services = Arc::clone(&context.services);
     let follower = services.engine.follow(organization, id).await;
     let follower = follower.map_err(predictions::not_found)?;
@@ -37,7 +40,9 @@ pub async fn follow(context: Context) -> Result<Reply, http::Error> {
         .filter(|(epoch, _)| *epoch == follower.epoch())
         .and_then(|(_, number)| number.parse().ok());
     let lost = last.is_some() && seen.is_none();
-    let watch = Watch { services, organization, id, follower, seen: seen.unwrap_or(0), lost };
+    let over = Box::pin(over(Arc::clone(&services), grant));
+    let seen = seen.unwrap_or(0);
+    let watch = Watch { services, organization, id, follower, over, seen, lost };
     let events = futures_util::stream::unfold(Some(watch), |watch| async move {
         let mut watch = watch?;
         let (events, ended) = watch.next().await?;
@@ -46,12 +51,25 @@ pub async fn follow(context: Context) -> Result<Reply, http::Error> {
     Ok(sse::reply(events))
 }
 
+/// Resolves when the call is not allowed any more: its key is deleted or expires, or its link does.
+async fn over(services: Arc<Services>, grant: Grant) {
+    let expiry = async {
+        let Some(until) = grant.until else { return std::future::pending().await };
+        tokio::time::sleep(until.since(services.clock.now())).await;
+    };
+    tokio::select! {
+        () = services.accounts.ended(grant.organization, grant.key) => {}
+        () = expiry => {}
+    }
+}
+
 /// A client that follows.
 struct Watch {
     services: Arc<Services>,
     organization: OrganizationId,
     id: ExecutionId,
     follower: Follower,
+    over: BoxFuture<'static, ()>,
     /// The number of the last event that was sent.
     seen: u64,
     /// The client knows events of another feed.
@@ -59,12 +77,13 @@ struct Watch {
 }
 
 impl Watch {
-    /// The next events, and whether they are the last. `None` when the service stops, or the
-    /// prediction cannot be read: the client comes again.
+    /// The next events, and whether they are the last. `None` when the service stops, the key ends,
+    /// or the prediction cannot be read: the client comes again.
     async fn next(&mut self) -> Option<(Vec<Event>, bool)> {
         tokio::select! {
             () = self.follower.changed(self.seen) => {}
             () = self.services.engine.stopping() => return None,
+            () = &mut self.over => return None,
         }
         let news = self.follower.news(self.seen);
         let mut events = Vec::with_capacity(news.events.len() + 1);
@@ -76,7 +95,7 @@ impl Watch {
             self.seen = event.number;
         }
         if news.ended {
-            let data = self.detail().await?;
+            let data = detail(Arc::clone(&self.services), self.organization, self.id).await?;
             events.push(self.event("end", END, data));
         }
         Some((events, news.ended))
@@ -85,10 +104,14 @@ impl Watch {
     fn event(&self, name: &'static str, number: &str, data: String) -> Event {
         Event { id: format!("{}-{number}", self.follower.epoch()), name, data }
     }
+}
 
-    /// The prediction as it has ended.
-    async fn detail(&self) -> Option<String> {
-        let execution = self.services.engine.get(self.organization, self.id).await.ok()?;
-        predictions::detail(&self.services, &execution).await.ok()
-    }
+/// The prediction as it has ended.
+async fn detail(
+    services: Arc<Services>,
+    organization: OrganizationId,
+    id: ExecutionId,
+) -> Option<String> {
+    let execution = services.engine.get(organization, id).await.ok()?;
+    predictions::detail(&services, &execution).await.ok()
 }

@@ -236,6 +236,7 @@ pub fn submission(
     let caller = context.caller()?;
     let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, bulk);
     run.source_ip = context.call.peer.ip();
+    run.owner = Some(workflow.organization);
     Ok(Submission {
         id: fresh(),
         organization: caller.organization,

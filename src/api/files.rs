@@ -4,6 +4,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 
+use super::context::Grant;
 use super::{Context, Services, cursor};
 use crate::domain::file::{File, Upload};
 use crate::domain::ids::FileId;
@@ -14,13 +15,15 @@ const LIMIT_MAX: u64 = 100;
 
 /// `GET /v1/files?limit=&cursor=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
-    let organization = context.caller()?.organization;
+    let grant = context.grant()?;
+    let organization = grant.organization;
     let limit = context.call.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let asked = format!("files {organization} {limit}");
     let after = cursor::read(&context, &asked)?;
     let services = &context.services;
     let listed = services.files.list(organization, after, usize::try_from(limit)?).await?;
-    let records: Vec<Record> = listed.files.iter().map(|file| Record::of(services, file)).collect();
+    let records: Vec<Record> =
+        listed.files.iter().map(|file| Record::of(services, file, &grant)).collect();
     let body = json!({
         "files": serde_json::to_value(&records).map_err(http::Error::internal)?,
         "has_more": listed.more_behind.is_some(),
@@ -31,14 +34,15 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
 
 /// `GET /v1/files/{id}`: also of an upload that was announced and has not come.
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
-    let organization = context.caller()?.organization;
+    let grant = context.grant()?;
+    let organization = grant.organization;
     let id: FileId = context.call.param("id").parse().map_err(|_no_id| missing())?;
     let services = &context.services;
     if let Some((file, _path)) = services.files.find(organization, id).await? {
-        return Ok(reply::json(StatusCode::OK, &Record::of(services, &file)));
+        return Ok(reply::json(StatusCode::OK, &Record::of(services, &file, &grant)));
     }
     let upload = services.files.announced(organization, id).await?.ok_or_else(missing)?;
-    Ok(reply::json(StatusCode::OK, &Record::of_upload(services, &upload)))
+    Ok(reply::json(StatusCode::OK, &Record::of_upload(services, &upload, &grant)))
 }
 
 /// `GET /v1/files/usage`
@@ -62,6 +66,12 @@ pub fn missing() -> http::Error {
     http::Error::not_found("file not found")
 }
 
+/// The link to the file that an announced upload becomes.
+pub fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
+    let link = grant.link(services.files.latest_end(upload));
+    services.links.url(link, &File::content_path(upload.id))
+}
+
 /// A file as clients read it.
 #[derive(Debug, Serialize)]
 pub struct Record {
@@ -80,8 +90,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of a file that is there.
-    pub fn of(services: &Services, file: &File) -> Self {
+    /// Of a file that is there, with a link in the name of `grant` that ends with the file.
+    pub fn of(services: &Services, file: &File, grant: &Grant) -> Self {
         Self {
             id: file.id.to_string(),
             filename: file.filename.clone(),
@@ -92,13 +102,13 @@ impl Record {
             execution_id: file.execution.map(|id| id.to_string()),
             created_at: file.created_at.to_string(),
             expires_at: file.expires_at.to_string(),
-            url: services.links.url(file.organization, &File::content_path(file.id)),
+            url: services.links.url(grant.link(file.expires_at), &File::content_path(file.id)),
             status: "ready",
         }
     }
 
     /// Of one that was announced: `expires_at` is when it has to have come.
-    fn of_upload(services: &Services, upload: &Upload) -> Self {
+    fn of_upload(services: &Services, upload: &Upload, grant: &Grant) -> Self {
         Self {
             id: upload.id.to_string(),
             filename: upload.filename.clone(),
@@ -109,7 +119,7 @@ impl Record {
             execution_id: None,
             created_at: upload.created_at.to_string(),
             expires_at: upload.expires_at.to_string(),
-            url: services.links.url(upload.organization, &File::content_path(upload.id)),
+            url: public_url(services, upload, grant),
             status: "pending",
         }
     }

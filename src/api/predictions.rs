@@ -23,6 +23,7 @@ use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::storage::Commit;
+use crate::workflows;
 
 /// The longest `wait` of a `GET`, in seconds.
 const WAIT_MAX: u64 = 60;
@@ -73,10 +74,29 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 
 /// A prediction as clients read it: JSON text.
 pub async fn detail(services: &Services, execution: &Execution) -> Result<String, http::Error> {
-    let input = services.store.read_payload(&execution.input).await?;
+    let input = if is_of_foreign_step(services, execution).await? {
+        RawValue::NULL.to_owned()
+    } else {
+        services.store.read_payload(&execution.input).await?
+    };
     let output = output_of(services, execution).await?;
     let view = view(services, execution, &input, output.as_deref())?;
     serde_json::to_string(&view).map_err(http::Error::internal)
+}
+
+/// Whether it is the run of a step of another organization's workflow, which does not show what the
+/// owner wrote into the step.
+async fn is_of_foreign_step(
+    services: &Services,
+    execution: &Execution,
+) -> Result<bool, http::Error> {
+    let step = execution.prediction().and_then(|prediction| prediction.step.as_ref());
+    let Some(step) = step.filter(|_| !execution.input.is_nothing()) else { return Ok(false) };
+    match services.workflows.by_id(step.workflow).await {
+        Ok(workflow) => Ok(workflow.organization != execution.organization),
+        Err(workflows::Error::NotFound) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// `POST /v1/prediction/{id}/cancel`
@@ -104,11 +124,16 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     Ok(reply::json(StatusCode::OK, &body))
 }
 
+/// How long a link to a prediction's events opens them. Each answer that names one names a new one.
+const EVENTS_LINK: Duration = Duration::from_secs(24 * 3600);
+
 /// The answer with a link to the prediction's events, which needs no key: a browser's
 /// `EventSource` cannot send one.
 fn followed(context: &Context, id: ExecutionId, mut answer: Reply) -> Reply {
-    let Ok(organization) = context.organization() else { return answer };
-    let url = context.services.links.url(organization, &format!("/v1/prediction/{id}/events"));
+    let Ok(grant) = context.grant() else { return answer };
+    let services = &context.services;
+    let link = grant.link(services.clock.now().plus(EVENTS_LINK));
+    let url = services.links.url(link, &format!("/v1/prediction/{id}/events"));
     if let Ok(link) = HeaderValue::from_str(&format!("<{url}>; rel=\"monitor\"")) {
         answer.headers_mut().insert(LINK, link);
     }

@@ -109,6 +109,8 @@ pub struct Services {
     pub requests: Arc<Budget>,
     /// For each key, where the configuration sets one.
     pub rate: Option<Limiter>,
+    /// As `rate`, for the links that were made with each key.
+    pub link_rate: Option<Limiter>,
     pub balance_rate: Limiter,
     pub metrics: PrometheusHandle,
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::fields::Fields;
-use super::files::{Record, missing};
+use super::files::{Record, missing, public_url};
 use crate::domain::file::{self, Digest, File};
 use crate::files::{Announced, Files, NAME_MAX, Receiving};
 use crate::http::{self, Call, Reply, reply};
@@ -26,7 +26,7 @@ const FIELD_MAX: usize = 1024;
 
 /// `POST /v1/upload/presign`
 pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
-    let organization = context.caller()?.organization;
+    let grant = context.grant()?;
     let mut fields = Fields::parse(&context.call.body().await?)?;
     let content_type = fields.required("content_type", NAME_MAX)?;
     if file::content_type(&content_type) != content_type {
@@ -46,12 +46,12 @@ pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
         content_type,
     };
     let services = &context.services;
-    let upload = services.files.announce(organization, announced).await?;
-    let url = |path: String| services.links.url(organization, &path);
+    let upload = services.files.announce(grant.organization, announced).await?;
+    let link = grant.link(upload.expires_at);
     let body = json!({
         "id": upload.id.to_string(),
-        "presigned_url": url(File::upload_path(upload.id)),
-        "public_url": url(File::content_path(upload.id)),
+        "presigned_url": services.links.url(link, &File::upload_path(upload.id)),
+        "public_url": public_url(services, &upload, &grant),
         "expires_at": upload.expires_at.to_string(),
         "required_headers": {"Content-Type": upload.content_type},
     });
@@ -60,7 +60,8 @@ pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
 
 /// `PUT /v1/upload/{id}`: the bytes that were announced.
 pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
-    let organization = context.organization()?;
+    let grant = context.grant()?;
+    let organization = grant.organization;
     let id = context.call.param("id").parse().map_err(|_no_id| missing())?;
     let services = Arc::clone(&context.services);
     let upload = services.files.awaited(organization, id).await?;
@@ -74,12 +75,13 @@ pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
         receiving.write(&piece).await?;
     }
     let file = receiving.finish(organization, Announced::from(&upload), Some(&upload)).await?;
-    Ok(reply::json(StatusCode::OK, &Record::of(&services, &file)))
+    Ok(reply::json(StatusCode::OK, &Record::of(&services, &file, &grant)))
 }
 
 /// `POST /v1/files`: a form with the field `file`.
 pub async fn post(context: Context) -> Result<Reply, http::Error> {
-    let organization = context.caller()?.organization;
+    let grant = context.grant()?;
+    let organization = grant.organization;
     let services = Arc::clone(&context.services);
     let content_type = context.call.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     let boundary = content_type.and_then(|it| multer::parse_boundary(it).ok());
@@ -112,7 +114,7 @@ pub async fn post(context: Context) -> Result<Reply, http::Error> {
     }
     let received = received.ok_or_else(|| http::Error::bad_request("file is required"))?;
     let file = received.finish(organization, announced, None).await?;
-    Ok(reply::json(StatusCode::CREATED, &Record::of(&services, &file)))
+    Ok(reply::json(StatusCode::CREATED, &Record::of(&services, &file, &grant)))
 }
 
 /// Why the body of a form ended before its end.

@@ -79,6 +79,13 @@ impl Admin {
         }
     }
 
+    /// The running service of this configuration; `None` where none answers.
+    pub(super) async fn running(config: &Config) -> Option<Self> {
+        let socket = config.data_dir.join(SOCKET);
+        let _listening = UnixStream::connect(&socket).await.ok()?;
+        Some(Self { door: Door::Socket(socket) })
+    }
+
     /// What `GET path` gives.
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.ask(Method::GET, path, None).await

@@ -64,6 +64,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     findings.extend(manifests(&config.models_dir));
     findings.extend(tls(&config, Clock::system().now()));
     findings.extend(ports::findings(&config).await);
+    findings.extend(egress(&config).await);
     let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
     let report = Report { good: faults == 0, findings };
     let rows = report.findings.iter().map(|finding| {
@@ -91,6 +92,16 @@ fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     }
     let found = faults.iter().map(|fault| finding("config", Verdict::Fault, located(path, fault)));
     (config, found.collect())
+}
+
+/// Which networks clients can have called, as far as the running service tells how many
+/// organizations there are. No store is opened for it.
+async fn egress(config: &Config) -> Option<Finding> {
+    let organizations = service::running_organizations(config).await?;
+    Some(match service::egress_warning(config, organizations) {
+        Some(warning) => finding("egress", Verdict::Warning, warning),
+        None => finding("egress", Verdict::Good, format!("{organizations} organizations")),
+    })
 }
 
 fn manifests(folder: &Path) -> Vec<Finding> {

@@ -40,6 +40,18 @@ pub(super) fn refuse_foreign(config: &Config) -> anyhow::Result<()> {
     super::admin::refuse_foreign(&config.data_dir)
 }
 
+/// How many organizations the running service has; `None` where none runs.
+pub(super) async fn running_organizations(config: &Config) -> Option<usize> {
+    let admin = Admin::running(config).await?;
+    let answer = admin.get("/admin/organizations").await.ok()?;
+    Some(answer.get("organizations")?.as_array()?.len())
+}
+
+/// What the start warns of about outgoing requests.
+pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<String> {
+    app::policy(config).warning(organizations)
+}
+
 /// The slug of a good manifest, or its faults, each with file, line and column.
 pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
     catalog::check(file).map(|slug| slug.to_string()).map_err(|fault| vec![fault.to_string()])

@@ -212,6 +212,8 @@ pub struct Webhooks {
 pub struct Egress {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
+    /// Whether names of one label are looked up beyond the hosts file.
+    pub single_label_names: bool,
 }
 
 /// Uploaded and saved files.

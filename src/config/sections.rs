@@ -361,6 +361,7 @@ fn egress(section: &mut Section<'_>, ground: &Ground) -> Egress {
     Egress {
         allow: section.get("allow", allow, list(network)),
         deny: section.get("deny", Vec::new(), list(network)),
+        single_label_names: section.get("single_label_names", false, flag),
     }
 }
 

@@ -233,6 +233,9 @@ pub struct WorkflowRun {
     pub version: String,
     /// The definition as that version had it when the work was accepted.
     pub revision: RevisionId,
+    /// Whose workflow it is; absent in executions of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OrganizationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bulk: Option<BulkId>,
     /// The address that asked for it, where that is known.
@@ -263,6 +266,7 @@ impl WorkflowRun {
             workflow,
             version,
             revision,
+            owner: None,
             bulk,
             source_ip: None,
             redriven_from: None,

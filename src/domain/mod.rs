@@ -16,6 +16,7 @@ pub mod file;
 pub mod ids;
 pub mod legacy;
 pub mod machine;
+pub mod mask;
 pub mod model;
 pub mod money;
 pub mod payload;

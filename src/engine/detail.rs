@@ -119,6 +119,7 @@ impl Inner {
         steps: Steps,
     ) -> Result<Box<RawValue>, Error> {
         let Some(run) = execution.workflow() else { return Err(Error::NotFound) };
+        let shows_inputs = self.is_own_workflow(execution).await?;
         let mut views = Vec::new();
         let mut budget = DETAIL_BYTES_MAX;
         let planned = plan.into_iter().flat_map(Plan::steps);
@@ -127,7 +128,9 @@ impl Inner {
                 steps.iter().find(|(instance, _)| *instance == Instance::of(planned.position));
             let step = known.map(|(_, step)| step);
             if step.is_some() || !execution.status.is_final() {
-                views.push(self.view_step(execution, planned, step, &mut budget).await?);
+                let mut view = self.view_step(execution, planned, step, &mut budget).await?;
+                view.input = view.input.filter(|_| shows_inputs);
+                views.push(view);
             }
         }
         let waiting = (!execution.status.is_final())
@@ -140,6 +143,17 @@ impl Inner {
         };
         let body = Body::of(execution, run, inputs, output, StepOutputs(views), waiting);
         to_raw_value(&body).map_err(|error| no_json("execution detail", &error).into())
+    }
+
+    /// Whether the execution's organization owns the workflow. To every other, what the owner wrote
+    /// into its steps is not shown.
+    pub(super) async fn is_own_workflow(&self, execution: &Execution) -> Result<bool, Error> {
+        let Some(run) = execution.workflow() else { return Ok(false) };
+        let owner = match run.owner {
+            Some(owner) => Some(owner),
+            None => self.plans.owner(run.workflow).await?,
+        };
+        Ok(owner == Some(execution.organization))
     }
 
     async fn view_step<'a>(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::domain::definition::Plan;
-use crate::domain::ids::RevisionId;
+use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing};
 use crate::runners::Runner;
 use crate::storage;
@@ -44,8 +44,15 @@ pub trait Models: Send + Sync {
 pub type FindingPlan<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Arc<Plan>>, storage::Error>> + Send + 'a>>;
 
-/// Where the plans of workflows are looked up, by revision.
+/// An owner, later.
+pub type FindingOwner<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<OrganizationId>, storage::Error>> + Send + 'a>>;
+
+/// Where workflows are looked up.
 pub trait Plans: Send + Sync {
     /// The plan, or `None` when there is no such revision or it cannot be compiled any more.
     fn plan(&self, revision: RevisionId) -> FindingPlan<'_>;
+
+    /// Whose workflow it is, or `None` when there is no such workflow.
+    fn owner(&self, workflow: WorkflowId) -> FindingOwner<'_>;
 }

@@ -133,8 +133,8 @@ impl Inner {
         work: Option<&Work>,
     ) -> Result<(Event, Option<Box<RawValue>>), Error> {
         let attempt_key = &execution.attempt_key(attempt);
-        let (organization, execution) = (execution.organization, execution.id);
-        let origin = Origin { organization, execution, attempt_key };
+        let (organization, key, execution) = (execution.organization, execution.key, execution.id);
+        let origin = Origin { organization, key, execution, attempt_key };
         let kept = match report {
             Ok(success) => self.keep(success, origin, work).await?.map_err(Into::into),
             Err(error) => Err(error),

@@ -44,8 +44,10 @@ impl Engine {
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
+        let owner = run.owner;
         let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);
         run.redriven_from = Some(source);
+        run.owner = owner;
         let submission = Submission {
             id,
             organization,

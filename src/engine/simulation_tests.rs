@@ -17,7 +17,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Candidate, Prediction, Source, Work as Doing};
-use crate::domain::ids::{FileId, KeyId, RevisionId};
+use crate::domain::ids::{FileId, KeyId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
 use crate::runners::{self, Job, Run, Runner};
@@ -106,6 +106,10 @@ impl Plans for Script {
     fn plan(&self, revision: RevisionId) -> FindingPlan<'_> {
         let plan = self.plans.get(&revision).cloned();
         Box::pin(std::future::ready(Ok(plan)))
+    }
+
+    fn owner(&self, _workflow: WorkflowId) -> FindingOwner<'_> {
+        Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
     }
 }
 

@@ -179,6 +179,7 @@ fn run(number: usize) -> WorkflowRun {
         workflow: WorkflowId::from([u8::try_from(number).unwrap(); 16]),
         version: "v1".to_owned(),
         revision: revision(number),
+        owner: None,
         bulk: None,
         source_ip: None,
         redriven_from: None,

@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::{Error, Files, NewFile, Source, blocking};
 use crate::domain::file::{File, FileSource, UNKNOWN_TYPE};
-use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
+use crate::domain::ids::{ExecutionId, FileId, KeyId, OrganizationId};
+use crate::links::Link;
 
 /// Artefacts of one output.
 pub const ARTEFACTS_MAX: usize = 100;
@@ -19,6 +20,8 @@ pub const ARTEFACTS_MAX: usize = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     pub organization: OrganizationId,
+    /// The key that asked for it: the links to its files are made with it, and end with it.
+    pub key: KeyId,
     pub execution: ExecutionId,
     /// Names the attempt for ever: when it runs again, its files are written over.
     pub attempt_key: &'a str,
@@ -81,7 +84,9 @@ impl Files {
         };
         let file = self.keep(new, artefact.source).await?;
         let path = File::content_path(file.id);
-        Ok(self.shared.links.url(file.organization, &path).into())
+        let (organization, expires_at) = (file.organization, file.expires_at);
+        let link = Link { organization, key: origin.key, expires_at };
+        Ok(self.shared.links.url(link, &path).into())
     }
 }
 

@@ -24,8 +24,9 @@ use self::content::{Contents, Incoming};
 pub use self::end::Hold;
 pub use self::list::{Listed, Usage};
 pub use self::upload::{Announced, Receiving, Refusal};
-use crate::domain::file::{self, File, FileSource};
+use crate::domain::file::{self, File, FileSource, Upload};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
+use crate::domain::time::Timestamp;
 use crate::links::Links;
 use crate::runtime::Clock;
 use crate::storage::{self, Commit, Store};
@@ -131,7 +132,8 @@ impl Files {
     #[cfg(test)]
     pub fn scratch(folder: &std::path::Path, store: Store) -> Self {
         let sealer = storage::Sealer::open(folder).unwrap();
-        let links = Links::new(sealer, "http://box".to_owned());
+        let keys = Arc::new(crate::links::AllLive);
+        let links = Links::new(sealer, Clock::system(), keys, "http://box".to_owned());
         let retention = Duration::from_secs(3600);
         let options = Options { max_bytes: 1024, quota_bytes: None, retention };
         Self::new(folder.join("files"), store, Clock::system(), links, options)
@@ -177,6 +179,14 @@ impl Files {
         Ok(file)
     }
 
+    /// When the file that an announced upload becomes is past its time, if it comes at the last
+    /// moment.
+    #[must_use]
+    pub fn latest_end(&self, upload: &Upload) -> Timestamp {
+        let keep = upload.keep_seconds.map_or(self.shared.options.retention, Duration::from_secs);
+        upload.expires_at.plus(keep)
+    }
+
     /// The file and where its bytes stand; `None` when this organization has no such file, or has
     /// it no more.
     ///
@@ -200,7 +210,8 @@ impl Files {
     /// # Errors
     /// [`Error::Invalid`] when the file is gone, [`Error::TooLarge`], [`Error::Disk`].
     pub async fn read_linked(&self, url: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
-        let Some((path, organization)) = self.shared.links.parse(url) else { return Ok(None) };
+        let opened = self.shared.links.parse(url).await?;
+        let Some((path, organization)) = opened else { return Ok(None) };
         let id = path.strip_prefix("/v1/files/").and_then(|rest| rest.strip_suffix("/content"));
         let Some(id) = id.and_then(|id| id.parse().ok()) else { return Ok(None) };
         let found = self.find(organization, id).await?;

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::domain::file::Digest;
+use crate::domain::ids::KeyId;
 use crate::domain::time::Timestamp;
 use crate::runtime::fresh;
 use crate::storage::Sealer;
@@ -28,8 +29,9 @@ impl World {
         let data = folder.path().join("data");
         let options = storage::Options { folder: data.clone(), inline_bytes: 1000 };
         let store = Store::open(&options).unwrap();
-        let links = Links::new(Sealer::open(&data).unwrap(), "http://h".to_owned());
         let clock = Clock::scripted(Timestamp::from_micros(0));
+        let (sealer, keys) = (Sealer::open(&data).unwrap(), Arc::new(crate::links::AllLive));
+        let links = Links::new(sealer, clock.clone(), keys, "http://h".to_owned());
         let options = Options { max_bytes: 10, quota_bytes: None, retention: DAY };
         let files = Files::new(data.join("files"), store, clock.clone(), links, options);
         Self { folder, clock, files, organization: fresh(), execution: fresh() }
@@ -41,7 +43,8 @@ impl World {
         folder: Option<&std::path::Path>,
     ) -> Result<Value, Error> {
         let (organization, execution) = (self.organization, self.execution);
-        let origin = Origin { organization, execution, attempt_key: "e:s:1" };
+        let key = KeyId::from([3; 16]);
+        let origin = Origin { organization, key, execution, attempt_key: "e:s:1" };
         self.files.keep_artefacts(origin, output, folder).await
     }
 
@@ -102,6 +105,7 @@ async fn what_is_past_its_time_goes_and_its_bytes_with_the_last_of_it() {
     world.clock.advance(DAY / 2);
     let origin = Origin {
         organization: world.organization,
+        key: KeyId::from([3; 16]),
         execution: world.execution,
         attempt_key: "another",
     };

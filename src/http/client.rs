@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::RootCertStore;
 use tokio_rustls::TlsConnector;
@@ -53,17 +54,44 @@ pub struct Answer {
     pub truncated: bool,
 }
 
-/// Why there is no answer. The sentences name the host, never the path or the query.
+/// Why there is no answer. What these print is for those who asked: whatever kept a connection
+/// from being made reads the same, so that nobody learns from it which hosts and ports of this
+/// network exist. [`Error::detail`] is for the log.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    #[error(transparent)]
-    Connection(#[from] connector::Error),
+    #[error("{}", public(.0))]
+    Connection(connector::Error),
     #[error("no answer within {limit:?}")]
     Timeout { limit: Duration },
     #[error("the answer is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("the answer is no HTTP or broke off: {reason}")]
+    #[error("the answer is no HTTP or broke off")]
     Protocol { reason: String },
+}
+
+/// What is said of a connection that was not made. An address that is forbidden as it is written
+/// in the URL tells nothing that is not known already.
+fn public(error: &connector::Error) -> String {
+    match error {
+        connector::Error::Forbidden(_) | connector::Error::NoHost => error.to_string(),
+        connector::Error::Resolve { .. }
+        | connector::Error::LeadsAstray { .. }
+        | connector::Error::Connect { .. }
+        | connector::Error::Tls { .. }
+        | connector::Error::Timeout { .. } => "the host cannot be reached".to_owned(),
+    }
+}
+
+impl Error {
+    /// What went wrong, with names and addresses: for the operator.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        match self {
+            Self::Connection(error) => error.to_string(),
+            Self::Protocol { reason } => format!("{self}: {reason}"),
+            Self::Timeout { .. } | Self::TooLarge { .. } => self.to_string(),
+        }
+    }
 }
 
 /// Sends requests; clones share their connections.
@@ -99,15 +127,24 @@ impl Client {
     /// # Errors
     /// [`Error`], in a sentence for the person who set the URL.
     pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Answer, Error> {
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let limit = limits.total;
+        let mut request = request.map(Full::new);
+        let connection = capture_connection(&mut request);
         let exchange = async {
-            let (head, mut body) = self.open(request).await?.into_parts();
+            let answer = self.inner.request(request).await.map_err(|error| cause(&error))?;
+            let (head, mut body) = answer.into_parts();
             let (body, truncated) = read(&mut body, limits).await?;
             Ok(Answer { status: head.status, headers: head.headers, body, truncated })
         };
-        match tokio::time::timeout(limits.total, exchange).await {
+        let answer = match tokio::time::timeout(limit, exchange).await {
             Ok(answer) => answer,
-            Err(_elapsed) => Err(Error::Timeout { limit: limits.total }),
-        }
+            Err(_elapsed) if connection.connection_metadata().is_none() => {
+                Err(Error::Connection(connector::Error::Timeout { host: host.clone(), limit }))
+            }
+            Err(_elapsed) => Err(Error::Timeout { limit }),
+        };
+        answer.inspect_err(|error| report(&host, error))
     }
 
     /// Sends a request and gives the answer with its body unread. The caller bounds the reading.
@@ -115,8 +152,9 @@ impl Client {
     /// # Errors
     /// As [`Client::send`].
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
-        let request = request.map(Full::new);
-        self.inner.request(request).await.map_err(|error| cause(&error))
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let answer = self.inner.request(request.map(Full::new)).await;
+        answer.map_err(|error| cause(&error)).inspect_err(|error| report(&host, error))
     }
 }
 
@@ -176,6 +214,11 @@ impl Builder {
             .build(connector);
         Client { inner }
     }
+}
+
+/// Logs why there is no answer, whole.
+fn report(host: &str, error: &Error) {
+    tracing::info!(host, detail = error.detail(), "an outgoing request failed");
 }
 
 /// The body up to the limit, and whether there was more.

@@ -18,6 +18,10 @@ impl Resolve for Fixed {
         let addresses = self.0.clone();
         Box::pin(async move { Ok(addresses) })
     }
+
+    fn resolve_here<'a>(&'a self, _: &'a str) -> Resolving<'a> {
+        Box::pin(std::future::ready(Err("it is in no file".to_owned())))
+    }
 }
 
 const LIMITS: Limits =
@@ -80,8 +84,51 @@ async fn silence_garbage_and_refusal_are_told_apart() {
     let port = listener.local_addr().unwrap().port();
     drop(listener);
     let refused = get(&client, format!("http://127.0.0.1:{port}/"), &LIMITS).await.unwrap_err();
-    let sentence = format!("cannot connect to 127.0.0.1:{port}: connection refused");
-    assert_eq!(refused.to_string(), sentence);
+    assert_eq!(refused.to_string(), "the host cannot be reached");
+    let detail = format!("cannot connect to 127.0.0.1:{port}: connection refused");
+    assert_eq!(refused.detail(), detail);
+}
+
+/// Never answers; a host that drops packets looks the same.
+#[derive(Debug)]
+struct Silent;
+
+impl Resolve for Silent {
+    fn resolve<'a>(&'a self, _: &'a str) -> Resolving<'a> {
+        Box::pin(std::future::pending())
+    }
+
+    fn resolve_here<'a>(&'a self, _: &'a str) -> Resolving<'a> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn what_keeps_a_connection_from_being_made_reads_the_same() {
+    let hasty = Limits { total: Duration::from_millis(50), ..LIMITS };
+    let client = |resolver: Arc<dyn Resolve>| {
+        Builder::new(Some(Policy::default())).resolver(resolver).build()
+    };
+    let fixed = |address: &str| client(Arc::new(Fixed(vec![address.parse().unwrap()])));
+    let mut seen = Vec::new();
+    for (client, host) in [
+        (client(Arc::new(Silent)), "silent.example"),
+        (client(Arc::new(Fixed(Vec::new()))), "nowhere.example"),
+        (fixed("169.254.169.254"), "astray.example"),
+        (fixed("127.0.0.1"), "own.example"),
+        // A name of one label asks no name server, whatever it would say.
+        (fixed("8.8.8.8"), "single"),
+    ] {
+        let error = get(&client, format!("http://{host}/"), &hasty).await.unwrap_err();
+        assert!(error.detail().contains(host), "{}", error.detail());
+        seen.push((error.to_string(), is_unconnected(&error)));
+    }
+    assert!(seen.iter().all(|one| *one == ("the host cannot be reached".to_owned(), true)));
+}
+
+/// Whether it counts as no connection.
+const fn is_unconnected(error: &Error) -> bool {
+    matches!(error, Error::Connection(_))
 }
 
 #[tokio::test]
@@ -97,7 +144,7 @@ async fn the_guard_judges_the_resolved_address() {
     let url = format!("http://innocent.example:{port}/");
     for address in ["127.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"] {
         let error = get(&client(false, &[address]), url.clone(), &LIMITS).await.unwrap_err();
-        let forbidden = matches!(error, Error::Connection(connector::Error::Forbidden(_)));
+        let forbidden = matches!(error, Error::Connection(connector::Error::LeadsAstray { .. }));
         assert!(forbidden, "{address}: {error}");
     }
     let literal = get(&client(false, &[]), format!("http://127.0.0.1:{port}/"), &LIMITS).await;

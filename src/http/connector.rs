@@ -31,8 +31,11 @@ const MOST_ADDRESSES: usize = 8;
 pub enum Error {
     #[error("the name {host} cannot be resolved: {reason}")]
     Resolve { host: String, reason: String },
+    /// The URL's host is this address.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
+    #[error("the name {host} leads to a forbidden address: {forbidden}")]
+    LeadsAstray { host: String, forbidden: Forbidden },
     #[error("cannot connect to {address}: {reason}")]
     Connect { address: SocketAddr, reason: String },
     #[error("no TLS connection with {host}: {reason}")]
@@ -50,6 +53,9 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>
 pub trait Resolve: Send + Sync + fmt::Debug {
     /// The addresses of `host`, or why there are none.
     fn resolve<'a>(&'a self, host: &'a str) -> Resolving<'a>;
+
+    /// As [`Resolve::resolve`], without asking any name server.
+    fn resolve_here<'a>(&'a self, host: &'a str) -> Resolving<'a>;
 }
 
 /// Resolves by the hosts file and the name servers that the machine is set up with.
@@ -85,6 +91,35 @@ impl Resolve for SystemResolver {
             Ok(found.iter().collect())
         })
     }
+
+    fn resolve_here<'a>(&'a self, host: &'a str) -> Resolving<'a> {
+        Box::pin(async move {
+            let text = tokio::fs::read_to_string(HOSTS_FILE).await;
+            let found = in_hosts_file(&text.map_err(|error| error.to_string())?, host);
+            if found.is_empty() { Err(NOT_HERE.to_owned()) } else { Ok(found) }
+        })
+    }
+}
+
+const HOSTS_FILE: &str = "/etc/hosts";
+const NOT_HERE: &str =
+    "a name of one label is looked up in the hosts file only (egress.single_label_names)";
+
+/// The addresses that a hosts file has for a name.
+fn in_hosts_file(text: &str, host: &str) -> Vec<IpAddr> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let addresses = lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let address = words.next()?.parse().ok()?;
+        words.any(|name| name.eq_ignore_ascii_case(host)).then_some(address)
+    });
+    addresses.collect()
+}
+
+/// Whether a name has one label only and is not this machine's own.
+fn is_single_label(host: &str) -> bool {
+    let name = host.trim_end_matches('.');
+    !name.contains('.') && !name.eq_ignore_ascii_case("localhost")
 }
 
 /// Makes connections.
@@ -136,18 +171,28 @@ impl Connector {
 
     /// Tries the permitted addresses in turn; the last refusal counts.
     async fn connect_tcp(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
-        let addresses = match host.parse::<IpAddr>() {
-            Ok(address) => vec![address],
-            Err(_a_name) => {
+        let literal = host.parse::<IpAddr>().ok();
+        let addresses = match literal {
+            Some(address) => vec![address],
+            None => {
                 let fault = |reason| Error::Resolve { host: host.to_owned(), reason };
-                self.resolver.resolve(host).await.map_err(fault)?
+                let stays_here = self.policy.as_ref().is_some_and(|it| !it.single_label_names);
+                let resolving = if stays_here && is_single_label(host) {
+                    self.resolver.resolve_here(host)
+                } else {
+                    self.resolver.resolve(host)
+                };
+                resolving.await.map_err(fault)?
             }
         };
         let mut refusal =
             Error::Resolve { host: host.to_owned(), reason: "it has no address".to_owned() };
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
             if let Some(Err(forbidden)) = self.policy.as_ref().map(|p| p.permits(address)) {
-                refusal = forbidden.into();
+                refusal = match literal {
+                    Some(_) => forbidden.into(),
+                    None => Error::LeadsAstray { host: host.to_owned(), forbidden },
+                };
                 continue;
             }
             let address = SocketAddr::new(address, port);
@@ -230,5 +275,24 @@ impl Write for Stream {
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hosts_file_is_read_as_it_is_written() {
+        let text = "# comment 9.9.9.9 nas\n10.0.0.5\tNAS nas.lan # nas2\nfd00::5 nas\nbad nas\n";
+        let addresses = |host| in_hosts_file(text, host);
+        assert_eq!(addresses("nas").len(), 2);
+        assert_eq!(addresses("nas.lan"), ["10.0.0.5".parse::<IpAddr>().unwrap()]);
+        assert!(addresses("nas2").is_empty());
+        for (host, expect) in
+            [("nas", true), ("nas.", true), ("nas.lan", false), ("localhost", false)]
+        {
+            assert_eq!(is_single_label(host), expect, "{host}");
+        }
     }
 }

@@ -2,21 +2,61 @@
 //!
 //! It judges addresses, not names: the connector asks it about the address that it is about to
 //! connect to, after the name was resolved, so that no name and no redirect gets around it. It
-//! resolves nothing and connects to nothing itself. URLs in manifests are the operator's own and
-//! do not come here.
+//! resolves nothing and sends nothing itself. URLs in manifests are the operator's own and do not
+//! come here.
+//!
+//! Every address of this machine counts as loopback: a service that listens on one of them trusts
+//! its own box no less than one that listens on 127.0.0.1.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use ipnet::IpNet;
 use url::{Host, Url};
 
 /// The verdicts that the configuration sets: `allow` wins over `deny`, `deny` over the defaults.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Policy {
     pub allow: Vec<IpNet>,
     pub deny: Vec<IpNet>,
     /// Whether this machine's own loopback may be called: so without a configuration file.
     pub loopback: bool,
+    /// Whether names of one label, such as `nas`, are looked up beyond the hosts file: the name
+    /// servers that are asked may be anybody's.
+    pub single_label_names: bool,
+    /// Whether an address is one of this machine's own.
+    pub is_own: fn(IpAddr) -> bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            deny: Vec::new(),
+            loopback: false,
+            single_label_names: false,
+            is_own,
+        }
+    }
+}
+
+/// Networks whose addresses mean something on a site alone.
+const PRIVATE: [&str; 5] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+
+/// Whether `address` belongs to an interface of this machine, as its routes are now. The kernel
+/// reaches a machine's own address from that same address; a UDP socket asks it without sending
+/// anything. When there is no socket to ask with, the address counts as its own.
+fn is_own(address: IpAddr) -> bool {
+    let any = match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let Ok(socket) = UdpSocket::bind((any, 0)) else { return true };
+    // The discard port: any would do.
+    if socket.connect((address, 9)).is_err() {
+        return false;
+    }
+    socket.local_addr().is_ok_and(|from| from.ip() == address)
 }
 
 /// An address that the guard refuses.
@@ -60,11 +100,34 @@ impl Policy {
             IpAddr::V4(v4) => reason_v4(v4),
             IpAddr::V6(v6) => reason_v6(v6),
         };
+        let reason = reason.or_else(|| (self.is_own)(judged).then_some("loopback"));
         match reason {
             None => Ok(()),
             Some("loopback") if self.loopback => Ok(()),
             Some(reason) => Err(Forbidden { address, reason }),
         }
+    }
+
+    /// The private networks that may be called, in part at least.
+    #[must_use]
+    pub fn open_private_networks(&self) -> Vec<IpNet> {
+        let private = PRIVATE.iter().filter_map(|net| net.parse::<IpNet>().ok());
+        private.filter(|net| !self.deny.iter().any(|denied| denied.contains(net))).collect()
+    }
+
+    /// What to warn the operator of a box with so many organizations of: from two on, private
+    /// networks should not be open to all of them.
+    #[must_use]
+    pub fn warning(&self, organizations: usize) -> Option<String> {
+        let open: Vec<String> =
+            self.open_private_networks().iter().map(ToString::to_string).collect();
+        (organizations > 1 && !open.is_empty()).then(|| {
+            format!(
+                "private networks ({}) are open to the HTTP steps and webhooks of {organizations} \
+                 organizations: put them into egress.deny, and what all may reach into egress.allow",
+                open.join(", ")
+            )
+        })
     }
 
     /// Reads a URL that a client supplied. A host written as an address is judged at once; a name
@@ -168,7 +231,8 @@ mod tests {
 
     #[test]
     fn addresses_and_their_verdicts() {
-        let policy = Policy::default();
+        // Whatever addresses the machine has that runs this.
+        let policy = Policy { is_own: |_| false, ..Policy::default() };
         for (address, expect) in [
             ("8.8.8.8", "ok"),
             ("10.0.0.1", "ok"),
@@ -224,7 +288,8 @@ mod tests {
         let policy = Policy {
             allow: nets(&["127.0.0.5/32", "10.1.0.0/16"]),
             deny: nets(&["10.0.0.0/8", "8.8.8.8/32"]),
-            loopback: false,
+            is_own: |_| false,
+            ..Policy::default()
         };
         for (address, expect) in [
             ("127.0.0.5", "ok"),
@@ -240,6 +305,40 @@ mod tests {
         let at_home = Policy { loopback: true, ..Policy::default() };
         assert_eq!(verdict(&at_home, "127.0.0.1"), "ok");
         assert_eq!(verdict(&at_home, "169.254.169.254"), "cloud metadata");
+    }
+
+    #[test]
+    fn the_machines_own_addresses_count_as_loopback() {
+        let own = |address: IpAddr| address.to_string() == "10.9.8.7";
+        let policy = Policy { is_own: own, ..Policy::default() };
+        for address in ["10.9.8.7", "::ffff:10.9.8.7", "64:ff9b::a09:807"] {
+            assert_eq!(verdict(&policy, address), "loopback", "{address}");
+        }
+        assert_eq!(verdict(&policy, "10.9.8.8"), "ok");
+        let allow = vec!["10.9.8.7/32".parse().unwrap()];
+        assert_eq!(verdict(&Policy { allow, ..policy }, "10.9.8.7"), "ok");
+        // What the kernel says: loopback is its own, a documentation address is not.
+        for (address, expect) in
+            [("127.0.0.1", true), ("127.8.8.8", true), ("192.0.2.1", false), ("8.8.8.8", false)]
+        {
+            assert_eq!(is_own(address.parse().unwrap()), expect, "{address}");
+        }
+    }
+
+    #[test]
+    fn private_networks_are_open_until_they_are_denied() {
+        let deny = |nets: &[&str]| Policy {
+            deny: nets.iter().map(|net| net.parse().unwrap()).collect(),
+            ..Policy::default()
+        };
+        assert_eq!(Policy::default().open_private_networks().len(), PRIVATE.len());
+        assert_eq!(Policy::default().warning(1), None);
+        assert!(Policy::default().warning(2).unwrap().contains("10.0.0.0/8"));
+        assert_eq!(deny(&PRIVATE).warning(2), None);
+        assert_eq!(deny(&PRIVATE).open_private_networks(), []);
+        let most =
+            deny(&["10.0.0.0/9", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"]);
+        assert_eq!(most.open_private_networks(), ["10.0.0.0/8".parse().unwrap()]);
     }
 
     #[test]

@@ -171,6 +171,7 @@ pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
         }
         client::Error::Connection(
             connector::Error::Resolve { .. }
+            | connector::Error::LeadsAstray { .. }
             | connector::Error::Connect { .. }
             | connector::Error::Tls { .. }
             | connector::Error::Timeout { .. },

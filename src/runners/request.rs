@@ -17,6 +17,7 @@ use super::http::{class_of, quote};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Auth, FailWhen, KeyPlace, Request};
+use crate::domain::mask::{MASKED, is_secret_name, mask_text, mask_url, mask_value};
 use crate::domain::reference::{self, Scope};
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::http::client::{self, Client, Limits, Overflow};
@@ -25,8 +26,6 @@ use crate::http::client::{self, Client, Limits, Overflow};
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
 /// The most that is kept of an answer's headers, in bytes of names and values.
 const HEADERS_MAX: usize = 16 * 1024;
-/// What stands for a credential where a request is shown.
-const MASKED: &str = "***";
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -85,7 +84,7 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
     let url = written.as_str().and_then(|text| Url::parse(text).ok());
     let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     let mut url = url.filter(is_http).ok_or(Error::Url)?;
-    let shown_url = without_userinfo(&url);
+    let shown_url = mask_url(&without_userinfo(&url));
     let mut headers = HeaderMap::new();
     take_userinfo(&mut url, &mut headers)?;
 
@@ -106,7 +105,7 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
                 None => (Bytes::from(body.to_string()), "application/json"),
             };
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
-            (bytes, body)
+            (bytes, shown_body(body))
         }
     };
     if let Some(auth) = &request.auth {
@@ -227,14 +226,17 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), Error>
     Ok(())
 }
 
-/// Headers that carry credentials by their name.
 fn shown_header(name: &str, value: String) -> String {
-    let secret = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
-    if secret.into_iter().any(|held| held.eq_ignore_ascii_case(name)) {
-        MASKED.to_owned()
-    } else {
-        value
+    if is_secret_name(name) { MASKED.to_owned() } else { value }
+}
+
+/// A body with what stands under secret names masked.
+fn shown_body(mut body: Value) -> Value {
+    if let Value::String(text) = &body {
+        return mask_text(text).into();
     }
+    mask_value(&mut body);
+    body
 }
 
 /// Appends the parameters to those of the URL; gives them as they are shown.
@@ -256,7 +258,7 @@ fn add_query(
         } else {
             pairs.push((name.as_str(), text_of(&value).ok_or_else(fault)?));
         }
-        shown.insert(name.clone(), value);
+        shown.insert(name.clone(), if is_secret_name(name) { MASKED.into() } else { value });
     }
     if !pairs.is_empty() {
         url.query_pairs_mut().extend_pairs(pairs);

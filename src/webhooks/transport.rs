@@ -23,8 +23,8 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Why there is no answer, in words that name the cause: name not resolved, connection refused,
-/// TLS, time-out, forbidden address.
+/// Why there is no answer, in words for the owner of the webhook. They do not tell apart what keeps
+/// a connection from being made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unsent(pub String);

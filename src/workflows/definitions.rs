@@ -9,12 +9,12 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::rows::{self, Definition};
 use super::{Error, ModelExists, Workflows};
-use crate::domain::definition::{Fault, Plan};
+use crate::domain::definition::{Fault, Plan, secrets};
 use crate::domain::ids::{RevisionId, WorkflowId};
-use crate::engine::{FindingPlan, Plans};
+use crate::engine::{FindingOwner, FindingPlan, Plans};
 use crate::schema::Schema;
-use crate::storage::Commit;
 use crate::storage::record::Malformed;
+use crate::storage::{self, Commit};
 
 /// Compiled definitions that are kept; past one of the limits, all are compiled again as they come.
 const CACHED: usize = 2000;
@@ -35,6 +35,7 @@ pub struct Compiled {
 /// A definition that was found good.
 #[derive(Debug)]
 pub struct Checked {
+    definition: Option<Value>,
     text: Box<RawValue>,
     compiled: Compiled,
 }
@@ -85,7 +86,7 @@ pub async fn check(definition: Option<Value>, model_exists: ModelExists) -> Resu
     let is_small = text.get().len() <= CHECKED_HERE_BYTES;
     let check = move || {
         let compiled = compile(definition.as_ref(), text.get().len(), &*model_exists)?;
-        Ok(Checked { text, compiled })
+        Ok(Checked { definition, text, compiled })
     };
     if is_small {
         return check();
@@ -112,14 +113,65 @@ fn compile(
 }
 
 impl Workflows {
-    /// A definition as it was written.
+    /// A definition as clients see it: as it was written, with its credentials masked.
     ///
     /// # Errors
     /// [`Error::NoVersion`] when there is no such revision; [`Error::Storage`].
     pub async fn definition(&self, revision: RevisionId) -> Result<Box<RawValue>, Error> {
+        let text = self.stored_text(revision).await?;
+        let definition = parse(&text)?;
+        if !secrets::has_any(&definition) {
+            return Ok(text);
+        }
+        let (definition, _) = self.unseal(definition);
+        Ok(to_raw_value(&secrets::mask(definition)).map_err(malformed)?)
+    }
+
+    async fn stored_text(&self, revision: RevisionId) -> Result<Box<RawValue>, Error> {
         let stored: Option<Definition> = self.store.read(&rows::definition(revision)).await?;
         let stored = stored.ok_or(Error::NoVersion)?;
         Ok(self.store.read_payload(&stored.definition).await?)
+    }
+
+    /// A definition as it was written, credentials included.
+    async fn unsealed(&self, revision: RevisionId) -> Result<Value, Error> {
+        let text = self.stored_text(revision).await?;
+        let (definition, is_whole) = self.unseal(parse(&text)?);
+        if is_whole {
+            return Ok(definition);
+        }
+        let reason = "its credentials cannot be read with this data folder's seal.key".to_owned();
+        Err(Malformed { record: "definition", reason }.into())
+    }
+
+    fn unseal(&self, definition: Value) -> (Value, bool) {
+        secrets::unseal(definition, |sealed| self.sealer.unseal(sealed).ok())
+    }
+
+    /// Puts stored credentials where a client sent their masks back. `stored` are the revisions that
+    /// may have them, the likeliest first.
+    pub(super) async fn restore_secrets(
+        &self,
+        definition: Option<Value>,
+        stored: &[RevisionId],
+    ) -> Result<Option<Value>, Error> {
+        let Some(mut definition) = definition else { return Ok(None) };
+        if !secrets::has_masks(&definition) {
+            return Ok(Some(definition));
+        }
+        let mut known = Vec::new();
+        for revision in stored {
+            known.push(self.unsealed(*revision).await?);
+            match secrets::restore(definition.clone(), &known) {
+                Ok(restored) => return Ok(Some(restored)),
+                Err(_more_to_look_at) => {}
+            }
+        }
+        definition = secrets::restore(definition, &known).map_err(|faults| {
+            let message = faults.first().map(|fault| fault.message.clone()).unwrap_or_default();
+            Error::Invalid { message, faults }
+        })?;
+        Ok(Some(definition))
     }
 
     /// A definition, compiled. A model that has gone since it was stored is no fault here: it fails
@@ -132,9 +184,7 @@ impl Workflows {
         if let Some(compiled) = self.cache.get(revision) {
             return Ok(compiled);
         }
-        let text = self.definition(revision).await?;
-        let definition: Value = serde_json::from_str(text.get())
-            .map_err(|error| Malformed { record: "definition", reason: error.to_string() })?;
+        let definition = self.unsealed(revision).await?;
         let checked = check(Some(definition), Arc::new(|_: &str| true)).await?;
         Ok(self.cache.put(revision, checked.into_compiled()))
     }
@@ -147,11 +197,29 @@ impl Workflows {
         revision: RevisionId,
         checked: &Checked,
     ) -> Result<(), Error> {
-        let definition = self.store.write_payload(checked.text.clone()).await?;
+        let text = match &checked.definition {
+            Some(definition) if secrets::has_any(definition) => {
+                let sealed = secrets::seal(definition.clone(), |text| self.sealer.seal(text));
+                let sealed = sealed.map_err(|error| storage::Error::Unavailable {
+                    reason: format!("a credential cannot be sealed: {error}"),
+                })?;
+                to_raw_value(&sealed).map_err(malformed)?
+            }
+            Some(_) | None => checked.text.clone(),
+        };
+        let definition = self.store.write_payload(text).await?;
         self.store.claim(commit, &definition);
         commit.put(rows::definition(revision), &Definition { workflow, definition })?;
         Ok(())
     }
+}
+
+fn parse(text: &RawValue) -> Result<Value, Error> {
+    Ok(serde_json::from_str(text.get()).map_err(malformed)?)
+}
+
+fn malformed(error: serde_json::Error) -> Malformed {
+    Malformed { record: "definition", reason: error.to_string() }
 }
 
 impl Plans for Workflows {
@@ -164,6 +232,16 @@ impl Plans for Workflows {
                     tracing::error!(%revision, %error, "a stored definition cannot be used");
                     Ok(None)
                 }
+            }
+        })
+    }
+
+    fn owner(&self, workflow: WorkflowId) -> FindingOwner<'_> {
+        Box::pin(async move {
+            match self.by_id(workflow).await {
+                Ok(workflow) => Ok(Some(workflow.organization)),
+                Err(Error::Storage(error)) => Err(error),
+                Err(_not_found) => Ok(None),
             }
         })
     }

@@ -26,7 +26,7 @@ use crate::domain::workflow::{
 use crate::runtime::{Clock, fresh};
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
-use crate::storage::{self, Commit, Store};
+use crate::storage::{self, Commit, Sealer, Store};
 
 /// Workflows of one organization, deleted ones included.
 pub const WORKFLOWS_MAX: usize = 10_000;
@@ -129,6 +129,8 @@ pub struct Workflows {
     store: Store,
     clock: Clock,
     model_exists: ModelExists,
+    /// Seals the credentials of definitions.
+    sealer: Sealer,
     cache: Arc<Cache>,
 }
 
@@ -141,8 +143,8 @@ impl std::fmt::Debug for Workflows {
 impl Workflows {
     /// The workflows of a store. `model_exists` says whether a definition may name a model.
     #[must_use]
-    pub fn new(store: Store, clock: Clock, model_exists: ModelExists) -> Self {
-        Self { store, clock, model_exists, cache: Arc::default() }
+    pub fn new(store: Store, sealer: Sealer, clock: Clock, model_exists: ModelExists) -> Self {
+        Self { store, clock, model_exists, sealer, cache: Arc::default() }
     }
 
     /// Makes a workflow with one version. `beside` becomes durable with it.
@@ -157,7 +159,8 @@ impl Workflows {
         new: New,
         beside: Commit,
     ) -> Result<Workflow, Error> {
-        let checked = self.check(new.definition).await?;
+        let definition = self.restore_secrets(new.definition, &[]).await?;
+        let checked = self.check(definition).await?;
         let held = self.store.counter(&rows::count(organization)).await?;
         if usize::try_from(held).unwrap_or_default() >= WORKFLOWS_MAX {
             return Err(Error::TooMany(WORKFLOWS_MAX));
@@ -246,7 +249,9 @@ impl Workflows {
         };
         let before = self.find(organization, reference).await?;
         may_change(&before)?;
-        let checked = self.check(put.definition).await?;
+        let stored = revisions_for(&before, version_id);
+        let definition = self.restore_secrets(put.definition, &stored).await?;
+        let checked = self.check(definition).await?;
         let revision: RevisionId = fresh();
         self.store.admit()?;
         let mut definition = Commit::of_new_work();
@@ -443,6 +448,20 @@ impl Workflows {
     async fn check(&self, definition: Option<Value>) -> Result<Checked, Error> {
         definitions::check(definition, Arc::clone(&self.model_exists)).await
     }
+}
+
+/// Where the secrets behind a client's masks may be stored, the likeliest first: the version that is
+/// put, the latest one, the others from the newest on.
+fn revisions_for(workflow: &Workflow, version_id: &str) -> Vec<RevisionId> {
+    let likely = [version_id, workflow.latest.as_str()];
+    let likely = likely.into_iter().filter_map(|id| workflow.version(id));
+    let mut revisions: Vec<RevisionId> = Vec::new();
+    for version in likely.chain(workflow.versions.iter().rev()) {
+        if !revisions.contains(&version.revision) {
+            revisions.push(version.revision);
+        }
+    }
+    revisions
 }
 
 fn numbered(slug: &str, number: usize) -> String {

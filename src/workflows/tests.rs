@@ -15,7 +15,8 @@ fn open() -> (TempDir, Workflows) {
     let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 4096 };
     let store = Store::open(&options).unwrap();
     let exists = Arc::new(|slug: &str| slug == "caption");
-    (folder, Workflows::new(store, Clock::system(), exists))
+    let sealer = Sealer::open(folder.path()).unwrap();
+    (folder, Workflows::new(store, sealer, Clock::system(), exists))
 }
 
 fn definition(result: &str) -> Option<Value> {

@@ -278,7 +278,7 @@ async fn a_receiver_is_tried_out() {
     let told = test(json!({"url": provider.url("/status/503")})).await.expect(200);
     assert_eq!((&told["status"], &told["status_code"]), (&json!("FAILED"), &json!(503)));
     let told = test(json!({"url": "http://127.0.0.1:1/"})).await.expect(200);
-    assert!(told["error_message"].as_str().unwrap().contains("connection refused"), "{told}");
+    assert_eq!(told["error_message"], "the host cannot be reached");
     test(json!({})).await.expect_error(400, "url is required");
     let refused = test(json!({"url": "http://169.254.169.254/"})).await.expect(400);
     assert!(refused["error"].as_str().unwrap().starts_with("url "), "{refused}");

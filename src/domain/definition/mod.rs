@@ -5,7 +5,7 @@
 //! fields  one JSON object, field by field; what is left over is unknown
 //! steps   the steps, to a depth of 16       http, wait   the steps with much of their own
 //! scope   who may refer to whom             order        who waits for whom; no circles
-//! plan    what comes out
+//! plan    what comes out                    secrets        its credentials: sealed, masked
 //! ```
 //!
 //! Every fault is a sentence that names the step and the reference, and all of them are told at
@@ -19,6 +19,7 @@ mod http;
 mod order;
 mod plan;
 mod scope;
+pub mod secrets;
 mod steps;
 mod wait;
 

@@ -18,6 +18,8 @@ mod view;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::definition::secrets;
+
 pub use self::read::{Error, Fields, definition, typed};
 pub use self::view::{View, view};
 
@@ -40,8 +42,11 @@ fn text<'v>(value: Option<&'v Value>, key: &str) -> &'v str {
     value.and_then(|value| value.get(key)?.as_str()).unwrap_or_default()
 }
 
-/// Names the steps that a drawing was made for.
+/// Names the steps that a drawing was made for, by what clients see of them: credentials masked.
 fn print_of(steps: &Value) -> String {
+    let definition = Map::from_iter([("steps".to_owned(), steps.clone())]);
+    let seen = secrets::mask(Value::Object(definition));
+    let steps = seen.get("steps").unwrap_or(steps);
     let hash = Sha256::digest(steps.to_string().as_bytes());
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

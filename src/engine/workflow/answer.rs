@@ -24,9 +24,13 @@ use crate::engine::commit::no_json;
 /// What came of looking something up: a fault fails the step, an error the whole attempt to go on.
 pub type Looked<T> = Result<Result<T, Fault>, Error>;
 
+/// The name of the fault of a reference. Its cause names references and nothing that they resolve
+/// to.
+pub const REFERENCE_ERROR: &str = "ReferenceError";
+
 /// The fault of a reference that cannot be resolved.
 pub fn unresolved(error: &reference::Error) -> Fault {
-    Fault::new("ReferenceError", ErrorClass::InvalidModelConfig, error.to_string())
+    Fault::new(REFERENCE_ERROR, ErrorClass::InvalidModelConfig, error.to_string())
 }
 
 fn unfit(cause: impl Into<String>) -> Fault {

@@ -37,7 +37,7 @@ use super::{Error, Inner};
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Kind, Plan};
 use crate::domain::execution::{Execution, Fault};
-use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::{Effect, Event, Progress};
 use crate::domain::step::Instance;
@@ -49,6 +49,11 @@ struct Actor {
     inner: Arc<Inner>,
     id: ExecutionId,
     organization: OrganizationId,
+    /// The API key that asked for it.
+    api_key: KeyId,
+    /// Another organization owns the workflow: what its steps are given is not kept, and how they
+    /// failed is said in general words.
+    is_foreign: bool,
     plan: Arc<Plan>,
     inputs: Arc<Value>,
     /// The items of the maps that are open.
@@ -128,10 +133,12 @@ impl Inner {
                 return Ok(None);
             }
         };
+        let is_foreign = !self.is_own_workflow(execution).await?;
         let ran = Duration::from_millis(run.ran_ms);
         let may_have_steps = execution.started_at.is_some() || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
         let (id, organization) = (execution.id, execution.organization);
+        let api_key = execution.key;
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
@@ -144,6 +151,8 @@ impl Inner {
             inner: Arc::clone(self),
             id,
             organization,
+            api_key,
+            is_foreign,
             plan,
             inputs,
             items: HashMap::new(),

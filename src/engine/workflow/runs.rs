@@ -11,13 +11,14 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::Actor;
-use super::answer::{Looked, soften, unresolved};
+use super::answer::{Looked, REFERENCE_ERROR, soften, unresolved};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model};
 use crate::domain::execution::{Fault, lane_of_model};
-use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::{Event, Progress, Success};
+use crate::domain::mask::mask_value;
 use crate::domain::money::Usd;
 use crate::domain::reference::Scope;
 use crate::domain::step::{Answer, Instance};
@@ -41,6 +42,8 @@ pub struct Job {
     /// Names the attempt for ever.
     key: String,
     organization: OrganizationId,
+    /// The API key that asked for the execution.
+    api_key: KeyId,
     execution: ExecutionId,
     limit: Option<Duration>,
     call: Call,
@@ -121,8 +124,13 @@ impl Actor {
                 Event::Started { instance, attempt }
             }
             Report::Ended { instance, attempt, outcome } => match (*outcome)? {
-                Ok(success) => Event::Succeeded { instance, attempt, success },
+                Ok(mut success) => {
+                    success.logs = success.logs.filter(|_| !self.is_foreign);
+                    Event::Succeeded { instance, attempt, success }
+                }
                 Err(Failed { fault, cost, logs }) => {
+                    let fault = self.told(&instance, fault);
+                    let logs = logs.filter(|_| !self.is_foreign);
                     Event::Failed { instance, attempt, fault, cost, logs }
                 }
             },
@@ -160,9 +168,23 @@ impl Actor {
         Ok(match self.resolve_call(progress, &instance, attempt).await? {
             Ok(job_and_event) => Ok(job_and_event),
             Err(fault) => {
+                let fault = self.told(&instance, fault);
                 Err(Event::Failed { instance, attempt, fault, cost: Usd::ZERO, logs: None })
             }
         })
+    }
+
+    /// The fault as it is kept. In a workflow of another organization, what failed and how is the
+    /// owner's to know: the cause may quote what the owner wrote into the step, name its hosts, or
+    /// repeat their answers. The log has it whole.
+    fn told(&self, instance: &Instance, fault: Fault) -> Fault {
+        if !self.is_foreign || fault.name == REFERENCE_ERROR {
+            return fault;
+        }
+        let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
+        tracing::info!(execution = %self.id, step, cause = fault.cause, "a step failed");
+        let cause = format!("it failed ({}); only the workflow's owner", fault.class.as_str());
+        Fault { cause: format!("{cause} may see how"), ..fault }
     }
 
     async fn resolve_call(
@@ -187,19 +209,25 @@ impl Actor {
                 Err(Fault::of_step(&lost()))
             }
         };
-        let (call, shown) = match resolved {
+        let (call, mut shown) = match resolved {
             Ok(resolved) => resolved,
             Err(fault) => return Ok(Err(fault)),
         };
+        if self.is_foreign {
+            shown = Value::Null;
+        } else if matches!(call, Call::Model { .. }) {
+            mask_value(&mut shown);
+        }
         let items = instance.items.iter().map(|item| format!(".{item}")).collect::<String>();
         let key = format!("{}:{}{items}:{attempt}", self.id, planned.id);
         let input = self.payload(&shown).await?;
         let prediction = matches!(call, Call::Model { .. }).then(fresh);
         let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
-        let (organization, execution) = (self.organization, self.id);
+        let (organization, api_key, execution) = (self.organization, self.api_key, self.id);
         let limit = planned.timeout;
-        Ok(Ok((Job { instance, attempt, key, organization, execution, limit, call }, resolved)))
+        let job = Job { instance, attempt, key, organization, api_key, execution, limit, call };
+        Ok(Ok((job, resolved)))
     }
 
     /// The model that is to run, and its checked input.
@@ -265,11 +293,12 @@ impl Inner {
 
     fn run_seated(self: &Arc<Self>, job: Job, seat: Seat) -> Running {
         let inner = Arc::clone(self);
-        let Job { instance, attempt, key, organization, execution, limit, call } = job;
+        let Job { instance, attempt, key, organization, api_key, execution, limit, call } = job;
         Box::pin(async move {
             let outcome = match call {
                 Call::Model { slug, input, may_fall_back } => {
-                    let origin = Origin { organization, execution, attempt_key: &key };
+                    let attempt_key = &key;
+                    let origin = Origin { organization, key: api_key, execution, attempt_key };
                     inner.run_step_model(origin, &slug, input, may_fall_back, limit).await
                 }
                 Call::Http { .. } => Ok(Err(lost().into())),

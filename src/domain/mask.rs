@@ -1,0 +1,260 @@
+//! Masks: which names look like those of secrets, and a value with what stands under them hidden.
+//!
+//! A name is cut into parts at every character that is no letter and where camel case begins a new
+//! word; it looks secret when one whole part is in the list. `X-Vault-Token`, `apiKey` and
+//! `client_secret` do, `max_tokens`, `monkey` and `passenger` do not.
+
+use serde_json::{Map, Value};
+
+/// What stands for a secret wherever one would be shown.
+pub const MASKED: &str = "***";
+
+/// The parts of names that make a name look secret, in lower case.
+const SECRET_PARTS: [&str; 17] = [
+    "apikey",
+    "auth",
+    "authorization",
+    "cookie",
+    "cookies",
+    "credential",
+    "credentials",
+    "key",
+    "pass",
+    "passphrase",
+    "passwd",
+    "password",
+    "pwd",
+    "secret",
+    "sig",
+    "signature",
+    "token",
+];
+
+/// Whether a value of this name is likely to be a secret.
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    let chars: Vec<char> = name.chars().collect();
+    let mut part = String::new();
+    for (index, c) in chars.iter().enumerate() {
+        let before = index.checked_sub(1).and_then(|index| chars.get(index));
+        let after = chars.get(index.saturating_add(1));
+        let begins_word = c.is_uppercase()
+            && before.is_some_and(|before| {
+                before.is_lowercase()
+                    || (before.is_uppercase() && after.is_some_and(|after| after.is_lowercase()))
+            });
+        if (!c.is_alphabetic() || begins_word) && is_secret_part(&std::mem::take(&mut part)) {
+            return true;
+        }
+        if c.is_alphabetic() {
+            part.extend(c.to_lowercase());
+        }
+    }
+    is_secret_part(&part)
+}
+
+fn is_secret_part(part: &str) -> bool {
+    SECRET_PARTS.contains(&part)
+}
+
+/// Replaces every value under a secret name, at any depth. Null, true and false stay: they hold no
+/// secret.
+pub fn mask_value(value: &mut Value) {
+    match value {
+        Value::Object(fields) => mask_fields(fields),
+        Value::Array(items) => items.iter_mut().for_each(mask_value),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// [`mask_value`] for the fields of an object.
+pub fn mask_fields(fields: &mut Map<String, Value>) {
+    for (name, value) in fields {
+        if !is_secret_name(name) {
+            mask_value(value);
+        } else if !value.is_null() && !value.is_boolean() {
+            *value = MASKED.into();
+        }
+    }
+}
+
+/// The text of a request's body as it may be shown: what reads as JSON or as a form is masked by
+/// the names in it.
+#[must_use]
+pub fn mask_text(text: &str) -> String {
+    if text.trim_start().starts_with(['{', '['])
+        && let Ok(mut value) = serde_json::from_str::<Value>(text)
+    {
+        let before = value.clone();
+        mask_value(&mut value);
+        return if value == before { text.to_owned() } else { value.to_string() };
+    }
+    let is_form = !text.is_empty()
+        && !text.contains(char::is_whitespace)
+        && text.split('&').all(|pair| pair.contains('='));
+    if !is_form {
+        return text.to_owned();
+    }
+    let mut masked = text.to_owned();
+    replace_all(&mut masked, form_secrets(text, 0), |_| Some(MASKED.to_owned()));
+    masked
+}
+
+/// A secret part of a text: what it is called, and where it stands, in bytes.
+pub type Found = (String, std::ops::Range<usize>);
+
+/// The name of a URL's user name and password.
+pub const USERINFO: &str = "@";
+
+/// Where a URL, which may hold references, carries secrets: its user name and password, and the
+/// query parameters with secret names. In the order of the text.
+#[must_use]
+pub fn url_secrets(url: &str) -> Vec<Found> {
+    let mut found = Vec::new();
+    let authority = url.find("://").map_or(0, |at| at.saturating_add(3));
+    let rest = url.get(authority..).unwrap_or_default();
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    if let Some(at) = rest.get(..end).and_then(|authority| authority.rfind('@'))
+        && at > 0
+    {
+        found.push((USERINFO.to_owned(), authority..authority.saturating_add(at)));
+    }
+    let path_end = url.find('#').unwrap_or(url.len());
+    if let Some((path, query)) = url.get(..path_end).and_then(|url| url.split_once('?')) {
+        found.extend(form_secrets(query, path.len().saturating_add(1)));
+    }
+    found
+}
+
+/// A URL with what it carries of secrets masked.
+#[must_use]
+pub fn mask_url(url: &str) -> String {
+    let mut masked = url.to_owned();
+    replace_all(&mut masked, url_secrets(url), |_| Some(MASKED.to_owned()));
+    masked
+}
+
+/// Replaces each part that was found by what `other` says, or leaves it.
+pub fn replace_all(
+    text: &mut String,
+    found: Vec<Found>,
+    mut other: impl FnMut(&Found) -> Option<String>,
+) {
+    for part in found.into_iter().rev() {
+        if let Some(other) = other(&part) {
+            text.replace_range(part.1, &other);
+        }
+    }
+}
+
+/// The secret values of `name=value&…`, which begins at byte `start` of the whole.
+fn form_secrets(form: &str, start: usize) -> Vec<Found> {
+    let (mut found, mut at) = (Vec::new(), start);
+    for pair in form.split('&') {
+        if let Some((name, value)) = pair.split_once('=')
+            && !value.is_empty()
+            && is_secret_name(name)
+        {
+            let from = at.saturating_add(name.len()).saturating_add(1);
+            found.push((name.to_owned(), from..from.saturating_add(value.len())));
+        }
+        at = at.saturating_add(pair.len()).saturating_add(1);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_look_secret_by_whole_parts() {
+        for name in [
+            "X-Vault-Token",
+            "token",
+            "API_KEY",
+            "apiKey",
+            "APIKey",
+            "apikey",
+            "client_secret",
+            "Authorization",
+            "x-amz-signature",
+            "sig",
+            "Cookie",
+            "password",
+            "dbPass",
+            "auth",
+            "key2",
+            "proxy-authorization",
+            "sessionToken",
+        ] {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in [
+            "max_tokens",
+            "monkey",
+            "passenger",
+            "author",
+            "significant",
+            "design",
+            "keyboard",
+            "compass",
+            "X-Kind",
+            "",
+            "secretary",
+            "Content-Type",
+        ] {
+            assert!(!is_secret_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_under_secret_names_are_masked_at_any_depth() {
+        let mut value = json!({
+            "a": [{"token": "t", "b": "shown"}], "secret": {"x": 1}, "pass": null, "auth": true,
+            "key": 7,
+        });
+        mask_value(&mut value);
+        let expect = json!({
+            "a": [{"token": "***", "b": "shown"}], "secret": "***", "pass": null, "auth": true,
+            "key": "***",
+        });
+        assert_eq!(value, expect);
+        for (text, shown) in [
+            (r#"{"token":"t","n":1}"#, r#"{"token":"***","n":1}"#),
+            (r#"{ "n": 1.50 }"#, r#"{ "n": 1.50 }"#),
+            ("a=1&token=t&b=", "a=1&token=***&b="),
+            ("the token=t is here", "the token=t is here"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(mask_text(text), shown);
+        }
+    }
+
+    #[test]
+    fn urls_are_masked_in_place() {
+        for (url, shown) in [
+            ("https://u:p@h:1/a?q=1&api_key=k#f", "https://***@h:1/a?q=1&api_key=***#f"),
+            ("https://tok@h", "https://***@h"),
+            ("https://h/a@b?sig=s&x", "https://h/a@b?sig=***&x"),
+            ("https://h/?api_key={{inputs.k}}", "https://h/?api_key=***"),
+            ("https://h/#token=t", "https://h/#token=t"),
+            ("{{inputs.url}}", "{{inputs.url}}"),
+        ] {
+            assert_eq!(mask_url(url), shown);
+            assert_eq!(mask_url(shown), shown, "masking twice changes nothing");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,60}") {
+            let masked = mask_url(&text);
+            prop_assert_eq!(mask_url(&masked), masked);
+            drop(mask_text(&text));
+        }
+    }
+}
