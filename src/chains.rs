@@ -10,7 +10,7 @@ use crate::domain::chain::{Chain, ENTRIES_MAX, Entry, NAME_MAX, is_name};
 use crate::domain::ids::OrganizationId;
 use crate::runners::template::Template;
 use crate::runtime::Clock;
-use crate::schema::Schema;
+use crate::schema::{self, Schema, Unavailable};
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
@@ -38,6 +38,9 @@ pub enum Error {
     NotFound { model: String, name: String },
     #[error("there are {CHAINS_MAX} chains already; delete some first")]
     TooMany,
+    /// Whether it fits could not be checked now.
+    #[error(transparent)]
+    Unchecked(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
@@ -85,7 +88,7 @@ impl Chains {
         if !is_name(name) {
             return Err(Error::InvalidName);
         }
-        check(model, &entries, schema_of)?;
+        check(model, &entries, schema_of).await?;
         if self.list(organization).await?.len() >= CHAINS_MAX {
             return Err(Error::TooMany);
         }
@@ -127,7 +130,7 @@ impl Chains {
         let before = self.store.get(&key).await?.ok_or_else(|| missing(model, name))?;
         let mut chain: Chain = decode(&before)?;
         if let Some(entries) = change.entries {
-            check(model, &entries, schema_of)?;
+            check(model, &entries, schema_of).await?;
             chain.entries = entries;
         }
         chain.enabled = change.enabled.unwrap_or(chain.enabled);
@@ -199,23 +202,30 @@ fn missing(model: &str, name: &str) -> Error {
 // --- what fits ---
 
 /// Checks a chain against the request schemas of its models.
-fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Result<(), Error> {
+async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Result<(), Error> {
     let unknown = |model: &str| Error::Invalid(format!("there is no model {model}"));
     let primary = schema_of(model).ok_or_else(|| unknown(model))?;
     if entries.is_empty() || entries.len() > ENTRIES_MAX {
         return Err(Error::Invalid(format!("a chain has 1 to {ENTRIES_MAX} entries")));
     }
-    for (number, entry) in (1..).zip(entries) {
+    let mut pairs = Vec::new();
+    for (number, entry) in (1_usize..).zip(entries) {
         if entry.model == model {
             let message = format!("entry {number}: {model} cannot stand in for itself");
             return Err(Error::Invalid(message));
         }
         let fallback = schema_of(&entry.model).ok_or_else(|| unknown(&entry.model))?;
-        fits(&primary, &fallback, entry.input_map.as_ref()).map_err(|fault| {
-            Error::Invalid(format!("entry {number}, model {}: {fault}", entry.model))
-        })?;
+        pairs.push((number, entry.clone(), fallback));
     }
-    Ok(())
+    let check = move || {
+        for (number, entry, fallback) in pairs {
+            fits(&primary, &fallback, entry.input_map.as_ref()).map_err(|fault| {
+                Error::Invalid(format!("entry {number}, model {}: {fault}", entry.model))
+            })?;
+        }
+        Ok(())
+    };
+    schema::compile(check).await?
 }
 
 /// Whether what the mapping makes of an input that fits `primary` is able to fit `fallback`: every

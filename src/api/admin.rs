@@ -125,8 +125,8 @@ struct Trial {
 pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     let trial: Trial = context.call.json().await?;
     let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
-    let input = model.check_input(Value::Object(trial.input));
-    let input = input.map_err(|violations| super::fields::invalid_input(&violations))?;
+    let input = model.check_input(Value::Object(trial.input)).await;
+    let input = input.map_err(super::fields::unfit)?;
     let work = engine::Models::work(&context.services.catalog, &trial.slug);
     let work = work.ok_or_else(super::models::not_found)?;
     let started = Instant::now();

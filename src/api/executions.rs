@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, first_violation, invalid_input};
+use super::fields::{Fields, unfit};
 use super::idempotent::{self, Turn};
 use super::{Context, Role};
 use crate::domain::delivery::Webhook;
@@ -22,6 +22,7 @@ use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
+use crate::schema::{Patience, Unfit};
 use crate::storage::Commit;
 use crate::workflows::{self, Compiled, count_trigger};
 
@@ -95,7 +96,7 @@ async fn start_one(
     let webhook = fields.webhook(services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
-    let inputs = check_inputs(&compiled, inputs)?;
+    let inputs = check_inputs(&compiled, inputs).await?;
     let submission = submission(context, workflow, version, None, &inputs, webhook)?;
     let mut beside = Commit::new();
     count_trigger(&mut beside, workflow.id, &version.id);
@@ -163,7 +164,7 @@ async fn start_bulk(
     let now = services.clock.now().to_string();
     let (mut submissions, mut answers) = (Vec::new(), Vec::new());
     for inputs in entries {
-        match check_entry(&compiled, inputs) {
+        match check_entry(&compiled, inputs).await? {
             Err(message) => answers.push(json!({"status": "failed", "message": message})),
             Ok(inputs) => {
                 let webhook = webhook.clone();
@@ -204,24 +205,29 @@ pub fn version_of<'w>(
 }
 
 /// The inputs with the defaults of the workflow's schema filled in.
-fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http::Error> {
+async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http::Error> {
     if !inputs.is_object() {
         return Err(http::Error::bad_request("inputs must be an object"));
     }
     match &compiled.inputs {
         None => Ok(inputs),
-        Some(schema) => schema.check(inputs).map_err(|violations| invalid_input(&violations)),
+        Some(schema) => schema.check_off_thread(inputs, Patience::Request).await.map_err(unfit),
     }
 }
 
 /// As [`check_inputs`], for one entry of a bulk trigger: the fault as a message.
-pub fn check_entry(compiled: &Compiled, inputs: Value) -> Result<Value, String> {
+pub async fn check_entry(
+    compiled: &Compiled,
+    inputs: Value,
+) -> Result<Result<Value, String>, http::Error> {
     if !inputs.is_object() {
-        return Err("invalid input: it must be an object".to_owned());
+        return Ok(Err("invalid input: it must be an object".to_owned()));
     }
-    match &compiled.inputs {
-        None => Ok(inputs),
-        Some(schema) => schema.check(inputs).map_err(|violations| first_violation(&violations)),
+    let Some(schema) = &compiled.inputs else { return Ok(Ok(inputs)) };
+    match schema.check_off_thread(inputs, Patience::Request).await {
+        Ok(inputs) => Ok(Ok(inputs)),
+        Err(broken @ Unfit::Breaks(_)) => Ok(Err(format!("invalid input: {broken}"))),
+        Err(unavailable) => Err(unfit(unavailable)),
     }
 }
 

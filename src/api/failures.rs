@@ -88,6 +88,7 @@ impl From<chains::Error> for Error {
                 Self::conflict(error.to_string())
             }
             chains::Error::NotFound { .. } => Self::not_found(error.to_string()),
+            chains::Error::Unchecked(unavailable) => super::fields::unchecked(unavailable),
             chains::Error::Storage(error) => error.into(),
         }
     }
@@ -106,6 +107,7 @@ impl From<workflows::Error> for Error {
             workflows::Error::VersionLocked | workflows::Error::Locked => {
                 Self::status(StatusCode::FORBIDDEN, error.to_string())
             }
+            workflows::Error::Unchecked(unavailable) => super::fields::unchecked(unavailable),
             workflows::Error::TooMany(_) => Self::conflict(error.to_string()),
             workflows::Error::Storage(error) => error.into(),
         }

@@ -1,5 +1,8 @@
 //! The fields of a request's body: read by name, refused in words that name them.
 
+use std::collections::HashSet;
+
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::{Map, Value, json};
 
 use super::Services;
@@ -7,7 +10,10 @@ use crate::domain::delivery::Webhook;
 use crate::domain::signature;
 use crate::http::Error;
 use crate::http::call::parse_value;
-use crate::schema::Violation;
+use crate::schema::{Unavailable, Unfit, Violation};
+
+/// The longest text in a list of texts, in characters.
+const LISTED_TEXT_MAX: usize = 1000;
 
 /// A JSON object as a client sent it.
 #[derive(Debug)]
@@ -68,26 +74,32 @@ impl Fields {
         }
     }
 
-    /// An array of texts, each once, trimmed; null counts as absent.
+    /// An array of texts, each once, trimmed; null counts as absent. The limits are checked before
+    /// anything is copied or compared.
     ///
     /// # Errors
-    /// 400 when it is none, or has more than `most`.
+    /// 400 when it is no array of strings, has more than `most` items (repeated ones included), or
+    /// an item of more than 1,000 characters.
     pub fn texts(&self, name: &str, most: usize) -> Result<Option<Vec<String>>, Error> {
         let Some(value) = self.0.get(name).filter(|value| !value.is_null()) else {
             return Ok(None);
         };
-        let text = |item: &Value| item.as_str().map(|text| text.trim().to_owned());
-        let texts = value.as_array().and_then(|items| items.iter().map(text).collect());
-        let texts: Vec<String> = texts
-            .ok_or_else(|| Error::bad_request(format!("{name} must be an array of strings")))?;
-        let mut each_once: Vec<String> = Vec::new();
-        for text in texts {
-            if !each_once.contains(&text) {
-                each_once.push(text);
-            }
-        }
-        if each_once.len() > most {
+        let wrong = || Error::bad_request(format!("{name} must be an array of strings"));
+        let items = value.as_array().ok_or_else(wrong)?;
+        if items.len() > most {
             return Err(Error::bad_request(format!("{name} must have at most {most} items")));
+        }
+        let (mut seen, mut each_once) = (HashSet::new(), Vec::new());
+        for item in items {
+            let text = item.as_str().ok_or_else(wrong)?.trim();
+            if text.chars().nth(LISTED_TEXT_MAX).is_some() {
+                let message =
+                    format!("{name} must have items of at most {LISTED_TEXT_MAX} characters");
+                return Err(Error::bad_request(message));
+            }
+            if seen.insert(text) {
+                each_once.push(text.to_owned());
+            }
         }
         Ok(Some(each_once))
     }
@@ -120,13 +132,55 @@ impl Fields {
     }
 }
 
-/// Input that breaks its schema: all violations, the first of them in the message.
-pub fn invalid_input(violations: &[Violation]) -> Error {
-    Error::bad_request(first_violation(violations)).with_details(json!(violations))
+/// Input that is not taken.
+pub fn unfit(unfit: Unfit) -> Error {
+    match unfit {
+        Unfit::Breaks(violations) => invalid_input(&violations),
+        Unfit::Unavailable(unavailable) => unchecked(unavailable),
+    }
 }
 
-/// The message of input that breaks its schema.
-pub fn first_violation(violations: &[Violation]) -> String {
+/// What was not checked: 503 for what may be tried again.
+pub fn unchecked(unavailable: Unavailable) -> Error {
+    match unavailable {
+        Unavailable::Busy => Error::unavailable(unavailable.to_string())
+            .with_header(RETRY_AFTER, HeaderValue::from_static("1")),
+        Unavailable::Panicked => Error::internal(unavailable),
+    }
+}
+
+/// Input that breaks its schema: all violations, the first of them in the message.
+fn invalid_input(violations: &[Violation]) -> Error {
     let first = violations.first().map_or("", |violation| violation.message.as_str());
-    format!("invalid input: {first}")
+    Error::bad_request(format!("invalid input: {first}")).with_details(json!(violations))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(list: Value) -> Result<Option<Vec<String>>, String> {
+        let body = json!({ "tags": list }).to_string();
+        let fields = Fields::parse(body.as_bytes()).unwrap();
+        fields.texts("tags", 20).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn listed_texts_are_kept_once_in_their_order() {
+        let list = json!(["b", " a ", "b", "a"]);
+        assert_eq!(texts(list), Ok(Some(vec!["b".to_owned(), "a".to_owned()])));
+        assert_eq!(texts(Value::Null), Ok(None));
+    }
+
+    /// Comparing each of a million items with each other one would take hours.
+    #[test]
+    fn listed_texts_are_counted_and_measured_before_they_are_compared() {
+        let many: Vec<String> = (0..1_000_000).map(|number| number.to_string()).collect();
+        assert_eq!(texts(json!(many)), Err("tags must have at most 20 items".to_owned()));
+        assert_eq!(
+            texts(json!(["x".repeat(LISTED_TEXT_MAX + 1)])),
+            Err("tags must have items of at most 1000 characters".to_owned())
+        );
+        assert_eq!(texts(json!(["a", 1])), Err("tags must be an array of strings".to_owned()));
+    }
 }

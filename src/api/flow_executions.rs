@@ -87,7 +87,7 @@ async fn start(
     let bulk: Option<BulkId> = (together == Together::Bulk).then(fresh);
     let (mut beside, mut submissions, mut ids) = (Commit::new(), Vec::new(), Vec::new());
     for (index, parameters) in parameters.into_iter().enumerate() {
-        let inputs = check(&compiled, parameters).map_err(|fault| match together {
+        let inputs = check(&compiled, parameters).await?.map_err(|fault| match together {
             Together::One => http::Error::bad_request(fault),
             Together::Bulk => http::Error::bad_request(format!("parameters[{index}]: {fault}")),
         })?;
@@ -113,7 +113,10 @@ fn repeated(answered: &Answered) -> Result<Vec<String>, http::Error> {
 
 /// The inputs that the parameters stand for. Clients of this shape send numbers and flags as text
 /// at times.
-fn check(compiled: &Compiled, mut parameters: Value) -> Result<Value, String> {
+async fn check(
+    compiled: &Compiled,
+    mut parameters: Value,
+) -> Result<Result<Value, String>, http::Error> {
     let schema = compiled.plan.input_schema();
     let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
     if let Value::Object(given) = &mut parameters {
@@ -125,7 +128,7 @@ fn check(compiled: &Compiled, mut parameters: Value) -> Result<Value, String> {
             }
         }
     }
-    check_entry(compiled, parameters)
+    check_entry(compiled, parameters).await
 }
 
 /// `GET /api/v1/{workflow}/executions?limit=&offset=`

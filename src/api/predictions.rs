@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::fields::{Fields, invalid_input};
+use super::fields::{Fields, unfit};
 use super::idempotent::{self, Turn};
 use super::{Context, Role, Services, models};
 use crate::accounts::Caller;
@@ -206,7 +206,7 @@ async fn check(
     };
     let webhook = fields.webhook(services)?;
     let model = services.catalog.get(slug).ok_or_else(models::not_found)?;
-    let input = model.check_input(input).map_err(|violations| invalid_input(&violations))?;
+    let input = model.check_input(input).await.map_err(unfit)?;
     let selector = fields.text("fallback_selector")?.filter(|name| !name.is_empty());
     let chain = chain(services, caller.organization, model.slug.as_str(), selector).await?;
     Ok(Submission {

@@ -21,6 +21,8 @@ use crate::http::{self, Call, Reply, reply};
 /// How long a file may be kept, in seconds.
 const KEEP_MIN: u64 = 60;
 const KEEP_MAX: u64 = 31_536_000;
+/// The longest head of a field (its boundary and headers), in bytes, to within a piece.
+const HEAD_MAX: usize = 64 * 1024;
 /// The longest value of a field beside the file, in bytes.
 const FIELD_MAX: usize = 1024;
 
@@ -88,23 +90,26 @@ pub async fn post(context: Context) -> Result<Reply, http::Error> {
     let boundary = boundary.ok_or_else(|| {
         http::Error::bad_request("the body must be multipart/form-data with a field file")
     })?;
-    let failure = Failure::default();
-    let mut form = Multipart::new(pieces(context.call, failure.clone()), boundary);
+    let (failure, head) = (Failure::default(), Head::default());
+    let mut form = Multipart::new(pieces(context.call, failure.clone(), head.clone()), boundary);
     let mut announced = Announced::default();
     let mut received: Option<Receiving> = None;
     while let Some(mut field) = form.next_field().await.map_err(|error| failure.of(&error))? {
+        head.ended();
         match field.name() {
             Some("file") if received.is_none() => {
                 announced.filename = field.file_name().map(check_name).transpose()?;
                 let content_type = field.content_type().map_or("", AsRef::as_ref);
                 announced.content_type = file::content_type(content_type);
                 received = Some(receive(&services.files, &mut field, &failure).await?);
+                head.begins();
             }
             Some("file") => return Err(http::Error::bad_request("one file can be sent at once")),
             Some("expires_in_seconds") => {
                 let text = short_text(&mut field, &failure).await?;
                 let value = text.trim().parse::<u64>().map_or(Value::Null, Value::from);
                 announced.keep = Some(keep(&value)?);
+                head.begins();
             }
             Some(_) | None => {
                 let message = "the form may have the fields file and expires_in_seconds";
@@ -135,16 +140,50 @@ impl Failure {
     }
 }
 
+/// Bytes that came since the head of a field (boundary and headers) began. The form's reader keeps
+/// a head in memory and searches it from its start with every piece, so its length is bounded.
+#[derive(Clone, Default)]
+struct Head(Arc<Mutex<Option<usize>>>);
+
+impl Head {
+    fn begins(&self) {
+        *self.lock() = Some(0);
+    }
+
+    fn ended(&self) {
+        *self.lock() = None;
+    }
+
+    /// Counts a piece that came; false when the head has become too long.
+    fn takes(&self, bytes: usize) -> bool {
+        let mut held = self.lock();
+        let Some(before) = *held else { return true };
+        *held = Some(before.saturating_add(bytes));
+        before <= HEAD_MAX
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 fn pieces(
     call: Call,
     failure: Failure,
+    head: Head,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send {
-    stream::try_unfold((call, failure), |(mut call, failure)| async move {
+    head.begins();
+    stream::try_unfold((call, failure, head), |(mut call, failure, head)| async move {
         // The parser takes pieces until there is none for the moment: one at a time, or it would
         // hold as many as arrive faster than the disk takes them.
         tokio::task::yield_now().await;
         match call.piece().await {
-            Ok(piece) => Ok(piece.map(|piece| (piece, (call, failure)))),
+            Ok(Some(piece)) if !head.takes(piece.len()) => {
+                let message = format!("the head of a field may have {HEAD_MAX} bytes");
+                failure.set(http::Error::bad_request(message));
+                Err(std::io::ErrorKind::InvalidData.into())
+            }
+            Ok(piece) => Ok(piece.map(|piece| (piece, (call, failure, head)))),
             Err(error) => {
                 failure.set(error);
                 Err(std::io::ErrorKind::BrokenPipe.into())

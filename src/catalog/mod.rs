@@ -31,7 +31,7 @@ pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::engine;
 use crate::runners::{Face, Health, Runner, builtin};
-use crate::schema::{Schema, Violation};
+use crate::schema::{Patience, Schema, Unfit};
 
 /// Manifests that one folder may hold.
 const MANIFESTS_MAX: usize = 10_000;
@@ -59,12 +59,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// The input with the schema's defaults filled in, if it fits.
+    /// The input with the schema's defaults filled in, if it fits. For a request.
     ///
     /// # Errors
-    /// Every violation; never none.
-    pub fn check_input(&self, input: Value) -> Result<Value, Vec<Violation>> {
-        self.schema.check(input)
+    /// Every violation, or why it was not checked.
+    pub async fn check_input(&self, input: Value) -> Result<Value, Unfit> {
+        self.schema.check_off_thread(input, Patience::Request).await
     }
 
     /// How it is, in one word: `ok`, `starting` or `failing`.
@@ -251,10 +251,12 @@ impl engine::Models for Catalog {
         })
     }
 
-    fn check_input(&self, slug: &str, input: Value) -> Result<Value, String> {
-        let Some(model) = self.get(slug) else { return Ok(input) };
-        model.check_input(input).map_err(|violations| {
-            violations.into_iter().next().map_or_else(String::new, |violation| violation.message)
+    fn check_input(&self, slug: &str, input: Value) -> engine::CheckingInput<'_> {
+        let model = self.get(slug);
+        Box::pin(async move {
+            let Some(model) = model else { return Ok(input) };
+            let checked = model.schema.check_off_thread(input, Patience::Execution).await;
+            checked.map_err(|unfit| unfit.to_string())
         })
     }
 }

@@ -54,7 +54,7 @@ pub use self::attempt::try_out;
 pub use self::detail::{Detail, Waiting};
 pub use self::follow::Follower;
 pub use self::lanes::Load;
-pub use self::models::{FindingOwner, FindingPlan, Models, Plans, Work};
+pub use self::models::{CheckingInput, FindingOwner, FindingPlan, Models, Plans, Work};
 pub use self::submit::Submission;
 
 /// Hands a committed delivery to whoever sends it.

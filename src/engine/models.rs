@@ -27,17 +27,17 @@ pub struct Work {
     pub pricing: Option<Pricing>,
 }
 
+/// A checked input, later.
+pub type CheckingInput<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
+
 /// Where models are looked up, by slug, at the moment of each use.
 pub trait Models: Send + Sync {
     /// The model, or `None` when the catalog has it no more.
     fn work(&self, slug: &str) -> Option<Work>;
 
-    /// The input with the defaults of the model's request schema filled in. Of a model that the
-    /// catalog does not have, nothing is said here.
-    ///
-    /// # Errors
-    /// A sentence about the first violation.
-    fn check_input(&self, slug: &str, input: Value) -> Result<Value, String>;
+    /// The input with the defaults of the model's request schema filled in, or a sentence about the
+    /// first violation. Of a model that the catalog does not have, nothing is said here.
+    fn check_input(&self, slug: &str, input: Value) -> CheckingInput<'_>;
 }
 
 /// A plan, later.

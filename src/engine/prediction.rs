@@ -172,7 +172,7 @@ async fn run_model(
     let model = execution.prediction().map_or("", Prediction::model);
     let Some(work) = work else { return Err(gone(model).into()) };
     let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
-    let input = input_of(models, execution, input)?;
+    let input = input_of(models, execution, input).await?;
     let job = Job {
         attempt_key: execution.attempt_key(attempt),
         input: Arc::new(input),
@@ -184,7 +184,11 @@ async fn run_model(
 
 /// What the model is given. The first of a chain has the input that was checked when the prediction
 /// was created; another one has what its mapping makes of it, if that fits.
-fn input_of(models: &dyn Models, execution: &Execution, input: Value) -> Result<Value, Failure> {
+async fn input_of(
+    models: &dyn Models,
+    execution: &Execution,
+    input: Value,
+) -> Result<Value, Failure> {
     let prediction = execution.prediction();
     let Some(prediction) = prediction.filter(|prediction| prediction.position > 0) else {
         return Ok(input);
@@ -200,7 +204,7 @@ fn input_of(models: &dyn Models, execution: &Execution, input: Value) -> Result<
             fill(map, &input).map_err(|error| misfit(format!("cannot be made: {error}")))?
         }
     };
-    let checked = models.check_input(prediction.model(), mapped);
+    let checked = models.check_input(prediction.model(), mapped).await;
     checked.map_err(|violation| misfit(format!("does not fit: {violation}")))
 }
 

@@ -93,12 +93,8 @@ impl Models for Script {
         })
     }
 
-    fn check_input(
-        &self,
-        _slug: &str,
-        input: serde_json::Value,
-    ) -> Result<serde_json::Value, String> {
-        Ok(input)
+    fn check_input(&self, _slug: &str, input: serde_json::Value) -> CheckingInput<'_> {
+        Box::pin(std::future::ready(Ok(input)))
     }
 }
 

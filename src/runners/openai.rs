@@ -224,9 +224,12 @@ impl OpenAiRunner {
         let mut talk = Talk::default();
         let mut pending = BytesMut::new();
         while let Some(data) = self.next(&mut answer).await? {
+            // Bytes that were searched already hold no end of a line.
+            let mut searched = pending.len();
             pending.extend_from_slice(&data);
-            while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-                let line = pending.split_to(end.saturating_add(1));
+            while let Some(end) = pending.iter().skip(searched).position(|byte| *byte == b'\n') {
+                let line = pending.split_to(searched.saturating_add(end).saturating_add(1));
+                searched = 0;
                 if self.hear(line.trim_ascii(), &mut talk)? {
                     talk.tell(job);
                     return self.ended(talk);

@@ -12,22 +12,20 @@ use super::{Error, ModelExists, Workflows};
 use crate::domain::definition::{Fault, Plan, secrets};
 use crate::domain::ids::{RevisionId, WorkflowId};
 use crate::engine::{FindingOwner, FindingPlan, Plans};
-use crate::schema::Schema;
+use crate::schema::{self, Schema, Unavailable};
 use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
 
 /// Compiled definitions that are kept; past one of the limits, all are compiled again as they come.
 const CACHED: usize = 2000;
 const CACHED_BYTES: usize = 32 * 1024 * 1024;
-/// A larger definition is checked on a thread of its own.
-const CHECKED_HERE_BYTES: usize = 16 * 1024;
 
 /// A definition, ready to be run.
 #[derive(Debug)]
 pub struct Compiled {
     pub plan: Arc<Plan>,
     /// What its inputs must be; none: anything.
-    pub inputs: Option<Schema>,
+    pub inputs: Option<Arc<Schema>>,
     /// Bytes of the definition.
     bytes: usize,
 }
@@ -80,19 +78,14 @@ impl Cache {
     }
 }
 
-/// Checks a definition as a client wrote it.
+/// Checks a definition as a client wrote it, off the threads that serve requests.
 pub async fn check(definition: Option<Value>, model_exists: ModelExists) -> Result<Checked, Error> {
     let text = to_raw_value(&definition).map_err(|error| Error::invalid(error.to_string()))?;
-    let is_small = text.get().len() <= CHECKED_HERE_BYTES;
     let check = move || {
         let compiled = compile(definition.as_ref(), text.get().len(), &*model_exists)?;
         Ok(Checked { definition, text, compiled })
     };
-    if is_small {
-        return check();
-    }
-    let checking = tokio::task::spawn_blocking(check);
-    checking.await.unwrap_or_else(|error| Err(Error::invalid(format!("definition: {error}"))))
+    schema::compile(check).await?
 }
 
 fn compile(
@@ -109,7 +102,7 @@ fn compile(
         let fault = Fault { path: "/input_schema".to_owned(), message: message.clone() };
         Error::Invalid { message, faults: vec![fault] }
     })?;
-    Ok(Compiled { plan: Arc::new(plan), inputs, bytes })
+    Ok(Compiled { plan: Arc::new(plan), inputs: inputs.map(Arc::new), bytes })
 }
 
 impl Workflows {
@@ -225,7 +218,14 @@ fn malformed(error: serde_json::Error) -> Malformed {
 impl Plans for Workflows {
     fn plan(&self, revision: RevisionId) -> FindingPlan<'_> {
         Box::pin(async move {
-            match self.compiled(revision).await {
+            let compiled = loop {
+                match self.compiled(revision).await {
+                    // An execution waits its turn.
+                    Err(Error::Unchecked(Unavailable::Busy)) => {}
+                    compiled => break compiled,
+                }
+            };
+            match compiled {
                 Ok(compiled) => Ok(Some(Arc::clone(&compiled.plan))),
                 Err(Error::Storage(error)) if !error.is_final() => Err(error),
                 Err(error) => {

@@ -24,6 +24,7 @@ use crate::domain::workflow::{
     FIRST_VERSION, Status, VERSIONS_MAX, Version, Workflow, is_version_id, slug_of,
 };
 use crate::runtime::{Clock, fresh};
+use crate::schema::Unavailable;
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Sealer, Store};
@@ -52,6 +53,9 @@ pub enum Error {
     Locked,
     #[error("there are {0} workflows already; delete some first")]
     TooMany(usize),
+    /// The definition could not be checked now.
+    #[error(transparent)]
+    Unchecked(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }

@@ -2,8 +2,8 @@
 //!
 //! References are parsed here and checked in `scope`, when every step is known.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde_json::{Map as Object, Value};
@@ -238,7 +238,7 @@ impl Nest<'_, '_> {
     fn parallel(&mut self, fields: &mut Fields<'_>) -> Option<Parallel> {
         let written = fields.required_list("branches", "one branch")?;
         let within = fields.nested("branches", Object::new());
-        let mut branches: Vec<Branch> = Vec::new();
+        let (mut branches, mut names) = (Vec::new(), HashSet::new());
         for (index, branch) in written.into_iter().enumerate() {
             if within.faults().is_full() {
                 return None;
@@ -250,9 +250,7 @@ impl Nest<'_, '_> {
             };
             let mut branch = within.item(index, &place, branch);
             let name = branch.text("name");
-            let is_taken =
-                |name: &String| branches.iter().any(|other| other.name.as_ref() == Some(name));
-            if name.as_ref().is_some_and(is_taken) {
+            if name.as_ref().is_some_and(|name| !names.insert(name.clone())) {
                 branch.refuse("name", "is the name of an earlier branch too");
             }
             let steps = self.steps(&mut branch, index, true);

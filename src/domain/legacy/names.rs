@@ -1,19 +1,24 @@
 //! Names in references: `{{name}}` of an input in the older shape is `{{inputs.name}}` in a
 //! definition. References to steps are the same in both.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::domain::reference::is_root_char;
 
 const INPUTS: &str = "inputs";
 
+/// The longest name of an input, in bytes: what finding it in a reference takes grows with its
+/// square.
+pub const NAME_BYTES_MAX: usize = 128;
+
 /// The value with references to these inputs as a definition has them.
-pub fn to_definition(value: &Value, inputs: &[String]) -> Value {
+pub fn to_definition(value: &Value, inputs: &HashSet<String>) -> Value {
     replaced(value, &|inside| {
-        let longest =
-            inputs.iter().filter(|name| names(inside, name)).max_by_key(|name| name.len());
-        let rest = inside.get(longest?.len()..)?;
-        Some(format!("{INPUTS}{}{rest}", step_into(longest?)))
+        let name = longest_name(inside, inputs)?;
+        let rest = inside.get(name.len()..)?;
+        Some(format!("{INPUTS}{}{rest}", step_into(name)))
     })
 }
 
@@ -29,10 +34,13 @@ pub fn to_legacy(value: &Value) -> Value {
     })
 }
 
-/// Whether the reference begins with the name, and the name ends there.
-fn names(inside: &str, name: &str) -> bool {
-    let rest = if name.is_empty() { None } else { inside.strip_prefix(name) };
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+/// The longest of the names that the reference begins with and that ends at a `.`, a `[` or the end
+/// of the reference. Looks up the prefixes, so that the number of inputs does not matter.
+fn longest_name<'t>(inside: &'t str, inputs: &HashSet<String>) -> Option<&'t str> {
+    let within = inside.get(..inside.floor_char_boundary(NAME_BYTES_MAX + 1))?;
+    let whole = (inside.len() <= NAME_BYTES_MAX).then_some(inside);
+    let prefixes = within.rmatch_indices(['.', '[']).filter_map(|(end, _)| inside.get(..end));
+    whole.into_iter().chain(prefixes).find(|name| !name.is_empty() && inputs.contains(*name))
 }
 
 /// One move into the inputs.

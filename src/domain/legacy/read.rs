@@ -1,8 +1,14 @@
 //! From the older shape to a definition.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Value, json};
 
-use super::{KEPT, MODEL_TYPE, MODEL_VERSION, Object, names, object, print_of};
+use super::{KEPT, MODEL_TYPE, MODEL_VERSION, Object, names, object, print_of, text};
+use crate::domain::definition::STEPS_MAX;
+
+/// The most inputs, and the most outputs, of a workflow in the older shape.
+const LISTED_MAX: usize = 1000;
 
 /// What is wrong with a workflow in the older shape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,13 +37,14 @@ pub struct Fields {
 /// # Errors
 /// [`Error`] names the field that has another shape.
 pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Error> {
-    let inputs = list(&fields.inputs, "inputs")?;
-    let input_names: Vec<String> = inputs.iter().map(|input| field(input, "name")).collect();
-    let steps = list(&fields.steps, "steps")?;
+    let inputs = list(&fields.inputs, "inputs", LISTED_MAX)?;
+    let input_names: HashSet<String> = inputs.iter().map(|input| field(input, "name")).collect();
+    let steps = list(&fields.steps, "steps", STEPS_MAX)?;
+    let held = held_steps(before);
     let mut read = Vec::with_capacity(steps.len());
     let mut versions = Object::new();
     for (index, step) in steps.iter().enumerate() {
-        let step = read_step(index, step, &input_names, before)?;
+        let step = read_step(index, step, &input_names, &held)?;
         if let Some(version) = step.version {
             versions.insert(step.id, version);
         }
@@ -45,7 +52,7 @@ pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Erro
     }
     let steps = Value::Array(read);
     let (mut mapping, mut output_types) = (Object::new(), Object::new());
-    for output in list(&fields.outputs, "outputs")? {
+    for output in list(&fields.outputs, "outputs", LISTED_MAX)? {
         let name = named(output, "outputs")?;
         let value = output.get("value").cloned().unwrap_or_default();
         mapping.insert(name.clone(), names::to_definition(&value, &input_names));
@@ -78,11 +85,25 @@ struct ReadStep {
     version: Option<Value>,
 }
 
+/// The model steps of a definition, by id and model. Of equal ones the first counts.
+fn held_steps(before: Option<&Value>) -> HashMap<(&str, &str), &Object> {
+    let steps = before.and_then(|before| before.get("steps")?.as_array()).into_iter().flatten();
+    let models = steps.filter(|step| text(Some(step), "type") == "model");
+    let mut held = HashMap::new();
+    for step in models {
+        let named = (text(Some(step), "step_id"), text(Some(step), "model"));
+        if let Some(fields) = step.as_object() {
+            held.entry(named).or_insert(fields);
+        }
+    }
+    held
+}
+
 fn read_step(
     index: usize,
     step: &Value,
-    inputs: &[String],
-    before: Option<&Value>,
+    inputs: &HashSet<String>,
+    held: &HashMap<(&str, &str), &Object>,
 ) -> Result<ReadStep, Error> {
     let Some(written) = step.as_object() else {
         return wrong(format!("steps[{index}] must be an object"));
@@ -114,13 +135,8 @@ fn read_step(
     }
     fields.insert("model".to_owned(), slug.clone().into());
     fields.insert("params".to_owned(), params);
-    let held = before.and_then(|before| before.get("steps")?.as_array());
-    let same = held.into_iter().flatten().find(|held| {
-        field(held, "step_id") == id
-            && field(held, "type") == "model"
-            && field(held, "model") == slug
-    });
-    for (name, value) in same.and_then(Value::as_object).into_iter().flatten() {
+    let same = held.get(&(id.as_str(), slug.as_str())).copied();
+    for (name, value) in same.into_iter().flatten() {
         if !["step_id", "id", "name", "type", "model", "params"].contains(&name.as_str()) {
             fields.insert(name.clone(), value.clone());
         }
@@ -201,9 +217,12 @@ pub fn typed(text: &str, kind: &str) -> Option<Value> {
     fits.then_some(value)
 }
 
-fn list<'v>(value: &'v Value, name: &str) -> Result<&'v [Value], Error> {
+fn list<'v>(value: &'v Value, name: &str, most: usize) -> Result<&'v [Value], Error> {
     match value {
         Value::Null => Ok(&[]),
+        Value::Array(items) if items.len() > most => {
+            wrong(format!("{name} must have at most {most} items"))
+        }
         Value::Array(items) => Ok(items),
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
             wrong(format!("{name} must be an array"))
@@ -215,6 +234,10 @@ fn named(item: &Value, list: &str) -> Result<String, Error> {
     let name = field(item, "name");
     if name.is_empty() || name.contains("']") || name.contains(['{', '}']) {
         return wrong(format!("each of {list} must have a name without braces and brackets"));
+    }
+    if name.len() > names::NAME_BYTES_MAX {
+        let most = names::NAME_BYTES_MAX;
+        return wrong(format!("each of {list} must have a name of at most {most} bytes"));
     }
     Ok(name)
 }

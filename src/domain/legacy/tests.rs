@@ -119,3 +119,44 @@ fn another_shape_is_refused_in_words() {
     let default = "the default_value 'x' of the input 'n' is no number";
     assert_eq!(with(&|it| it.inputs[2]["default_value"] = json!("x")), default);
 }
+
+/// Each reference against each input, each step against each held step: minutes, were they compared
+/// one by one.
+#[test]
+fn long_lists_are_refused_before_they_are_compared() {
+    let with = |change: &dyn Fn(&mut Fields)| {
+        let mut fields = fields();
+        change(&mut fields);
+        definition(&fields, None).unwrap_err().to_string()
+    };
+    let named = |most: usize| {
+        let items = (0..most).map(|number| json!({"name": format!("n{number}"), "type": "string"}));
+        Value::Array(items.collect())
+    };
+    let text = "{{x}}".repeat(200_000);
+    let flood = |it: &mut Fields| {
+        it.inputs = named(500_000);
+        it.steps[1]["params"]["text"] = json!(text);
+    };
+    assert_eq!(with(&flood), "inputs must have at most 1000 items");
+    assert_eq!(with(&|it| it.outputs = named(1001)), "outputs must have at most 1000 items");
+    assert_eq!(with(&|it| it.steps = named(501)), "steps must have at most 500 items");
+    let name = "each of inputs must have a name of at most 128 bytes";
+    assert_eq!(with(&|it| it.inputs = json!([{"name": "n".repeat(129)}])), name);
+}
+
+#[test]
+fn the_longest_name_of_an_input_counts() {
+    let mut fields = fields();
+    fields.inputs = json!([
+        {"name": "a", "type": "object"}, {"name": "a.b", "type": "object"}, {"name": "ä[0]", "type": "string"},
+    ]);
+    fields.outputs = json!([]);
+    fields.steps[1]["params"] = json!({
+        "one": "{{a}} {{a.c}} {{a.b}} {{a.b.c}} {{ab}} {{ä[0].d}} {{ä[1]}}",
+    });
+    let made = definition(&fields, None).unwrap();
+    let expect = "{{inputs.a}} {{inputs.a.c}} {{inputs['a.b']}} {{inputs['a.b'].c}} {{ab}} \
+                  {{inputs['ä[0]'].d}} {{ä[1]}}";
+    assert_eq!(made["steps"][1]["params"]["one"], expect);
+}

@@ -1,5 +1,7 @@
 //! From a definition to the older shape.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{KEPT, MODEL_TYPE, MODEL_VERSION, Object, names, object, print_of, text};
@@ -126,19 +128,19 @@ fn edges(steps: &[Value]) -> Vec<Value> {
     let mut edges = Vec::new();
     for step in steps {
         let target = step_id(step);
-        let mut sources: Vec<String> = Vec::new();
+        let mut sources: HashSet<String> = HashSet::new();
         let waits_for = step.get("depends_on").and_then(Value::as_array).into_iter().flatten();
         sources.extend(waits_for.filter_map(Value::as_str).map(str::to_owned));
         let fields: Object = step.as_object().cloned().unwrap_or_default();
         if let Ok(template) = Template::parse(&Value::Object(fields)) {
             for reference in template.references() {
                 if let crate::domain::reference::Root::Name(name) = reference.root() {
-                    sources.push(name.clone());
+                    sources.insert(name.clone());
                 }
             }
         }
         for other in steps.iter().map(step_id).filter(|other| *other != target) {
-            if sources.iter().any(|source| source == other) {
+            if sources.contains(other) {
                 let id = format!("{other}-{target}");
                 edges.push(json!({"id": id, "source": other, "target": target, "type": "default"}));
             }

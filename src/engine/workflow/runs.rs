@@ -25,7 +25,7 @@ use crate::domain::step::{Answer, Instance};
 use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::engine::attempt::{call, gone};
 use crate::engine::feed::{Reporter, Told};
-use crate::engine::{Error, Inner};
+use crate::engine::{Error, Inner, Models};
 use crate::files::Origin;
 use crate::runners;
 use crate::runners::request::{self, Prepared};
@@ -203,7 +203,13 @@ impl Actor {
             Err(fault) => return Ok(Err(fault)),
         };
         let resolved = match &planned.kind {
-            Kind::Model(model) => self.resolve_model(model, is_fallback, &view),
+            Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
+                Ok((slug, input)) => {
+                    let models = &*self.inner.models;
+                    check_model(models, model, is_fallback, slug, input).await
+                }
+                Err(fault) => Err(fault),
+            },
             Kind::Http(http) => resolve_http(http, is_fallback, &view),
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
                 Err(Fault::of_step(&lost()))
@@ -229,28 +235,38 @@ impl Actor {
         let job = Job { instance, attempt, key, organization, api_key, execution, limit, call };
         Ok(Ok((job, resolved)))
     }
+}
 
-    /// The model that is to run, and its checked input.
-    fn resolve_model(
-        &self,
-        model: &Model,
-        is_fallback: bool,
-        view: &dyn Scope,
-    ) -> Result<(Call, Value), Fault> {
-        let (slug, params) = match &model.fallback {
-            Some(fallback) if is_fallback => (&fallback.slug, &fallback.params),
-            _ => (&model.slug, &model.params),
-        };
-        let input = params.resolve(view, RESOLVED_BYTES_MAX);
-        let input = input.map_err(|error| unresolved(&error))?;
-        let checked = self.inner.models.check_input(slug, input).map_err(|violation| {
-            let message = format!("the input of the model '{slug}' is invalid: {violation}");
-            Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
-        })?;
-        let may_fall_back = model.fallback.is_some() && !is_fallback;
-        let (slug, input) = (slug.clone(), checked.clone());
-        Ok((Call::Model { slug, input, may_fall_back }, checked))
-    }
+/// The call of a model, and its checked input.
+async fn check_model(
+    models: &dyn Models,
+    model: &Model,
+    is_fallback: bool,
+    slug: &str,
+    input: Value,
+) -> Result<(Call, Value), Fault> {
+    let checked = models.check_input(slug, input).await;
+    let checked = checked.map_err(|violation| {
+        let message = format!("the input of the model '{slug}' is invalid: {violation}");
+        Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
+    })?;
+    let may_fall_back = model.fallback.is_some() && !is_fallback;
+    let (slug, input) = (slug.to_owned(), checked.clone());
+    Ok((Call::Model { slug, input, may_fall_back }, checked))
+}
+
+/// The model that is to run, and its input before it is checked.
+fn resolve_model<'m>(
+    model: &'m Model,
+    is_fallback: bool,
+    view: &dyn Scope,
+) -> Result<(&'m str, Value), Fault> {
+    let (slug, params) = match &model.fallback {
+        Some(fallback) if is_fallback => (&fallback.slug, &fallback.params),
+        _ => (&model.slug, &model.params),
+    };
+    let input = params.resolve(view, RESOLVED_BYTES_MAX);
+    Ok((slug, input.map_err(|error| unresolved(&error))?))
 }
 
 fn lost() -> Failure {

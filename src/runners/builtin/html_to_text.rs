@@ -1,20 +1,26 @@
 //! `html-to-text`: a web page as readable plain text. It loads nothing that the page names.
 
+use std::time::{Duration, Instant};
+
 use html2text::{Handle, RcDom};
 use html5ever::ParseOpts;
 use html5ever::tendril::{StrTendril, TendrilSink};
 use html5ever::tree_builder::TreeBuilderOpts;
 use serde_json::{Value, json};
 
-use super::{Builtin, Work, number, refuse, text};
+use super::{Builtin, Work, number, refuse, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
 const DEFAULT_WIDTH: u32 = 80;
 /// Deeper pages are refused: rendering recurses.
 const DEPTH_MAX: usize = 200;
-/// Bytes that are parsed between two looks at the depth.
-const PART: usize = 16 * 1024;
+/// Bytes that are parsed between two looks at the depth and the time.
+const PART: usize = 4 * 1024;
+/// How long parsing may take: the parser compares each attribute of an element with all others.
+const PARSE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Bytes of memory that the parsed and the rendered page take for each byte of HTML.
+const BYTES_EACH: u64 = 200;
 /// The longest text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
@@ -24,7 +30,7 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Renders HTML as readable plain text, with its links as footnotes.",
     output_type: OutputType::String,
     schema,
-    work: Work::Pure(render),
+    work: Work::Pure { weigh: |input| weight::of_text(input, "html", BYTES_EACH), run: render },
 };
 
 fn schema() -> Value {
@@ -46,7 +52,8 @@ fn schema() -> Value {
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {
-    let page = parse(text(input, "html"))?;
+    let started = Instant::now();
+    let page = parse(text(input, "html"), &|| started.elapsed() > PARSE_TIME_MAX)?;
     let config = html2text::config::plain();
     let fault = |error| refuse(format!("the page cannot be rendered: {error}"));
     let width = usize::try_from(number(input, "width", DEFAULT_WIDTH)).unwrap_or(usize::MAX);
@@ -60,7 +67,7 @@ fn render(input: &Value) -> Result<Value, Failure> {
 
 /// The parsed page. The depth is looked at again and again, since each element takes the parser as
 /// long as there are others open around it.
-fn parse(html: &str) -> Result<RcDom, Failure> {
+fn parse(html: &str, is_late: &dyn Fn() -> bool) -> Result<RcDom, Failure> {
     let builder = TreeBuilderOpts { scripting_enabled: false, ..TreeBuilderOpts::default() };
     let options = ParseOpts { tree_builder: builder, ..ParseOpts::default() };
     let mut parser = html5ever::parse_document(RcDom::default(), options);
@@ -69,6 +76,11 @@ fn parse(html: &str) -> Result<RcDom, Failure> {
         let (part, behind) = rest.split_at(rest.floor_char_boundary(PART));
         parser.process(StrTendril::from_slice(part));
         check_depth(&parser.tokenizer.sink.sink.document)?;
+        if is_late() {
+            return Err(refuse(
+                "the page takes too long to read: an element has too many attributes",
+            ));
+        }
         rest = behind;
     }
     let page = parser.finish();
@@ -87,4 +99,22 @@ fn check_depth(document: &Handle) -> Result<(), Failure> {
         level = level.iter().flat_map(|node| node.children.borrow().clone()).collect();
     }
     Err(refuse(format!("the page nests deeper than {DEPTH_MAX} elements")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// 100,000 attributes of one element are compared 5,000,000,000 times.
+    #[test]
+    fn a_page_that_takes_too_long_is_given_up_between_two_parts() {
+        let attributes: String = (0..100_000).map(|number| format!(" a{number}")).collect();
+        let parts = Cell::new(0);
+        let is_late = || parts.replace(parts.get() + 1) >= 2;
+        let refused = parse(&format!("<p{attributes}>"), &is_late).unwrap_err();
+        assert!(refused.message.contains("too many attributes"), "{}", refused.message);
+        assert_eq!(parts.get(), 3);
+    }
 }

@@ -17,7 +17,7 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Draws a QR code of a text, as PNG or SVG.",
     output_type: OutputType::Image,
     schema,
-    work: Work::Pure(draw),
+    work: Work::Pure { weigh, run: draw },
 };
 
 fn schema() -> Value {
@@ -45,6 +45,12 @@ fn schema() -> Value {
             "format": {"type": "string", "title": "Format", "enum": ["png", "svg"], "default": "png"},
         },
     })
+}
+
+/// The pixels, at most a margin more than asked for, and what they are written as.
+fn weigh(input: &Value) -> u64 {
+    let side = u64::from(number(input, "size", DEFAULT_SIZE)).saturating_add(256);
+    side.saturating_mul(side).saturating_mul(8)
 }
 
 fn draw(input: &Value) -> Result<Value, Failure> {

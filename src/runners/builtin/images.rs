@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::Request;
-use image::{DynamicImage, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::{Bench, refuse};
 use crate::domain::attempt::Failure;
@@ -52,19 +52,58 @@ pub(super) async fn load(bench: &Bench, source: &str) -> Result<Vec<u8>, Failure
     Ok(answer.body.to_vec())
 }
 
+/// What the head of an image file says of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub width: u32,
+    pub height: u32,
+    /// Of the decoded image.
+    pub bytes_per_pixel: u64,
+    /// How many times the decoded image's memory decoding takes at most.
+    pub decoding_factor: u64,
+    pub file_bytes: u64,
+}
+
+/// Reads the head of an image file; no pixel is decoded.
+pub(super) fn head(bytes: &[u8]) -> Result<Head, Failure> {
+    let (reader, format) = reader(bytes)?;
+    let decoder = reader.into_decoder().map_err(|error| unreadable(&error))?;
+    let (width, height) = decoder.dimensions();
+    // The others keep the coefficients of a progressive JPEG, or planes and frames.
+    let is_plain = matches!(format, ImageFormat::Png | ImageFormat::Bmp);
+    let decoding_factor = if is_plain { 1 } else { 3 };
+    Ok(Head {
+        width,
+        height,
+        bytes_per_pixel: u64::from(decoder.color_type().bytes_per_pixel()),
+        decoding_factor,
+        file_bytes: bytes.len() as u64,
+    })
+}
+
 /// The decoded image and the format it came in.
 pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failure> {
-    let fault =
-        |error: &dyn std::fmt::Display| refuse(format!("image: it cannot be read: {error}"));
+    let (reader, format) = reader(bytes)?;
+    Ok((reader.decode().map_err(|error| unreadable(&error))?, format))
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> Failure {
+    refuse(format!("image: it cannot be read: {error}"))
+}
+
+type Reader<'b> = ImageReader<Cursor<&'b [u8]>>;
+
+/// A reader that takes no more pixels and memory than the limits.
+fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-    let mut reader = reader.map_err(|error| fault(&error))?;
+    let mut reader = reader.map_err(|error| unreadable(&error))?;
     let format = reader.format().ok_or_else(|| refuse("image: its format is not known"))?;
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
     limits.max_alloc = Some(DECODED_MAX);
     reader.limits(limits);
-    Ok((reader.decode().map_err(|error| fault(&error))?, format))
+    Ok((reader, format))
 }
 
 /// A format as inputs name it.

@@ -11,10 +11,14 @@ use crate::domain::model::OutputType;
 /// searching recurse with both.
 const LONGEST: u64 = 500;
 const NESTING_MAX: usize = 40;
-/// The largest document, in bytes of JSON: searching takes about a hundred times as much memory.
+/// The largest document, in bytes of JSON.
 const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
+/// Bytes of memory that searching takes for each byte of the document.
+const BYTES_EACH: u64 = 100;
 /// The largest result that a query may be able to make, in bytes of JSON.
 const RESULT_MAX: f64 = 32.0 * 1024.0 * 1024.0;
+/// What the result takes as values, at most.
+const RESULT_WEIGHT: u64 = 64 * 1024 * 1024;
 /// The most that a query may be able to touch, in values and bytes: about a second.
 const EFFORT_MAX: f64 = 2e9;
 
@@ -25,7 +29,7 @@ pub(super) const MODEL: Builtin = Builtin {
                   holds what was found, of whatever type, as `result`.",
     output_type: OutputType::Object,
     schema,
-    work: Work::Pure(query),
+    work: Work::Pure { weigh, run: query },
 };
 
 fn schema() -> Value {
@@ -44,6 +48,14 @@ fn schema() -> Value {
             "document": {"title": "Document", "description": "Any JSON value."},
         },
     })
+}
+
+/// What searching the document takes, and the largest result: what is larger is refused before it is
+/// made.
+fn weigh(input: &Value) -> u64 {
+    let document = input.get("document").map_or(0, |document| document.to_string().len());
+    let searched = (document.min(DOCUMENT_MAX) as u64).saturating_mul(BYTES_EACH);
+    searched.saturating_add(RESULT_WEIGHT)
 }
 
 fn query(input: &Value) -> Result<Value, Failure> {

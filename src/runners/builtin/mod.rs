@@ -2,7 +2,9 @@
 //!
 //! Each is a thin adapter over a well-kept crate: a request schema and a pure function. They run on
 //! blocking threads, a bounded number at once; since a blocking thread cannot be stopped, each
-//! schema bounds its input so that any run is short. None keeps state or reads a file.
+//! schema bounds its input so that any run is short. Each run is weighed before it starts, by the
+//! memory that it takes at most, against one budget for all of them ([`MEMORY_MAX`]): it waits its
+//! turn, or is refused when it alone is larger. None keeps state or reads a file.
 
 mod html_to_text;
 mod image_qr;
@@ -17,6 +19,7 @@ mod text_language;
 mod text_sentiment;
 mod text_summary;
 mod text_template;
+mod weight;
 mod words;
 
 use std::sync::Arc;
@@ -25,6 +28,7 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use self::weight::Budget;
 use super::{Job, Run, Runner, Success};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
@@ -33,19 +37,41 @@ use crate::files::Files;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 
+pub use self::weight::MEMORY_MAX;
+
 /// Built-in runs that work at once, over all built-in models: one for each core of a small box and
 /// some that wait for memory.
 pub const AT_ONCE: usize = 4;
 /// The longest text that a built-in model takes, in characters.
 pub const TEXT_MAX: u64 = 1_000_000;
 
-/// What a built-in model does with an input that fits its schema.
+/// What a built-in model does with an input that fits its schema. Both functions of a kind are pure:
+/// `weigh` says how many bytes of memory `run` takes at most, without taking them.
 #[derive(Debug, Clone, Copy)]
 enum Work {
     /// Computes on the input alone.
-    Pure(fn(&Value) -> Result<Value, Failure>),
+    Pure { weigh: fn(&Value) -> u64, run: fn(&Value) -> Result<Value, Failure> },
     /// Computes on the input and the image that its field `image` names.
-    OnImage(fn(&Value, &[u8]) -> Result<Value, Failure>),
+    OnImage {
+        weigh: fn(&Value, &[u8]) -> Result<u64, Failure>,
+        run: fn(&Value, &[u8]) -> Result<Value, Failure>,
+    },
+}
+
+impl Work {
+    fn weigh(self, input: &Value, image: &[u8]) -> Result<u64, Failure> {
+        match self {
+            Self::Pure { weigh, .. } => Ok(weigh(input)),
+            Self::OnImage { weigh, .. } => weigh(input, image),
+        }
+    }
+
+    fn run(self, input: &Value, image: &[u8]) -> Result<Value, Failure> {
+        match self {
+            Self::Pure { run, .. } => run(input),
+            Self::OnImage { run, .. } => run(input, image),
+        }
+    }
 }
 
 /// A model that comes with the service.
@@ -83,6 +109,7 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
 #[derive(Debug, Clone)]
 pub struct Bench {
     places: Arc<Semaphore>,
+    budget: Budget,
     client: Client,
     policy: Arc<Policy>,
     /// Where our own URLs are read without HTTP.
@@ -95,6 +122,7 @@ impl Bench {
     pub fn new(policy: Policy, files: Option<Files>) -> Self {
         Self {
             places: Arc::new(Semaphore::new(AT_ONCE)),
+            budget: Budget::new(MEMORY_MAX),
             client: Client::guarded(policy.clone()),
             policy: Arc::new(policy),
             files,
@@ -117,31 +145,48 @@ struct BuiltinRunner {
 impl Runner for BuiltinRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let bytes = match self.builtin.work {
-                Work::Pure(_) => Vec::new(),
-                Work::OnImage(_) => images::load(&self.bench, text(&job.input, "image")).await?,
+            let work = self.builtin.work;
+            let image = match work {
+                Work::Pure { .. } => Vec::new(),
+                Work::OnImage { .. } => {
+                    images::load(&self.bench, text(&job.input, "image")).await?
+                }
             };
+            let input = Arc::clone(&job.input);
+            let weighed = (Arc::clone(&input), image);
+            let (weight, image) = self
+                .off_thread(move || {
+                    let (input, image) = weighed;
+                    work.weigh(&input, &image).map(|weight| (weight, image))
+                })
+                .await??;
+            let memory = self.bench.budget.take(weight).await?;
             let stopped = |_stopped| Failure::new(ErrorClass::InternalError, "the service stops");
             let place = Arc::clone(&self.bench.places).acquire_owned().await.map_err(stopped)?;
-            let work = self.builtin.work;
             let started = Instant::now();
-            let working = tokio::task::spawn_blocking(move || {
-                // The place is free again when the work is done, also when nobody waits for it.
-                let _place = place;
-                match work {
-                    Work::Pure(compute) => compute(&job.input),
-                    Work::OnImage(compute) => compute(&job.input, &bytes),
-                }
-            });
-            let output = match working.await {
-                Ok(output) => output?,
-                Err(_panic) => {
-                    let sentence = format!("the model '{}' panicked", self.builtin.slug);
-                    return Err(Failure::new(ErrorClass::InternalError, sentence).into());
-                }
-            };
+            let output = self
+                .off_thread(move || {
+                    // Both are free again when the work is done, also when nobody waits for it or
+                    // it panics.
+                    let _held = (memory, place);
+                    work.run(&input, &image)
+                })
+                .await??;
             let usage = Usage { run_time: started.elapsed(), ..Usage::default() };
             Ok(Success::new(output, usage))
+        })
+    }
+}
+
+impl BuiltinRunner {
+    /// Runs a function of the model on a blocking thread. A panic fails this run and nothing else.
+    async fn off_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        tokio::task::spawn_blocking(work).await.map_err(|_panic| {
+            let sentence = format!("the model '{}' panicked", self.builtin.slug);
+            Failure::new(ErrorClass::InternalError, sentence)
         })
     }
 }

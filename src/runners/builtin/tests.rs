@@ -145,6 +145,40 @@ async fn images_are_resized_cropped_and_converted() {
     }
 }
 
+/// The poison pill: scaled before it is cropped, it is 41 million pixels wide and takes 168 GB.
+#[tokio::test]
+async fn an_image_of_one_line_covers_a_large_box() {
+    let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "cover",
+        "format": "bmp"});
+    let output = run("image-resize", input).await.unwrap();
+    // A BMP of 3 bytes a pixel, in base64.
+    assert_eq!(output.as_str().unwrap().len() / 1_000_000, 67);
+}
+
+#[tokio::test]
+async fn a_run_that_takes_more_than_the_budget_is_refused_with_the_numbers() {
+    let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "fill"});
+    let said = run("image-resize", input).await.unwrap_err();
+    assert!(said.starts_with("the run would take 689 MiB of memory, and built-in models have 512"));
+}
+
+/// A panic in a model fails the run that it happens in; its memory and place are free again.
+#[tokio::test]
+async fn a_panic_fails_its_own_run() {
+    static BROKEN: Builtin = Builtin {
+        work: Work::Pure { weigh: |_| MEMORY_MAX, run: |_| panic!("broken") },
+        ..text_language::MODEL
+    };
+    let bench = Bench::new(Policy::default(), None);
+    let job = || Arc::<Heard>::default().job(json!({"text": "The quick brown fox runs away."}));
+    for _ in 0..=AT_ONCE {
+        let failed = bench.runner(&BROKEN).run(job()).await.unwrap_err();
+        assert_eq!(failed.failure.class, ErrorClass::InternalError);
+        assert_eq!(failed.failure.message, "the model 'text-language' panicked");
+    }
+    assert!(bench.runner(&text_language::MODEL).run(job()).await.is_ok());
+}
+
 #[test]
 fn every_kind_of_pixel_is_written_in_every_format() {
     use image::{ColorType, DynamicImage, ImageFormat};

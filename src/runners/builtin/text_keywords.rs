@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::words::StopWords;
-use super::{Builtin, TEXT_MAX, Work, number, text};
+use super::{Builtin, TEXT_MAX, Work, number, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
@@ -23,7 +23,10 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Finds the words and phrases that a text is about, the most telling first.",
     output_type: OutputType::Array,
     schema,
-    work: Work::Pure(extract),
+    work: Work::Pure {
+        weigh: |input| weight::of_text(input, "text", weight::WORDS_EACH),
+        run: extract,
+    },
 };
 
 fn schema() -> Value {

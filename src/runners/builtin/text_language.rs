@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use whatlang::{Lang, Script};
 
-use super::{Builtin, TEXT_MAX, Work, refuse, text};
+use super::{Builtin, TEXT_MAX, Work, refuse, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
@@ -13,7 +13,10 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Tells which of some seventy languages a text is written in.",
     output_type: OutputType::Object,
     schema,
-    work: Work::Pure(detect),
+    work: Work::Pure {
+        weigh: |input| weight::of_text(input, "text", weight::WORDS_EACH),
+        run: detect,
+    },
 };
 
 fn schema() -> Value {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vader_sentimental::SentimentIntensityAnalyzer;
 
-use super::{Builtin, Work, text};
+use super::{Builtin, Work, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
@@ -18,7 +18,10 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Rates how positive or negative a short English text sounds.",
     output_type: OutputType::Object,
     schema,
-    work: Work::Pure(rate),
+    work: Work::Pure {
+        weigh: |input| weight::of_text(input, "text", weight::WORDS_EACH),
+        run: rate,
+    },
 };
 
 fn schema() -> Value {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::words::StopWords;
-use super::{Builtin, TEXT_MAX, Work, number, text};
+use super::{Builtin, TEXT_MAX, Work, number, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
@@ -21,7 +21,10 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Picks the sentences of a text that say the most, in their order.",
     output_type: OutputType::String,
     schema,
-    work: Work::Pure(summarize),
+    work: Work::Pure {
+        weigh: |input| weight::of_text(input, "text", weight::WORDS_EACH),
+        run: summarize,
+    },
 };
 
 fn schema() -> Value {

@@ -17,6 +17,8 @@ const FUEL_MAX: f64 = 200_000.0;
 const EFFORT_MAX: f64 = 8e9;
 /// The most that the values may take, in bytes of JSON.
 const VALUES_MAX: usize = 1024 * 1024;
+/// Bytes of memory that a template and its values take for each byte of them.
+const BYTES_EACH: u64 = 50;
 /// The longest rendered text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
@@ -26,7 +28,7 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Renders a Jinja template with the values that it is given.",
     output_type: OutputType::String,
     schema,
-    work: Work::Pure(render),
+    work: Work::Pure { weigh, run: render },
 };
 
 fn schema() -> Value {
@@ -50,6 +52,14 @@ fn schema() -> Value {
             },
         },
     })
+}
+
+/// The parsed template, the values and the rendered text. A value that an expression makes is no
+/// larger than what `template_bounds` allows.
+fn weigh(input: &Value) -> u64 {
+    let values = input.get("values").map_or(0, |values| values.to_string().len());
+    let read = text(input, "template").len().saturating_add(values.min(VALUES_MAX)) as u64;
+    read.saturating_mul(BYTES_EACH).saturating_add(3 * OUTPUT_MAX as u64)
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {

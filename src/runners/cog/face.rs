@@ -9,6 +9,8 @@ use crate::domain::model::OutputType;
 use crate::runners::Face;
 use crate::schema::Schema;
 
+/// Values that a schema may have when its references are filled in.
+const VALUES_MAX: usize = 100_000;
 /// References that are followed, one within the other.
 const REFS_DEEP: usize = 16;
 
@@ -20,18 +22,26 @@ pub fn read(document: &Value) -> Result<Face, String> {
     let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
     let schemas = schemas.ok_or_else(|| "has no components.schemas".to_owned())?;
     let input = schemas.get("Input").ok_or_else(|| "describes no Input".to_owned())?;
-    let mut input = resolve(input, schemas, 0)?;
+    let mut left = VALUES_MAX;
+    let mut input = resolve(input, schemas, 0, &mut left)?;
     sort_properties(&mut input);
     let schema = Schema::compile(&input).map_err(|error| format!("has an Input with {error}"))?;
     let output = match schemas.get("Output") {
-        Some(output) => resolve(output, schemas, 0)?,
+        Some(output) => resolve(output, schemas, 0, &mut left)?,
         None => json!({}),
     };
     Ok(Face { schema: Arc::new(schema), output_type: output_type(&output) })
 }
 
 /// The schema as JSON Schema: references filled in, what is nullable told by its type.
-fn resolve(schema: &Value, schemas: &Map<String, Value>, depth: usize) -> Result<Value, String> {
+fn resolve(
+    schema: &Value,
+    schemas: &Map<String, Value>,
+    depth: usize,
+    left: &mut usize,
+) -> Result<Value, String> {
+    let too_large = || format!("has more than {VALUES_MAX} values when references are filled in");
+    *left = left.checked_sub(1).ok_or_else(too_large)?;
     if depth > REFS_DEEP {
         return Err("refers to itself, or too deep".to_owned());
     }
@@ -41,11 +51,11 @@ fn resolve(schema: &Value, schemas: &Map<String, Value>, depth: usize) -> Result
                 let name = reference.strip_prefix("#/components/schemas/");
                 let meant = name.and_then(|name| schemas.get(name));
                 let meant = meant.ok_or_else(|| format!("has an unknown reference {reference}"))?;
-                return resolve(meant, schemas, depth + 1);
+                return resolve(meant, schemas, depth + 1, left);
             }
             let mut resolved = Map::new();
             for (name, value) in fields.iter().filter(|(name, _)| *name != "nullable") {
-                resolved.insert(name.clone(), resolve(value, schemas, depth + 1)?);
+                resolved.insert(name.clone(), resolve(value, schemas, depth + 1, left)?);
             }
             let is_nullable = fields.get("nullable") == Some(&Value::Bool(true));
             if let Some(kind) =
@@ -55,7 +65,9 @@ fn resolve(schema: &Value, schemas: &Map<String, Value>, depth: usize) -> Result
             }
             Ok(Value::Object(resolved))
         }
-        Value::Array(items) => items.iter().map(|item| resolve(item, schemas, depth + 1)).collect(),
+        Value::Array(items) => {
+            items.iter().map(|item| resolve(item, schemas, depth + 1, left)).collect()
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(schema.clone()),
     }
 }
@@ -118,6 +130,19 @@ mod tests {
         assert_eq!(filled["do"], "a");
         assert!(face.schema.check(json!({"text": "x", "do": "c"})).is_err());
         assert_eq!(face.output_type, OutputType::String);
+    }
+
+    /// Each of 7 definitions has 100 references to the next: 10^14 values.
+    #[test]
+    fn references_that_multiply_are_refused() {
+        let to = |name: String| json!({"$ref": format!("#/components/schemas/{name}")});
+        let mut schemas: Map<String, Value> = (0..7)
+            .map(|n| (format!("d{n}"), json!(vec![to(format!("d{}", n + 1)); 100])))
+            .collect();
+        schemas.insert("d7".to_owned(), json!({}));
+        schemas.insert("Input".to_owned(), to("d0".to_owned()));
+        let error = read(&document(schemas.into())).unwrap_err();
+        assert_eq!(error, "has more than 100000 values when references are filled in");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{Answer, Client, Limits, Overflow};
 use crate::runtime::Tasks;
+use crate::schema;
 
 /// The largest answer, in bytes: files come as `data:` URIs within it.
 pub const ANSWER_MAX: usize = 64 * 1024 * 1024;
@@ -190,10 +191,13 @@ impl CogRunner {
         let found = match self.get("/openapi.json").await {
             Err(error) => Err(format!("cannot be read: {error}")),
             Ok(answer) if answer.status.is_success() => {
-                let document = serde_json::from_slice(&answer.body);
-                document
-                    .map_err(|error| format!("is no JSON: {error}"))
-                    .and_then(|document| face::read(&document))
+                let read = move || {
+                    let document = serde_json::from_slice(&answer.body);
+                    let document = document.map_err(|error| format!("is no JSON: {error}"))?;
+                    face::read(&document)
+                };
+                let face = schema::compile(read).await;
+                face.unwrap_or_else(|error| Err(format!("is not read: {error}")))
             }
             Ok(answer) => Err(format!("is not given: it answered {}", answer.status.as_u16())),
         };

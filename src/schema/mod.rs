@@ -1,0 +1,275 @@
+//! JSON Schemas: compiled once, then asked about each input.
+//!
+//! Nothing is ever fetched: a `$ref` that leaves the document is refused when the schema is
+//! compiled. Patterns run on a linear-time engine. A schema is bounded when it is compiled, in bytes,
+//! in depth and in what it expands to; an input when it is checked, by the steps that it takes.
+//!
+//! ```text
+//! graph     the subschemas, joined by keywords and references
+//! size      how far a schema expands          work        how many steps an input takes
+//! defaults  fills them in                     off_thread  where all of it runs
+//! ```
+
+mod defaults;
+mod graph;
+mod off_thread;
+mod size;
+mod work;
+
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{PatternOptions, Validator};
+use serde::Serialize;
+use serde_json::Value;
+
+use self::graph::Node;
+pub use self::off_thread::{
+    COMPILED_AT_ONCE, DEADLINE, Patience, Unavailable, Unfit, VALIDATED_AT_ONCE, compile,
+};
+use self::size::InPlace;
+
+/// The largest schema, in bytes of JSON.
+pub const BYTES_MAX: usize = 1024 * 1024;
+/// The deepest nesting of a schema.
+pub const DEPTH_MAX: usize = 64;
+/// The most subschemas that a schema may expand to, each reference replaced by what it leads to.
+pub const EXPANDED_MAX: u64 = 100_000;
+/// The most subschemas one within the other that may apply to the same value.
+pub const DEPTH_IN_PLACE_MAX: usize = 64;
+/// The most steps (a subschema applied to a value) that checking one input may take: some seconds.
+pub const STEPS_MAX: u64 = 32 * 1024 * 1024;
+/// Steps that are taken without waiting for a place: some milliseconds.
+pub const QUICK_STEPS: u64 = 50_000;
+/// Steps up to which all violations are looked for. Past it the first is told, if one can be: each
+/// takes memory.
+const TELLING_STEPS_MAX: u64 = 1_000_000;
+/// Subschemas one within the other along a value: what a thread's stack bears.
+const LEVELS_MAX: usize = 500;
+/// The most bytes of JSON that defaults may add to one input.
+pub const FILLED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The longest message of a violation, in characters.
+const MESSAGE_MAX: usize = 1000;
+/// Violations that one answer tells of.
+const VIOLATIONS_MAX: usize = 20;
+/// The memory that one compiled pattern may take.
+const PATTERN_BYTES: usize = 256 * 1024;
+/// Patterns that one schema may have.
+const PATTERNS_MAX: usize = 100;
+
+/// A schema that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("a schema may have {BYTES_MAX} bytes, this one has {0}")]
+    TooLarge(usize),
+    #[error("a schema may nest {DEPTH_MAX} deep")]
+    TooDeep,
+    #[error("a schema may have {PATTERNS_MAX} patterns, this one has {0}")]
+    TooManyPatterns(usize),
+    #[error("\"$ref\": \"{0}\" leaves the document: only references within it (#/…) are followed")]
+    RemoteRef(String),
+    #[error(
+        "a schema may expand to {EXPANDED_MAX} subschemas when its references are followed, this \
+         one expands to more"
+    )]
+    TooExpanded,
+    #[error(
+        "a schema may not refer to itself for the same value: a reference back must stand in \
+         properties, items or the like"
+    )]
+    RefersToItself,
+    #[error("a schema may apply {DEPTH_IN_PLACE_MAX} subschemas one within the other to a value")]
+    TooDeepInPlace,
+    #[error("\"$id\": \"{0}\": only the root of a schema may have an $id")]
+    NestedId(String),
+    #[error("no valid JSON Schema: {0}")]
+    Invalid(String),
+}
+
+/// One way in which a value breaks its schema.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Where, as a JSON pointer; empty: the value itself.
+    pub path: String,
+    /// What, without repeating the value.
+    pub message: String,
+}
+
+/// A compiled schema.
+#[derive(Debug)]
+pub struct Schema {
+    text: Value,
+    validator: Validator,
+    nodes: Vec<Node>,
+    /// By the ids of the nodes.
+    costs: Vec<InPlace>,
+}
+
+/// What came of a check under a limit.
+enum Attempt {
+    Fits(Value),
+    /// Never none.
+    Breaks(Vec<Violation>),
+    /// It takes more steps; the value, with some of its defaults.
+    Over(Value),
+}
+
+impl PartialEq for Schema {
+    /// Equal as they were written.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Schema {
+    /// Compiles a schema.
+    ///
+    /// # Errors
+    /// [`Error`] in a sentence for whoever wrote the schema.
+    pub fn compile(schema: &Value) -> Result<Self, Error> {
+        let bytes = schema.to_string().len();
+        if bytes > BYTES_MAX {
+            return Err(Error::TooLarge(bytes));
+        }
+        check_tree(schema, 0)?;
+        let patterns = patterns(schema);
+        if patterns > PATTERNS_MAX {
+            return Err(Error::TooManyPatterns(patterns));
+        }
+        let nodes = graph::build(schema)?;
+        let costs = size::check(&nodes)?;
+        let patterns =
+            PatternOptions::regex().size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
+        let validator = jsonschema::options()
+            .offline()
+            .with_pattern_options(patterns)
+            .build(schema)
+            .map_err(|error| Error::Invalid(error.masked().to_string()))?;
+        Ok(Self { text: schema.clone(), validator, nodes, costs })
+    }
+
+    /// The schema as it was written.
+    #[must_use]
+    pub const fn text(&self) -> &Value {
+        &self.text
+    }
+
+    /// The value with the schema's defaults filled in, if it fits. Takes up to some seconds: see
+    /// [`Schema::check_off_thread`].
+    ///
+    /// # Errors
+    /// Every violation, up to 20, in the order of the schema; never none. One that says so when the
+    /// value takes too much work.
+    pub fn check(&self, value: Value) -> Result<Value, Vec<Violation>> {
+        match self.attempt(value, STEPS_MAX) {
+            Attempt::Fits(value) => Ok(value),
+            Attempt::Breaks(violations) => Err(violations),
+            Attempt::Over(_) => Err(vec![too_much()]),
+        }
+    }
+
+    fn attempt(&self, mut value: Value, steps: u64) -> Attempt {
+        match defaults::fill(&self.nodes, &mut value, steps) {
+            Ok(()) => {}
+            Err(defaults::Stopped::Steps) => return Attempt::Over(value),
+            Err(defaults::Stopped::Bytes) => {
+                let most = FILLED_BYTES_MAX;
+                let message =
+                    format!("its defaults would make it larger by more than {most} bytes");
+                return Attempt::Breaks(vec![whole(message)]);
+            }
+        }
+        let Ok(work) = work::measure(self, &value, steps) else { return Attempt::Over(value) };
+        if self.validator.is_valid(&value) {
+            return Attempt::Fits(value);
+        }
+        let mut violations: Vec<Violation> = if work.telling <= TELLING_STEPS_MAX {
+            let errors = self.validator.iter_errors(&value).take(VIOLATIONS_MAX);
+            errors.map(|error| violation(&error)).collect()
+        } else if self.nodes.iter().any(|node| node.branches) {
+            Vec::new()
+        } else {
+            self.validator.validate(&value).err().iter().map(violation).collect()
+        };
+        if violations.is_empty() {
+            violations.push(whole("it does not fit its schema, and is too large to say where"));
+        }
+        Attempt::Breaks(violations)
+    }
+}
+
+/// A violation of the whole value.
+fn whole(message: impl Into<String>) -> Violation {
+    Violation { path: String::new(), message: message.into() }
+}
+
+/// The value takes more work than any may.
+fn too_much() -> Violation {
+    whole(format!(
+        "checking it takes more than {STEPS_MAX} steps: make it smaller or its schema simpler"
+    ))
+}
+
+fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
+    let path = error.instance_path().to_string();
+    if let ValidationErrorKind::Required { property } = error.kind() {
+        let name = property.as_str().unwrap_or_default();
+        let escaped = name.replace('~', "~0").replace('/', "~1");
+        return Violation {
+            path: format!("{path}/{escaped}"),
+            message: brief(format!("missing required field '{name}'")),
+        };
+    }
+    let what = error.masked().to_string();
+    let message = match path.strip_prefix('/') {
+        Some(field) => format!("'{}' is wrong: {what}", field.replace('/', ".")),
+        None => what,
+    };
+    Violation { path, message: brief(message) }
+}
+
+/// Refuses what is too deep, and references that leave the document.
+fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
+    if depth > DEPTH_MAX {
+        return Err(Error::TooDeep);
+    }
+    match schema {
+        Value::Object(fields) => {
+            fields.iter().try_for_each(|(name, value)| match (name.as_str(), value) {
+                ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target))
+                    if !target.starts_with('#') =>
+                {
+                    Err(Error::RemoteRef(target.clone()))
+                }
+                _ => check_tree(value, depth + 1),
+            })
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| check_tree(item, depth + 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// How many patterns a schema may hold, wherever they stand.
+fn patterns(schema: &Value) -> usize {
+    match schema {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| match (name.as_str(), value) {
+                ("pattern", Value::String(_)) => 1,
+                ("patternProperties", Value::Object(inner)) => inner.len() + patterns(value),
+                _ => patterns(value),
+            })
+            .sum(),
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+/// The message, cut short when it lists very much.
+fn brief(message: String) -> String {
+    match message.char_indices().nth(MESSAGE_MAX) {
+        Some((end, _)) => format!("{}…", message.get(..end).unwrap_or_default()),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests;

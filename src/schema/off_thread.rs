@@ -1,0 +1,108 @@
+//! Where schemas are compiled and inputs validated: on blocking threads, never on those that serve
+//! requests. What takes longer has places, few of them, so that the rest of the service keeps its
+//! cores; a place is free again when its work has ended, even when nobody waits for it any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::{Attempt, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much};
+
+/// Schemas and definitions that are compiled at once.
+pub const COMPILED_AT_ONCE: usize = 2;
+/// Inputs of more than [`QUICK_STEPS`] that are validated at once.
+pub const VALIDATED_AT_ONCE: usize = 2;
+/// How long a request waits for a place and its work together.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
+static COMPILING: Semaphore = Semaphore::const_new(COMPILED_AT_ONCE);
+static VALIDATING: Semaphore = Semaphore::const_new(VALIDATED_AT_ONCE);
+
+/// Why work was not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("too many definitions and inputs are being checked; try again in a moment")]
+    Busy,
+    #[error("the check stopped unexpectedly")]
+    Panicked,
+}
+
+/// Why an input is not taken. Prints as its first violation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It breaks its schema; never none.
+    #[error("{}", .0.first().map_or("", |violation| violation.message.as_str()))]
+    Breaks(Vec<Violation>),
+    #[error(transparent)]
+    Unavailable(Unavailable),
+}
+
+/// Who waits, and so how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// A request: [`DEADLINE`].
+    Request,
+    /// An execution, which may wait its turn.
+    Execution,
+}
+
+/// Compiles something, in its turn.
+///
+/// # Errors
+/// [`Unavailable`].
+pub async fn compile<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Unavailable> {
+    in_turn(&COMPILING, Patience::Request, work).await
+}
+
+async fn in_turn<T: Send + 'static>(
+    places: &'static Semaphore,
+    patience: Patience,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Unavailable> {
+    let working = async move {
+        let place = places.acquire().await.map_err(|_closed| Unavailable::Busy)?;
+        let working = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            work()
+        });
+        working.await.map_err(|_panic| Unavailable::Panicked)
+    };
+    match patience {
+        Patience::Execution => working.await,
+        Patience::Request => {
+            tokio::time::timeout(DEADLINE, working).await.unwrap_or(Err(Unavailable::Busy))
+        }
+    }
+}
+
+impl Schema {
+    /// As [`Schema::check`], on a blocking thread. What takes more than a moment waits for a place.
+    ///
+    /// # Errors
+    /// [`Unfit`].
+    pub async fn check_off_thread(
+        self: &Arc<Self>,
+        value: Value,
+        patience: Patience,
+    ) -> Result<Value, Unfit> {
+        let schema = Arc::clone(self);
+        let quick = tokio::task::spawn_blocking(move || schema.attempt(value, QUICK_STEPS)).await;
+        let value = match quick {
+            Err(_panic) => return Err(Unfit::Unavailable(Unavailable::Panicked)),
+            Ok(Attempt::Fits(value)) => return Ok(value),
+            Ok(Attempt::Breaks(violations)) => return Err(Unfit::Breaks(violations)),
+            Ok(Attempt::Over(value)) => value,
+        };
+        let schema = Arc::clone(self);
+        let work = move || schema.attempt(value, STEPS_MAX);
+        match in_turn(&VALIDATING, patience, work).await.map_err(Unfit::Unavailable)? {
+            Attempt::Fits(value) => Ok(value),
+            Attempt::Breaks(violations) => Err(Unfit::Breaks(violations)),
+            Attempt::Over(_) => Err(Unfit::Breaks(vec![too_much()])),
+        }
+    }
+}

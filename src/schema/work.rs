@@ -1,0 +1,177 @@
+//! How many steps validating one value against one schema takes at most, counted before a validator
+//! is let at it: a thread that validates cannot be stopped.
+//!
+//! The count goes the way of the validator, without what ends it early and without reading a
+//! pattern or a number, and gives up at a limit. A recursive schema whose alternatives repeat takes
+//! time that grows with each level of the value; this is where it shows.
+
+use serde_json::Value;
+
+use super::graph::{Id, Node};
+use super::size::InPlace;
+use super::{LEVELS_MAX, Schema};
+
+/// Steps at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Of finding out whether the value fits.
+    pub steps: u64,
+    /// Of finding out which members and elements a subschema was applied to.
+    marks: u64,
+    /// Of telling every violation: each level asks first and tells then.
+    pub telling: u64,
+}
+
+impl Work {
+    fn add(&mut self, part: Self) {
+        self.steps = self.steps.saturating_add(part.steps);
+        self.telling = self.telling.saturating_add(part.telling);
+    }
+}
+
+/// It takes more than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Over;
+
+/// What validating takes.
+///
+/// # Errors
+/// [`Over`] when it takes more than `limit` steps, or nests deeper than a thread's stack allows.
+pub(super) fn measure(schema: &Schema, value: &Value, limit: u64) -> Result<Work, Over> {
+    let mut counter = Counter { schema, left: limit, limit };
+    counter.node(0, value, 0)
+}
+
+struct Counter<'s> {
+    schema: &'s Schema,
+    /// Steps that counting itself may still take.
+    left: u64,
+    limit: u64,
+}
+
+impl Counter<'_> {
+    fn node(&mut self, id: Id, value: &Value, level: usize) -> Result<Work, Over> {
+        self.spend(1)?;
+        let schema = self.schema;
+        let (Some(node), Some(cost)) = (schema.nodes.get(id), schema.costs.get(id)) else {
+            return Ok(Work::default());
+        };
+        if level.saturating_add(cost.depth) > LEVELS_MAX {
+            return Err(Over);
+        }
+        let work = match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => whole(cost, cost.steps),
+            Value::String(text) => whole(cost, cost.steps_of_text(text.len())),
+            Value::Array(_) | Value::Object(_) => self.container(node, value, level)?,
+        };
+        if work.steps > self.limit { Err(Over) } else { Ok(work) }
+    }
+
+    fn container(&mut self, node: &Node, value: &Value, level: usize) -> Result<Work, Over> {
+        // A validator looks through the levels above for a reference that came round.
+        let own = 1 + node.constants + level as u64 / 16;
+        let mut work = Work { steps: own, marks: 1, telling: own };
+        for part in &node.in_place {
+            let part = self.node(*part, value, level + 1)?;
+            work.add(part);
+            work.marks = work.marks.saturating_add(part.steps).saturating_add(part.marks);
+        }
+        let before = work.steps;
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    self.member(node, name, field, level, &mut work)?;
+                }
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.element(node, index, item, level, &mut work)?;
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+        if node.is_unique {
+            let size = self.size(value)?;
+            work.steps = work.steps.saturating_add(size.saturating_mul(8));
+        }
+        if node.marks {
+            let inside = work.steps.saturating_sub(before);
+            work.marks = work.marks.saturating_add(inside);
+            work.steps = work.steps.saturating_add(work.marks);
+        }
+        work.telling = work.telling.saturating_add(work.steps);
+        Ok(work)
+    }
+
+    fn member(
+        &mut self,
+        node: &Node,
+        name: &str,
+        field: &Value,
+        level: usize,
+        work: &mut Work,
+    ) -> Result<(), Over> {
+        self.spend(1)?;
+        work.steps = work.steps.saturating_add(1);
+        work.marks = work.marks.saturating_add(1);
+        let named = node.properties.get(name);
+        for id in named.or(node.additional.as_ref()).into_iter().chain(&node.unevaluated) {
+            work.add(self.node(*id, field, level + 1)?);
+        }
+        for (charge, id) in &node.pattern_properties {
+            let matching = charge.saturating_mul(name.len() as u64 / 16).saturating_add(1);
+            work.steps = work.steps.saturating_add(matching);
+            work.add(self.node(*id, field, level + 1)?);
+        }
+        if let Some(cost) = node.names.and_then(|id| self.schema.costs.get(id)) {
+            work.steps = work.steps.saturating_add(cost.steps_of_text(name.len()));
+        }
+        Ok(())
+    }
+
+    fn element(
+        &mut self,
+        node: &Node,
+        index: usize,
+        item: &Value,
+        level: usize,
+        work: &mut Work,
+    ) -> Result<(), Over> {
+        let first = node.prefix.get(index);
+        for id in first.or(node.rest.as_ref()).into_iter().chain(&node.elements) {
+            work.add(self.node(*id, item, level + 1)?);
+        }
+        Ok(())
+    }
+
+    /// Values in a value.
+    fn size(&mut self, value: &Value) -> Result<u64, Over> {
+        self.spend(1)?;
+        let mut size = 1_u64;
+        match value {
+            Value::Object(fields) => {
+                for field in fields.values() {
+                    size = size.saturating_add(self.size(field)?);
+                }
+            }
+            Value::Array(items) => {
+                for item in items {
+                    size = size.saturating_add(self.size(item)?);
+                }
+            }
+            Value::String(text) => size = size.saturating_add(text.len() as u64 / 64),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+        Ok(size)
+    }
+
+    fn spend(&mut self, steps: u64) -> Result<(), Over> {
+        self.left = self.left.checked_sub(steps).ok_or(Over)?;
+        Ok(())
+    }
+}
+
+fn whole(cost: &InPlace, steps: u64) -> Work {
+    let depth = cost.depth as u64;
+    Work { steps, marks: cost.marks, telling: steps.saturating_mul(depth.saturating_add(1)) }
+}
