@@ -23,8 +23,8 @@ fn entry(model: &str, input_map: Value) -> Entry {
     Entry { model: model.to_owned(), input_map }
 }
 
-#[test]
-fn a_mapping_has_to_be_able_to_fit() {
+#[tokio::test]
+async fn a_mapping_has_to_be_able_to_fit() {
     let none = Value::Null;
     for (entry, expect) in [
         (entry("same", none.clone()), ""),
@@ -46,12 +46,12 @@ fn a_mapping_has_to_be_able_to_fit() {
         (entry("primary", none.clone()), "cannot stand in for itself"),
         (entry("gone", none), "there is no model gone"),
     ] {
-        let said = check("primary", std::slice::from_ref(&entry), &schema);
+        let said = check("primary", std::slice::from_ref(&entry), &schema).await;
         let said = said.map_or_else(|error| error.to_string(), |()| String::new());
         assert!(said.contains(expect) && said.is_empty() == expect.is_empty(), "{entry:?}: {said}");
     }
-    assert!(check("gone", &[entry("same", Value::Null)], &schema).is_err());
-    assert!(check("primary", &[], &schema).is_err());
+    assert!(check("gone", &[entry("same", Value::Null)], &schema).await.is_err());
+    assert!(check("primary", &[], &schema).await.is_err());
 }
 
 #[tokio::test]

@@ -99,3 +99,21 @@ fn every_model_has_a_document() {
         assert!(document["components"]["schemas"]["Input"]["properties"].is_object());
     }
 }
+
+#[test]
+fn a_manifest_whose_schema_expands_without_end_is_refused_at_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut definitions = serde_json::Map::new();
+    for level in 0..40 {
+        let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
+        definitions.insert(format!("d{level}"), json!({"oneOf": [next, next]}));
+    }
+    definitions.insert("d40".to_owned(), json!({}));
+    let schema = json!({"$ref": "#/$defs/d0", "$defs": definitions});
+    fs::write(folder.path().join("s.json"), schema.to_string()).unwrap();
+    let path = folder.path().join("a.toml");
+    fs::write(&path, format!("request_schema_file = 's.json'\n{}", manifest("a", "A"))).unwrap();
+    let fault = check(&path).unwrap_err();
+    assert_eq!((fault.line, fault.column), (1, 23));
+    assert!(fault.message.contains("request_schema: a schema may expand to 100000"), "{fault}");
+}

@@ -156,7 +156,8 @@ fn inputs_that_take_too_many_steps_are_refused() {
     let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
     assert_eq!(check(&twice, deep(10)), deep(10).to_string());
     let twice = Schema::compile(&twice).unwrap();
-    assert!(matches!(twice.attempt(deep(100), 1_000_000), Attempt::Over(_)));
+    // Equal parts are counted once, or counting would take as long as the validator.
+    assert!(matches!(twice.attempt(deep(100), STEPS_MAX), Attempt::Over(_)));
     // Filling in goes the same way, and each subschema once.
     let filled = json!({"properties": {
         "a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, "b": {"default": 1},
@@ -209,9 +210,8 @@ fn large_inputs_that_do_not_fit_are_told_without_telling_all() {
     let schema = json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}});
     let violations = Schema::compile(&schema).unwrap().check(json!(vec![0; 600_000])).unwrap_err();
     assert!(violations[0].message.contains("too large to say where"), "{violations:?}");
-    let closed = Schema::compile(&json!({"additionalProperties": false})).unwrap();
-    let many: Value = (0..10_000).map(|name| (name.to_string(), json!(1))).collect();
-    let message = closed.check(many).unwrap_err().remove(0).message;
+    let named = Schema::compile(&json!({"required": ["x".repeat(5000)]})).unwrap();
+    let message = named.check(json!({})).unwrap_err().remove(0).message;
     assert_eq!(message.chars().count(), MESSAGE_MAX + 1);
 }
 

@@ -5,6 +5,8 @@
 //! pattern or a number, and gives up at a limit. A recursive schema whose alternatives repeat takes
 //! time that grows with each level of the value; this is where it shows.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::graph::{Id, Node};
@@ -20,12 +22,20 @@ pub(super) struct Work {
     marks: u64,
     /// Of telling every violation: each level asks first and tells then.
     pub telling: u64,
+    /// Subschemas one within the other, down from here.
+    below: usize,
 }
+
+/// Steps that are counted one by one; past it equal parts are counted once.
+const PLAIN_MAX: u64 = 200_000;
+/// Parts that are kept in mind.
+const KEPT_MAX: usize = 500_000;
 
 impl Work {
     fn add(&mut self, part: Self) {
         self.steps = self.steps.saturating_add(part.steps);
         self.telling = self.telling.saturating_add(part.telling);
+        self.below = self.below.max(part.below.saturating_add(1));
     }
 }
 
@@ -38,8 +48,15 @@ pub(super) struct Over;
 /// # Errors
 /// [`Over`] when it takes more than `limit` steps, or nests deeper than a thread's stack allows.
 pub(super) fn measure(schema: &Schema, value: &Value, limit: u64) -> Result<Work, Over> {
-    let mut counter = Counter { schema, left: limit, limit };
-    counter.node(0, value, 0)
+    let plain = limit.min(PLAIN_MAX);
+    let mut counter = Counter { schema, left: plain, limit: plain, kept: None };
+    counter.node(0, value, 0).or_else(|over| {
+        if limit <= plain {
+            return Err(over);
+        }
+        let kept = Some(HashMap::new());
+        Counter { schema, left: limit, limit, kept }.node(0, value, 0)
+    })
 }
 
 struct Counter<'s> {
@@ -47,6 +64,8 @@ struct Counter<'s> {
     /// Steps that counting itself may still take.
     left: u64,
     limit: u64,
+    /// What was counted for a subschema and the object or array at an address.
+    kept: Option<HashMap<(Id, *const Value), Work>>,
 }
 
 impl Counter<'_> {
@@ -62,15 +81,28 @@ impl Counter<'_> {
         let work = match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => whole(cost, cost.steps),
             Value::String(text) => whole(cost, cost.steps_of_text(text.len())),
-            Value::Array(_) | Value::Object(_) => self.container(node, value, level)?,
+            Value::Array(_) | Value::Object(_) => self.once(id, node, value, level)?,
         };
-        if work.steps > self.limit { Err(Over) } else { Ok(work) }
+        let is_over = work.steps > self.limit || level.saturating_add(work.below) > LEVELS_MAX;
+        if is_over { Err(Over) } else { Ok(work) }
+    }
+
+    fn once(&mut self, id: Id, node: &Node, value: &Value, level: usize) -> Result<Work, Over> {
+        let key = (id, std::ptr::from_ref(value));
+        if let Some(work) = self.kept.as_ref().and_then(|kept| kept.get(&key)) {
+            return Ok(*work);
+        }
+        let work = self.container(node, value, level)?;
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.len() < KEPT_MAX) {
+            kept.insert(key, work);
+        }
+        Ok(work)
     }
 
     fn container(&mut self, node: &Node, value: &Value, level: usize) -> Result<Work, Over> {
         // A validator looks through the levels above for a reference that came round.
         let own = 1 + node.constants + level as u64 / 16;
-        let mut work = Work { steps: own, marks: 1, telling: own };
+        let mut work = Work { steps: own, marks: 1, telling: own, below: 0 };
         for part in &node.in_place {
             let part = self.node(*part, value, level + 1)?;
             work.add(part);
@@ -173,5 +205,6 @@ impl Counter<'_> {
 
 fn whole(cost: &InPlace, steps: u64) -> Work {
     let depth = cost.depth as u64;
-    Work { steps, marks: cost.marks, telling: steps.saturating_mul(depth.saturating_add(1)) }
+    let telling = steps.saturating_mul(depth.saturating_add(1));
+    Work { steps, marks: cost.marks, telling, below: cost.depth }
 }

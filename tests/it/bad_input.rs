@@ -153,3 +153,47 @@ async fn slow_heads_and_bodies_are_given_up() {
     assert!(answer.ends_with(r#"{"error":"no byte of the body came for 200ms","status":408}"#));
     goes_on(&service).await;
 }
+
+/// Each definition of 6 KiB would take 2^40 steps to validate; a list of a million tags 10^12
+/// comparisons; an image of one line 168 GB.
+#[tokio::test]
+async fn small_requests_that_ask_for_endless_work_are_refused() {
+    let service = Service::start().await;
+    let mut definitions: serde_json::Map<String, serde_json::Value> = (0..40)
+        .map(|level| {
+            let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
+            (format!("d{level}"), json!({"allOf": [next, next]}))
+        })
+        .collect();
+    definitions.insert("d40".to_owned(), json!({"type": "object"}));
+    let schema = json!({"$ref": "#/$defs/d0", "$defs": definitions});
+    let definition = json!({"input_schema": schema, "steps": [{"step_id": "a", "type": "pass"}]});
+    let body = json!({"name": "n", "description": "d", "definition": definition});
+    let refusal = service.post("/v1/workflows/create", &body).send().await.expect(400);
+    let message = "definition: input_schema: a schema may expand to 100000 subschemas when its \
+                   references are followed, this one expands to more";
+    assert_eq!(refusal["error"], message);
+    assert_eq!(refusal["details"][0]["path"], "/input_schema");
+    let id = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
+    let put = json!({"version_id": "v2", "definition": definition});
+    let path = format!("/workflows/{id}/versions/v2");
+    let refusal = service.flows(Method::PUT, &path).json(&put).send().await.expect(400);
+    assert_eq!(refusal["error"], message);
+
+    let tags: Vec<String> = (0..200_000).map(|number| number.to_string()).collect();
+    let steps = json!({"steps": [{"step_id": "a", "type": "pass"}]});
+    let body = json!({"name": "n", "description": "d", "definition": steps, "tags": tags});
+    let refusal = service.post("/v1/workflows/create", &body).send().await.expect(400);
+    assert_eq!(refusal["error"], "tags must have at most 3 items");
+
+    let twice = json!({"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}});
+    let flow = json!({"input_schema": twice, "steps": [{"step_id": "a", "type": "pass"}]});
+    let id = service.workflow_of(flow).await;
+    let deep = (0..60).fold(json!({}), |inner, _| json!({"a": inner}));
+    let trigger = service.flows(Method::POST, &format!("/{id}/trigger"));
+    let refusal = trigger.json(&json!({"inputs": deep})).send().await.expect(400);
+    let expect = "invalid input: checking it takes more than 33554432 steps: make it smaller or its \
+                  schema simpler";
+    assert_eq!(refusal["error"], expect);
+    goes_on(&service).await;
+}

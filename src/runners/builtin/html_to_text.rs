@@ -113,7 +113,7 @@ mod tests {
         let attributes: String = (0..100_000).map(|number| format!(" a{number}")).collect();
         let parts = Cell::new(0);
         let is_late = || parts.replace(parts.get() + 1) >= 2;
-        let refused = parse(&format!("<p{attributes}>"), &is_late).unwrap_err();
+        let refused = parse(&format!("<p{attributes}>"), &is_late).err().unwrap();
         assert!(refused.message.contains("too many attributes"), "{}", refused.message);
         assert_eq!(parts.get(), 3);
     }

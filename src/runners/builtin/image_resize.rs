@@ -77,8 +77,8 @@ impl Steps {
         let decoding = own * pixel * head.decoding_factor;
         // Scaling goes through a picture that has the old width and the new height.
         let intermediate = area(part_width, self.height) * INTERMEDIATE_PIXEL;
-        let scaling =
-            (own * pixel + part * pixel).max(part * pixel + intermediate + result * pixel);
+        let cut_out = if part == own { 0 } else { part * pixel };
+        let scaling = (own * pixel + cut_out).max(part * pixel + intermediate + result * pixel);
         // In another kind of pixel, as a file, and twice as base64.
         let encoding = result * (pixel + ENCODED_PIXEL);
         2 * head.file_bytes + decoding.max(scaling).max(encoding)
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(mib((10_000, 1), large), 288);
         let stretched = json!({"width": 4096, "height": 4096, "fit": "fill"});
         assert_eq!(mib((10_000, 1), stretched), 689, "10000 x 4096 pixels of 16 bytes between");
-        assert_eq!(mib((6000, 4000), json!({"width": 800})), 140);
+        assert_eq!(mib((6000, 4000), json!({"width": 800})), 141);
         assert_eq!(mib((100, 100), json!({})), 0);
     }
 }
