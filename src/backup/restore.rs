@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::read::{self, Entry};
 use super::{Error, SEAL, Summary};
 use crate::storage::export::{Change, read_change};
-use crate::storage::{self, Commit, Options, Store};
+use crate::storage::{self, Commit, Key, Options, Store, Table};
 
 /// Where a restore is built, within the folder that it is for.
 const PART: &str = "restore.part";
@@ -18,8 +18,8 @@ const COMPACT: &str = "compact.part";
 /// Bytes of rows in one commit.
 const COMMIT_BYTES: usize = 512 * 1024;
 /// What a restore brings.
-const PLACES: [&str; 5] = ["payloads", "files", "tls", SEAL, "store"];
-const STORE: &str = "store";
+pub(super) const PLACES: [&str; 5] = ["payloads", "files", "tls", SEAL, "store"];
+pub(super) const STORE: &str = "store";
 
 /// Restores `file` into `folder`, which may hold no store yet. The backup is read twice: nothing is
 /// written before all of it was found good. Blocks; within a runtime, on a thread of its own.
@@ -155,7 +155,10 @@ fn copy_rows(
         let mut rows = Importing { store: &new, commit: Commit::new(), bytes: 0, total };
         let exported = old.export(&mut |(key, value)| {
             match value {
-                Some(_) if is_of_keys => rows.add((key, Some(Vec::new())))?,
+                // What the store says of itself has to be true at once.
+                Some(_) if is_of_keys && !is_meta(&key) => {
+                    rows.add((key, Some(Vec::new())))?;
+                }
                 // It is there already.
                 Some(value) if value.is_empty() => {}
                 value => rows.add((key, value))?,
@@ -172,17 +175,21 @@ fn copy_rows(
     Ok(())
 }
 
+fn is_meta(key: &Key) -> bool {
+    key.as_bytes().first() == Some(&(Table::Meta as u8))
+}
+
 /// Rows on their way into a store.
-struct Importing<'s> {
-    store: &'s Store,
-    commit: Commit,
-    bytes: usize,
+pub(super) struct Importing<'s> {
+    pub store: &'s Store,
+    pub commit: Commit,
+    pub bytes: usize,
     /// Bytes of all rows so far.
-    total: u64,
+    pub total: u64,
 }
 
 impl Importing<'_> {
-    fn add(&mut self, (key, value): Change) -> io::Result<()> {
+    pub(super) fn add(&mut self, (key, value): Change) -> io::Result<()> {
         let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
         match value {
             Some(value) => self.commit.put_bytes(key, value),
@@ -193,7 +200,7 @@ impl Importing<'_> {
         if self.bytes >= COMMIT_BYTES { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         self.bytes = 0;
         let commit = std::mem::take(&mut self.commit);
         let runtime = tokio::runtime::Handle::current();
@@ -201,7 +208,7 @@ impl Importing<'_> {
     }
 }
 
-fn close(store: Store) -> io::Result<()> {
+pub(super) fn close(store: Store) -> io::Result<()> {
     tokio::runtime::Handle::current().block_on(store.close());
     Ok(())
 }
@@ -218,7 +225,7 @@ fn write_file(path: &Path, content: &mut dyn Read, shelves: &mut Vec<PathBuf>) -
     Ok(())
 }
 
-fn make(folder: &Path) -> io::Result<()> {
+pub(super) fn make(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
@@ -226,7 +233,7 @@ fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn remove_folder(folder: &Path) -> io::Result<()> {
+pub(super) fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
