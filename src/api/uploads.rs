@@ -245,3 +245,21 @@ fn keep(value: &Value) -> Result<Duration, http::Error> {
     })?;
     Ok(Duration::from_secs(seconds))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A head of 100 MiB would be searched from its start 6,000 times.
+    #[test]
+    fn the_head_of_a_field_is_bounded_and_its_content_is_not() {
+        let head = Head::default();
+        head.begins();
+        assert!(head.takes(HEAD_MAX) && head.takes(1));
+        assert!(!head.takes(1), "it was too long before this piece");
+        head.ended();
+        assert!(head.takes(100 * 1024 * 1024) && head.takes(1));
+        head.begins();
+        assert!(head.takes(1));
+    }
+}
