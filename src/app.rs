@@ -6,6 +6,7 @@
 
 mod backups;
 mod descriptors;
+mod private;
 mod sweep;
 
 use std::net::SocketAddr;
@@ -184,7 +185,8 @@ struct Kept {
     files: Files,
 }
 
-fn open_kept(config: &Config, clock: Clock, base: String) -> Result<Kept, storage::Error> {
+fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept> {
+    private::tighten(&config.data_dir)?;
     let store = Store::open(&storage::Options {
         folder: config.data_dir.clone(),
         inline_bytes: config.engine.payload_inline_bytes,

@@ -32,6 +32,8 @@ mod load;
 mod mix;
 #[path = "crash/money.rs"]
 mod money;
+#[path = "crash/private.rs"]
+mod private;
 #[path = "crash/providers.rs"]
 mod providers;
 mod support;

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -90,7 +90,7 @@ fn write(
     keep: usize,
     now: Timestamp,
 ) -> Result<(PathBuf, Summary), backup::Error> {
-    fs::create_dir_all(folder)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let name = now.to_string().replace(':', "-");
     let path = folder.join(format!("{PREFIX}{name}{SUFFIX}"));
     let part = path.with_extension(PART);

@@ -1,9 +1,9 @@
 //! Restoring a backup into a folder, and writing a store anew so that it gives disk back. Both build
 //! the new beside the old, and put it in its place when it is whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufReader, Read, Seek};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::read::{self, Entry};
@@ -43,6 +43,8 @@ pub fn restore(
     read::verify(BufReader::new(&mut file), progress)?;
     file.rewind()?;
     make(folder)?;
+    // It may have been there, open to others.
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;

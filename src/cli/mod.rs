@@ -26,6 +26,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
+use rustix::fs::Mode;
+use rustix::process::umask;
 
 use self::output::Output;
 use crate::config::{Config, Fault};
@@ -97,6 +99,8 @@ struct Shape {
 #[must_use]
 pub fn main() -> ExitCode {
     memory::set_up();
+    // What this process makes is its user's alone, whatever the shell or the container has set.
+    let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
     let arguments = Arguments::parse();
     match run(arguments) {
         Ok(code) => code,

@@ -242,7 +242,7 @@ fn the_folder_and_the_keys_are_the_owners_alone() {
     names.sort();
     assert_eq!(names, ["ca.key", "ca.pem", "server.key", "server.pem"]);
     for (name, expected) in
-        [("ca.key", 0o600), ("server.key", 0o600), ("ca.pem", 0o644), ("server.pem", 0o644)]
+        [("ca.key", 0o600), ("server.key", 0o600), ("ca.pem", 0o600), ("server.pem", 0o600)]
     {
         assert_eq!(mode(&tls.join(name)), expected, "{name}");
     }

@@ -28,7 +28,9 @@ fn data(folder: &Path) -> Finding {
     let mode = metadata.mode() & 0o777;
     if found.verdict == Verdict::Good && mode & 0o077 != 0 {
         let shown = folder.display();
-        let detail = format!("{shown} has mode {mode:04o}: others can look in; chmod 0700 {shown}");
+        let detail = format!(
+            "{shown} has mode {mode:04o}: other users can reach it; the next start closes it"
+        );
         return finding("data", Verdict::Warning, detail);
     }
     found

@@ -49,7 +49,7 @@ const MOST_NAMES: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
 const KEY_MODE: u32 = 0o600;
-const CERTIFICATE_MODE: u32 = 0o644;
+const CERTIFICATE_MODE: u32 = 0o600;
 
 /// Where the authority and the certificate are kept.
 #[derive(Debug)]
