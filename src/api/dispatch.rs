@@ -21,6 +21,8 @@ use crate::http::{self, Body, Call, Peer, Reply, authority, reply, request_id};
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
 /// Replies up to this size, in bytes, are sent however many bodies are in flight.
 const SMALL_REPLY: usize = 16 * 1024;
+/// Heads up to this size, in bytes, count as part of the request.
+const SMALL_HEAD: usize = 4 * 1024;
 /// What a form may put around a file.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -132,9 +134,15 @@ impl Host {
             request.grow(1).map_err(|_full| busy())?;
             Some(request)
         };
+        let mut head = self.services.bodies.lease(&call.peer);
+        let head_bytes = size_of_head(&call.headers);
+        if head_bytes > SMALL_HEAD {
+            head.grow(head_bytes).map_err(|_full| call::busy())?;
+        }
         let bytes = self.services.bodies.lease(&call.peer);
         let may_refuse = call.method.is_safe();
         let answer = self.handle(route, call).await?;
+        drop(head);
         count_reply(answer, bytes, request, may_refuse)
     }
 
@@ -161,6 +169,10 @@ impl Service for Host {
         let host = self.clone();
         Box::pin(async move { host.answer(request, peer).await })
     }
+}
+
+fn size_of_head(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
 /// Ties an answer to what it takes of the budgets. One that changed nothing is refused when there is

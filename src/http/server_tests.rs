@@ -1,11 +1,14 @@
 //! The server over real sockets on loopback: hostile clients, limits, panics and the drain.
 
 use bytes::Bytes;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::*;
 use crate::http::budget::Share;
+use crate::http::tls::Certificates;
 
 /// Answers by path: `/panic` panics, `/hold` waits for `release`, `/endless` goes on until it is
 /// dropped, `/events` sends one piece and another after `release`, others say their path.
@@ -279,6 +282,40 @@ async fn event_stream_outlives_every_deadline() {
     server.release.notify_one();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.contains("event 1"), "{answer}");
+}
+
+#[tokio::test]
+async fn tls_listener_asks_browsers_to_stay_with_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = crate::runtime::Clock::system().now();
+    let certificates = Certificates::self_signed(folder.path(), &[], now).unwrap();
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.address().unwrap();
+    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (service, tasks) = (Arc::new(Sample { entered, release }), Tasks::new());
+    let serving =
+        listener.serve(Some(certificates.acceptor()), service, patient(10), tasks.clone());
+    tasks.spawn(serving);
+
+    let mut roots = rustls::RootCertStore::empty();
+    let authority = CertificateDer::from_pem_file(folder.path().join("tls/ca.pem")).unwrap();
+    roots.add(authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = "localhost".try_into().unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+    let mut stream = connector.connect(name, stream).await.unwrap();
+    stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ended = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains("\r\nstrict-transport-security: max-age=31536000\r\n"), "{answer}");
+    tasks.stop();
 }
 
 #[tokio::test]

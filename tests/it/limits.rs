@@ -73,6 +73,9 @@ async fn bodies_in_flight_have_a_budget_that_comes_back() {
     health.expect(200);
     drop(slow);
     until("budget", async || (bodies() == 0).then_some(())).await;
+    let models = service.ask(Role::Base, Method::GET, "/v1/models");
+    models.header("x-large", "x".repeat(10_000)).send().await.expect(503);
+    assert_eq!(bodies(), 0);
     service.post("/v1/prediction", &body).send().await.expect(200);
 }
 
