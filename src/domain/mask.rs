@@ -111,7 +111,10 @@ pub const USERINFO: &str = "@";
 #[must_use]
 pub fn url_secrets(url: &str) -> Vec<Found> {
     let mut found = Vec::new();
-    let authority = url.find("://").map_or(0, |at| at.saturating_add(3));
+    // A scheme is at the beginning or nowhere: a path or query may hold another URL.
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    let scheme = scheme.filter(|scheme| !scheme.contains(['/', '?', '#']));
+    let authority = scheme.map_or(0, |scheme| scheme.len().saturating_add(3));
     let rest = url.get(authority..).unwrap_or_default();
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     if let Some(at) = rest.get(..end).and_then(|authority| authority.rfind('@'))
@@ -243,6 +246,8 @@ mod tests {
             ("https://h/?api_key={{inputs.k}}", "https://h/?api_key=***"),
             ("https://h/#token=t", "https://h/#token=t"),
             ("{{inputs.url}}", "{{inputs.url}}"),
+            ("https://h/?key=http://u:p@other/&n=1", "https://h/?key=***&n=1"),
+            ("?key=://a@b", "?key=***"),
         ] {
             assert_eq!(mask_url(url), shown);
             assert_eq!(mask_url(shown), shown, "masking twice changes nothing");

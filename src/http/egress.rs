@@ -43,20 +43,30 @@ impl Default for Policy {
 const PRIVATE: [&str; 5] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
-/// Whether `address` belongs to an interface of this machine, as its routes are now. The kernel
-/// reaches a machine's own address from that same address; a UDP socket asks it without sending
-/// anything. When there is no socket to ask with, the address counts as its own.
+/// Whether `address` belongs to an interface of this machine, now. The kernel lets a socket be bound
+/// to such an address only; nothing is sent. When there is no socket to ask with, the address counts
+/// as its own.
 fn is_own(address: IpAddr) -> bool {
+    /// Set aside for documentation: no machine has it.
+    const NOBODYS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    match UdpSocket::bind((address, 0)) {
+        // Machines that share addresses for failover may bind to any (`ip_nonlocal_bind`).
+        Ok(_) if UdpSocket::bind((NOBODYS, 0)).is_ok() => is_source(address),
+        Ok(_) => true,
+        Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,
+    }
+}
+
+/// Whether the kernel would reach `address` from that same address.
+fn is_source(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let Ok(socket) = UdpSocket::bind((any, 0)) else { return true };
     // The discard port: any would do.
-    if socket.connect((address, 9)).is_err() {
-        return false;
-    }
-    socket.local_addr().is_ok_and(|from| from.ip() == address)
+    socket.connect((address, 9)).is_ok()
+        && socket.local_addr().is_ok_and(|from| from.ip() == address)
 }
 
 /// An address that the guard refuses.

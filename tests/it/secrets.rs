@@ -166,5 +166,5 @@ async fn credentials_of_a_definition_are_sealed_masked_and_written_back() {
     moved["steps"][0]["url"] = json!("http://127.0.0.2/");
     let put = json!({"version_id": "v1", "definition": moved});
     let put = service.flows(Method::PUT, &version(&id)).json(&put).send().await.expect(400);
-    assert_eq!(put["details"][0]["path"], "/steps/0/headers/X-Vault-Token");
+    assert_eq!(put["details"][0]["path"], "/steps/0/auth/token");
 }

@@ -350,7 +350,7 @@ mod tests {
             change(&mut seen["steps"][0]);
             restore(seen, &[written()]).unwrap_err().remove(0)
         };
-        assert_eq!(restore(mask(written()), &[]).unwrap_err().len(), 14);
+        assert_eq!(restore(mask(written()), &[]).unwrap_err().len(), 16);
         let renamed = one(&|step| step["step_id"] = json!("z"));
         assert!(renamed.message.starts_with("step 'z': url is masked"), "{}", renamed.message);
         let moved = one(&|step| step["headers"] = json!({"X-New-Token": "***"}));
