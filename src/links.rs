@@ -5,6 +5,10 @@
 //! made, and carries its expiry; nobody can make one without the service's own key file. Nothing of
 //! it is stored. A link ends with what it opens, at its expiry, and when its key is deleted or
 //! expires: deleting the key revokes every link that was made with it.
+//!
+//! Outputs are stored with links that have no host; [`Links::render`] puts the present `public_url`
+//! before them when an output is read. URLs that were stored with an earlier one are recognized by
+//! their token.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,6 +16,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::value::RawValue;
 
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -20,6 +25,11 @@ use crate::storage::{self, Sealer};
 
 /// The query parameter that carries the token.
 pub const PARAMETER: &str = "token";
+/// What the path of every file begins and ends with; between them stands its id.
+const FILE_START: &str = "/v1/files/";
+const FILE_END: &str = "/content";
+/// Characters of an id as text.
+const ID_CHARS: usize = 36;
 /// The form of a token: the version, the organization, the key, the expiry, the authentication code.
 const VERSION: u8 = 2;
 const HEAD_BYTES: usize = 1 + 16 + 16 + 8;
@@ -68,10 +78,16 @@ impl Links {
     /// The URL that opens `path` of the base host.
     #[must_use]
     pub fn url(&self, link: Link, path: &str) -> String {
+        format!("{}{}", self.base, self.relative(link, path))
+    }
+
+    /// The same without the host, as it is stored.
+    #[must_use]
+    pub fn relative(&self, link: Link, path: &str) -> String {
         let head = head(link);
         let mac = self.sealer.mac(&signed(&head, path));
         let token = URL_SAFE_NO_PAD.encode([&head[..], &mac].concat());
-        format!("{}{path}?{PARAMETER}={token}", self.base)
+        format!("{path}?{PARAMETER}={token}")
     }
 
     /// The link behind `token`, if it opens `path` now.
@@ -99,7 +115,44 @@ impl Links {
         Ok(self.check(path, token).await?.map(|link| (path, link.organization)))
     }
 
+    /// The JSON text of an output with the present base before every link to a file of this
+    /// organization: before those that are a whole string, and in place of what stood before the
+    /// others. Everything else stays as it is, byte for byte.
+    #[must_use]
+    pub fn render(&self, organization: OrganizationId, output: Box<RawValue>) -> Box<RawValue> {
+        let text = output.get();
+        let (mut rendered, mut done) = (String::new(), 0);
+        while let Some(found) = find_link(text, done) {
+            let is_ours = found.token.is_some_and(|token| {
+                let link = self.genuine(found.path, token);
+                link.is_some_and(|link| link.organization == organization)
+            });
+            let has_host = found.start < found.path_at;
+            if is_ours && (has_host || is_whole_string(text, found.start, found.end)) {
+                rendered.push_str(text.get(done..found.start).unwrap_or_default());
+                rendered.push_str(&self.base);
+                rendered.push_str(text.get(found.path_at..found.end).unwrap_or_default());
+            } else {
+                rendered.push_str(text.get(done..found.end).unwrap_or_default());
+            }
+            done = found.end;
+        }
+        if done == 0 {
+            return output;
+        }
+        rendered.push_str(text.get(done..).unwrap_or_default());
+        // A URL needs no escape in JSON; should one ever, the output stays as it was stored.
+        RawValue::from_string(rendered).unwrap_or(output)
+    }
+
     fn split<'a>(&self, url: &'a str) -> Option<(&'a str, &'a str)> {
+        // The token proves whose link it is; the `public_url` may have changed since it was made.
+        if let Some(found) = find_link(url, 0)
+            && (found.start, found.end) == (0, url.len())
+            && found.path_at > 0
+        {
+            return Some((found.path, found.token?));
+        }
         let (path, query) = url.strip_prefix(&self.base)?.split_once('?')?;
         Some((path, query.strip_prefix(PARAMETER)?.strip_prefix('=')?))
     }
@@ -123,6 +176,61 @@ impl Links {
             expires_at: Timestamp::from_micros(micros),
         })
     }
+}
+
+/// A link to a file in a text.
+struct Found<'a> {
+    /// Where the URL begins: at its scheme, or, without one, at its path.
+    start: usize,
+    path_at: usize,
+    end: usize,
+    path: &'a str,
+    token: Option<&'a str>,
+}
+
+/// The first path of a file in `text` from `from` on.
+fn find_link(text: &str, from: usize) -> Option<Found<'_>> {
+    let mut search = from;
+    loop {
+        let path_at = search + text.get(search..)?.find(FILE_START)?;
+        search = path_at + FILE_START.len();
+        let end = search + ID_CHARS + FILE_END.len();
+        let Some(path) = text.get(path_at..end) else { continue };
+        let id = text.get(search..search + ID_CHARS)?;
+        if !path.ends_with(FILE_END) || uuid::Uuid::try_parse(id).is_err() {
+            continue;
+        }
+        let query =
+            text.get(end..)?.strip_prefix('?').and_then(|rest| rest.strip_prefix(PARAMETER));
+        let token = query.and_then(|rest| rest.strip_prefix('=')).map(|rest| {
+            let is_base64 = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            rest.get(..rest.find(|c| !is_base64(c)).unwrap_or(rest.len())).unwrap_or_default()
+        });
+        let Some(token) = token else {
+            return Some(Found { start: path_at, path_at, end, path, token: None });
+        };
+        let end = end + 1 + PARAMETER.len() + 1 + token.len();
+        let start = start_of_url(text, from, path_at);
+        return Some(Found { start, path_at, end, path, token: Some(token) });
+    }
+}
+
+/// Where the URL begins whose path begins at `path`; without a scheme before it, at the path.
+fn start_of_url(text: &str, from: usize, path: usize) -> usize {
+    let before = text.get(from..path).unwrap_or_default();
+    let is_part = |c: char| !c.is_whitespace() && !matches!(c, '"' | '\\' | '<' | '>');
+    let begins = |scheme: &str| {
+        let at = before.rfind(scheme)?;
+        before.get(at..)?.chars().all(is_part).then_some(from + at)
+    };
+    begins("https://").max(begins("http://")).unwrap_or(path)
+}
+
+/// Whether a JSON string holds nothing but what stands there.
+fn is_whole_string(text: &str, start: usize, end: usize) -> bool {
+    let before = text.get(..start).unwrap_or_default();
+    let after = text.get(end..).unwrap_or_default();
+    before.ends_with('"') && !before.ends_with("\\\"") && after.starts_with('"')
 }
 
 fn head(link: Link) -> Vec<u8> {
@@ -218,5 +326,61 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         assert_eq!(links.check(PATH, token(&url)).await.unwrap(), None, "it has expired");
         assert_eq!(links.parse(&url).await.unwrap(), None);
+    }
+    const FILE: &str = "/v1/files/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/content";
+
+    /// The links of one service before and after its `public_url` changed.
+    fn moved(clock: &Clock, folder: &std::path::Path) -> (Links, Links) {
+        let at = |base: &str| Links { base: base.to_owned(), ..links(clock, folder) };
+        (at("http://old:8080/below"), at("https://new.lan"))
+    }
+
+    #[tokio::test]
+    async fn a_link_of_an_earlier_public_url_is_still_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(0));
+        let (old, new) = moved(&clock, folder.path());
+        let mine = link(7, 1);
+        let url = old.url(mine, FILE);
+        assert_eq!(new.parse(&url).await.unwrap(), Some((FILE, mine.organization)));
+        let relative = old.relative(mine, FILE);
+        for foreign in [relative, format!("http://x{FILE}"), format!("{url}x"), format!("x {url}")]
+        {
+            assert_eq!(new.parse(&foreign).await.unwrap(), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn render_puts_the_present_base_before_our_own_links_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(0));
+        let (old, new) = moved(&clock, folder.path());
+        let mine = link(7, 1);
+        let (stored, before, now) =
+            (old.relative(mine, FILE), old.url(mine, FILE), new.url(mine, FILE));
+        let other = old.url(link(8, 1), FILE);
+        for (text, shown) in [
+            (format!(r#""{stored}""#), format!(r#""{now}""#)),
+            (format!(r#"["{stored}", "{before}",1.50]"#), format!(r#"["{now}", "{now}",1.50]"#)),
+            (format!(r#""see {before}, {before}""#), format!(r#""see {now}, {now}""#)),
+            (format!(r#""\"{before}\"""#), format!(r#""\"{now}\"""#)),
+            (format!(r#""http://x/?u={before}""#), format!(r#""http://x/?u={now}""#)),
+        ] {
+            let text = RawValue::from_string(text).unwrap();
+            assert_eq!(new.render(mine.organization, text).get(), shown);
+        }
+        for stays in [
+            format!(r#""see {stored}""#),
+            format!(r#""\"{stored}\"""#),
+            format!(r#""{FILE}""#),
+            format!(r#""http://else{FILE}""#),
+            format!(r#""http://else{FILE}?token=AAAA""#),
+            format!(r#""{other}""#),
+            r#""/v1/files/usage and /v1/files/""#.to_owned(),
+            r#"{"é":"/v1/files/é"}"#.to_owned(),
+        ] {
+            let text = RawValue::from_string(stays.clone()).unwrap();
+            assert_eq!(new.render(mine.organization, text).get(), stays);
+        }
     }
 }

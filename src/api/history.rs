@@ -230,6 +230,7 @@ async fn output(
         return Ok(None);
     }
     let text = services.store.read_payload(payload).await?;
+    let text = services.links.render(execution.organization, text);
     Ok(Some(Box::<str>::from(text).into_string()))
 }
 

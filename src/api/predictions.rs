@@ -254,7 +254,10 @@ async fn output_of(
 ) -> Result<Option<Box<RawValue>>, http::Error> {
     match &execution.output {
         None => Ok(None),
-        Some(output) => Ok(Some(services.store.read_payload(output).await?)),
+        Some(output) => {
+            let text = services.store.read_payload(output).await?;
+            Ok(Some(services.links.render(execution.organization, text)))
+        }
     }
 }
 

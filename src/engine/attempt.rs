@@ -119,6 +119,7 @@ impl Inner {
             .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
         let text = to_raw_value(&output).map_err(|error| no_json("output", &error))?;
         let output = self.store.write_payload(text.clone()).await?;
+        let text = self.files.render_links(origin.organization, text);
         Ok(Ok(Kept { output, text, cost }))
     }
 }

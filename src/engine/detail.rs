@@ -136,9 +136,9 @@ impl Inner {
         let waiting = (!execution.status.is_final())
             .then(|| self.waiting(execution, plan, &steps))
             .filter(|waiting| !waiting.is_empty());
-        let inputs = self.text(&execution.input).await?;
+        let inputs = self.text(execution.organization, &execution.input).await?;
         let output = match &execution.output {
-            Some(output) => self.text(output).await?,
+            Some(output) => self.text(execution.organization, output).await?,
             None => None,
         };
         let body = Body::of(execution, run, inputs, output, StepOutputs(views), waiting);
@@ -171,7 +171,7 @@ impl Inner {
                 match budget.checked_sub(payload.len()) {
                     Some(left) => {
                         *budget = left;
-                        *text = self.text(payload).await?;
+                        *text = self.text(execution.organization, payload).await?;
                     }
                     None => omitted = true,
                 }
@@ -181,10 +181,15 @@ impl Inner {
         Ok(StepView::of(execution, planned, step, output, input, omitted))
     }
 
-    /// A payload's text; nothing when its file is lost, which must not hide the rest.
-    async fn text(&self, payload: &Payload) -> Result<Option<Box<RawValue>>, Error> {
+    /// A payload's text, with current URLs of files; nothing when its file is lost, which must not
+    /// hide the rest.
+    async fn text(
+        &self,
+        organization: OrganizationId,
+        payload: &Payload,
+    ) -> Result<Option<Box<RawValue>>, Error> {
         match self.store.read_payload(payload).await {
-            Ok(text) => Ok(Some(text)),
+            Ok(text) => Ok(Some(self.files.render_links(organization, text))),
             Err(error) if error.is_final() => {
                 tracing::error!(%error, "a payload is lost");
                 Ok(None)

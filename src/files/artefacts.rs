@@ -35,8 +35,11 @@ struct Artefact {
 }
 
 impl Files {
-    /// The output with a URL in place of each artefact that holds bytes. When this returns, they are
-    /// on the disk.
+    /// The output with a link to a file in place of each artefact that holds bytes. When this
+    /// returns, they are on the disk. The links have no host: [`Links::render`] puts it before them
+    /// when the output is read, so that it follows the configuration's `public_url`.
+    ///
+    /// [`Links::render`]: crate::links::Links::render
     ///
     /// # Errors
     /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is at fault.
@@ -86,7 +89,7 @@ impl Files {
         let path = File::content_path(file.id);
         let (organization, expires_at) = (file.organization, file.expires_at);
         let link = Link { organization, key: origin.key, expires_at };
-        Ok(self.shared.links.url(link, &path).into())
+        Ok(self.shared.links.relative(link, &path).into())
     }
 }
 

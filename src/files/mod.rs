@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
 use tokio::sync::{Mutex, RwLock};
 
 pub use self::artefacts::Origin;
@@ -203,6 +204,17 @@ impl Files {
             let path = self.shared.contents.path(file.sha256);
             (file, path)
         }))
+    }
+
+    /// The text of an output with current URLs in place of the paths of files, see
+    /// [`Links::render`].
+    #[must_use]
+    pub fn render_links(
+        &self,
+        organization: OrganizationId,
+        output: Box<RawValue>,
+    ) -> Box<RawValue> {
+        self.shared.links.render(organization, output)
     }
 
     /// The bytes of the file that a URL of ours names, up to `limit`; `None` when it is no such URL.

@@ -52,8 +52,13 @@ impl World {
         self.keep_in(output, None).await
     }
 
-    async fn read(&self, url: &Value) -> Option<Vec<u8>> {
-        self.files.read_linked(url.as_str().unwrap(), 100).await.unwrap()
+    /// The bytes of a file, by the URL that its path in an output is shown as.
+    async fn read(&self, path: &Value) -> Option<Vec<u8>> {
+        let text = serde_json::value::to_raw_value(path).unwrap();
+        let shown = self.files.render_links(self.organization, text);
+        let url: String = serde_json::from_str(shown.get()).unwrap();
+        assert!(url.starts_with("http://h/v1/files/"), "{url}");
+        self.files.read_linked(&url, 100).await.unwrap()
     }
 
     fn contents(&self) -> Vec<Digest> {

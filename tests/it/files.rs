@@ -61,6 +61,37 @@ async fn an_output_of_bytes_is_a_file_behind_its_url() {
 }
 
 #[tokio::test]
+async fn an_output_url_follows_the_public_url() {
+    let mut service = Service::start().await;
+    let prediction = service.create("image-qr", json!({"text": "hi", "format": "svg"})).await;
+    let before = service.ended(&prediction).await["output"].clone();
+    let workflow = service
+        .workflow(json!([
+            {"step_id": "qr", "type": "model", "model": "image-qr", "params": {"text": "x"}},
+            {"step_id": "told", "type": "pass", "result": {"see": "at {{qr.output}}"}},
+        ]))
+        .await;
+    let execution = service.trigger(&workflow, json!({})).await;
+    let told = service.completed(&execution).await["output"]["see"].clone();
+    let old = format!("http://{}/", service.address(Role::Base));
+    assert!(told.as_str().unwrap().starts_with(&format!("at {old}v1/files/")), "{told}");
+
+    service.config.hosts.base.public_url = "https://box.example".to_owned();
+    let service = service.restart().await;
+    let moved = |url: &Value| json!(url.as_str().unwrap().replace(&old, "https://box.example/"));
+    let after = service.ended(&prediction).await["output"].clone();
+    assert_eq!(after, moved(&before));
+    assert_eq!(fetch(&service, &after, &[]).await.status, 200);
+    let history = service.get("/v2/executions?type=prediction&model=image-qr").await.expect(200);
+    let listed = history["executions"].as_array().unwrap();
+    assert!(listed.iter().any(|one| one["output"] == after.to_string()), "{history}");
+    let detail = service.completed(&execution).await;
+    assert_eq!(detail["output"]["see"], moved(&told));
+    let step = detail["step_outputs"].to_string();
+    assert!(step.contains("\"https://box.example/v1/files/") && !step.contains(&old), "{step}");
+}
+
+#[tokio::test]
 async fn a_file_is_read_by_its_organization_or_its_link_alone() {
     let service = Service::start().await;
     let url = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;

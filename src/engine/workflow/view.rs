@@ -98,6 +98,7 @@ impl Actor {
             return Ok(Arc::clone(value));
         }
         let text = self.inner.store.read_payload(payload).await?;
+        let text = self.inner.files.render_links(self.organization, text);
         let value: Value = serde_json::from_str(text.get())
             .map_err(|error| crate::engine::commit::no_json("output", &error))?;
         let value = Arc::new(value);
