@@ -103,7 +103,7 @@ pub async fn test(mut context: Context) -> Result<Reply, http::Error> {
     let headers = headers(&webhook, MASK, services);
     let url = webhook.url.clone();
     let trial = services.outbox.try_out(organization, webhook, sample.to_string()).await;
-    let trial = trial.map_err(http::Error::internal)?;
+    let trial = trial?;
     let tried = Tried::of(&trial.attempt);
     let body = json!({
         "url": url,
@@ -211,6 +211,10 @@ impl From<Refusal> for http::Error {
             Refusal::InFlight => Self::conflict("delivery in flight"),
             Refusal::Cooling { wait } => Self::too_many(
                 "redelivered a moment ago: come back after Retry-After seconds",
+                wait,
+            ),
+            Refusal::Busy { wait } => Self::too_many(
+                "other deliveries wait for this receiver: come back after Retry-After seconds",
                 wait,
             ),
             Refusal::Gone => Self::status(StatusCode::GONE, "payload no longer stored"),

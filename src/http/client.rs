@@ -74,6 +74,7 @@ pub enum Error {
 fn public(error: &connector::Error) -> String {
     match error {
         connector::Error::Forbidden(_) | connector::Error::NoHost => error.to_string(),
+        connector::Error::Local { .. } => "this machine cannot send requests now".to_owned(),
         connector::Error::Resolve { .. }
         | connector::Error::LeadsAstray { .. }
         | connector::Error::Connect { .. }

@@ -20,7 +20,7 @@ impl Resolve for Fixed {
     }
 
     fn resolve_here<'a>(&'a self, _: &'a str) -> Resolving<'a> {
-        Box::pin(std::future::ready(Err("it is in no file".to_owned())))
+        Box::pin(std::future::ready(Err("it is in no file".to_owned().into())))
     }
 }
 

@@ -17,6 +17,7 @@ use hyper::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -44,10 +45,28 @@ pub enum Error {
     Timeout { host: String, limit: Duration },
     #[error("the URL has no host")]
     NoHost,
+    /// This machine lacks what a connection needs (file descriptors, memory): it says nothing about
+    /// the other side.
+    #[error("this machine has no resources left for a connection: {reason}")]
+    Local { reason: String },
+}
+
+/// Why a name has no addresses.
+#[derive(Debug, Clone)]
+pub struct Unresolved {
+    pub reason: String,
+    /// This machine lacks what a look-up needs: it says nothing about the name.
+    pub is_local: bool,
+}
+
+impl From<String> for Unresolved {
+    fn from(reason: String) -> Self {
+        Self { is_local: tells_of_shortage(&reason), reason }
+    }
 }
 
 /// The addresses of a name, later.
-pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
+pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Unresolved>> + Send + 'a>>;
 
 /// Resolves names; a seam for tests.
 pub trait Resolve: Send + Sync + fmt::Debug {
@@ -86,7 +105,7 @@ impl Resolve for SystemResolver {
             if name == "localhost" || name.ends_with(".localhost") {
                 return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
             }
-            let resolver = self.resolver.as_ref().map_err(Clone::clone)?;
+            let resolver = self.resolver.as_ref().map_err(|reason| reason.clone())?;
             let found = resolver.lookup_ip(host).await.map_err(|error| error.to_string())?;
             Ok(found.iter().collect())
         })
@@ -96,7 +115,7 @@ impl Resolve for SystemResolver {
         Box::pin(async move {
             let text = tokio::fs::read_to_string(HOSTS_FILE).await;
             let found = in_hosts_file(&text.map_err(|error| error.to_string())?, host);
-            if found.is_empty() { Err(NOT_HERE.to_owned()) } else { Ok(found) }
+            if found.is_empty() { Err(NOT_HERE.to_owned().into()) } else { Ok(found) }
         })
     }
 }
@@ -175,14 +194,18 @@ impl Connector {
         let addresses = match literal {
             Some(address) => vec![address],
             None => {
-                let fault = |reason| Error::Resolve { host: host.to_owned(), reason };
                 let stays_here = self.policy.as_ref().is_some_and(|it| !it.single_label_names);
                 let resolving = if stays_here && is_single_label(host) {
                     self.resolver.resolve_here(host)
                 } else {
                     self.resolver.resolve(host)
                 };
-                resolving.await.map_err(fault)?
+                resolving.await.map_err(|error| match error {
+                    Unresolved { reason, is_local: true } => Error::Local { reason },
+                    Unresolved { reason, is_local: false } => {
+                        Error::Resolve { host: host.to_owned(), reason }
+                    }
+                })?
             }
         };
         let mut refusal =
@@ -198,11 +221,28 @@ impl Connector {
             let address = SocketAddr::new(address, port);
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(stream),
+                Err(error) if is_shortage(&error) => {
+                    return Err(Error::Local { reason: error.to_string() });
+                }
                 Err(error) => refusal = Error::Connect { address, reason: reason(&error) },
             }
         }
         Err(refusal)
     }
+}
+
+/// What the system answers when this machine has no descriptors, memory or buffers left.
+const SHORTAGES: [Errno; 5] =
+    [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
+
+/// Whether an error tells of this machine and not of the one that it connects to.
+fn is_shortage(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| SHORTAGES.contains(&errno))
+}
+
+/// The same of an error of which only the text is known: the system's own ends with its number.
+fn tells_of_shortage(text: &str) -> bool {
+    SHORTAGES.iter().any(|errno| text.contains(&format!("(os error {})", errno.raw_os_error())))
 }
 
 /// A refusal in words that do not depend on the platform.
@@ -294,5 +334,20 @@ mod tests {
         {
             assert_eq!(is_single_label(host), expect, "{host}");
         }
+    }
+
+    #[test]
+    fn a_shortage_of_this_machine_is_told_from_a_fault_of_the_other_side() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS] {
+            let error = io::Error::from(errno);
+            assert!(is_shortage(&error), "{error}");
+            assert!(tells_of_shortage(&format!("no connections: {error}")), "{error}");
+        }
+        for errno in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::TIMEDOUT, Errno::ADDRNOTAVAIL]
+        {
+            let error = io::Error::from(errno);
+            assert!(!is_shortage(&error) && !tells_of_shortage(&error.to_string()), "{error}");
+        }
+        assert!(!tells_of_shortage("no records found for the name (os error 240)"));
     }
 }

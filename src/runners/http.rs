@@ -174,6 +174,7 @@ pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
             | connector::Error::LeadsAstray { .. }
             | connector::Error::Connect { .. }
             | connector::Error::Tls { .. }
+            | connector::Error::Local { .. }
             | connector::Error::Timeout { .. },
         ) => ErrorClass::ProviderUnavailable,
     }

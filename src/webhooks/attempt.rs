@@ -77,6 +77,22 @@ pub(super) enum Report {
     Leftover,
 }
 
+/// Why an attempt counts for nothing: its row stands as before, and it is made again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unmade {
+    #[error(transparent)]
+    Outbox(#[from] Error),
+    /// This machine lacks what sending needs.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl From<storage::Error> for Unmade {
+    fn from(error: storage::Error) -> Self {
+        Self::Outbox(error.into())
+    }
+}
+
 /// What came of sending, before it is committed.
 struct Outcome {
     status: Option<u16>,
@@ -96,13 +112,12 @@ enum Retry {
 /// Makes one attempt at the delivery behind `item`, which is `carried` where it came by hand.
 ///
 /// # Errors
-/// When the store cannot be read or written: the row stands as before, and the attempt is to be
-/// made again.
+/// [`Unmade`] when the store cannot be read or written, or this machine cannot send.
 pub(super) async fn make(
     context: &Context,
     item: &Item,
     carried: Option<Box<Delivery>>,
-) -> Result<Report, Error> {
+) -> Result<Report, Unmade> {
     let Some(mut delivery) = find(context, item, carried).await? else {
         let mut commit = Commit::new();
         commit.delete(item.key());
@@ -114,7 +129,8 @@ pub(super) async fn make(
     let outcome = match context.store.read_payload(&delivery.body).await {
         Ok(body) => {
             let body: Box<str> = body.into();
-            deliver(context, &delivery, Bytes::from(body.into_string()), started).await
+            let body = Bytes::from(body.into_string());
+            deliver(context, &delivery, body, started).await.map_err(Unmade::Local)?
         }
         Err(error) if error.is_final() => {
             let reason = match error.kind() {
@@ -196,21 +212,28 @@ fn jitter() -> f64 {
     (f64::from(random) / f64::from(u32::MAX)).mul_add(2.0, -1.0) * JITTER
 }
 
-async fn deliver(context: &Context, delivery: &Delivery, body: Bytes, now: Timestamp) -> Outcome {
+/// Sends a delivery once. `Err` says what this machine lacks for it: nothing was sent.
+async fn deliver(
+    context: &Context,
+    delivery: &Delivery,
+    body: Bytes,
+    now: Timestamp,
+) -> Result<Outcome, String> {
     let request = match request(context, delivery, body, now) {
         Ok(request) => request,
         Err(reason) => {
             let mut outcome = Outcome::unsent(reason);
             outcome.health = Health::Unknown;
-            return outcome;
+            return Ok(outcome);
         }
     };
     let limit = context.options.timeout.saturating_add(CUT_OFF);
     // A fault in the transport ends this attempt and nothing else.
     let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
-    match tokio::time::timeout(limit, sending).await {
+    Ok(match tokio::time::timeout(limit, sending).await {
         Ok(Ok(Ok(answer))) => Outcome::answered(&answer, context.clock.now()),
-        Ok(Ok(Err(Unsent(reason)))) => Outcome::unsent(reason),
+        Ok(Ok(Err(Unsent::Receiver(reason)))) => Outcome::unsent(reason),
+        Ok(Ok(Err(Unsent::Local(reason)))) => return Err(reason),
         Ok(Err(_panic)) => {
             let mut outcome = Outcome::unsent("the service failed while sending".to_owned());
             outcome.health = Health::Unknown;
@@ -220,7 +243,7 @@ async fn deliver(context: &Context, delivery: &Delivery, body: Bytes, now: Times
             let timeout = humantime::format_duration(context.options.timeout);
             Outcome::unsent(format!("no whole answer within {timeout}"))
         }
-    }
+    })
 }
 
 /// The request, signed at `now` where the delivery has a secret (`spec/decisions.md` part 11).
@@ -273,10 +296,21 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), S
     Ok(())
 }
 
-/// One attempt at a delivery that is not stored: what came of it.
-pub(super) async fn try_out(context: &Context, delivery: &Delivery, body: Bytes) -> Attempt {
+/// One attempt at a delivery that is not stored: what came of it, and what it says about the
+/// receiver.
+pub(super) async fn try_out(
+    context: &Context,
+    delivery: &Delivery,
+    body: Bytes,
+) -> (Attempt, Health) {
     let (started, clock) = (context.clock.now(), Instant::now());
-    deliver(context, delivery, body, started).await.noted(delivery, started, clock)
+    let outcome = deliver(context, delivery, body, started).await.unwrap_or_else(|reason| {
+        let mut outcome = Outcome::unsent(reason);
+        outcome.health = Health::Unknown;
+        outcome
+    });
+    let health = outcome.health;
+    (outcome.noted(delivery, started, clock), health)
 }
 
 impl Outcome {

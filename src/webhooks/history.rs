@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
-use super::attempt;
 use super::outbox::Outbox;
-use super::{Error, rows};
+use super::{Error, rows, trials};
 use crate::domain::delivery::{Attempt, Delivery, Status, Webhook};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
@@ -24,6 +24,8 @@ use crate::storage::{self, Commit, Key, Page, Store};
 const PAGE_ROWS: usize = 1000;
 /// Deliveries that one replay takes up; a window with more is replayed again.
 pub const REPLAYED_MAX: usize = 100_000;
+/// When a test delivery may be asked for again that was refused.
+const TRIAL_AGAIN: Duration = Duration::from_secs(5);
 /// Deliveries that a replay takes up in one commit.
 const REPLAYED_AT_ONCE: usize = 128;
 
@@ -103,6 +105,9 @@ pub enum Refusal {
     /// It has not ended: it waits for an attempt, or one is being made.
     #[error("delivery in flight")]
     InFlight,
+    /// Other deliveries wait for the receiver, or it is in trouble; only of a test delivery.
+    #[error("other deliveries wait for this receiver")]
+    Busy { wait: Duration },
     #[error("redelivered a moment ago")]
     Cooling { wait: Duration },
     #[error("payload no longer stored")]
@@ -384,21 +389,26 @@ impl Outbox {
     /// repeated.
     ///
     /// # Errors
-    /// [`storage::record::Malformed`] never in practice: the sample has a JSON form.
+    /// [`Refusal::Busy`] when other deliveries wait for the receiver, or it is in trouble.
     pub async fn try_out(
         &self,
         organization: OrganizationId,
         webhook: Webhook,
         body: String,
-    ) -> Result<Trial, storage::record::Malformed> {
-        let payload = Payload::of(&()).map_err(|error| storage::record::Malformed {
-            record: "sample",
-            reason: error.to_string(),
-        })?;
+    ) -> Result<Trial, Refusal> {
         let now = self.context.clock.now();
-        let delivery = Delivery::new(fresh(), organization, fresh(), webhook, payload, now);
-        let attempt = attempt::try_out(&self.context, &delivery, Bytes::from(body.clone())).await;
-        Ok(Trial { body, attempt })
+        let delivery =
+            Delivery::new(fresh(), organization, fresh(), webhook, Payload::nothing(), now);
+        let (done, attempt) = oneshot::channel();
+        let job = trials::Job { delivery, body: Bytes::from(body.clone()), done };
+        let busy = || Refusal::Busy { wait: TRIAL_AGAIN };
+        self.trials.try_send(job).map_err(|_full| busy())?;
+        let patience = self.context.options.timeout.saturating_mul(2);
+        match tokio::time::timeout(patience, attempt).await {
+            Ok(Ok(attempt)) => Ok(Trial { body, attempt }),
+            Ok(Err(_refused)) => Err(busy()),
+            Err(_elapsed) => Err(busy()),
+        }
     }
 }
 

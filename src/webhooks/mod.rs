@@ -13,7 +13,7 @@
 //! `rows` holds keys and records, `roster` decides who is sent to next (pure), `attempt` makes one
 //! attempt, `chores` reads and moves rows, `outbox` is the loop, `transport` the door to the
 //! network, `history` what came of it all, for those who ask, and sends again what they ask for;
-//! `retention` lets old ones go.
+//! `retention` lets old ones go; `trials` sends test deliveries under the same limits.
 //!
 //! Never: a redirect followed, a secret or a body logged, memory that grows with the backlog.
 
@@ -26,6 +26,7 @@ mod retention;
 mod roster;
 mod rows;
 mod transport;
+mod trials;
 
 use std::time::Duration;
 

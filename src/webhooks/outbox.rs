@@ -5,6 +5,7 @@
 //! outlive it at a shutdown, within the grace; a chore is polled beside everything else. Whatever
 //! memory has no room for stays on the disk and is found again.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,13 +17,14 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::attempt::{self, Context, Report};
+use super::attempt::{self, Context, Report, Unmade};
 use super::chores::{self, Chore, Done, Failed, Found, Scanned, Swept};
 use super::roster::{Admission, CircuitChange, Health, Item, Roster};
 use super::rows::Place;
 use super::transport::{Network, Transport};
-use super::{Error, Options};
+use super::{Options, trials};
 use crate::domain::delivery::{self, Delivery};
+use crate::domain::ids::ExecutionId;
 use crate::domain::time::Timestamp;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
@@ -51,6 +53,7 @@ const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 pub struct Outbox {
     pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
+    pub(super) trials: mpsc::Sender<trials::Job>,
     /// Says that something due is on the disk that the loop was not told of, or that the clock
     /// moved.
     look: Arc<Notify>,
@@ -103,11 +106,12 @@ impl Outbox {
             taking_up: tokio::sync::Mutex::default(),
         });
         let (inbox, fresh) = mpsc::channel(INBOX);
+        let (trials, asked) = mpsc::channel(trials::INBOX);
         let look = Arc::new(Notify::new());
         let (figures, watched) = watch::channel(Figures::default());
-        let worker = Worker::new(Arc::clone(&context), fresh, Arc::clone(&look), figures);
+        let worker = Worker::new(Arc::clone(&context), fresh, asked, Arc::clone(&look), figures);
         let worker = Arc::new(Mutex::new(Some(worker)));
-        Self { context, inbox, look, figures: watched, worker }
+        Self { context, inbox, trials, look, figures: watched, worker }
     }
 
     /// Starts sending, beginning with what is due on the disk. A second call does nothing.
@@ -160,11 +164,12 @@ impl fmt::Debug for Outbox {
     }
 }
 
-type Ended = (Item, Result<Result<Report, Error>, JoinError>);
+type Ended = (Item, Result<Result<Report, Unmade>, JoinError>);
 
 enum Event {
     Stop,
     Fresh(Item),
+    Trial(trials::Job),
     Ended(Ended),
     Chore(Result<Done, Failed>),
     Look,
@@ -174,6 +179,9 @@ enum Event {
 struct Worker {
     context: Arc<Context>,
     fresh: mpsc::Receiver<Item>,
+    asked: mpsc::Receiver<trials::Job>,
+    /// Test deliveries that wait in the roster.
+    trials: HashMap<ExecutionId, trials::Job>,
     look: Arc<Notify>,
     figures: watch::Sender<Figures>,
     roster: Roster,
@@ -218,6 +226,7 @@ impl Worker {
     fn new(
         context: Arc<Context>,
         fresh: mpsc::Receiver<Item>,
+        asked: mpsc::Receiver<trials::Job>,
         look: Arc<Notify>,
         figures: watch::Sender<Figures>,
     ) -> Self {
@@ -226,6 +235,8 @@ impl Worker {
             roster: Roster::new(&context.options),
             context,
             fresh,
+            asked,
+            trials: HashMap::new(),
             look,
             figures,
             attempts: FuturesUnordered::new(),
@@ -261,6 +272,7 @@ impl Worker {
                         self.want_pass();
                     }
                 }
+                Event::Trial(job) => self.try_out(job),
                 Event::Ended(ended) => self.ended(ended),
                 Event::Chore(done) => {
                     self.chore = None;
@@ -277,6 +289,7 @@ impl Worker {
         tokio::select! {
             () = tasks.stopping() => Event::Stop,
             Some(item) = self.fresh.recv() => Event::Fresh(item),
+            Some(job) = self.asked.recv() => Event::Trial(job),
             Some(ended) = self.attempts.next() => Event::Ended(ended),
             Some(done) = OptionFuture::from(self.chore.as_mut()) => Event::Chore(done),
             () = self.look.notified() => Event::Look,
@@ -289,8 +302,13 @@ impl Worker {
             let carried = item.carried.take();
             let context = Arc::clone(&self.context);
             let attempted = item.clone();
-            let attempt =
-                tasks.spawn(async move { attempt::make(&context, &attempted, carried).await });
+            let trial = self.trials.remove(&item.execution);
+            let attempt = tasks.spawn(async move {
+                match trial {
+                    Some(job) => Ok(job.run(&context).await),
+                    None => attempt::make(&context, &attempted, carried).await,
+                }
+            });
             self.attempts.push(Box::pin(async move { (item, attempt.await) }));
         }
     }
@@ -303,7 +321,14 @@ impl Worker {
                 health
             }
             Ok(Ok(Report::Leftover)) => Health::Unknown,
-            Ok(Err(error)) => {
+            Ok(Err(Unmade::Local(reason))) => {
+                metrics::counter!("orrery_webhook_unsent_total").increment(1);
+                if self.pause.is_none() {
+                    tracing::error!(reason, "webhooks wait: this machine cannot send");
+                }
+                self.rest()
+            }
+            Ok(Err(Unmade::Outbox(error))) => {
                 tracing::error!(execution = %item.execution, %error, "webhook attempt not kept");
                 self.rest()
             }
@@ -312,8 +337,13 @@ impl Worker {
                 self.rest()
             }
         };
-        let parked = self.roster.finish(&item, health, now);
-        self.to_park.extend(parked);
+        for parked in self.roster.finish(&item, health, now) {
+            match self.trials.remove(&parked.execution) {
+                // Nothing of it is on the disk: it is refused.
+                Some(_refused) => self.roster.forget(&[parked]),
+                None => self.to_park.push(parked),
+            }
+        }
         self.unstick();
     }
 
@@ -322,6 +352,15 @@ impl Worker {
         self.pause = Some(Instant::now() + TROUBLE_PAUSE);
         self.want_pass();
         Health::Unknown
+    }
+
+    /// Lets a test delivery wait for its receiver, or refuses it where a delivery would be parked.
+    fn try_out(&mut self, job: trials::Job) {
+        match self.roster.offer(job.item()) {
+            Admission::Held => drop(self.trials.insert(job.delivery.execution, job)),
+            Admission::Park(item) => self.roster.forget(&[item]),
+            Admission::Full => {}
+        }
     }
 
     /// Takes a delivery into memory or notes it to be parked; `false` when there is room for

@@ -33,6 +33,10 @@ enum Behaviour {
     Refuses,
     Hangs,
     Panics,
+    /// Answers after a moment.
+    Slow,
+    /// This machine cannot send.
+    Starves,
 }
 
 /// Receivers by host, and everything that they were sent.
@@ -40,6 +44,8 @@ enum Behaviour {
 struct Script {
     behaviour: Mutex<HashMap<String, Behaviour>>,
     seen: Mutex<Vec<Seen>>,
+    /// Requests to slow receivers that are in flight, and the most there ever were.
+    slow: Mutex<(usize, usize)>,
 }
 
 #[derive(Debug, Clone)]
@@ -75,9 +81,22 @@ impl Transport for Script {
                     answer.headers.insert("retry-after", wait.parse().unwrap());
                     Ok(answer)
                 }
-                Behaviour::Refuses => Err(Unsent("the receiver refused the connection".to_owned())),
+                Behaviour::Refuses => {
+                    Err(Unsent::Receiver("the connection was refused".to_owned()))
+                }
                 Behaviour::Hangs => std::future::pending().await,
                 Behaviour::Panics => panic!("scripted"),
+                Behaviour::Slow => {
+                    {
+                        let mut slow = self.slow.lock().unwrap();
+                        slow.0 += 1;
+                        slow.1 = slow.1.max(slow.0);
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    self.slow.lock().unwrap().0 -= 1;
+                    Ok(answer(200))
+                }
+                Behaviour::Starves => Err(Unsent::Local("Too many open files".to_owned())),
             }
         })
     }
@@ -360,7 +379,7 @@ async fn answers_and_what_follows_from_them() {
         (AsksToWait(503, "1"), within(90, 110), "503 Service Unavailable"),
         (AsksToWait(500, "500"), within(90, 110), "500 Internal Server Error"),
         (Answers(599), within(90, 110), "the receiver answered 599"),
-        (Refuses, within(90, 110), "refused the connection"),
+        (Refuses, within(90, 110), "the connection was refused"),
         (Panics, within(90, 110), "the service failed while sending"),
     ]
     .into_iter()
@@ -627,4 +646,46 @@ async fn a_delivery_that_a_scan_found_first_is_not_sent_again_when_it_is_handed_
     bench.until_idle().await;
     assert_eq!(bench.script.seen("a.example").len(), 2);
     assert_eq!(bench.load(delivery.execution).await.progress.attempts.len(), 1);
+}
+
+#[tokio::test]
+async fn a_shortage_of_this_machine_uses_up_no_attempt_and_opens_no_circuit() {
+    let options = Options { circuit_failures: 1, ..Options::default() };
+    let bench = Bench::started(options);
+    bench.script.set("a.example", Behaviour::Starves);
+    let execution = bench.send("http://a.example/").await;
+    bench.until("a first try", async || !bench.script.seen("a.example").is_empty()).await;
+    bench.until("given back", async || bench.outbox.figures().borrow().in_flight == 0).await;
+    let waiting = bench.load(execution).await;
+    assert_eq!((waiting.progress.status, waiting.progress.attempts.len()), (Status::Pending, 0));
+    assert_eq!(bench.outbox.figures().borrow().open_circuits, 0);
+    bench.script.set("a.example", Behaviour::Answers(200));
+    let delivered = bench.until_attempts(execution, 1).await;
+    assert_eq!(delivered.progress.status, Status::Delivered);
+    bench.until_idle().await;
+}
+
+#[tokio::test]
+async fn test_deliveries_keep_to_the_limits_of_their_receiver() {
+    let options = Options { in_flight_per_receiver: 3, circuit_failures: 1, ..Options::default() };
+    let bench = Bench::started(options);
+    bench.script.set("slow.example", Behaviour::Slow);
+    let try_out = |host: &str| {
+        let webhook = Webhook { url: format!("http://{host}/"), secret: None };
+        bench.outbox.try_out(bench.organization, webhook, BODY.to_owned())
+    };
+    let tried = futures_util::future::join_all((0..60).map(|_| try_out("slow.example"))).await;
+    let (sent, refused): (Vec<_>, Vec<_>) = tried.into_iter().partition(Result::is_ok);
+    assert_eq!(bench.script.seen("slow.example").len(), sent.len());
+    assert!(sent.iter().flatten().all(|trial| trial.attempt.status_code == Some(200)));
+    assert!(sent.len() >= 3 && refused.len() >= 30, "{} sent", sent.len());
+    assert!(refused.into_iter().all(|one| matches!(one, Err(Refusal::Busy { .. }))));
+    let peak = bench.script.slow.lock().unwrap().1;
+    assert!(peak <= 3, "{peak} at once");
+    // One that fails counts like every delivery: the circuit opens, and the next test is refused.
+    bench.script.set("dead.example", Behaviour::Refuses);
+    let failed = try_out("dead.example").await.unwrap();
+    assert_eq!(failed.attempt.error.as_deref(), Some("the connection was refused"));
+    assert!(matches!(try_out("dead.example").await, Err(Refusal::Busy { .. })));
+    bench.until_idle().await;
 }

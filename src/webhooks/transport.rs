@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use hyper::{HeaderMap, Request};
 
 use crate::http::client::{self, Client};
+use crate::http::connector;
 
 /// At most so much of an answer's body is read.
 const ANSWER_BYTES: usize = 64 * 1024;
@@ -26,8 +27,15 @@ pub struct Answer {
 /// Why there is no answer, in words for the owner of the webhook. They do not tell apart what keeps
 /// a connection from being made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unsent(pub String);
+pub enum Unsent {
+    /// No whole answer came.
+    #[error("{0}")]
+    Receiver(String),
+    /// This machine lacks what sending needs: it says nothing about the receiver, and the attempt
+    /// does not count.
+    #[error("{0}")]
+    Local(String),
+}
 
 /// Sends one request and waits for its answer.
 pub trait Transport: Send + Sync + 'static {
@@ -59,13 +67,17 @@ impl Network {
 impl Transport for Network {
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>> {
         Box::pin(async {
-            let answer = self
-                .client
-                .send(request, &self.limits)
-                .await
-                .map_err(|error| Unsent(error.to_string()))?;
+            let answer = self.client.send(request, &self.limits).await;
+            let answer = answer.map_err(|error| unsent(&error))?;
             let status = answer.status.as_u16();
             Ok(Answer { status, headers: answer.headers, body: answer.body })
         })
     }
+}
+
+fn unsent(error: &client::Error) -> Unsent {
+    if let client::Error::Connection(connector::Error::Local { .. }) = error {
+        return Unsent::Local(error.to_string());
+    }
+    Unsent::Receiver(error.to_string())
 }
