@@ -44,10 +44,10 @@ impl Engine {
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
-        let owner = run.owner;
+        let (owner, source_ip) = (run.owner, run.source_ip);
         let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);
         run.redriven_from = Some(source);
-        run.owner = owner;
+        (run.owner, run.source_ip) = (owner, source_ip);
         let submission = Submission {
             id,
             organization,

@@ -375,6 +375,9 @@ async fn a_redrive_goes_on_behind_the_finished_steps() {
     let detail = service.completed(again).await;
     assert_eq!((&detail["status"], &detail["output"]), (&json!("completed"), &json!({"n": 5})));
     assert_eq!(detail["redriven_from"], failed.as_str());
+    let record = format!("/api/v1/{id}/executions/{again}");
+    let record = service.ask(Role::Flows, Method::GET, &record).key(&service.key).send().await;
+    assert_eq!(record.expect(200)["source_ip_address"], "127.0.0.1", "as of the failed one");
     // The first step's output was kept, not made again.
     assert_eq!(provider.requests().len(), 4);
     let refused = redrive(again).await.expect(409);
