@@ -101,6 +101,7 @@ impl Running {
         if !self.tasks.ended(self.grace).await {
             tracing::info!("some work is still running; the next start takes it up");
         }
+        self.services.engine.stopped();
         self.services.store.clone().close().await;
     }
 }

@@ -32,6 +32,8 @@ mod load;
 mod mix;
 #[path = "crash/money.rs"]
 mod money;
+#[path = "crash/poison.rs"]
+mod poison;
 #[path = "crash/private.rs"]
 mod private;
 #[path = "crash/providers.rs"]
@@ -79,6 +81,13 @@ fn nothing_acknowledged_is_lost_by_kills_under_load() {
     let _service = world.setup.start();
     assert!(world.check_all() == ends, "an end has changed after it was told");
     println!("{} predictions acknowledged", ends.len());
+}
+
+/// A prediction during which the process dies each time ends at the third crash; the box comes back.
+#[test]
+fn work_that_kills_the_process_is_isolated() {
+    let folder = tempfile::tempdir().unwrap();
+    poison::isolated(folder.path());
 }
 
 /// 200 workflows of five steps, killed at random moments: all end with what they would have given,

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::attempt::{Attempt, Outcome};
+use super::attempt::{Attempt, Failure, Outcome};
 use super::definition::Position;
 use super::execution::Fault;
 use super::ids::ExecutionId;
@@ -131,5 +131,22 @@ impl Step {
     #[must_use]
     pub fn running(&self) -> Option<&Attempt> {
         self.attempts.last().filter(|attempt| attempt.outcome == Outcome::Running)
+    }
+
+    /// Fails a step that has begun and is not to be run again; false when it has ended already.
+    pub fn abandon(&mut self, fault: &Fault, now: Timestamp) -> bool {
+        if self.status.is_final() {
+            return false;
+        }
+        if let Some(last) = self.attempts.last_mut() {
+            let failure = Failure::new(fault.class, fault.cause.clone());
+            last.close(last.number, Outcome::Error, Some(failure), now);
+        }
+        self.status = Status::Failed;
+        self.fault = Some(fault.clone());
+        // It is written as no prediction of its own.
+        (self.due, self.prediction) = (None, None);
+        self.completed_at = Some(now);
+        true
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cells::{Cell, Held, Hold};
+use super::in_flight::Run;
 use super::lanes::{Next, Ticket};
 use super::{Error, Inner, Place, rows};
 use crate::domain::execution::{Execution, Prediction, Work, lane_of_model};
@@ -78,8 +79,9 @@ impl Inner {
     }
 
     /// Runs one execution from its place in the lane until it ends or waits elsewhere.
-    async fn take(self: &Arc<Self>, lane: &str, ticket: Ticket<Place>) {
+    pub(super) async fn take(self: &Arc<Self>, lane: &str, ticket: Ticket<Place>) {
         let id = ticket.id;
+        let mark = self.in_flight.begin(Run::whole(ticket.payload.organization, id));
         let cell = ticket.payload.cell.unwrap_or_else(|| self.cells.enter(id));
         let key = rows::execution(ticket.payload.organization, id);
         let moved = match self.run_in_cell(&cell, &key).await {
@@ -89,6 +91,7 @@ impl Inner {
                 None
             }
         };
+        drop(mark);
         self.lanes().release(lane, id);
         if let Some(execution) = moved {
             self.move_on(&execution, cell);

@@ -93,6 +93,8 @@ pub struct Lanes<T, G> {
     last_guest: u64,
     active: usize,
     active_cap: usize,
+    /// Nothing is started, though guests are let in.
+    is_held: bool,
 }
 
 impl<T, G> Lanes<T, G> {
@@ -106,6 +108,27 @@ impl<T, G> Lanes<T, G> {
             last_guest: 0,
             active: 0,
             active_cap: active_cap.max(1),
+            is_held: false,
+        }
+    }
+
+    /// Starts nothing until it is called again with `false`. Guests are still let in.
+    pub fn hold_starts(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Whether nothing is started now.
+    #[must_use]
+    pub fn holds_starts(&self) -> bool {
+        self.is_held
+    }
+
+    /// Counts one that waits outside of the window as running: its caller starts it.
+    pub fn start_held(&mut self, name: &str, id: ExecutionId) {
+        let Some(lane) = self.lanes.get_mut(name) else { return };
+        lane.queued = lane.queued.saturating_sub(1);
+        if lane.running.insert(id) {
+            self.active += 1;
         }
     }
 
@@ -207,7 +230,7 @@ impl<T, G> Lanes<T, G> {
             if !lane.can_start() {
                 continue;
             }
-            if self.active >= self.active_cap {
+            if self.is_held || self.active >= self.active_cap {
                 lane.in_turn = true;
                 self.turn.push_front(name);
                 return None;
@@ -227,7 +250,7 @@ impl<T, G> Lanes<T, G> {
     /// The next guest whose lane has room, unless it is the turn of the lane's own.
     fn next_guest(&mut self) -> Option<Next<T, G>> {
         while let Some(name) = self.guest_turn.pop_front() {
-            let may_start = self.active < self.active_cap;
+            let may_start = !self.is_held && self.active < self.active_cap;
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
             if !lane.has_place() || (lane.guest_was_last && may_start && !lane.window.is_empty()) {
                 continue;

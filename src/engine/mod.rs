@@ -18,6 +18,8 @@ mod detail;
 mod executor;
 mod feed;
 mod follow;
+mod in_flight;
+mod isolation;
 mod lanes;
 mod models;
 mod prediction;
@@ -29,6 +31,8 @@ mod timers;
 mod waiters;
 mod workflow;
 
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +40,7 @@ use tokio::sync::{Notify, oneshot};
 
 use self::cells::{Cells, Held, Hold};
 use self::feed::{Feeds, Told};
+use self::in_flight::InFlight;
 use self::lanes::Lanes;
 use self::waiters::Waiters;
 use crate::billing::{Billing, Unreserved};
@@ -178,6 +183,12 @@ struct Inner {
     cells: Cells,
     feeds: Arc<Feeds>,
     waiters: Waiters,
+    /// What runs, for the start after a crash.
+    in_flight: InFlight,
+    /// Executions that are held back until they run alone.
+    held: Mutex<HashSet<ExecutionId>>,
+    /// Whether what a stop left has been taken up: before that, nothing runs.
+    is_recovered: AtomicBool,
     /// Told when an execution was put aside.
     timers: Notify,
 }
@@ -196,6 +207,14 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Inner {
+    fn held(&self) -> std::sync::MutexGuard<'_, HashSet<ExecutionId>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_recovered(&self) -> bool {
+        self.is_recovered.load(Ordering::Acquire)
+    }
+
     fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Place, Guest>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,6 +240,9 @@ impl Engine {
             cells: Cells::default(),
             feeds: Arc::default(),
             waiters: Waiters::default(),
+            in_flight: InFlight::default(),
+            held: Mutex::default(),
+            is_recovered: AtomicBool::new(false),
             timers: Notify::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -284,6 +306,11 @@ impl Engine {
         let prediction = execution.prediction()?;
         if execution.status.is_final() || prediction.running().is_some() {
             return None;
+        }
+        if self.inner.held().contains(&execution.id) {
+            return Some(
+                "held: it was running when the service crashed, and runs alone next".into(),
+            );
         }
         let (place, running) = self.inner.place_in_lane(execution);
         let place = place.map_or_else(
@@ -353,6 +380,7 @@ impl Inner {
         let cancelled = held.execution.clone();
         cell.stop.cancel();
         drop(state);
+        self.held().remove(&id);
         if !was_aside {
             self.lanes().forget(&lane, id);
         }

@@ -3,9 +3,11 @@
 //! Only the rows of the lanes are read, a page at a time, and only counted: the executions behind
 //! them are read when their turn comes, under the same caps as new ones. Work that was in flight
 //! has a row too; it is taken again and runs again under its attempt's number. What waits for a
-//! moment stands in the timers, which are read as they come due.
+//! moment stands in the timers, which are read as they come due. What may have killed the process is
+//! held back and runs alone first, see `isolation`.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use super::{Engine, Error, Inner, lanes, rows};
 use crate::storage::{Page, Store};
@@ -19,6 +21,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Storage`] when the lanes cannot be read.
     pub async fn recover(&self) -> Result<usize, Error> {
+        let held = self.inner.judge_crash().await?;
         let waiting = count_queued(&self.inner.store).await?;
         let mut total = 0;
         for (lane, count) in &waiting {
@@ -30,6 +33,12 @@ impl Engine {
         }
         let inner = std::sync::Arc::clone(&self.inner);
         self.inner.tasks.spawn(inner.keep_time());
+        self.inner.is_recovered.store(true, Ordering::Release);
+        if !held.is_empty() {
+            self.inner.lanes().hold_starts(true);
+            let inner = std::sync::Arc::clone(&self.inner);
+            self.inner.tasks.spawn(inner.run_held(held));
+        }
         self.inner.pump();
         Ok(total)
     }
@@ -58,12 +67,16 @@ impl Inner {
     /// Reads the head of a lane whose window ran dry and hands it over.
     pub(super) async fn refill(&self, lane: &str) -> Result<(), Error> {
         // Rows of running ones stand at the head; they are read over.
-        let limit = self.lanes().running(lane).saturating_add(lanes::WINDOW);
+        let held = self.held().clone();
+        let limit = self.lanes().running(lane).saturating_add(lanes::WINDOW + held.len());
         let page = Page { prefix: rows::queue(lane), after: None, before: None, limit };
         let rows = self.store.page(page).await?;
         let complete = rows.len() < limit;
         let tickets = rows.iter().filter_map(|(key, value)| {
             let (_, organization, id) = rows::parse_queued(key, value)?;
+            if held.contains(&id) {
+                return None;
+            }
             Some(lanes::Ticket { id, payload: super::Place { organization, cell: None } })
         });
         let tickets = tickets.collect();

@@ -49,7 +49,7 @@ impl Runner for Scripted {
                     return Err(Failure::new(ErrorClass::ProviderError, "not yet").into());
                 }
                 "slow" => tokio::time::sleep(Duration::from_millis(30)).await,
-                "hangs" | "endless" => std::future::pending().await,
+                "hangs" | "endless" | "stalls" => std::future::pending().await,
                 "panics" => panic!("as scripted"),
                 "fails" => {
                     return Err(Failure::new(ErrorClass::ProviderError, "it failed").into());

@@ -65,6 +65,16 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
     finish(execution, Status::Error, now)
 }
 
+/// Fails an execution that is not to be run again, neither by this model nor by the next of its
+/// chain. A prediction's attempt ends with it.
+#[must_use]
+pub fn abandon(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
+    if !execution.status.is_final() {
+        prediction::abandon(execution, &fault, now);
+    }
+    fail(execution, fault, now)
+}
+
 /// The moment has come that an execution waited for: it goes back to its lane. None when it waits
 /// for no moment, or for a later one.
 #[must_use]

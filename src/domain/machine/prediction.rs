@@ -65,6 +65,16 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     }
 }
 
+/// Fails the attempt that was running when the process died. One that had not been written counts
+/// as begun now.
+pub(super) fn abandon(execution: &mut Execution, fault: &Fault, now: Timestamp) {
+    let Work::Prediction(prediction) = &mut execution.work else { return };
+    let number = start(prediction, now);
+    let failure = Failure::new(fault.class, fault.cause.clone());
+    close_attempt(prediction, number, Outcome::Error, Some(failure), now);
+    execution.started_at.get_or_insert(now);
+}
+
 /// Begins the next attempt, or the one that was running when the process died, under its number.
 fn start(prediction: &mut Prediction, now: Timestamp) -> u32 {
     if let Some(running) = prediction.running() {

@@ -25,6 +25,7 @@ use crate::domain::step::{Answer, Instance};
 use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::engine::attempt::{call, gone};
 use crate::engine::feed::{Reporter, Told};
+use crate::engine::in_flight::Run;
 use crate::engine::{Error, Inner, Models};
 use crate::files::Origin;
 use crate::runners;
@@ -291,8 +292,9 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
 
 impl Inner {
     fn run_request(self: Arc<Self>, job: Job) -> Running {
-        let Job { instance, attempt, key, limit, call, .. } = job;
+        let Job { instance, attempt, key, organization, execution, limit, call, .. } = job;
         Box::pin(async move {
+            let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
                 let outcome = Box::new(Ok(Err(lost().into())));
                 return Report::Ended { instance, attempt, outcome };
@@ -311,6 +313,7 @@ impl Inner {
         let inner = Arc::clone(self);
         let Job { instance, attempt, key, organization, api_key, execution, limit, call } = job;
         Box::pin(async move {
+            let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
             let outcome = match call {
                 Call::Model { slug, input, may_fall_back } => {
                     let attempt_key = &key;
@@ -319,7 +322,7 @@ impl Inner {
                 }
                 Call::Http { .. } => Ok(Err(lost().into())),
             };
-            drop(seat);
+            drop((mark, seat));
             Report::Ended { instance, attempt, outcome: Box::new(outcome) }
         })
     }

@@ -1,0 +1,338 @@
+//! Which executions are running now, in a file that outlives the process: after a crash it says
+//! which of them may have caused it.
+//!
+//! A begin and an end are one write of 48 bytes each into the page cache, which survives the
+//! process however it dies. Nothing is synced and nothing else is written for it, so that a run of a
+//! few microseconds is recorded too, and the disk sees nothing of it. A power cut may lose or
+//! garble the file: it says nothing then, since a machine that lost its power was not killed by an
+//! execution. An execution has one mark while it has its place, and one for each attempt at a step
+//! of it.
+//!
+//! ```text
+//! 0    magic, state (running or stopped), boot id, number of suspects
+//! 128  suspects: what the start found, written once
+//!      slots: one for each mark, zeroed when it ends
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::domain::ids::{ExecutionId, Id, OrganizationId};
+
+/// The file's name in the data folder.
+const NAME: &str = "in-flight";
+const MAGIC: &[u8; 16] = b"orrery-inflight1";
+const STATE_AT: usize = 16;
+const BOOT_AT: usize = 32;
+const BOOT_BYTES: usize = 36;
+const COUNT_AT: usize = 72;
+const HEADER_BYTES: usize = 128;
+const ENTRY_BYTES: usize = 48;
+const RUNNING: u8 = 1;
+const STOPPED: u8 = 2;
+/// A larger file is not one of ours.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What runs: an execution, or one attempt at a step of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Run {
+    pub organization: OrganizationId,
+    pub id: ExecutionId,
+    /// 0: the execution as a whole; else the checksum of the attempt's key.
+    pub attempt: u32,
+}
+
+impl Run {
+    /// The execution as a whole.
+    #[must_use]
+    pub const fn whole(organization: OrganizationId, id: ExecutionId) -> Self {
+        Self { organization, id, attempt: 0 }
+    }
+
+    /// The attempt at a step that `key` names.
+    #[must_use]
+    pub fn attempt(organization: OrganizationId, id: ExecutionId, key: &str) -> Self {
+        Self { organization, id, attempt: crc32fast::hash(key.as_bytes()).max(1) }
+    }
+}
+
+/// A run during which the process crashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Suspect {
+    pub run: Run,
+    /// Crashes of the process while it was running, without progress between them.
+    pub deaths: u32,
+    /// How far its execution had come at the last of them.
+    pub progress: u64,
+}
+
+/// What the process before this one left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Previous {
+    /// It ended without stopping, while the machine stayed up.
+    pub crashed: bool,
+    /// What ran then.
+    pub running: Vec<Run>,
+    /// What was suspected when it started.
+    pub suspects: Vec<Suspect>,
+}
+
+/// The record of what runs; clones share it. Before [`InFlight::open`] it records nothing.
+#[derive(Debug, Clone, Default)]
+pub struct InFlight {
+    slots: Arc<Mutex<Slots>>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    file: Option<Arc<File>>,
+    /// Where the first slot is.
+    base: u64,
+    /// Slots that were used and are free again.
+    free: Vec<u64>,
+    count: u64,
+    is_failing: bool,
+}
+
+/// Records a run until it is dropped.
+#[derive(Debug)]
+pub struct Mark {
+    record: InFlight,
+    /// The file and where the slot is in it; `None` where it could not be written.
+    slot: Option<(Arc<File>, u64)>,
+}
+
+impl InFlight {
+    /// What the file in `folder` says; nothing where there is none, or it is garbled.
+    pub fn read(folder: &Path) -> Previous {
+        match read_file(&folder.join(NAME)) {
+            Ok(bytes) => parse(&bytes, &boot_id()).unwrap_or_else(|| {
+                tracing::warn!("the record of running executions is garbled and is ignored");
+                Previous::default()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
+            Err(error) => {
+                tracing::error!(%error, "the record of running executions cannot be read");
+                Previous::default()
+            }
+        }
+    }
+
+    /// Starts a new record in `folder` that begins with these suspects. The old one is replaced as a
+    /// whole: whatever kills the process now, one of the two is there.
+    ///
+    /// # Errors
+    /// When the file cannot be written. Nothing is recorded then.
+    pub fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
+        let (path, new) = (folder.join(NAME), folder.join("in-flight.new"));
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = file.open(&new)?;
+        let header = header(RUNNING, &boot_id(), suspects.len());
+        let entries = suspects.iter().flat_map(entry);
+        let bytes: Vec<u8> = header.into_iter().chain(entries).collect();
+        file.write_all_at(&bytes, 0)?;
+        fs::rename(&new, &path)?;
+        let base = bytes.len() as u64;
+        *self.lock() = Slots { file: Some(Arc::new(file)), base, ..Slots::default() };
+        Ok(())
+    }
+
+    /// Records a run for as long as the mark is held. Never fails: what cannot be recorded runs all
+    /// the same.
+    pub fn begin(&self, run: Run) -> Mark {
+        let slot = {
+            let mut slots = self.lock();
+            slots.file.clone().map(|file| {
+                let number = slots.free.pop().unwrap_or_else(|| {
+                    slots.count += 1;
+                    slots.count - 1
+                });
+                (file, slots.base + number * ENTRY_BYTES as u64)
+            })
+        };
+        let mark = Mark { record: self.clone(), slot };
+        mark.write(&entry(&Suspect { run, deaths: 0, progress: 0 }));
+        mark
+    }
+
+    /// Says that the process stops in order: what runs still is no suspect.
+    pub fn close(&self) {
+        let file = self.lock().file.clone();
+        if let Some(file) = file
+            && let Err(error) = file.write_all_at(&[STOPPED], STATE_AT as u64)
+        {
+            tracing::error!(%error, "the record of running executions cannot be closed");
+        }
+    }
+
+    /// Records nothing from now on, as if the process had died here.
+    #[cfg(test)]
+    pub fn die(&self) {
+        self.lock().file = None;
+        self.lock().is_failing = true;
+    }
+
+    #[cfg(test)]
+    fn is_dead(&self) -> bool {
+        self.lock().is_failing
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mark {
+    fn write(&self, bytes: &[u8]) {
+        let Some((file, at)) = &self.slot else { return };
+        let failed = file.write_all_at(bytes, *at).err();
+        let mut slots = self.record.lock();
+        if let Some(error) = &failed
+            && !slots.is_failing
+        {
+            tracing::error!(%error, "running executions cannot be recorded");
+        }
+        slots.is_failing = failed.is_some();
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        #[cfg(test)]
+        if self.record.is_dead() {
+            return;
+        }
+        self.write(&[0; ENTRY_BYTES]);
+        let mut slots = self.record.lock();
+        if let Some((_, at)) = self.slot {
+            let number = at.saturating_sub(slots.base) / ENTRY_BYTES as u64;
+            slots.free.push(number);
+        }
+    }
+}
+
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let length = fs::metadata(path)?.len();
+    if length > BYTES_MAX {
+        return Err(io::Error::other(format!("{} has {length} bytes", path.display())));
+    }
+    fs::read(path)
+}
+
+/// Names the machine's present boot; empty where the system does not tell.
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().chars().take(BOOT_BYTES).collect()
+}
+
+fn header(state: u8, boot: &str, suspects: usize) -> Vec<u8> {
+    let mut header = MAGIC.to_vec();
+    header.push(state);
+    header.resize(BOOT_AT, 0);
+    header.extend(boot.bytes());
+    header.resize(COUNT_AT, 0);
+    header.extend(u32::try_from(suspects).unwrap_or(u32::MAX).to_le_bytes());
+    header.resize(HEADER_BYTES, 0);
+    header
+}
+
+fn entry(suspect: &Suspect) -> [u8; ENTRY_BYTES] {
+    let mut entry = [0; ENTRY_BYTES];
+    let Suspect { run, deaths, progress } = suspect;
+    let ids = run.organization.bytes().into_iter().chain(run.id.bytes());
+    let numbers = progress.to_le_bytes().into_iter().chain(deaths.to_le_bytes());
+    let parts = ids.chain(numbers).chain(run.attempt.to_le_bytes());
+    for (place, byte) in entry.iter_mut().zip(parts) {
+        *place = byte;
+    }
+    entry
+}
+
+/// `None`: it is not such a record.
+fn parse(bytes: &[u8], boot: &str) -> Option<Previous> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    if !header.starts_with(MAGIC) {
+        return None;
+    }
+    let recorded = header.get(BOOT_AT..BOOT_AT + BOOT_BYTES)?;
+    let is_same_boot = !boot.is_empty() && recorded.starts_with(boot.as_bytes());
+    let count = u32::from_le_bytes(*header.get(COUNT_AT..)?.first_chunk()?);
+    let (entries, _torn) = bytes.get(HEADER_BYTES..)?.as_chunks::<ENTRY_BYTES>();
+    let mut entries = entries.iter().map(|bytes| parse_entry(bytes));
+    let count = usize::try_from(count).ok()?;
+    let suspects = entries.by_ref().take(count).flatten().collect();
+    let running = entries.flatten().map(|one| one.run).collect();
+    let crashed = header.get(STATE_AT) == Some(&RUNNING) && is_same_boot;
+    Some(Previous { crashed, running, suspects })
+}
+
+/// `None`: the slot is free.
+fn parse_entry(bytes: &[u8; ENTRY_BYTES]) -> Option<Suspect> {
+    let (organization, rest) = bytes.split_first_chunk::<16>()?;
+    let (id, rest) = rest.split_first_chunk::<16>()?;
+    let (progress, rest) = rest.split_first_chunk::<8>()?;
+    let (deaths, rest) = rest.split_first_chunk::<4>()?;
+    let attempt = rest.first_chunk::<4>()?;
+    (*id != [0; 16]).then(|| Suspect {
+        run: Run {
+            organization: OrganizationId::from(*organization),
+            id: ExecutionId::from(*id),
+            attempt: u32::from_le_bytes(*attempt),
+        },
+        deaths: u32::from_le_bytes(*deaths),
+        progress: u64::from_le_bytes(*progress),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(number: u8) -> Run {
+        Run::whole([number; 16].into(), [number + 100; 16].into())
+    }
+
+    #[test]
+    fn record_tells_what_ran_when_the_process_died() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        assert_eq!(InFlight::read(path), Previous::default());
+        let record = InFlight::default();
+        drop(record.begin(run(1)));
+        let suspect = Suspect { run: run(9), deaths: 2, progress: 7 };
+        record.open(path, &[suspect]).unwrap();
+        let first = record.begin(run(1));
+        let _second = record.begin(run(2));
+        drop(first);
+        let attempt = Run::attempt(run(3).organization, run(3).id, "e:s:1");
+        let _third = record.begin(attempt);
+        let found = InFlight::read(path);
+        // The third took the slot of the first.
+        let running = vec![attempt, run(2)];
+        assert_eq!(found, Previous { crashed: true, running, suspects: vec![suspect] });
+        record.close();
+        assert!(!InFlight::read(path).crashed);
+    }
+
+    #[test]
+    fn record_of_another_boot_or_garbled_blames_nobody() {
+        let suspect = Suspect { run: run(1), deaths: 1, progress: 0 };
+        let mut bytes = header(RUNNING, "boot-a", 1);
+        bytes.extend(entry(&suspect));
+        bytes.extend([1; ENTRY_BYTES / 2]);
+        assert!(parse(&bytes, "boot-a").unwrap().crashed);
+        let found = parse(&bytes, "boot-b").unwrap();
+        assert_eq!((found.crashed, found.suspects), (false, vec![suspect]));
+        assert!(!parse(&bytes, "").unwrap().crashed);
+        for garbled in [&b""[..], &b"orrery"[..], &[0; 200][..], &bytes[..100]] {
+            assert_eq!(parse(garbled, "boot-a"), None);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(NAME), "garbage").unwrap();
+        assert_eq!(InFlight::read(folder.path()), Previous::default());
+    }
+}

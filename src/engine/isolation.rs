@@ -1,0 +1,251 @@
+//! Isolation: an execution that may kill the process is not repeated for ever.
+//!
+//! What was running when the process crashed is suspected. What was running at two crashes, without
+//! progress of its own between them, is held back until the service is up, and then runs while
+//! nothing else does. If the process dies then too, that execution is the cause, and it ends with
+//! `internal_error`. Where others ran beside it, nothing is proven: it stays suspected.
+//!
+//! Nothing else may start while suspects run alone, for [`ALONE_MAX`] at most; what is suspected
+//! still runs one at a time after that, beside other work. A crash counts only while the machine
+//! stays up: see `in_flight`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::in_flight::{InFlight, Previous, Run, Suspect};
+use super::lanes::Ticket;
+use super::{Engine, Error, Inner, Place, rows};
+use crate::domain::attempt::{Attempt, Outcome};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Fault, Work};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine;
+use crate::domain::step::Step;
+use crate::storage::{self, Commit};
+
+/// Crashes after which an execution is held back and runs alone.
+const HELD_AT: u32 = 2;
+/// For how long, after a start, suspects may keep everything else waiting.
+const ALONE_MAX: Duration = Duration::from_secs(30);
+
+/// What a crash says about the executions that were running.
+#[derive(Default)]
+struct Judged {
+    suspects: Vec<Suspect>,
+    /// It ran alone when the process died again.
+    guilty: Option<Execution>,
+}
+
+/// What is known of one execution.
+#[derive(Default)]
+struct Evidence {
+    suspects: Vec<Suspect>,
+    running: Vec<Run>,
+}
+
+impl Engine {
+    /// How often the process crashed while each of these ran: what is suspected now, or, of a
+    /// service that is stopped, what its next start will suspect.
+    #[must_use]
+    pub fn crashes(&self) -> HashMap<ExecutionId, u32> {
+        let found = InFlight::read(self.inner.store.folder());
+        let mut crashes = HashMap::new();
+        for Suspect { run, deaths, .. } in &found.suspects {
+            let known = crashes.entry(run.id).or_insert(0);
+            *known = (*deaths).max(*known);
+        }
+        if found.crashed && !self.inner.is_recovered() {
+            let running: BTreeSet<_> = found.running.iter().map(|run| run.id).collect();
+            running.into_iter().for_each(|id| *crashes.entry(id).or_insert(0) += 1);
+        }
+        crashes
+    }
+
+    /// The service stops in order: what runs still is suspected of nothing.
+    pub fn stopped(&self) {
+        self.inner.in_flight.close();
+    }
+}
+
+impl Inner {
+    /// Judges what the crash before this start left, ends what is guilty, and starts a new record.
+    /// Answers which executions are held back, in the order in which they are to run.
+    pub(super) async fn judge_crash(
+        &self,
+    ) -> Result<BTreeSet<(ExecutionId, OrganizationId)>, Error> {
+        let folder = self.store.folder();
+        let judged = self.judge(InFlight::read(folder)).await?;
+        if let Some(guilty) = judged.guilty {
+            self.end_guilty(guilty).await?;
+        }
+        // Only now: a kill before this finds the same record again.
+        if let Err(error) = self.in_flight.open(folder, &judged.suspects) {
+            tracing::error!(%error, "running executions cannot be recorded");
+        }
+        let held = judged.suspects.iter().filter(|suspect| suspect.deaths >= HELD_AT);
+        let held: BTreeSet<_> = held.map(|one| (one.run.id, one.run.organization)).collect();
+        self.held().extend(held.iter().map(|(id, _)| *id));
+        Ok(held)
+    }
+
+    async fn judge(&self, found: Previous) -> Result<Judged, Error> {
+        let mut all = BTreeMap::<_, Evidence>::new();
+        for suspect in found.suspects {
+            let of = (suspect.run.id, suspect.run.organization);
+            all.entry(of).or_default().suspects.push(suspect);
+        }
+        for run in found.running.into_iter().filter(|_| found.crashed) {
+            all.entry((run.id, run.organization)).or_default().running.push(run);
+        }
+        let running = all.values().filter(|evidence| !evidence.running.is_empty()).count();
+        let mut judged = Judged::default();
+        for ((id, organization), evidence) in all {
+            let Some((execution, progress)) = self.unfinished(organization, id).await? else {
+                continue;
+            };
+            match weigh(&evidence, progress, running == 1) {
+                Some(suspects) => judged.suspects.extend(suspects),
+                None => judged.guilty = Some(execution),
+            }
+        }
+        if found.crashed {
+            let suspects = judged.suspects.len();
+            tracing::warn!(running, suspects, "the last run of the service ended in a crash");
+        }
+        Ok(judged)
+    }
+
+    /// The execution, unless it has ended, and how far it has come: what of it has ended.
+    async fn unfinished(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Option<(Execution, u64)>, Error> {
+        let key = rows::execution(organization, id);
+        let execution = match self.store.read::<Execution>(&key).await {
+            Ok(found) => found,
+            Err(error @ storage::Error::Malformed(_)) => {
+                tracing::error!(execution = %id, %error, "an execution cannot be read");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(execution) = execution.filter(|one| !one.status.is_final()) else {
+            return Ok(None);
+        };
+        let ended = |attempts: &[Attempt]| {
+            attempts.iter().filter(|attempt| attempt.outcome != Outcome::Running).count()
+        };
+        let progress = match &execution.work {
+            Work::Prediction(prediction) => ended(&prediction.attempts),
+            Work::Workflow(_) => {
+                let steps = self.read_steps(id).await?;
+                let of_step =
+                    |step: &Step| usize::from(step.status.is_final()) + ended(&step.attempts);
+                steps.iter().map(|(_, step)| of_step(step)).sum()
+            }
+        };
+        Ok(Some((execution, progress as u64)))
+    }
+
+    /// Ends an execution that killed the process while it ran alone. Nothing of it is run or
+    /// compiled for that.
+    async fn end_guilty(&self, mut execution: Execution) -> Result<(), Error> {
+        let cause = "the service crashed three times while this was running, the last time with \
+                     nothing else running; it is not run again";
+        let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
+        let (id, now) = (execution.id, self.clock.now());
+        let mut commit = Commit::new();
+        if execution.workflow().is_some() {
+            for (instance, mut step) in self.read_steps(id).await? {
+                if step.abandon(&fault, now) {
+                    commit.put(rows::step(id, &instance), &step)?;
+                }
+            }
+        }
+        let effects = machine::abandon(&mut execution, fault, now);
+        let body = match &execution.work {
+            Work::Prediction(_) => super::outcome::announcement(&execution, None)
+                .map_err(|error| super::commit::no_json("webhook body", &error))?,
+            Work::Workflow(_) => self.workflow_body(&execution, None, Vec::new()).await?,
+        };
+        self.write(commit, &execution, &effects, Some(body)).await?;
+        metrics::counter!("orrery_executions_abandoned_total").increment(1);
+        tracing::error!(execution = %id, "an execution crashed the service and is ended");
+        Ok(())
+    }
+
+    /// Runs what is held back, one at a time, at first with nothing else running.
+    pub(super) async fn run_held(self: Arc<Self>, held: BTreeSet<(ExecutionId, OrganizationId)>) {
+        let all_start = tokio::time::sleep(ALONE_MAX);
+        tokio::pin!(all_start);
+        for (id, organization) in held {
+            if self.tasks.is_stopping() {
+                return;
+            }
+            tracing::warn!(
+                execution = %id,
+                "the service crashed twice while this was running: now it runs alone"
+            );
+            let run = self.run_suspect(organization, id);
+            tokio::pin!(run);
+            tokio::select! {
+                () = &mut run => continue,
+                () = &mut all_start, if self.lanes().holds_starts() => {}
+            }
+            self.let_all_start();
+            run.await;
+        }
+        self.let_all_start();
+    }
+
+    fn let_all_start(self: &Arc<Self>) {
+        self.lanes().hold_starts(false);
+        self.pump();
+    }
+
+    async fn run_suspect(self: &Arc<Self>, organization: OrganizationId, id: ExecutionId) {
+        let execution = match self.unfinished(organization, id).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(execution = %id, %error, "an execution cannot go on");
+                None
+            }
+        };
+        // A cancel may have taken it.
+        if !self.held().remove(&id) {
+            return;
+        }
+        let Some((execution, _)) = execution else { return };
+        let lane = execution.lane();
+        self.open_lane(&lane);
+        self.lanes().start_held(&lane, id);
+        let payload = Place { organization, cell: None };
+        self.take(&lane, Ticket { id, payload }).await;
+    }
+}
+
+/// What is suspected of an execution after a crash, or `None` when it is guilty. What is known of a
+/// run counts as long as its execution has made no progress, or the same attempt was running again.
+fn weigh(evidence: &Evidence, progress: u64, was_alone: bool) -> Option<Vec<Suspect>> {
+    let is_running = |run: &Run| evidence.running.contains(run);
+    let counts =
+        |one: &&Suspect| one.progress == progress || (one.run.attempt != 0 && is_running(&one.run));
+    let known: HashMap<Run, u32> =
+        evidence.suspects.iter().filter(counts).map(|one| (one.run, one.deaths)).collect();
+    let was_held = known.values().any(|deaths| *deaths >= HELD_AT);
+    if was_held && was_alone && !evidence.running.is_empty() {
+        return None;
+    }
+    let runs: BTreeSet<Run> = known.keys().chain(&evidence.running).copied().collect();
+    let suspect = |run: Run| {
+        let deaths = known.get(&run).copied().unwrap_or(0) + u32::from(is_running(&run));
+        Suspect { run, deaths: deaths.min(HELD_AT), progress }
+    };
+    Some(runs.into_iter().map(suspect).collect())
+}
+
+#[cfg(test)]
+#[path = "isolation_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! Crashes with executions running: who is held back, who runs alone, who ends.
+
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use tempfile::TempDir;
+
+use super::*;
+use crate::domain::execution::{Candidate, Prediction, Source, Status};
+use crate::domain::ids::KeyId;
+use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, check_books, runtime};
+use crate::engine::{Options, Submission};
+use crate::runtime::fresh;
+
+fn submission(model: &str) -> Submission {
+    Submission {
+        id: fresh(),
+        organization: ORGANIZATION.into(),
+        key: KeyId::from([2; 16]),
+        source: Source::Api,
+        work: Work::Prediction(Prediction::new("1".to_owned(), vec![Candidate::new(model)])),
+        input: to_raw_value(&json!({"n": 1})).unwrap(),
+        webhook: None,
+    }
+}
+
+async fn submit(process: &Process, model: &str) -> ExecutionId {
+    let made = process.engine.submit(vec![submission(model)], Commit::new()).await.unwrap();
+    made[0].id
+}
+
+/// Waits until so many calls of models have begun; answers whose.
+async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
+    let wait = async {
+        loop {
+            let calls = process.script.calls.lock().unwrap().clone();
+            if calls.len() >= count {
+                return calls;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let calls = tokio::time::timeout(PATIENCE, wait).await.expect("a model is called");
+    calls.iter().map(|call| call.split_once(':').unwrap().0.parse().unwrap()).collect()
+}
+
+/// One life of the process. It ends in a crash, or, where `live` closes the record, in a stop.
+fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
+    runtime().block_on(async {
+        let options = Options { active: 100, ..Options::default() };
+        let process = Process::start_with(folder, i64::MAX, Default::default(), options);
+        process.engine.recover().await.unwrap();
+        let lived = live(&process).await;
+        process.engine.inner.in_flight.die();
+        process.engine.inner.tasks.stop();
+        process.store.clone().close().await;
+        lived
+    })
+}
+
+async fn get(process: &Process, id: ExecutionId) -> Execution {
+    process.engine.get(ORGANIZATION.into(), id).await.unwrap()
+}
+
+#[test]
+fn execution_that_runs_at_three_crashes_ends_and_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (guilty, innocent) = life(&folder, async |process| {
+        let ids = (submit(process, "endless").await, submit(process, "stalls").await);
+        called(process, 2).await;
+        ids
+    });
+    let waiting = life(&folder, async |process| {
+        assert_eq!(process.engine.crashes(), [(guilty, 1), (innocent, 1)].into());
+        called(process, 2).await;
+        submit(process, "endless").await
+    });
+    life(&folder, async |process| {
+        assert_eq!(process.engine.crashes(), [(guilty, 2), (innocent, 2)].into());
+        // The service takes work, and nothing but the one runs.
+        let other = submit(process, "works").await;
+        assert_eq!(called(process, 1).await, [guilty]);
+        let held = process.engine.waiting_for(&get(process, innocent).await).unwrap();
+        assert!(held.starts_with("held:"), "{held}");
+        assert_eq!(get(process, other).await.status, Status::Created);
+    });
+    life(&folder, async |process| {
+        let ended = get(process, guilty).await;
+        assert_eq!(ended.status, Status::Error);
+        let fault = ended.fault.as_ref().unwrap();
+        assert_eq!(
+            (fault.name.as_str(), fault.class),
+            ("InternalError", ErrorClass::InternalError)
+        );
+        assert!(fault.cause.starts_with("the service crashed three times"), "{}", fault.cause);
+        let attempts = &ended.prediction().unwrap().attempts;
+        assert_eq!((attempts.len(), attempts[0].outcome), (1, Outcome::Error));
+        // The other one was not running at the last crash: it is held back still, and runs alone.
+        assert_eq!(called(process, 1).await, [innocent]);
+        assert_eq!(get(process, waiting).await.status, Status::Created);
+        process.engine.cancel(ORGANIZATION.into(), innocent).await.unwrap();
+        let next = called(process, 3).await;
+        assert!(next.contains(&waiting), "all others start: {next:?}");
+        process.engine.cancel(ORGANIZATION.into(), waiting).await.unwrap();
+        let lanes = process.engine.totals();
+        let all = crate::engine::simulation_tests::executions(&process.store).await;
+        for execution in &all {
+            process.engine.wait(execution.organization, execution.id, PATIENCE).await.unwrap();
+        }
+        assert_eq!(process.engine.totals().1, 0, "{lanes:?}");
+        check_books(&process.store).await;
+    });
+}
+
+#[test]
+fn execution_that_is_held_back_can_be_cancelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let ids = life(&folder, async |process| {
+        let ids = [submit(process, "endless").await, submit(process, "stalls").await];
+        called(process, 2).await;
+        ids
+    });
+    life(&folder, async |process| drop(called(process, 2).await));
+    life(&folder, async |process| {
+        called(process, 1).await;
+        for id in ids.iter().rev() {
+            process.engine.cancel(ORGANIZATION.into(), *id).await.unwrap();
+        }
+        let after = submit(process, "works").await;
+        let ended = process.engine.wait(ORGANIZATION.into(), after, PATIENCE).await.unwrap();
+        assert_eq!(ended.status, Status::Success);
+        assert_eq!(process.engine.totals(), (0, 0));
+        assert_eq!(called(process, 2).await.len(), 2, "the second never ran");
+        check_books(&process.store).await;
+    });
+}
+
+#[test]
+fn execution_that_runs_at_orderly_stops_is_suspected_of_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    life(&folder, async |process| {
+        submit(process, "endless").await;
+        called(process, 1).await;
+        process.engine.stopped();
+    });
+    for _ in 0..3 {
+        life(&folder, async |process| {
+            assert!(process.engine.crashes().is_empty());
+            called(process, 1).await;
+            process.engine.stopped();
+        });
+    }
+}
+
+#[test]
+fn suspicion_counts_crashes_of_one_attempt_without_progress() {
+    let run = |attempt| Run { attempt, ..Run::whole([1; 16].into(), [2; 16].into()) };
+    let suspect = |attempt, deaths| Suspect { run: run(attempt), deaths, progress: 5 };
+    let weighed = |suspects: &[Suspect], running: &[u32], progress, was_alone| {
+        let running = running.iter().map(|attempt| run(*attempt)).collect();
+        let evidence = Evidence { suspects: suspects.to_vec(), running };
+        let found = weigh(&evidence, progress, was_alone)?;
+        Some(found.iter().map(|one| (one.run.attempt, one.deaths)).collect::<Vec<_>>())
+    };
+    // A first and a second crash; then the third, alone and beside others.
+    assert_eq!(weighed(&[], &[0, 7], 5, true), Some(vec![(0, 1), (7, 1)]));
+    let once = [suspect(0, 1), suspect(7, 1)];
+    assert_eq!(weighed(&once, &[0, 7], 5, true), Some(vec![(0, 2), (7, 2)]));
+    let twice = [suspect(0, 2), suspect(7, 2)];
+    assert_eq!(weighed(&twice, &[0, 7], 5, true), None);
+    assert_eq!(weighed(&twice, &[0, 7], 5, false), Some(vec![(0, 2), (7, 2)]));
+    // Not running at this crash: nothing changes.
+    assert_eq!(weighed(&twice, &[], 5, true), Some(vec![(0, 2), (7, 2)]));
+    // Another step ended meanwhile: the attempt that runs again counts on, the whole does not.
+    assert_eq!(weighed(&once, &[0, 7], 6, true), Some(vec![(0, 1), (7, 2)]));
+    assert_eq!(weighed(&twice, &[0, 7], 6, true), None);
+    // The attempt itself ended, and another runs.
+    assert_eq!(weighed(&twice, &[0, 8], 6, true), Some(vec![(0, 1), (8, 1)]));
+    assert_eq!(weighed(&twice, &[], 6, true), Some(vec![]));
+}

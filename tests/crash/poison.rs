@@ -1,0 +1,116 @@
+//! Work that kills the process, from outside: an inference server that sends SIGKILL to the service
+//! whenever it is asked for one prediction.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::eventually;
+use crate::support::server::Server;
+use crate::support::service::{Service, Setup};
+
+/// More kills than isolation may need.
+const KILLS_MAX: u32 = 10;
+const INNOCENTS: usize = 8;
+
+/// Kills the process whose id it holds, if any.
+fn kill(pid: &AtomicU32) {
+    let pid = pid.swap(0, Ordering::SeqCst);
+    if pid != 0 {
+        let status = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+/// Starts the service and lets the server kill it from now on. It may be dead before it is ready.
+fn start(setup: &Setup, pid: &AtomicU32) -> Service {
+    let service = setup.spawn();
+    pid.store(service.pid(), Ordering::SeqCst);
+    service
+}
+
+/// Whether the service is ready, or has been killed.
+fn is_up(service: &mut Service) -> bool {
+    eventually("the service is ready or dead", || match service.ended() {
+        Some(_killed) => Some(false),
+        None => service.is_ready().then_some(true),
+    })
+}
+
+pub fn isolated(folder: &Path) {
+    let pid = Arc::new(AtomicU32::new(0));
+    let (target, kills) = (Arc::clone(&pid), Arc::new(AtomicU32::new(0)));
+    let (killed, acknowledged) = (Arc::clone(&kills), Arc::new(AtomicBool::new(false)));
+    let taken = Arc::clone(&acknowledged);
+    let models = Server::start(move |request| {
+        let input = request.json();
+        if input["mark"] == json!("poison") {
+            eventually("the create is answered", || taken.load(Ordering::SeqCst).then_some(()));
+            killed.fetch_add(1, Ordering::SeqCst);
+            kill(&target);
+        }
+        (200, json!({"echo": input["mark"]}).to_string())
+    });
+    let setup = Setup::new(folder, &folder.join("data"), "");
+    for slug in ["one", "two"] {
+        let url = models.url("/");
+        let manifest = format!(
+            "slug = \"{slug}\"\noutput_type = \"string\"\nconcurrency = 2\n\
+             [request_schema]\ntype = \"object\"\n\
+             [runner]\ntype = \"http\"\nurl = \"{url}\"\noutput = \"/echo\"\n"
+        );
+        setup.add_model(slug, &manifest);
+    }
+    let mut service = setup.start();
+    let key = setup.create_key();
+    let create = |model: &str, mark: &str| -> Option<String> {
+        let body = json!({"model": model, "version": "0.0.1", "input": {"mark": mark}});
+        let answer = setup.client(&key).post("/v1/prediction", &[], &body.to_string()).ok()?;
+        Some(answer.json()["predictionID"].as_str()?.to_owned())
+    };
+    pid.store(service.pid(), Ordering::SeqCst);
+    let poison = create("one", "poison").unwrap();
+    acknowledged.store(true, Ordering::SeqCst);
+    eventually("the first kill", || service.ended());
+    let mut innocents = Vec::new();
+    while kills.load(Ordering::SeqCst) < KILLS_MAX {
+        service = start(&setup, &pid);
+        if !is_up(&mut service) {
+            continue;
+        }
+        while innocents.len() < INNOCENTS {
+            let model = if innocents.len().is_multiple_of(2) { "one" } else { "two" };
+            let Some(id) = create(model, "good") else { break };
+            innocents.push(id);
+        }
+        let ended = eventually("an end or a death", || {
+            if service.ended().is_some() {
+                return Some(None);
+            }
+            let shown = setup.client(&key).get(&format!("/v1/prediction/{poison}")).ok()?.json();
+            (shown["status"] == "error").then_some(Some(shown))
+        });
+        if let Some(shown) = ended {
+            check(&shown);
+            for id in &innocents {
+                let path = format!("/v1/prediction/{id}?wait=30");
+                let shown: Value = setup.client(&key).get(&path).unwrap().json();
+                assert_eq!(shown["status"], "success", "{shown}");
+            }
+            assert_eq!(innocents.len(), INNOCENTS);
+            assert_eq!(kills.load(Ordering::SeqCst), 3, "two crashes, and one while it ran alone");
+            return;
+        }
+    }
+    panic!("the service does not come back");
+}
+
+fn check(shown: &Value) {
+    assert_eq!(shown["error_classification"], "internal_error", "{shown}");
+    let attempts = shown["attempts"].as_array().unwrap();
+    assert_eq!((attempts.len(), &attempts[0]["status"]), (1, &json!("error")), "{shown}");
+    let error = shown["error"].as_str().unwrap();
+    assert!(error.contains("crashed three times"), "{error}");
+}
