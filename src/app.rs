@@ -355,6 +355,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         certificates.watch(&tasks, &clock);
     }
     remove_work(&config.data_dir.join(WORK))?;
+    sweep::restore_time(&services).await?;
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
     services.readiness.set();

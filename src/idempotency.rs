@@ -213,7 +213,7 @@ impl Idempotency {
     /// # Errors
     /// [`storage::Error`] when the store cannot be read or written.
     pub async fn sweep(&self) -> Result<usize, storage::Error> {
-        let now = self.clock.now();
+        let now = self.clock.believed();
         let (mut swept, mut after) = (0, None);
         loop {
             let prefix = Key::table(Table::Idempotency);

@@ -3,61 +3,42 @@
 
 pub mod memory;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+mod clock;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
+use uuid::{ContextV7, Uuid};
 
+pub use self::clock::Clock;
 use crate::domain::ids::Id;
-use crate::domain::time::Timestamp;
 
-/// Tells the time: the machine's, or one that a test sets.
-#[derive(Debug, Clone, Default)]
-pub struct Clock {
-    scripted: Option<Arc<AtomicI64>>,
-}
+/// Keeps ids in the order in which they are made, whatever the machine's clock does.
+static IDS: Mutex<ContextV7> = Mutex::new(ContextV7::new());
 
-impl Clock {
-    /// The machine's clock.
-    #[must_use]
-    pub const fn system() -> Self {
-        Self { scripted: None }
-    }
-
-    /// A clock that stands still until [`Clock::advance`] moves it.
-    #[must_use]
-    pub fn scripted(start: Timestamp) -> Self {
-        Self { scripted: Some(Arc::new(AtomicI64::new(start.micros()))) }
-    }
-
-    /// Moves a scripted clock; the machine's own is not moved by this.
-    pub fn advance(&self, span: Duration) {
-        if let Some(micros) = &self.scripted {
-            micros.fetch_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX), Ordering::SeqCst);
-        }
-    }
-
-    /// Now, in UTC.
-    #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "this is the door to the clock")]
-    pub fn now(&self) -> Timestamp {
-        if let Some(micros) = &self.scripted {
-            return Timestamp::from_micros(micros.load(Ordering::SeqCst));
-        }
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::from_micros(i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX))
-    }
-}
-
-/// A new id: UUID version 7, later than every one made before it in this process.
+/// A new id: UUID version 7, later than every one made before it in this process, and than those
+/// that [`ids_follow`] was given.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this is the door to new ids")]
 pub fn fresh<T: Id>() -> T {
-    T::from(Uuid::now_v7())
+    let micros = u64::try_from(clock::machine_time().micros()).unwrap_or(0);
+    T::from(id_at(micros))
+}
+
+/// Makes every new id later than `earlier`, which an earlier process made: the machine's clock may
+/// have been set back since.
+pub fn ids_follow<T: Id>(earlier: T) {
+    let time = earlier.bytes().iter().take(6).fold(0, |ms, byte| ms << 8 | u64::from(*byte));
+    let _one_at_that_time = id_at(time.saturating_add(1).saturating_mul(1000));
+}
+
+fn id_at(micros: u64) -> Uuid {
+    let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+    let nanos = u32::try_from(rest * 1000).unwrap_or(0);
+    let context = IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    Uuid::new_v7(uuid::Timestamp::from_unix(&*context, seconds, nanos))
 }
 
 /// Bytes from the operating system's random source.
@@ -125,5 +106,25 @@ impl Tasks {
     pub async fn ended(&self, grace: Duration) -> bool {
         self.tracker.close();
         tokio::time::timeout(grace, self.tracker.wait()).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::ExecutionId;
+
+    #[test]
+    fn ids_follow_those_of_a_process_whose_clock_was_ahead() {
+        let before: ExecutionId = fresh();
+        let mut ahead = before.bytes();
+        // Some 4.6 hours later.
+        ahead[3] = ahead[3].wrapping_add(1);
+        let ahead = ExecutionId::from(ahead);
+        if ahead > before {
+            ids_follow(ahead);
+        }
+        let made: Vec<ExecutionId> = (0..1000).map(|_| fresh()).collect();
+        assert!(made.is_sorted() && made[0] > before && (ahead < before || made[0] > ahead));
     }
 }

@@ -124,7 +124,11 @@ const DOORS: &[(&str, &[&str], &str)] = &[
     ("task::spawn", &["src/runtime.rs"], "start tasks through runtime::Tasks"),
     ("thread::spawn", &[], "a thread has a name: thread::Builder, in storage alone"),
     ("thread::Builder", &["src/storage/"], "threads beside tokio's are storage's alone"),
-    ("SystemTime::now", &["src/runtime.rs"], "take the time from runtime::Clock"),
+    (
+        "SystemTime::now",
+        &["src/runtime.rs", "src/runtime/clock.rs"],
+        "take the time from runtime::Clock",
+    ),
     ("Utc::now", &[], "take the time from runtime::Clock"),
     ("now_v7", &["src/runtime.rs"], "make ids by runtime::fresh"),
     ("SystemRandom", &["src/runtime.rs"], "draw random bytes by runtime::random_bytes"),

@@ -1,19 +1,26 @@
 //! Sweeps: what a kill left behind, once after a start, and what is past its time, then and as long
 //! as the service runs: files every minute, all else every hour.
 //!
-//! Nothing here decides what may go: each layer removes its own, a few at a time.
+//! Nothing here decides what may go: each layer removes its own, a few at a time. Nothing goes while
+//! the machine's clock is more than a day ahead of the time that is believed, see `runtime::clock`:
+//! it may have jumped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Services;
 use crate::domain::ids::{FileId, Id, PayloadId};
-use crate::runtime::Tasks;
+use crate::domain::time::Timestamp;
+use crate::runtime::{Clock, Tasks};
+use crate::storage::{Commit, Key, Table};
 
 /// How often files whose time is over are looked for; a look costs one read when there are none.
 const EVERY: Duration = Duration::from_secs(60);
 /// All else is swept at one of so many looks.
 const OTHERS_EVERY: u32 = 60;
+
+/// The believed time is kept at one of so many looks.
+const KEEP_TIME_EVERY: u32 = 10;
 
 /// Sweeps until the shutdown. What was begun before `started` has broken off.
 pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
@@ -22,6 +29,15 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
     let swept = services.files.sweep(FileId::from(started.bytes())).await;
     report("contents that no file referred to", swept);
     for look in (0..OTHERS_EVERY).cycle() {
+        if look % KEEP_TIME_EVERY == 0 {
+            keep_time(&services).await;
+        }
+        if is_ahead(&services.clock, look == 0) {
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = tokio::time::sleep(EVERY) => continue,
+            }
+        }
         report("files whose time was over", services.files.remove_expired().await);
         if look == 0 {
             tokio::select! {
@@ -34,6 +50,49 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
             () = tokio::time::sleep(EVERY) => {}
         }
     }
+}
+
+/// Takes over the time that the process before this one believed. Without one, as on a first start,
+/// the machine's clock is believed.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
+    let row = services.store.get(&time_key()).await?;
+    if let Some(bytes) = row.and_then(|bytes| bytes.try_into().ok()) {
+        services.clock.restore(Timestamp::from_sortable(bytes));
+    }
+    Ok(())
+}
+
+/// Where the believed time is kept.
+fn time_key() -> Key {
+    Key::table(Table::Meta).text("believed time")
+}
+
+async fn keep_time(services: &Services) {
+    let mut commit = Commit::new();
+    commit.put_bytes(time_key(), services.clock.believed().sortable().to_vec());
+    if let Err(error) = services.store.commit(commit).await {
+        tracing::error!(%error, "the time cannot be kept");
+    }
+}
+
+/// Whether nothing may be deleted now because it is old.
+fn is_ahead(clock: &Clock, says_so: bool) -> bool {
+    let ahead = clock.ahead();
+    metrics::gauge!("orrery_clock_ahead_seconds").set(ahead.unwrap_or_default().as_secs_f64());
+    let Some(ahead) = ahead else { return false };
+    metrics::counter!("orrery_sweeps_refused_total").increment(1);
+    if says_so {
+        let (ahead, believed) = (humantime::format_duration(ahead).to_string(), clock.believed());
+        tracing::error!(
+            ahead, %believed, now = %clock.now(),
+            "nothing is deleted by age: the machine's clock is ahead of the time that this service \
+             has seen. Set the clock right; if it is right, nothing is to be done"
+        );
+    }
+    true
 }
 
 async fn others(services: &Services) {
@@ -55,7 +114,7 @@ fn report<E: std::fmt::Display>(what: &str, swept: Result<usize, E>) {
 /// Forgets what is past the configuration's `[retention]`.
 async fn forget(services: &Services) -> anyhow::Result<()> {
     let keep = services.settings.keep;
-    let now = services.clock.now();
+    let now = services.clock.believed();
     for organization in services.accounts.organizations().await? {
         if let Some(cutoff) = now.before(keep.deliveries) {
             let swept = services.outbox.forget_before(organization.id, cutoff).await;

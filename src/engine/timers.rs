@@ -46,7 +46,7 @@ impl Inner {
         loop {
             let page = Page { prefix: rows::timers(), after: None, before: None, limit: PAGE };
             let found = self.store.page(page).await?;
-            let now = self.clock.now();
+            let now = self.clock.steady();
             let timers = found.iter().filter_map(|(key, value)| rows::parse_timer(key, value));
             let (mut due, mut next) = (Vec::new(), None);
             for (moment, organization, id) in timers {
@@ -82,7 +82,7 @@ impl Inner {
             *state = self.store.read::<Execution>(&key).await?.map(Held::from);
         }
         let mut next = state.as_ref().map(|held| held.execution.clone());
-        let now = self.clock.now();
+        let now = self.clock.steady();
         let effects = next.as_mut().map_or_else(Vec::new, |next| machine::wake(next, now));
         let (Some(held), Some(next), false) = (state.as_mut(), next, effects.is_empty()) else {
             let mut commit = Commit::new();

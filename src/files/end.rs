@@ -127,7 +127,7 @@ impl Files {
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`]; what went until then is gone.
     pub async fn remove_expired(&self) -> Result<usize, Error> {
-        let (store, now) = (&self.shared.store, self.shared.clock.now());
+        let (store, now) = (&self.shared.store, self.shared.clock.believed());
         let mut removed = 0;
         loop {
             let before = Some(rows::expiries().time(now));

@@ -203,7 +203,7 @@ fn next_attempt(context: &Context, delivery: &Delivery, outcome: &Outcome) -> Op
     let Retry::NotBefore(wait) = outcome.retry else { return None };
     let attempt = delivery.progress.round.saturating_add(1);
     let delay = delivery::next_delay(&context.options.schedule, attempt, jitter())?;
-    Some(context.clock.now().plus(delay.max(wait)))
+    Some(context.clock.steady().plus(delay.max(wait)))
 }
 
 /// A fraction between -[`JITTER`] and [`JITTER`]; none where the system has no randomness.

@@ -132,10 +132,10 @@ impl Outbox {
             due,
             place: Place::Due,
             receiver: Arc::from(delivery::receiver(&delivery.webhook.url)),
-            carried: (delivery.body.len() <= CARRIED_BYTES && due <= self.context.clock.now())
+            carried: (delivery.body.len() <= CARRIED_BYTES && due <= self.context.clock.steady())
                 .then(|| Box::new(delivery)),
         };
-        if due > self.context.clock.now() || self.inbox.try_send(item).is_err() {
+        if due > self.context.clock.steady() || self.inbox.try_send(item).is_err() {
             self.look.notify_one();
         }
     }
@@ -257,7 +257,7 @@ impl Worker {
 
     async fn run(mut self, tasks: Tasks) {
         loop {
-            let (now, instant) = (self.context.clock.now(), Instant::now());
+            let (now, instant) = (self.context.clock.steady(), Instant::now());
             self.roster.reopen(now);
             self.start_attempts(&tasks);
             if self.chore.is_none() {
@@ -314,7 +314,7 @@ impl Worker {
     }
 
     fn ended(&mut self, (item, result): Ended) {
-        let now = self.context.clock.now();
+        let now = self.context.clock.steady();
         let health = match result {
             Ok(Ok(Report::Made { health, next })) => {
                 self.next_due = self.next_due.into_iter().chain(next).min();
@@ -395,7 +395,7 @@ impl Worker {
 
     fn begin(&self, chore: Chore, now: Timestamp) -> BoxFuture<'static, Result<Done, Failed>> {
         let context = Arc::clone(&self.context);
-        Box::pin(async move { chores::run(&context.store, chore, now).await })
+        Box::pin(async move { chores::run(&context, chore, now).await })
     }
 
     fn next_chore(&mut self, now: Timestamp, instant: Instant) -> Option<Chore> {
@@ -458,7 +458,7 @@ impl Worker {
     }
 
     fn chore_ended(&mut self, done: Result<Done, Failed>) {
-        let now = self.context.clock.now();
+        let now = self.context.clock.steady();
         match done {
             Ok(Done::Circuits(circuits)) => {
                 self.circuits_read = true;

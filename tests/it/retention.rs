@@ -5,11 +5,12 @@ use std::fs;
 use std::time::Duration;
 
 use hyper::Method;
+use orrery::api::Role;
 use orrery::domain::time::Timestamp;
-use orrery::storage::{Key, Page, Table};
+use orrery::storage::{Commit, Key, Page, Table};
 use serde_json::{Value, json};
 
-use crate::support::{Provider, Service};
+use crate::support::{Provider, Service, until};
 
 /// Larger than what stands beside a record.
 fn large() -> String {
@@ -55,6 +56,38 @@ async fn world() -> (Service, Provider, [String; 4]) {
     let held = service.create("held", json!({"text": large()})).await;
     provider.arrived(5).await;
     (service, provider, [run, failed, prediction, held])
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_while_the_clock_is_far_ahead_of_what_was_seen() {
+    let service = Service::adjusted("", |config| {
+        config.retention.executions = Duration::from_millis(1);
+    })
+    .await;
+    let id = service.create("text-template", json!({"template": "hi", "values": {}})).await;
+    service.ended(&id).await;
+    // As if the process before had lived a year ago: the clock has jumped since.
+    let now = service.running.services.clock.now();
+    let seen = now.before(Duration::from_secs(365 * 24 * 3600)).unwrap();
+    let key = || Key::table(Table::Meta).text("believed time");
+    let mut commit = Commit::new();
+    commit.put_bytes(key(), seen.sortable().to_vec());
+    service.running.services.store.commit(commit).await.unwrap();
+    let service = service.restart().await;
+    until("sweep is refused", async || {
+        let metrics = service.ask(Role::Metrics, Method::GET, "/metrics").send().await;
+        metrics.text.contains("\norrery_sweeps_refused_total ").then_some(())
+    })
+    .await;
+    assert_eq!(rows(&service, Table::Execution).await, 1);
+    let clock = &service.running.services.clock;
+    assert!(clock.believed() < seen.plus(Duration::from_secs(24 * 3600)), "{}", clock.believed());
+    // Without the jump, it goes.
+    let mut commit = Commit::new();
+    commit.put_bytes(key(), now.sortable().to_vec());
+    service.running.services.store.commit(commit).await.unwrap();
+    let service = service.restart().await;
+    until("sweep", async || (rows(&service, Table::Execution).await == 0).then_some(())).await;
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ impl Inner {
     /// Ends an execution whose definition or inputs are lost.
     async fn fail_unloaded(&self, held: &mut Held, fault: Fault) -> Result<(), Error> {
         let mut next = held.execution.clone();
-        let effects = machine::fail(&mut next, fault, self.clock.now());
+        let effects = machine::fail(&mut next, fault, self.clock.steady());
         let body = self.workflow_body(&next, None, Vec::new()).await?;
         self.write(Commit::new(), &next, &effects, Some(body)).await?;
         held.execution = next;
@@ -215,7 +215,7 @@ impl Actor {
 
     /// Waits for whatever comes first.
     async fn wait(&mut self, cell: &Cell) -> Woken {
-        let now = self.inner.clock.now();
+        let now = self.inner.clock.steady();
         let timer = self.timers.first().map(|(due, _)| due.since(now));
         let limit = self.inner.options.workflow_timeout.saturating_sub(self.ran);
         let is_busy = !self.running.is_empty();
@@ -239,7 +239,7 @@ impl Actor {
 
     /// The steps whose moment has come.
     fn due(&mut self) -> Vec<Event> {
-        let now = self.inner.clock.now();
+        let now = self.inner.clock.steady();
         let mut events = Vec::new();
         while let Some(first) = self.timers.first().filter(|(due, _)| *due <= now).cloned() {
             self.timers.remove(&first);
@@ -304,7 +304,7 @@ impl Actor {
     ) -> Result<(), Error> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let now = self.inner.clock.now();
+            let now = self.inner.clock.steady();
             for effect in progress.apply(execution, event, now) {
                 match effect {
                     Effect::Whole(whole) => written.whole.push(whole),
@@ -345,7 +345,7 @@ impl Actor {
     /// for long.
     fn idle(&self, execution: &Execution) -> Option<Event> {
         let (due, _) = self.timers.first()?;
-        let is_long = due.since(self.inner.clock.now()) > self.inner.options.aside_after;
+        let is_long = due.since(self.inner.clock.steady()) > self.inner.options.aside_after;
         let ran_ms = u64::try_from(self.ran.as_millis()).unwrap_or(u64::MAX);
         (is_long && !execution.status.is_final()).then_some(Event::PutAside { until: *due, ran_ms })
     }
@@ -360,7 +360,7 @@ impl Actor {
         let (instance, attempt) = (job.instance().clone(), job.attempt());
         if self.start_job(job) {
             let started = Event::Started { instance, attempt };
-            let now = self.inner.clock.now();
+            let now = self.inner.clock.steady();
             // It only notes the moment.
             let _no_effects = progress.apply(execution, started, now);
         }

@@ -1,0 +1,266 @@
+//! The clock: the machine's time, and what is made of it where the machine's time cannot be trusted.
+//!
+//! A machine's clock is set, forward and backward, by people, by NTP, by a battery that is empty.
+//! So there are three readings:
+//! - [`Clock::now`] is what the machine says: for stamps that people and other machines read.
+//! - [`Clock::steady`] never goes back: for the moment at which something is due. A retry in a second
+//!   comes in a second, whatever the clock is set to meanwhile.
+//! - [`Clock::believed`] does not follow a jump forward of more than [`JUMP_MAX`]: for what deletes.
+//!   It catches up at [`CATCH_UP`] times the speed of time, so that a box that was off for a weekend
+//!   sweeps again within hours, and one whose clock is a year ahead leaves a week to set it right.
+//!
+//! All three are made of the machine's time and of a monotonic reading, which counts the time that
+//! the process has been running.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::domain::time::Timestamp;
+
+/// A jump forward up to this is believed at once.
+pub const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How much faster than time a larger one is believed: two days in an hour.
+const CATCH_UP: u32 = 48;
+
+/// Tells the time: the machine's, or one that a test sets. Clones share it.
+#[derive(Clone)]
+pub struct Clock {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    source: Source,
+    readings: Mutex<Readings>,
+}
+
+enum Source {
+    System { start: Instant },
+    Scripted { wall: AtomicI64, ran: AtomicI64 },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Readings {
+    steady: Timestamp,
+    believed: Timestamp,
+    /// The monotonic reading when they were taken.
+    at: Duration,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+impl Clock {
+    /// The machine's clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::of(Source::System { start: Instant::now() })
+    }
+
+    /// A clock that stands still until [`Clock::advance`] or [`Clock::set`] moves it.
+    #[must_use]
+    pub fn scripted(start: Timestamp) -> Self {
+        let wall = AtomicI64::new(start.micros());
+        Self::of(Source::Scripted { wall, ran: AtomicI64::new(0) })
+    }
+
+    fn of(source: Source) -> Self {
+        let wall = source.wall();
+        let readings = Readings { steady: wall, believed: wall, at: source.ran() };
+        Self { shared: Arc::new(Shared { source, readings: Mutex::new(readings) }) }
+    }
+
+    /// Lets time pass on a scripted clock; the machine's own is not moved by this.
+    pub fn advance(&self, span: Duration) {
+        if let Source::Scripted { wall, ran } = &self.shared.source {
+            let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+            wall.fetch_add(micros, Ordering::SeqCst);
+            ran.fetch_add(micros, Ordering::SeqCst);
+        }
+    }
+
+    /// Sets a scripted clock, as a person or NTP sets the machine's: no time passes.
+    pub fn set(&self, to: Timestamp) {
+        if let Source::Scripted { wall, .. } = &self.shared.source {
+            // What passed until now is taken in first.
+            let _before = self.read();
+            wall.store(to.micros(), Ordering::SeqCst);
+        }
+    }
+
+    /// Now, in UTC, as the machine says.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.source.wall()
+    }
+
+    /// For how long the process has had this clock; never goes back, whatever the machine's time
+    /// does.
+    #[must_use]
+    pub fn monotonic(&self) -> Duration {
+        self.shared.source.ran()
+    }
+
+    /// The latest time that this clock has shown, and what has passed since: never goes back.
+    #[must_use]
+    pub fn steady(&self) -> Timestamp {
+        self.read().steady
+    }
+
+    /// The time up to which something may be deleted because it is old.
+    #[must_use]
+    pub fn believed(&self) -> Timestamp {
+        self.read().believed
+    }
+
+    /// How far the machine's time is ahead of the believed one, where that is too far.
+    #[must_use]
+    pub fn ahead(&self) -> Option<Duration> {
+        let ahead = self.now().since(self.read().believed);
+        (ahead > JUMP_MAX).then_some(ahead)
+    }
+
+    /// Takes over what an earlier process believed. What it did not live to see is believed as any
+    /// jump is.
+    pub fn restore(&self, believed: Timestamp) {
+        let mut readings = self.readings();
+        readings.steady = readings.steady.max(believed);
+        readings.believed = believed;
+        drop(readings);
+        let _first = self.read();
+    }
+
+    fn read(&self) -> Readings {
+        let mut readings = self.readings();
+        *readings = readings.next(self.shared.source.wall(), self.shared.source.ran());
+        *readings
+    }
+
+    fn readings(&self) -> std::sync::MutexGuard<'_, Readings> {
+        self.shared.readings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the machine says now.
+#[expect(clippy::disallowed_methods, reason = "this is the door to the clock")]
+pub(super) fn machine_time() -> Timestamp {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX))
+}
+
+impl Source {
+    fn wall(&self) -> Timestamp {
+        match self {
+            Self::Scripted { wall, .. } => Timestamp::from_micros(wall.load(Ordering::SeqCst)),
+            Self::System { .. } => machine_time(),
+        }
+    }
+
+    fn ran(&self) -> Duration {
+        match self {
+            Self::System { start } => start.elapsed(),
+            Self::Scripted { ran, .. } => {
+                Duration::from_micros(u64::try_from(ran.load(Ordering::SeqCst)).unwrap_or(0))
+            }
+        }
+    }
+}
+
+impl Readings {
+    /// The readings at a later moment.
+    fn next(self, wall: Timestamp, ran: Duration) -> Self {
+        let passed = ran.saturating_sub(self.at);
+        let steady = self.steady.plus(passed).max(wall);
+        let believed = self.believed.plus(passed);
+        let ahead = wall.since(believed);
+        let believed = if ahead <= JUMP_MAX {
+            believed.max(wall)
+        } else {
+            believed.plus(passed.saturating_mul(CATCH_UP).min(ahead))
+        };
+        Self { steady, believed, at: self.at.max(ran) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+    fn start() -> Timestamp {
+        "2026-11-20T09:30:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn clock_that_only_runs_has_one_time() {
+        let clock = Clock::scripted(start());
+        for _ in 0..50 {
+            clock.advance(DAY);
+            assert_eq!((clock.steady(), clock.believed()), (clock.now(), clock.now()));
+            assert_eq!(clock.ahead(), None);
+        }
+        assert_eq!(clock.monotonic(), 50 * DAY);
+    }
+
+    #[test]
+    fn steady_time_neither_goes_back_nor_stretches_a_second() {
+        let clock = Clock::scripted(start());
+        clock.advance(HOUR);
+        let due = clock.steady().plus(Duration::from_secs(1));
+        clock.set(start());
+        assert!(clock.steady() < due);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(clock.steady(), due);
+        assert_eq!(clock.now(), start().plus(Duration::from_secs(1)));
+        // Once the machine's time is later again, it counts.
+        clock.set(start().plus(DAY));
+        assert_eq!(clock.steady(), clock.now());
+    }
+
+    #[test]
+    fn jump_of_a_year_is_not_believed_for_days_and_one_that_is_undone_never() {
+        let clock = Clock::scripted(start());
+        clock.set(start().plus(YEAR));
+        assert_eq!((clock.believed(), clock.ahead()), (start(), Some(YEAR)));
+        clock.advance(DAY);
+        assert!(clock.ahead().is_some());
+        assert!(clock.believed() <= start().plus(50 * DAY), "{}", clock.believed());
+        clock.set(start().plus(DAY));
+        assert_eq!(clock.ahead(), None);
+        clock.set(start().plus(YEAR));
+        for _ in 0..10 {
+            clock.advance(DAY);
+        }
+        assert_eq!((clock.believed(), clock.ahead()), (clock.now(), None), "in the end it is");
+    }
+
+    #[test]
+    fn box_that_was_off_is_believed_within_hours() {
+        let clock = Clock::scripted(start());
+        clock.restore(start().before(3 * DAY).unwrap());
+        assert_eq!(clock.ahead(), Some(3 * DAY));
+        clock.advance(HOUR);
+        assert!(clock.ahead().is_some_and(|ahead| ahead <= DAY) || clock.ahead().is_none());
+        clock.advance(HOUR);
+        assert_eq!((clock.ahead(), clock.believed()), (None, clock.now()));
+        // One whose clock was set back while it was off goes on where it was.
+        let back = Clock::scripted(start());
+        back.restore(start().plus(DAY));
+        assert_eq!((back.steady(), back.believed()), (start().plus(DAY), start().plus(DAY)));
+        back.advance(HOUR);
+        assert_eq!(back.steady(), start().plus(DAY).plus(HOUR));
+    }
+}
