@@ -29,6 +29,7 @@ mod idempotent;
 mod meters;
 mod models;
 mod openapi;
+mod operator;
 mod predictions;
 mod root;
 mod services;
@@ -257,6 +258,10 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/balance", Local, Bare, Free, billing::show),
     route!(&[Control], POST, "/admin/balance/top-up", Local, Body, Free, billing::top_up),
     route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger),
+    route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list),
+    route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get),
+    route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel),
+    route!(&[Control], POST, "/admin/resume", Local, Body, Free, operator::resume),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
     route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model),
     route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write),

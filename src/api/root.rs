@@ -1,7 +1,7 @@
 //! What every host answers without a key: who it is, whether it is well, what it offers.
 
 use hyper::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Context, openapi as document};
 use crate::http::{self, Reply, reply};
@@ -31,12 +31,18 @@ pub async fn health(_context: Context) -> Result<Reply, http::Error> {
     Ok(reply::json(StatusCode::OK, &body))
 }
 
-/// `GET /ready`: 503 until recovery has been read.
+/// `GET /ready`: 503 until recovery has been read. `paused` while what a restore carried over waits
+/// for `orrery resume`.
 pub async fn ready(context: Context) -> Result<Reply, http::Error> {
     if !context.services.readiness.get() {
         return Err(http::Error::unavailable("starting: unfinished work is being read"));
     }
-    let body = json!({"status": "ready", "version": env!("CARGO_PKG_VERSION")});
+    let mut body = json!({"status": "ready", "version": env!("CARGO_PKG_VERSION")});
+    if let Value::Object(fields) = &mut body
+        && context.services.engine.paused_since().is_some()
+    {
+        fields.insert("paused".to_owned(), true.into());
+    }
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -54,6 +60,7 @@ pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
     for (name, value) in [
         ("orrery_executions_running", running as f64),
         ("orrery_executions_queued", queued as f64),
+        ("orrery_paused", f64::from(u8::from(services.engine.paused_since().is_some()))),
         ("orrery_commits_waiting", stats.waiting as f64),
         ("orrery_store_bytes", stats.bytes_on_disk as f64),
         ("orrery_bodies_in_flight_bytes", services.bodies.used() as f64),

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use super::read::{self, Entry};
 use super::{Error, SEAL, Summary};
+use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, read_change};
-use crate::storage::{self, Commit, Key, Options, Store, Table};
+use crate::storage::{self, Commit, Key, Options, Page, Store, Table, carried};
 
 /// Where a restore is built, within the folder that it is for.
 const PART: &str = "restore.part";
@@ -22,7 +23,8 @@ pub(super) const PLACES: [&str; 5] = ["payloads", "files", "tls", SEAL, "store"]
 pub(super) const STORE: &str = "store";
 
 /// Restores `file` into `folder`, which may hold no store yet. The backup is read twice: nothing is
-/// written before all of it was found good. Blocks; within a runtime, on a thread of its own.
+/// written before all of it was found good. Executions and webhooks that had not ended are held back
+/// from `now` on, until they are resumed. Blocks; within a runtime, on a thread of its own.
 ///
 /// # Errors
 /// [`Error::Refused`] where something is there; [`Error::Damaged`]; [`Error::Disk`],
@@ -31,6 +33,7 @@ pub fn restore(
     mut file: File,
     folder: &Path,
     inline_bytes: usize,
+    now: Timestamp,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Summary, Error> {
     if let Some(place) = PLACES.iter().find(|place| folder.join(place).exists()) {
@@ -48,7 +51,7 @@ pub fn restore(
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
-    let restored = fill(BufReader::new(file), &part, inline_bytes, progress);
+    let restored = fill(BufReader::new(file), &part, inline_bytes, now, progress);
     let restored = restored.and_then(|summary| {
         // The store comes last: what has none is no data folder yet.
         for place in PLACES {
@@ -67,10 +70,11 @@ fn fill(
     from: impl Read,
     part: &Path,
     inline_bytes: usize,
+    now: Timestamp,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Summary, Error> {
     let store = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;
-    let mut rows = Importing { store: &store, commit: Commit::new(), bytes: 0, total: 0 };
+    let mut rows = Importing::into(&store, carried::hold_back);
     let mut shelves = Vec::new();
     let filled = read::read(from, &mut |entry, content| {
         match entry {
@@ -96,6 +100,7 @@ fn fill(
     });
     let written = filled.and_then(|summary| {
         rows.flush()?;
+        pause(&store, now)?;
         for shelf in &shelves {
             sync(shelf)?;
         }
@@ -154,7 +159,7 @@ fn copy_rows(
     let mut total = 0;
     for is_of_keys in [true, false] {
         let new = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;
-        let mut rows = Importing { store: &new, commit: Commit::new(), bytes: 0, total };
+        let mut rows = Importing { total, ..Importing::into(&new, |key| key) };
         let exported = old.export(&mut |(key, value)| {
             match value {
                 // What the store says of itself has to be true at once.
@@ -188,10 +193,17 @@ pub(super) struct Importing<'s> {
     pub bytes: usize,
     /// Bytes of all rows so far.
     pub total: u64,
+    /// Where a row is put.
+    place: fn(Key) -> Key,
 }
 
-impl Importing<'_> {
+impl<'s> Importing<'s> {
+    pub(super) fn into(store: &'s Store, place: fn(Key) -> Key) -> Self {
+        Self { store, commit: Commit::new(), bytes: 0, total: 0, place }
+    }
+
     pub(super) fn add(&mut self, (key, value): Change) -> io::Result<()> {
+        let key = (self.place)(key);
         let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
         match value {
             Some(value) => self.commit.put_bytes(key, value),
@@ -208,6 +220,19 @@ impl Importing<'_> {
         let runtime = tokio::runtime::Handle::current();
         runtime.block_on(self.store.commit(commit)).map_err(io::Error::other)
     }
+}
+
+/// Notes that the store is held back, if anything in it is.
+fn pause(store: &Store, now: Timestamp) -> io::Result<()> {
+    let noting = async {
+        let page = Page { prefix: carried::all(), after: None, before: None, limit: 1 };
+        let mut commit = Commit::new();
+        if !store.page(page).await?.is_empty() {
+            commit.put_bytes(carried::paused(), now.sortable().to_vec());
+        }
+        store.commit(commit).await
+    };
+    tokio::runtime::Handle::current().block_on(noting).map_err(io::Error::other)
 }
 
 pub(super) fn close(store: Store) -> io::Result<()> {

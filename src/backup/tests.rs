@@ -47,7 +47,7 @@ async fn restored(bytes: &[u8], folder: &Path) -> Result<Summary, Error> {
     io::Write::write_all(&mut file, bytes).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let folder = folder.to_path_buf();
-    let restore = move || restore(file, &folder, 10, &mut |_| {});
+    let restore = move || restore(file, &folder, 10, Timestamp::from_micros(7), &mut |_| {});
     tokio::task::spawn_blocking(restore).await.unwrap()
 }
 

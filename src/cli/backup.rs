@@ -18,6 +18,7 @@ use super::Shape;
 use super::output::{self, Column, Output};
 use crate::backup::{self, Summary};
 use crate::config::Config;
+use crate::runtime::Clock;
 
 /// Write everything that the service holds into one file
 #[derive(Debug, clap::Args)]
@@ -182,14 +183,19 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let opened = File::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     let summary = blocking(move || {
         let bar = bar("restore");
-        let restored = backup::restore(opened, &folder, inline_bytes, &mut |bytes| {
+        let now = Clock::system().now();
+        let restored = backup::restore(opened, &folder, inline_bytes, now, &mut |bytes| {
             bar.set_position(bytes);
         })?;
         bar.finish_and_clear();
         Ok(restored)
     });
     show(&summary.await?, &Output::new(shape.json))?;
-    output::note(&format!("restored into {shown}; the service can be started on it"));
+    output::note(&format!(
+        "restored into {shown}; the service can be started on it. Executions and webhooks that had \
+         not ended wait until you run `orrery resume`: make sure first that the box which the \
+         backup came from is off"
+    ));
     Ok(())
 }
 

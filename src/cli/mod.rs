@@ -12,6 +12,7 @@ mod backup;
 mod balance;
 mod chain;
 mod check;
+mod execution;
 mod first_run;
 mod key;
 mod model;
@@ -68,6 +69,9 @@ enum Command {
     /// Deliveries of webhooks: what was sent, what was said, and sending it again
     #[command(subcommand)]
     Webhooks(webhook::Command),
+    /// Executions: what has not ended, and ending one, also while the service is stopped
+    #[command(subcommand)]
+    Execution(execution::Command),
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
@@ -77,6 +81,8 @@ enum Command {
     Verify(backup::Verify),
     /// Restore a backup into an empty data folder
     Restore(backup::Restore),
+    /// Let executions and webhooks go on that a restore held back
+    Resume(Shape),
     /// Write the store of a stopped service anew, so that it gives disk back
     Compact,
     /// Guard a worker of a model: the service starts this itself
@@ -138,6 +144,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Restore(asked) => block_on(backup::restore(asked, &configuration(file)?))?,
+        Command::Execution(command) => block_on(execution::run(command, &configuration(file)?))?,
+        Command::Resume(shape) => block_on(execution::resume(shape, &configuration(file)?))?,
         Command::Compact => block_on(backup::compact(&configuration(file)?))?,
         Command::Guard(order) => return Ok(guarded(&order)),
         Command::Completions { shell } => completions(shell)?,
@@ -229,6 +237,10 @@ mod tests {
             "orrery webhooks list --status failed --limit 5 --json",
             "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+            "orrery execution list --unfinished --org o --limit 5 --json",
+            "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+            "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+            "orrery resume --json",
             "orrery backup x.backup --json",
             "orrery verify",
             "orrery verify x.backup",
@@ -251,6 +263,7 @@ mod tests {
             "orrery balance top-up --amount much",
             "orrery backup",
             "orrery restore",
+            "orrery execution cancel 17",
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");

@@ -262,7 +262,7 @@ fn parse(bytes: &[u8], boot: &str) -> Option<Previous> {
     let is_same_boot = !boot.is_empty() && recorded.starts_with(boot.as_bytes());
     let count = u32::from_le_bytes(*header.get(COUNT_AT..)?.first_chunk()?);
     let (entries, _torn) = bytes.get(HEADER_BYTES..)?.as_chunks::<ENTRY_BYTES>();
-    let mut entries = entries.iter().map(|bytes| parse_entry(bytes));
+    let mut entries = entries.iter().map(parse_entry);
     let count = usize::try_from(count).ok()?;
     let suspects = entries.by_ref().take(count).flatten().collect();
     let running = entries.flatten().map(|one| one.run).collect();

@@ -25,9 +25,11 @@ mod models;
 mod prediction;
 mod recovery;
 mod redrive;
+mod resume;
 mod retention;
 mod submit;
 mod timers;
+mod unfinished;
 mod waiters;
 mod workflow;
 
@@ -50,6 +52,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::Event;
 use crate::domain::money::Usd;
+use crate::domain::time::Timestamp;
 use crate::files::Files;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
@@ -60,6 +63,7 @@ pub use self::detail::{Detail, Waiting};
 pub use self::follow::Follower;
 pub use self::lanes::Load;
 pub use self::models::{CheckingInput, FindingOwner, FindingPlan, Models, Plans, Work};
+pub use self::resume::Resumed;
 pub use self::submit::Submission;
 
 /// Hands a committed delivery to whoever sends it.
@@ -189,6 +193,9 @@ struct Inner {
     held: Mutex<HashSet<ExecutionId>>,
     /// Whether what a stop left has been taken up: before that, nothing runs.
     is_recovered: AtomicBool,
+    /// When the store was restored, while what it carried over is held back.
+    paused: Mutex<Option<Timestamp>>,
+    resuming: tokio::sync::Mutex<()>,
     /// Told when an execution was put aside.
     timers: Notify,
 }
@@ -243,6 +250,8 @@ impl Engine {
             in_flight: InFlight::default(),
             held: Mutex::default(),
             is_recovered: AtomicBool::new(false),
+            paused: Mutex::default(),
+            resuming: tokio::sync::Mutex::default(),
             timers: Notify::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -311,6 +320,9 @@ impl Engine {
             return Some(
                 "held: it was running when the service crashed, and runs alone next".into(),
             );
+        }
+        if self.paused_since().is_some_and(|since| execution.created_at < since) {
+            return Some("held: it came with a restored backup, until `orrery resume`".into());
         }
         let (place, running) = self.inner.place_in_lane(execution);
         let place = place.map_or_else(
@@ -389,7 +401,7 @@ impl Inner {
     }
 
     async fn commit_cancel(&self, held: &mut Held, told: &Told) -> Result<(), Error> {
-        let now = self.clock.now();
+        let now = self.clock.steady();
         let mut next = held.execution.clone();
         let Some(progress) = &held.progress else {
             if let execution::Work::Prediction(prediction) = &mut next.work {

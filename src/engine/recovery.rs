@@ -10,6 +10,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::{Engine, Error, Inner, lanes, rows};
+use crate::domain::ids::ExecutionId;
+use crate::runtime;
 use crate::storage::{Page, Store};
 
 /// Rows of the lanes that are read at once.
@@ -21,6 +23,13 @@ impl Engine {
     /// # Errors
     /// [`Error::Storage`] when the lanes cannot be read.
     pub async fn recover(&self) -> Result<usize, Error> {
+        if let Some(since) = self.inner.read_pause().await? {
+            tracing::warn!(
+                restored_at = %since,
+                "this store was restored from a backup: its unfinished executions and webhooks wait \
+                 for `orrery resume`"
+            );
+        }
         let held = self.inner.judge_crash().await?;
         let waiting = count_queued(&self.inner.store).await?;
         let mut total = 0;
@@ -47,18 +56,23 @@ impl Engine {
 /// Rows by lane.
 async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
     let mut waiting = HashMap::new();
-    let mut after = None;
+    let (mut after, mut newest) = (None, None);
     loop {
         let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
         let rows = store.page(page).await?;
         for (key, value) in &rows {
             if let Some((lane, ..)) = rows::parse_queued(key, value) {
                 *waiting.entry(lane).or_insert(0) += 1;
+                newest = newest.max(key.last_id::<ExecutionId>());
             }
         }
         match rows.into_iter().last() {
             Some((key, _)) => after = Some(key),
-            None => return Ok(waiting),
+            None => {
+                // New work stands behind what waits, also after the machine's clock was set back.
+                newest.into_iter().for_each(runtime::ids_follow);
+                return Ok(waiting);
+            }
         }
     }
 }

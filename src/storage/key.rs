@@ -87,6 +87,8 @@ pub enum Table {
     Facet = b'g',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
+    /// Rows that a restore holds back, under the keys that they had: see `storage::carried`.
+    CarriedOver = b'z',
 }
 
 /// A key in the store.

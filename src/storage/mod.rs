@@ -18,6 +18,7 @@
 //! and [`mark`], and refuses parts that do not belong together. A write that fails is never tried
 //! again: the process ends, and the next start reads the log.
 
+pub mod carried;
 pub mod commit;
 pub mod export;
 pub mod key;

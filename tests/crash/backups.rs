@@ -2,6 +2,13 @@
 
 use std::fs;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::eventually;
+use crate::support::server::Server;
 use crate::support::service::Setup;
 use crate::{Book, World, verdict};
 
@@ -32,6 +39,7 @@ fn a_backup_under_load_is_a_whole_service_elsewhere() {
     let setup = Setup::new(folder.path(), &data, "");
     setup.run(&["verify"]);
     let service = setup.start();
+    setup.run(&["resume"]);
     let ends = verdict::settle(&setup, &world.key, &before);
     world.book.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
     // What had not ended at that moment ends again: its webhook is another one then.
@@ -61,4 +69,65 @@ fn a_backup_under_load_is_a_whole_service_elsewhere() {
     setup.run(&["verify"]);
     let _service = setup.start();
     assert!(verdict::settle(&setup, &world.key, &before) == ends, "the same as before");
+}
+
+#[test]
+fn a_restored_box_holds_back_what_it_carried_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let (world, service) = World::new(folder.path(), &folder.path().join("data"));
+    let requests = Arc::new(AtomicU32::new(0));
+    let (count, refusing) = (Arc::clone(&requests), Arc::new(AtomicU32::new(1)));
+    let refuses = Arc::clone(&refusing);
+    let receiver = Server::start(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        (if refuses.load(Ordering::SeqCst) == 1 { 500 } else { 200 }, "{}".to_owned())
+    });
+    let create = |setup: &Setup, model: &str, webhook: Option<String>| -> String {
+        let body = json!({"model": model, "version": "0.0.1", "input": {"mark": 7},
+            "webhook_url": webhook.unwrap_or_default()});
+        let mut client = setup.client(&world.key);
+        let answer = client.post("/v1/prediction", &[], &body.to_string()).unwrap().json();
+        answer["predictionID"].as_str().unwrap().to_owned()
+    };
+    let status = |setup: &Setup, id: &str| -> Value {
+        let path = format!("/v1/prediction/{id}?wait=1");
+        setup.client(&world.key).get(&path).unwrap().json()["status"].clone()
+    };
+    let stuck: Vec<String> = (0..5).map(|_| create(&world.setup, "stuck", None)).collect();
+    let announced = create(&world.setup, "priced", Some(receiver.url("/hook")));
+    eventually("a refused webhook", || (requests.load(Ordering::SeqCst) > 0).then_some(()));
+    eventually("stuck ones run", || (world.providers.gate.held() == 3).then_some(()));
+    let backup = folder.path().join("one.backup");
+    let backup = backup.to_str().unwrap();
+    world.setup.run(&["backup", backup]);
+    service.kill();
+
+    let data = folder.path().join("elsewhere/data");
+    world.setup.run(&["restore", backup, "--into", data.to_str().unwrap()]);
+    let setup = Setup::new(folder.path(), &data, "");
+    let before = requests.load(Ordering::SeqCst);
+    let _service = setup.start();
+    let ready = || setup.client("").get("/ready").unwrap().json();
+    assert_eq!(ready()["paused"], true, "{}", ready());
+    assert!(setup.log_tail().contains("orrery resume"), "{}", setup.log_tail());
+    let new = create(&setup, "priced", None);
+    assert_eq!(status(&setup, &new), "success", "new work runs");
+    assert_eq!(status(&setup, &announced), "success", "reads are served");
+    let listed: Value =
+        serde_json::from_str(&setup.run(&["execution", "list", "--unfinished", "--json"])).unwrap();
+    assert_eq!(listed["executions"].as_array().unwrap().len(), stuck.len());
+    setup.run(&["execution", "cancel", &stuck[4]]);
+    assert_eq!(world.providers.gate.held(), 3, "no stuck one runs again");
+    assert_eq!(requests.load(Ordering::SeqCst), before, "no webhook goes out");
+
+    refusing.store(0, Ordering::SeqCst);
+    world.providers.gate.open();
+    let resumed: Value = serde_json::from_str(&setup.run(&["resume", "--json"])).unwrap();
+    assert_eq!(resumed, json!({"executions": stuck.len() - 1, "deliveries": 1}));
+    assert_eq!(ready().get("paused"), None);
+    for (number, id) in stuck.iter().enumerate() {
+        let end = if number == 4 { "cancelled" } else { "success" };
+        eventually("each ends", || (status(&setup, id) == end).then_some(()));
+    }
+    eventually("the webhook", || (requests.load(Ordering::SeqCst) > before).then_some(()));
 }

@@ -46,6 +46,10 @@ pub fn isolated(folder: &Path) {
     let taken = Arc::clone(&acknowledged);
     let models = Server::start(move |request| {
         let input = request.json();
+        if input["mark"] == json!("hold") {
+            let held = || (!taken.load(Ordering::SeqCst)).then_some(());
+            eventually("the held one is let go", held);
+        }
         if input["mark"] == json!("poison") {
             eventually("the create is answered", || taken.load(Ordering::SeqCst).then_some(()));
             killed.fetch_add(1, Ordering::SeqCst);
@@ -74,6 +78,9 @@ pub fn isolated(folder: &Path) {
     let poison = create("one", "poison").unwrap();
     acknowledged.store(true, Ordering::SeqCst);
     eventually("the first kill", || service.ended());
+    let listed = unfinished(&setup);
+    let shown = (&listed[0]["id"], &listed[0]["crashes"], listed.len());
+    assert_eq!(shown, (&json!(poison), &json!(1), 1), "{listed:?}");
     let mut innocents = Vec::new();
     while kills.load(Ordering::SeqCst) < KILLS_MAX {
         service = start(&setup, &pid);
@@ -101,10 +108,38 @@ pub fn isolated(folder: &Path) {
             }
             assert_eq!(innocents.len(), INNOCENTS);
             assert_eq!(kills.load(Ordering::SeqCst), 3, "two crashes, and one while it ran alone");
+            let held = create("two", "hold").unwrap();
+            eventually("it runs", || {
+                let shown = setup.client(&key).get(&format!("/v1/prediction/{held}")).ok()?.json();
+                (shown["status"] == "processing").then_some(())
+            });
+            service.kill();
+            cancelled_while_stopped(&setup, &key, &held);
+            acknowledged.store(false, Ordering::SeqCst);
             return;
         }
     }
     panic!("the service does not come back");
+}
+
+/// What the command line tells of a service, also of one that is stopped.
+fn unfinished(setup: &Setup) -> Vec<Value> {
+    let text = setup.run(&["execution", "list", "--unfinished", "--json"]);
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    listed["executions"].as_array().unwrap().clone()
+}
+
+fn cancelled_while_stopped(setup: &Setup, key: &str, id: &str) {
+    assert_eq!(unfinished(setup).len(), 1);
+    setup.run(&["execution", "cancel", id]);
+    assert_eq!(unfinished(setup).len(), 0);
+    let shown: Value = serde_json::from_str(&setup.run(&["execution", "show", id])).unwrap();
+    assert_eq!(shown["status"], "cancelled");
+    let _service = setup.start();
+    let shown = setup.client(key).get(&format!("/v1/prediction/{id}")).unwrap().json();
+    assert_eq!(shown["status"], "cancelled");
+    let refused = setup.fail(&["execution", "cancel", "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e"]);
+    assert!(refused.contains("execution not found"), "{refused}");
 }
 
 fn check(shown: &Value) {

@@ -327,6 +327,17 @@ fn words_of_admin(method: &str, path: &str) -> Words {
             success: (202, "delivery_id and status"),
             ..plain("Send a delivery again", "")
         },
+        ("GET", "/admin/executions") => Words {
+            query: &["organization", "unfinished", "limit"],
+            ..plain("Executions of all organizations", "executions")
+        },
+        ("GET", "/admin/executions/{execution}") => plain("An execution", "The execution"),
+        ("POST", "/admin/executions/{execution}/cancel") => {
+            plain("End an execution now", "execution_id and status")
+        }
+        ("POST", "/admin/resume") => {
+            plain("Let go on what a restore held back", "executions and deliveries")
+        }
         ("GET", "/admin/balance") => Words {
             query: &["organization"],
             ..plain("What an organization has", "organization and balance_usd")

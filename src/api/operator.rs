@@ -1,0 +1,128 @@
+//! Executions for the operator: what has not ended, one of them, ending one, and letting go on what
+//! a restore held back. On the control socket, and on the store of a service that is stopped.
+
+use std::collections::HashMap;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::domain::account::Organization;
+use crate::domain::execution::{Execution, Kind};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine::history::Filter;
+use crate::engine::{self, Detail};
+use crate::http::{self, Reply, reply};
+
+const LIMIT_DEFAULT: u64 = 100;
+const LIMIT_MAX: u64 = 1000;
+
+/// `GET /admin/executions?organization=&unfinished=&limit=`: the newest, or all that have not ended.
+pub async fn list(context: Context) -> Result<Reply, http::Error> {
+    let query = &context.call.query;
+    let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
+    let is_unfinished = match query.get("unfinished") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(http::Error::bad_request("unfinished must be true or false")),
+    };
+    let services = &context.services;
+    let organizations = match query.get("organization") {
+        Some(name) => vec![services.accounts.organization(name).await?],
+        None => services.accounts.organizations().await?,
+    };
+    let mut found = Vec::new();
+    if is_unfinished {
+        let of_one = query.get("organization").and_then(|_named| organizations.first());
+        found = services.engine.unfinished(of_one.map(|one| one.id), limit).await?;
+    } else {
+        let all = Filter::default();
+        for organization in &organizations {
+            let page = services.engine.history(organization.id, &all, None, limit).await?;
+            found.extend(page.executions);
+            found.sort_by_key(|execution| std::cmp::Reverse(execution.id));
+            found.truncate(limit);
+        }
+    }
+    let crashes = services.engine.crashes();
+    let names: HashMap<OrganizationId, &Organization> =
+        organizations.iter().map(|organization| (organization.id, organization)).collect();
+    let listed: Vec<Value> = found
+        .iter()
+        .map(|one| {
+            let name = names.get(&one.organization).map_or("", |one| one.name.as_str());
+            let crashes = crashes.get(&one.id).copied().unwrap_or(0);
+            describe(one, name, crashes, services.engine.waiting_for(one))
+        })
+        .collect();
+    Ok(reply::json(StatusCode::OK, &json!({"executions": listed})))
+}
+
+/// `GET /admin/executions/{execution}`: as its organization reads it, whichever that is.
+pub async fn get(context: Context) -> Result<Reply, http::Error> {
+    let execution = find(&context).await?;
+    let services = &context.services;
+    let text = match execution.kind() {
+        Kind::Prediction => super::predictions::detail(services, &execution).await?,
+        Kind::Workflow => {
+            let detail = services.engine.detail(execution.organization, execution.id).await;
+            let Detail { body, .. } = detail?;
+            Box::<str>::from(body).into_string()
+        }
+    };
+    Ok(reply::json_text(StatusCode::OK, text.into()))
+}
+
+/// `POST /admin/executions/{execution}/cancel`
+pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
+    let execution = find(&context).await?;
+    let engine = &context.services.engine;
+    let cancelled = engine.cancel(execution.organization, execution.id).await?;
+    let status = cancelled.status.word(cancelled.kind());
+    let body = json!({"execution_id": cancelled.id.to_string(), "status": status});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// `POST /admin/resume`: lets go on what a restore held back.
+pub async fn resume(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let engine::Resumed { executions, deliveries } = services.engine.resume().await?;
+    services.outbox.look();
+    tracing::warn!(executions, deliveries, "resumed what the restore held back");
+    let body = json!({"executions": executions, "deliveries": deliveries});
+    Ok(reply::json(StatusCode::OK, &body))
+}
+
+/// The execution that the path names, of whichever organization.
+async fn find(context: &Context) -> Result<Execution, http::Error> {
+    let missing = || http::Error::not_found("execution not found");
+    let id: ExecutionId = context.call.param("execution").parse().map_err(|_no_id| missing())?;
+    for organization in context.services.accounts.organizations().await? {
+        match context.services.engine.get(organization.id, id).await {
+            Err(engine::Error::NotFound) => {}
+            found => return Ok(found?),
+        }
+    }
+    Err(missing())
+}
+
+fn describe(
+    execution: &Execution,
+    organization: &str,
+    crashes: u32,
+    waiting_for: Option<String>,
+) -> Value {
+    let lane = execution.lane();
+    let (kind, subject) = lane.split_once(':').unwrap_or(("", &lane));
+    let kind = if kind == "model" { "prediction" } else { kind };
+    json!({
+        "id": execution.id.to_string(),
+        "organization": organization,
+        "type": kind,
+        "subject": subject,
+        "status": execution.status.word(execution.kind()),
+        "crashes": crashes,
+        "waiting_for": waiting_for,
+        "created_at": execution.created_at.to_string(),
+    })
+}

@@ -1,0 +1,157 @@
+//! Resuming: after a restore, what the backup had unfinished waits until an operator says that the
+//! box it came from is gone. Reads and new work do not wait for that.
+//!
+//! The rows that would make the service act are held back in a table of their own, see
+//! `storage::carried`. Resuming moves them back a few at a time; one that is interrupted goes on
+//! when it is asked for again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use serde::Serialize;
+
+use super::{Engine, Error, Inner, rows};
+use crate::domain::execution::Execution;
+use crate::domain::time::Timestamp;
+use crate::storage::commit::Expect;
+use crate::storage::record::decode;
+use crate::storage::{self, Commit, Key, Page, Row, Table, carried};
+
+/// Rows that are moved in one commit.
+const AT_ONCE: usize = 500;
+
+/// What was let go on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Resumed {
+    pub executions: usize,
+    pub deliveries: usize,
+}
+
+/// A held row and where it belongs.
+struct Held {
+    table: Table,
+    key: Key,
+    row: Row,
+    /// The execution that it makes run.
+    execution: Option<Key>,
+}
+
+impl Engine {
+    /// When the store was restored, if what it carried over is still held back.
+    #[must_use]
+    pub fn paused_since(&self) -> Option<Timestamp> {
+        *self.inner.paused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets everything go on that a restore held back. Deliveries are on the disk then; the outbox
+    /// finds them when it looks.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; what went on until then has gone on.
+    pub async fn resume(&self) -> Result<Resumed, Error> {
+        let inner = Arc::clone(&self.inner);
+        // In a task of its own: a client that hangs up must not leave rows that no lane knows of.
+        let task = self.inner.tasks.spawn(async move { inner.resume().await });
+        task.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    /// Reads whether the store is held back since a restore.
+    pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
+        let row = self.store.get(&carried::paused()).await?;
+        let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        Ok(since)
+    }
+
+    async fn resume(self: &Arc<Self>) -> Result<Resumed, Error> {
+        let _one_at_a_time = self.resuming.lock().await;
+        let mut resumed = Resumed::default();
+        loop {
+            let page = Page { prefix: carried::all(), after: None, before: None, limit: AT_ONCE };
+            let found = self.store.page(page).await?;
+            if found.is_empty() {
+                break;
+            }
+            match self.put_back(found, &mut resumed).await {
+                // One of them was cancelled just now: all are read again.
+                Ok(()) | Err(Error::Storage(storage::Error::Conflict { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut commit = Commit::new();
+        commit.delete(carried::paused());
+        self.store.commit(commit).await?;
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(resumed)
+    }
+
+    async fn put_back(
+        self: &Arc<Self>,
+        found: Vec<Row>,
+        resumed: &mut Resumed,
+    ) -> Result<(), Error> {
+        let (mut commit, mut held) = (Commit::new(), Vec::new());
+        for row in found {
+            commit.delete(row.0.clone());
+            held.extend(describe(row));
+        }
+        let keys: Vec<Key> = held.iter().filter_map(|one| one.execution.clone()).collect();
+        let states = self.store.get_many(&keys).await?;
+        let states: HashMap<Key, Option<Vec<u8>>> = keys.into_iter().zip(states).collect();
+        let (mut lanes, mut counted) = (HashMap::<String, usize>::new(), Resumed::default());
+        for one in held {
+            let state = one.execution.as_ref().and_then(|key| states.get(key));
+            match (&one.execution, state) {
+                // What has been cancelled since has nothing to go on with.
+                (Some(key), Some(Some(bytes))) if is_unfinished(bytes) => {
+                    commit.expect(Expect::Equal(key.clone(), bytes.clone()));
+                    counted.executions += 1;
+                }
+                (Some(_), _) => continue,
+                (None, _) => counted.deliveries += 1,
+            }
+            if one.table == Table::Lane
+                && let Some((lane, ..)) = rows::parse_queued(&one.key, &one.row.1)
+            {
+                *lanes.entry(lane).or_default() += 1;
+            }
+            commit.put_bytes(one.key, one.row.1);
+        }
+        self.store.commit(commit).await?;
+        resumed.executions += counted.executions;
+        resumed.deliveries += counted.deliveries;
+        // A store whose service is stopped runs nothing.
+        if self.is_recovered() {
+            for (lane, count) in lanes {
+                self.set_limits(&lane);
+                let mut all = self.lanes();
+                all.admit(&lane, count);
+                all.spill(&lane);
+            }
+            self.timers.notify_one();
+            self.pump();
+        }
+        Ok(())
+    }
+}
+
+/// `None` for a row that belongs nowhere.
+fn describe(row: Row) -> Option<Held> {
+    let (table, key) = carried::original(&row.0)?;
+    let execution = if table == Table::Lane {
+        let (_, organization, id) = rows::parse_queued(&key, &row.1)?;
+        Some(rows::execution(organization, id))
+    } else if table == Table::Timer {
+        let (_, organization, id) = rows::parse_timer(&key, &row.1)?;
+        Some(rows::execution(organization, id))
+    } else {
+        None
+    };
+    Some(Held { table, key, row, execution })
+}
+
+fn is_unfinished(bytes: &[u8]) -> bool {
+    decode::<Execution>(bytes).is_ok_and(|execution| !execution.status.is_final())
+}
