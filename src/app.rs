@@ -5,6 +5,7 @@
 //! listeners and without running any work.
 
 mod backups;
+mod control;
 mod descriptors;
 mod private;
 mod sweep;
@@ -30,6 +31,8 @@ use crate::domain::delivery::Delivery;
 use crate::domain::ids::PayloadId;
 use crate::engine::{self, Engine};
 use crate::files::{self, Files};
+use crate::guard::fence;
+use crate::guard::groups::Groups;
 use crate::http::budget::{Budget, Share};
 use crate::http::call::Peer;
 use crate::http::client::Client;
@@ -43,6 +46,7 @@ use crate::links::Links;
 use crate::runners::builtin::Bench;
 use crate::runners::command::Guards;
 use crate::runtime::{Clock, Tasks, fresh, memory};
+use crate::secret::{self, Secret};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
@@ -50,6 +54,8 @@ use crate::{config, telemetry};
 
 /// The control socket's name within the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// Who may use the socket: a file that its owner can read, and no program behind a fence.
+pub const CONTROL_TOKEN: &str = "control.token";
 /// Where runs of programs have their folders, within the data folder.
 const WORK: &str = "work";
 /// The balance route's bucket (`spec/api.md`, "Limits").
@@ -110,13 +116,19 @@ impl Running {
 ///
 /// # Errors
 /// When the store, its key file or the metrics cannot be opened, in a sentence that says what to do.
-fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Result<Arc<Services>> {
+fn open(
+    config: &Config,
+    tasks: &Tasks,
+    hosts: Vec<HostAddress>,
+    live: Option<Live>,
+) -> anyhow::Result<Arc<Services>> {
     let clock = Clock::system();
     let base = hosts.iter().find(|host| host.role == Role::Base);
     let base = base.map(|base| base.url.clone()).unwrap_or_default();
     let Kept { store, sealer, accounts, links, files } = open_kept(config, clock.clone(), base)?;
     let policy = policy(config);
-    let catalog = open_catalog(config, tasks, &policy, &files)?;
+    let Live { control_token, groups } = live.unwrap_or_default();
+    let catalog = open_catalog(config, tasks, &policy, &files, groups)?;
     let guarded = Client::guarded(policy.clone());
     let outbox = Outbox::new(
         store.clone(),
@@ -151,7 +163,7 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
     };
     Ok(Arc::new(Services {
-        settings: settings(config, hosts),
+        settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
         accounts,
@@ -175,6 +187,13 @@ fn open(config: &Config, tasks: &Tasks, hosts: Vec<HostAddress>) -> anyhow::Resu
         workflows,
         outbox,
     }))
+}
+
+/// What only a service that listens has.
+#[derive(Default)]
+struct Live {
+    control_token: Option<Secret>,
+    groups: Option<Arc<Groups>>,
 }
 
 /// What is on the disk.
@@ -214,16 +233,25 @@ fn open_catalog(
     tasks: &Tasks,
     policy: &Policy,
     files: &Files,
+    groups: Option<Arc<Groups>>,
 ) -> anyhow::Result<Catalog> {
     if config.models_dir.starts_with(&config.data_dir) {
         std::fs::create_dir_all(&config.models_dir)
             .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
     }
-    let (program, work) = (config.program.clone(), config.data_dir.join(WORK));
+    // Programs start in folders of their own.
+    let work = std::path::absolute(config.data_dir.join(WORK)).context("the data folder")?;
     let means = Means {
         bench: Bench::new(policy.clone(), Some(files.clone())),
         client: Client::trusted(),
-        guards: Guards { program, work, tasks: tasks.clone() },
+        guards: Guards {
+            program: config.program.clone(),
+            work,
+            hidden: vec![config.data_dir.clone(), config.backup.folder.clone()],
+            models: config.models_dir.clone(),
+            groups,
+            tasks: tasks.clone(),
+        },
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), means);
     log_faults(&report);
@@ -247,6 +275,7 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
             deliveries: config.retention.deliveries,
         },
         hosts,
+        control_token: None,
     }
 }
 
@@ -317,6 +346,7 @@ fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certifi
     }
     let made = match &config.tls.mode {
         TlsMode::Files { certificate, private_key } => {
+            secret::hide_from_programs(private_key);
             Certificates::files(certificate, private_key)?
         }
         TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => {
@@ -336,7 +366,9 @@ fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certifi
 pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let (tasks, clock) = (Tasks::new(), Clock::system());
     let (bound, hosts) = bind(config)?;
-    let services = open(config, &tasks, hosts)?;
+    let control_token = control::token()?;
+    let live = Live { control_token: Some(control_token.clone()), groups: take_groups() };
+    let services = open(config, &tasks, hosts, Some(live))?;
     services.store.room().keep(config.limits.disk_reserve);
     let started: PayloadId = fresh();
     let certificates = certificates(config, &clock)?;
@@ -349,12 +381,13 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         let limits = if role == Role::Metrics { for_operator(&limits) } else { limits.clone() };
         listen(listener, role, tls, &services, limits, &tasks)?;
     }
+    control::keep(&config.data_dir.join(CONTROL_TOKEN), &control_token)?;
     let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
     listen(control, Role::Control, None, &services, for_operator(&limits), &tasks)?;
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock);
     }
-    remove_work(&config.data_dir.join(WORK))?;
+    remove_work(&config.data_dir.join(WORK));
     sweep::restore_time(&services).await?;
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
@@ -408,13 +441,31 @@ fn listen(
     Ok(())
 }
 
-/// Removes what runs of programs have left behind.
-fn remove_work(folder: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+/// The service's control group, where it is delegated. Says what the programs of models can do here
+/// that they should not.
+fn take_groups() -> Option<Arc<Groups>> {
+    if let Some(concern) = fence::strength().concern() {
+        tracing::warn!("{concern}");
+    }
+    match Groups::take() {
+        Ok(groups) => {
+            tracing::info!(limits = groups.has_limits(), "programs of models get control groups");
+            Some(Arc::new(groups))
         }
-        Ok(()) | Err(_) => Ok(()),
+        Err(reason) => {
+            tracing::info!("programs of models share the service's control group: {reason}");
+            None
+        }
+    }
+}
+
+/// Removes what runs of programs have left behind. Programs make what is in there, so nothing in it
+/// keeps the service from starting.
+fn remove_work(folder: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(folder)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, folder = %folder.display(), "what runs have left cannot be removed");
     }
 }
 
@@ -524,6 +575,6 @@ impl Offline {
 /// # Errors
 /// When a service does run on it, or it cannot be opened.
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
-    let services = open(config, &Tasks::new(), Vec::new())?;
+    let services = open(config, &Tasks::new(), Vec::new(), None)?;
     Ok(Offline { control: HostService::new(Role::Control, services)? })
 }

@@ -1,9 +1,13 @@
 //! The guard: the process between the service and a worker of a `command` model, started from the
 //! same binary (`orrery guard …`).
 //!
-//! It starts the worker and waits. When the worker ends, when the service asks, or when the service
-//! is gone, everything that the worker has started ends too, also what has left its process group or
-//! lost its parent. It reads and writes nothing: the worker's pipes are its own.
+//! It starts the worker behind a fence (see [`fence`]) and waits. When the worker ends, when the
+//! service asks, or when the service is gone, everything that the worker has started ends too, also
+//! what has left its process group or lost its parent. A worker ends with its guard. The guard reads
+//! and writes nothing: the worker's pipes are its own.
+
+pub mod fence;
+pub mod groups;
 
 use std::ffi::OsString;
 use std::io;
@@ -17,6 +21,8 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit, wait,
 };
 use tokio::signal::unix::{SignalKind, signal};
+
+use self::fence::Walls;
 
 /// How long a worker has to end by itself when it is asked to.
 const GRACE: Duration = Duration::from_millis(300);
@@ -35,9 +41,11 @@ pub struct Order {
     /// The process that this one works for
     #[arg(long, value_name = "PID")]
     pub parent: i32,
-    /// The address space that each process may have
-    #[arg(long, value_name = "BYTES")]
-    pub memory_bytes: Option<u64>,
+    /// The control group to move to
+    #[arg(long, value_name = "FOLDER")]
+    pub group: Option<PathBuf>,
+    #[command(flatten)]
+    pub walls: Walls,
     /// Where the program starts
     #[arg(long, value_name = "FOLDER")]
     pub directory: PathBuf,
@@ -56,24 +64,25 @@ pub fn run(order: &Order) -> io::Result<u8> {
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != order.parent) {
         return Ok(NOT_STARTED);
     }
+    if let Some(group) = &order.group {
+        groups::enter(group)?;
+    }
     // What loses its parent becomes a child of this process, and no one else's.
     set_child_subreaper(Some(getpid()))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    if let Some(bytes) = order.memory_bytes {
-        setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
-    }
     tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(watch(order))
 }
 
 async fn watch(order: &Order) -> io::Result<u8> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_ended = signal(SignalKind::child())?;
-    let Some((program, arguments)) = order.command.split_first() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no program"));
-    };
-    let worker = Command::new(program).args(arguments).current_dir(&order.directory).spawn();
-    let worker = worker.map_err(|error| {
-        let (program, folder) = (program.to_string_lossy(), order.directory.display());
+    // From this thread, which lives as long as the process: the worker dies with it.
+    let mut fenced = Command::new("/proc/self/exe");
+    fenced.arg("fence").arg("--parent").arg(getpid().as_raw_nonzero().to_string());
+    fenced.args(order.walls.arguments()).arg("--").args(&order.command);
+    let worker = fenced.current_dir(&order.directory).spawn().map_err(|error| {
+        let program = order.command.first().map(|program| program.to_string_lossy());
+        let (program, folder) = (program.unwrap_or_default(), order.directory.display());
         io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
     })?;
     // The pipes are the worker's alone: when it closes one, the service must see that.

@@ -1,9 +1,11 @@
 //! Secrets of the configuration and the manifests: read from a file or the environment, never
 //! printed.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use crate::written;
 
@@ -38,11 +40,27 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The files that hold secrets of this service, as far as this process has read them.
+static PRIVATE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Notes that the programs of models may not open the file at `path`.
+pub fn hide_from_programs(path: &Path) {
+    let path = std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf());
+    PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).insert(path);
+}
+
+/// The files that the programs of models may not open, whichever service of this process reads them.
+#[must_use]
+pub fn hidden_from_programs() -> Vec<PathBuf> {
+    PRIVATE.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+}
+
 /// The secret in the file at `path`, without the line ends after it.
 ///
 /// # Errors
 /// A sentence without the secret: no such file, too open permissions, empty.
 pub fn from_file(path: &Path) -> Result<Secret, String> {
+    hide_from_programs(path);
     let shown = path.display();
     let metadata =
         std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;

@@ -24,6 +24,8 @@ mod deliveries;
 mod faults;
 #[path = "crash/flows.rs"]
 mod flows;
+#[path = "crash/groups.rs"]
+mod groups;
 #[path = "crash/image.rs"]
 mod image;
 #[path = "crash/load.rs"]

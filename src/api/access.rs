@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
+use subtle::ConstantTimeEq as _;
 
 use super::{Access, Rate, Services};
 use crate::accounts::Caller;
 use crate::domain::ids::KeyId;
+use crate::http::call::Peer;
 use crate::http::{self, Call};
 use crate::links::{self, Link};
 
@@ -55,8 +58,10 @@ pub async fn check(
     access: Access,
     call: &mut Call,
 ) -> Result<Admitted, http::Error> {
-    if matches!(access, Access::Public | Access::Local) {
-        return Ok(Admitted::Anyone);
+    match access {
+        Access::Public => return Ok(Admitted::Anyone),
+        Access::Local => return local(services, call),
+        Access::Key | Access::Link | Access::BodyKey => {}
     }
     let by_header = match presented_key(&call.headers) {
         Some(key) => services.accounts.authenticate(key).await?,
@@ -91,6 +96,24 @@ async fn by_body(
         Some(key) => Ok(services.accounts.authenticate(&key).await?),
         None => Ok(by_header),
     }
+}
+
+/// The operator: over the control socket, whoever can read the token beside it. A program of a model
+/// reaches the socket, for it has the service's user, and has no token.
+fn local(services: &Services, call: &Call) -> Result<Admitted, http::Error> {
+    let expected = match call.peer {
+        Peer::InProcess => return Ok(Admitted::Anyone),
+        Peer::Unix | Peer::Tcp(_) => services.settings.control_token.as_ref(),
+    };
+    let presented = presented_key(&call.headers).unwrap_or_default();
+    let is_good = expected.is_some_and(|expected| {
+        bool::from(expected.expose().as_bytes().ct_eq(presented.as_bytes()))
+    });
+    if is_good {
+        return Ok(Admitted::Anyone);
+    }
+    let message = "the control socket wants the token in the data folder's control.token";
+    Err(http::Error::status(StatusCode::UNAUTHORIZED, message))
 }
 
 /// The value of the top-level field `api_key` of a JSON object, of which `text` may be only the

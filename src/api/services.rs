@@ -20,6 +20,7 @@ use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
 use crate::links::Links;
 use crate::runtime::Clock;
+use crate::secret::Secret;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
 use crate::workflows::Workflows;
@@ -80,6 +81,8 @@ pub struct Settings {
     pub billing_enabled: bool,
     pub keep: Keep,
     pub hosts: Vec<HostAddress>,
+    /// What a request over the control socket has to bring; `None` where there is no socket.
+    pub control_token: Option<Secret>,
 }
 
 /// Everything that a handler may call.

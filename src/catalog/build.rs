@@ -43,7 +43,14 @@ impl Means {
     /// For manifests that are only looked at: no program can be started.
     #[must_use]
     pub fn none() -> Self {
-        let guards = Guards { program: PathBuf::new(), work: PathBuf::new(), tasks: Tasks::new() };
+        let guards = Guards {
+            program: PathBuf::new(),
+            work: PathBuf::new(),
+            hidden: Vec::new(),
+            models: PathBuf::new(),
+            groups: None,
+            tasks: Tasks::new(),
+        };
         let bench = Bench::new(Policy::default(), None);
         Self { bench, client: Client::trusted(), guards }
     }
@@ -195,6 +202,7 @@ fn command_settings(manifest: &Manifest, config: &CommandConfig) -> command::Set
         directory: config.directory.clone(),
         env: config.env.clone(),
         memory_bytes: config.memory_bytes,
+        writable: config.writable.clone(),
         concurrency: manifest.concurrency,
         cost_report: manifest.cost_report.clone(),
         gives_files: manifest.output_type.is_some_and(OutputType::is_artefact),

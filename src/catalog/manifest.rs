@@ -130,6 +130,7 @@ const KEYS: &[&str] = &[
     "directory",
     "env",
     "memory_bytes",
+    "writable",
 ];
 
 /// A fault at a place in the text, before the file's name is known.

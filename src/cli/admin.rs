@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -25,6 +25,8 @@ use crate::http::{Body, Reply, body};
 
 /// The name of the control socket in the data folder.
 pub(super) const SOCKET: &str = "control.sock";
+/// The name of the file with the socket's token, in the data folder.
+const TOKEN: &str = "control.token";
 
 /// The largest answer that is read, in bytes.
 const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -42,7 +44,7 @@ pub(super) struct Admin {
 }
 
 enum Door {
-    Socket(PathBuf),
+    Socket { path: PathBuf, token: String },
     Offline(InProcess),
 }
 
@@ -60,7 +62,17 @@ impl Admin {
     {
         let socket = config.data_dir.join(SOCKET);
         match UnixStream::connect(&socket).await {
-            Ok(_listening) => Ok(Self { door: Door::Socket(socket) }),
+            Ok(_listening) => {
+                let token = config.data_dir.join(TOKEN);
+                let read = std::fs::read_to_string(&token);
+                let token = read.with_context(|| {
+                    format!(
+                        "{} cannot be read; run this as the service's user or as root",
+                        token.display()
+                    )
+                })?;
+                Ok(Self { door: Door::Socket { path: socket, token } })
+            }
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
             {
@@ -83,7 +95,8 @@ impl Admin {
     pub(super) async fn running(config: &Config) -> Option<Self> {
         let socket = config.data_dir.join(SOCKET);
         let _listening = UnixStream::connect(&socket).await.ok()?;
-        Some(Self { door: Door::Socket(socket) })
+        let token = std::fs::read_to_string(config.data_dir.join(TOKEN)).ok()?;
+        Some(Self { door: Door::Socket { path: socket, token } })
     }
 
     /// What `GET path` gives.
@@ -113,11 +126,11 @@ impl Admin {
         out: &mut impl Write,
         progress: &mut dyn FnMut(u64),
     ) -> anyhow::Result<()> {
-        let request = Request::get(path).header(HOST, "localhost").body(body::empty());
+        let request = self.request(Method::GET, path).body(body::empty());
         let request = request.context("the request cannot be written")?;
         match &self.door {
             Door::Offline(answer) => pour(answer(request).await, out, progress).await,
-            Door::Socket(socket) => {
+            Door::Socket { path: socket, .. } => {
                 let lost = "the connection to the service broke off; its log may say why";
                 let stream = UnixStream::connect(socket).await.context(lost)?;
                 let io = TokioIo::new(stream);
@@ -133,6 +146,15 @@ impl Admin {
         }
     }
 
+    /// The head of a request, with the token where it goes over the socket.
+    fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
+        let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+        match &self.door {
+            Door::Socket { token, .. } => request.header(AUTHORIZATION, format!("Bearer {token}")),
+            Door::Offline(_) => request,
+        }
+    }
+
     async fn ask(
         &self,
         method: Method,
@@ -140,16 +162,14 @@ impl Admin {
         value: Option<&Value>,
     ) -> anyhow::Result<Value> {
         let content = value.map_or(Bytes::new(), |value| Bytes::from(value.to_string()));
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "localhost")
+        let request = self
+            .request(method, path)
             .header(CONTENT_TYPE, "application/json")
             .body(body::full(content))
             .context("the request cannot be written")?;
         let answer = async {
             match &self.door {
-                Door::Socket(socket) => over(socket, request).await,
+                Door::Socket { path, .. } => over(path, request).await,
                 Door::Offline(answer) => collect(answer(request).await).await,
             }
         };

@@ -22,6 +22,7 @@ async fn no_store(_config: Config) -> anyhow::Result<InProcess> {
 /// A service on a control socket that notes what it is asked and gives `status` and `answer`.
 fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Tasks) {
     let (seen, tasks) = (Seen::default(), Tasks::new());
+    std::fs::write(folder.join(TOKEN), "t0ken").unwrap();
     let listener = tokio::net::UnixListener::bind(folder.join(SOCKET)).unwrap();
     let (noted, token) = (Arc::clone(&seen), tasks.token());
     tasks.spawn(async move {
@@ -31,6 +32,7 @@ fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Ta
                 let noted = Arc::clone(&noted);
                 async move {
                     let (head, body) = request.into_parts();
+                    assert_eq!(head.headers[AUTHORIZATION], "Bearer t0ken");
                     let bytes = body.collect().await?.to_bytes();
                     let value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
                     noted.lock().unwrap().push((head.method, head.uri.to_string(), value));

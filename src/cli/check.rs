@@ -15,6 +15,7 @@ use super::output::{Column, Output};
 use super::{located, output, service};
 use crate::config::{Config, TlsMode};
 use crate::domain::time::Timestamp;
+use crate::guard::fence::{self, Strength};
 use crate::runtime::Clock;
 
 /// The most manifests that are looked at.
@@ -61,6 +62,7 @@ fn finding(subject: &str, verdict: Verdict, detail: impl Into<String>) -> Findin
 pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
     let (config, mut findings) = configuration(file);
     findings.extend(folders::findings(&config));
+    findings.push(fence(fence::strength()));
     findings.extend(manifests(&config.models_dir));
     findings.extend(tls(&config, Clock::system().now()));
     findings.extend(ports::findings(&config).await);
@@ -102,6 +104,16 @@ async fn egress(config: &Config) -> Option<Finding> {
         Some(warning) => finding("egress", Verdict::Warning, warning),
         None => finding("egress", Verdict::Good, format!("{organizations} organizations")),
     })
+}
+
+/// How much the kernel keeps the programs of models from.
+fn fence(strength: Strength) -> Finding {
+    match strength.concern() {
+        Some(concern) => finding("fence", Verdict::Warning, concern),
+        None => {
+            finding("fence", Verdict::Good, "Landlock holds programs of models to their folder")
+        }
+    }
 }
 
 fn manifests(folder: &Path) -> Vec<Finding> {

@@ -88,6 +88,9 @@ enum Command {
     /// Guard a worker of a model: the service starts this itself
     #[command(hide = true)]
     Guard(guard::Order),
+    /// Become the program of a model, behind its fence: a guard starts this itself
+    #[command(hide = true)]
+    Fence(guard::fence::Order),
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -147,7 +150,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Execution(command) => block_on(execution::run(command, &configuration(file)?))?,
         Command::Resume(shape) => block_on(execution::resume(shape, &configuration(file)?))?,
         Command::Compact => block_on(backup::compact(&configuration(file)?))?,
-        Command::Guard(order) => return Ok(guarded(&order)),
+        Command::Guard(order) => return Ok(guarded(guard::run(&order))),
+        Command::Fence(order) => return Ok(guarded(Err(guard::fence::run(&order)))),
         Command::Completions { shell } => completions(shell)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -182,9 +186,9 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
         .block_on(work)
 }
 
-/// Guards a worker. What it says goes to the service, by standard error.
-fn guarded(order: &guard::Order) -> ExitCode {
-    match guard::run(order) {
+/// The end of a guard or a fence. What it says goes to the service, by standard error.
+fn guarded(ended: std::io::Result<u8>) -> ExitCode {
+    match ended {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             output::note(&format!("{}{error}", guard::SAYS));

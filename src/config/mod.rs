@@ -358,6 +358,7 @@ impl Config {
     /// wrong. For `orrery check`, which looks on; nothing is to be served with faults left.
     #[must_use]
     pub fn examine(path: &Path) -> (Self, Vec<Fault>) {
+        crate::secret::hide_from_programs(path);
         let folder = path.parent().unwrap_or(Path::new(""));
         let (text, unreadable) = match written::read(path, FILE_MAX_BYTES) {
             Ok(text) => (text, None),

@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use tempfile::TempDir;
 
 use super::commit::no_json;
 use super::feed::{Reporter, Told};
@@ -107,7 +106,7 @@ impl Inner {
         if let Some(work) = work {
             output = shape_output(output, work.output_type);
             if work.output_type.is_artefact() {
-                let folder = success.folder.as_ref().map(TempDir::path);
+                let folder = success.folder.as_ref().map(runners::Folder::path);
                 output = match self.files.keep_artefacts(origin, output, folder).await {
                     Ok(output) => output,
                     Err(error) => return unkept(error).map(Err),

@@ -4,8 +4,11 @@
 //! Bytes come as `data:` URIs, or as `{"path": …}` within the folder that the run was given. What
 //! is neither (a URL of somebody else's) stays as it is.
 
+use std::io;
 use std::path::{Component, Path};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use serde_json::Value;
 
 use super::{Error, Files, NewFile, Source, blocking};
@@ -113,14 +116,23 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(refused("leads out of the folder of the run"));
     }
-    let (folder, path) = (folder.to_path_buf(), folder.join(path));
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let (folder, path) = (folder.to_path_buf(), path.to_path_buf());
     let file = blocking(move || {
-        // Links are followed first: none may lead out.
-        let real = path.canonicalize()?;
-        if !real.starts_with(folder.canonicalize()?) || !real.is_file() {
-            return Ok(None);
-        }
-        Ok(Some(std::fs::File::open(real)?))
+        // The program may still run and change what it has made: the kernel itself keeps the path,
+        // with the links in it, below the folder that is open here.
+        let whole = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder, whole, Mode::empty()).map_err(io::Error::from)?;
+        // A pipe must not be waited for.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let file = rustix::fs::openat2(folder, path, flags, Mode::empty(), within);
+        let file = match file {
+            Ok(file) => std::fs::File::from(file),
+            Err(Errno::XDEV | Errno::LOOP) => return Ok(None),
+            Err(error) => return Err(io::Error::from(error).into()),
+        };
+        Ok(file.metadata()?.is_file().then_some(file))
     });
     let file = file.await.map_err(|error| refused(&format!("cannot be read: {error}")))?;
     let file = file.ok_or_else(|| refused("is no file in the folder of the run"))?;

@@ -14,6 +14,7 @@ pub mod template;
 pub mod watched;
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -55,8 +56,33 @@ pub trait Progress: Send + Sync + std::fmt::Debug {
 pub struct Success {
     pub output: Value,
     pub usage: Usage,
-    /// Where the files stand that the output names by `{"path": …}`. It goes with this value.
-    pub folder: Option<TempDir>,
+    /// Where the files are that the output names by `{"path": …}`. It is removed with this value.
+    pub folder: Option<Folder>,
+}
+
+/// The folder of one run, within the folder of the process that the run has. Dropping it removes it;
+/// the process's folder is removed with its last owner.
+#[derive(Debug)]
+pub struct Folder {
+    run: TempDir,
+    _of_process: Arc<TempDir>,
+}
+
+impl Folder {
+    /// A new one within the folder of a process.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn new_in(of_process: &Arc<TempDir>) -> std::io::Result<Self> {
+        let run = TempDir::with_prefix_in("run-", of_process.path())?;
+        Ok(Self { run, _of_process: Arc::clone(of_process) })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.run.path()
+    }
 }
 
 impl Success {

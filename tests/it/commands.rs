@@ -195,8 +195,11 @@ async fn files_of_a_run_are_kept_and_its_folder_goes() {
     let failed = run(&service, "draw", escape).await;
     assert_eq!(failed["error_classification"], "provider_error");
     assert!(failed["error"].as_str().unwrap().contains("leads out of the folder"), "{failed}");
+    // The folder of the process stays with it, and holds no folder of a run any more.
     let work = service.folder.path().join("data/work");
-    assert_eq!(std::fs::read_dir(work).unwrap().count(), 0);
+    let of_process = std::fs::read_dir(work).unwrap().next().unwrap().unwrap().path();
+    let left = std::fs::read_dir(of_process).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["tmp"]);
 }
 
 #[tokio::test]

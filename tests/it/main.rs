@@ -19,6 +19,7 @@ mod cost;
 mod deliveries;
 mod events;
 mod executions;
+mod fence;
 mod files;
 mod flows;
 mod history;

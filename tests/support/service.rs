@@ -71,6 +71,17 @@ impl Setup {
         Service { child, setup: self.clone() }
     }
 
+    /// Starts the process in a control group, alone, and waits for nothing.
+    pub fn spawn_in(&self, group: &Path) -> Service {
+        let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(group);
+        command.arg(BINARY).arg("--config").arg(&self.config).arg("serve");
+        command.current_dir(&self.folder).env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+        let child = command.stderr(log).stdout(Stdio::null()).spawn().unwrap();
+        Service { child, setup: self.clone() }
+    }
+
     /// Starts the service and waits until it is ready.
     pub fn start(&self) -> Service {
         let mut service = self.spawn();

@@ -60,6 +60,8 @@ pub struct CommandConfig {
     pub directory: PathBuf,
     pub env: Vec<(String, Secret)>,
     pub memory_bytes: Option<u64>,
+    /// Absolute folders that the program may write to, beside its own.
+    pub writable: Vec<PathBuf>,
 }
 
 /// The keys of a runner of type `openai`.
@@ -105,6 +107,8 @@ pub struct WrittenRunner {
     #[serde(default)]
     env: BTreeMap<String, Spanned<String>>,
     memory_bytes: Option<Spanned<Size>>,
+    #[serde(default)]
+    writable: Vec<Spanned<PathBuf>>,
 }
 
 /// The runner as it was written, checked.
@@ -201,17 +205,15 @@ fn command_runner(
         Some(mode) => named("mode", mode, &command::Mode::ALL, command::Mode::as_str)?,
     };
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
-    let directory = match written.directory {
-        None => folder.clone(),
-        Some(directory) => {
-            let path = folder.join(directory.get_ref());
-            if !path.is_dir() {
-                let message = format!("runner: directory: {} is no folder", path.display());
-                return Err((Some(directory.span()), message));
-            }
-            path
-        }
+    let folder_of = |key: &str, given: &Spanned<PathBuf>| {
+        let path = folder.join(given.get_ref());
+        let message = || format!("runner: {key}: {} is no folder", path.display());
+        if path.is_dir() { Ok(path) } else { Err((Some(given.span()), message())) }
     };
+    let directory = written.directory.as_ref().map(|given| folder_of("directory", given));
+    let directory = directory.transpose()?.unwrap_or_else(|| folder.clone());
+    let writable = written.writable.iter().map(|given| folder_of("writable", given));
+    let writable = writable.collect::<Result<_, _>>()?;
     let mut env = Vec::new();
     for (name, value) in written.env {
         let fault =
@@ -231,7 +233,8 @@ fn command_runner(
             })?)
         }
     };
-    Ok(CommandConfig { command: command.into_inner(), mode, directory, env, memory_bytes })
+    let command = command.into_inner();
+    Ok(CommandConfig { command, mode, directory, env, memory_bytes, writable })
 }
 
 fn http_runner(

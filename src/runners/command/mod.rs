@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tempfile::TempDir;
 use tokio::time::Instant;
 
 use self::pool::Pool;
@@ -23,7 +22,7 @@ use self::tail::Tail;
 pub use self::worker::Guards;
 use self::worker::{Fault, Worker};
 use super::http::quote;
-use super::{Error, Health, Job, Run, Runner, Success, Tending};
+use super::{Error, Folder, Health, Job, Run, Runner, Success, Tending};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
@@ -66,6 +65,8 @@ pub struct Settings {
     pub env: Vec<(String, Secret)>,
     /// The address space that each of its processes may have.
     pub memory_bytes: Option<u64>,
+    /// Folders that it may write to, beside its own.
+    pub writable: Vec<PathBuf>,
     /// Workers at once.
     pub concurrency: usize,
     /// JSON pointer to a cost in an answer.
@@ -97,17 +98,19 @@ impl CommandRunner {
         Failure::new(class, format!("the model '{}': {what}", self.settings().model))
     }
 
-    async fn run_in_pool(&self, job: &Job, folder: Option<&str>) -> Result<Ended, Failure> {
+    async fn run_in_pool(&self, job: &Job) -> Result<(Ended, Option<Folder>), Failure> {
         let taken = self.pool.take(!job.may_fall_back).await;
         let mut taken =
             taken.map_err(|reason| self.failure(ErrorClass::ProviderUnavailable, &reason))?;
         let Some(worker) = &mut taken.worker else {
             return Err(self.failure(ErrorClass::InternalError, "it has no worker"));
         };
-        match worker.ask(job, folder, &self.settings().cost_report, false).await {
+        let folder = self.folder(worker)?;
+        let path = folder.as_ref().map(|folder| folder.path().display().to_string());
+        match worker.ask(job, path.as_deref(), &self.settings().cost_report, false).await {
             Ok(ended) => {
                 taken.give_back();
-                Ok(ended)
+                Ok((ended, folder))
             }
             Err(fault) => {
                 let reason = match fault {
@@ -119,18 +122,20 @@ impl CommandRunner {
         }
     }
 
-    async fn run_once(&self, job: &Job, folder: Option<&str>) -> Result<Ended, Failure> {
+    async fn run_once(&self, job: &Job) -> Result<(Ended, Option<Folder>), Failure> {
         let Pool { settings, guards, tail, .. } = &*self.pool;
         let worker = Worker::start(settings, guards, tail);
         let mut worker = worker.map_err(|error| {
             let what = format!("its process cannot be started: {error}");
             self.failure(ErrorClass::ProviderUnavailable, &what)
         })?;
-        let answer = worker.ask(job, folder, &settings.cost_report, true).await;
+        let folder = self.folder(&worker)?;
+        let path = folder.as_ref().map(|folder| folder.path().display().to_string());
+        let answer = worker.ask(job, path.as_deref(), &settings.cost_report, true).await;
         let (health, result) = match answer {
             Ok(ended) => {
                 worker.leave().await;
-                (Health::Good, Ok(ended))
+                (Health::Good, Ok((ended, folder)))
             }
             Err(Fault::Nonsense(what)) => {
                 let reason = format!("its process {what}");
@@ -148,13 +153,11 @@ impl CommandRunner {
     }
 
     /// A folder for the files of a run, where it may give some out.
-    fn folder(&self) -> Result<Option<TempDir>, Failure> {
+    fn folder(&self, worker: &Worker) -> Result<Option<Folder>, Failure> {
         if !self.settings().gives_files {
             return Ok(None);
         }
-        let work = &self.pool.guards.work;
-        let made = std::fs::create_dir_all(work).and_then(|()| TempDir::new_in(work));
-        made.map(Some).map_err(|error| {
+        worker.folder().map(Some).map_err(|error| {
             let what = format!("a folder for its files cannot be made: {error}");
             self.failure(ErrorClass::InternalError, &what)
         })
@@ -165,11 +168,9 @@ impl Runner for CommandRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
             let started = Instant::now();
-            let folder = self.folder()?;
-            let path = folder.as_ref().map(|folder| folder.path().display().to_string());
-            let Ended { result, usage } = match self.settings().mode {
-                Mode::Persistent => self.run_in_pool(&job, path.as_deref()).await?,
-                Mode::Once => self.run_once(&job, path.as_deref()).await?,
+            let (Ended { result, usage }, folder) = match self.settings().mode {
+                Mode::Persistent => self.run_in_pool(&job).await?,
+                Mode::Once => self.run_once(&job).await?,
             };
             let usage = Usage { run_time: started.elapsed(), ..usage };
             match result {

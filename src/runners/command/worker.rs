@@ -4,12 +4,15 @@
 //! to end it, with everything that it has started.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::Instant;
@@ -17,13 +20,20 @@ use tokio::time::Instant;
 use super::Settings;
 use super::protocol::{self, Ended, LINE_MAX, Said};
 use super::tail::Tail;
-use crate::runners::Job;
+use crate::guard::fence::Walls;
+use crate::guard::groups::{Group, Groups};
+use crate::runners::{Folder, Job};
 use crate::runtime::Tasks;
+use crate::secret;
 
 /// What a worker's environment has of the service's own.
-const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
+/// Where a process has its temporary files, within its folder.
+const TEMPORARY: &str = "tmp";
 /// How long a guard has to end its worker before it is killed itself.
 const ENDING: Duration = Duration::from_secs(15);
+/// How often a control group is looked at until it is empty.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How long a process has to end once its job is done, where it is not used again.
 const LEAVING: Duration = Duration::from_secs(1);
 
@@ -32,9 +42,38 @@ const LEAVING: Duration = Duration::from_secs(1);
 pub struct Guards {
     /// This program.
     pub program: PathBuf,
-    /// Where the folders of runs are made.
+    /// Where each process gets a folder of its own.
     pub work: PathBuf,
+    /// What no program may open, beside the files that hold secrets: folders of the service.
+    pub hidden: Vec<PathBuf>,
+    /// The manifests' folder, which programs may read, but for the manifests.
+    pub models: PathBuf,
+    /// Where each process gets a control group of its own; `None`: nowhere.
+    pub groups: Option<Arc<Groups>>,
     pub tasks: Tasks,
+}
+
+impl Guards {
+    /// A folder for one process, with one for its temporary files.
+    fn home(&self) -> io::Result<TempDir> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.work)?;
+        let home = TempDir::new_in(&self.work)?;
+        std::fs::DirBuilder::new().mode(0o700).create(home.path().join(TEMPORARY))?;
+        Ok(home)
+    }
+
+    /// What the processes of a model may reach.
+    fn walls(&self, settings: &Settings, home: &Path) -> Walls {
+        let secrets = secret::hidden_from_programs();
+        Walls {
+            hide: self.hidden.iter().cloned().chain(secrets).collect(),
+            hide_manifests: Some(self.models.clone()),
+            read: vec![self.models.clone(), settings.directory.clone()],
+            write: settings.writable.clone(),
+            home: Some(home.to_path_buf()),
+            memory_bytes: settings.memory_bytes,
+        }
+    }
 }
 
 /// A worker that runs, or has ended without anybody having looked.
@@ -45,6 +84,10 @@ pub struct Worker {
     group: Option<Pid>,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
+    /// Where it may write; the folders of its runs are in it.
+    home: Arc<TempDir>,
+    /// The control group of the guard and of all below it.
+    control: Option<Group>,
     pub started: Instant,
     /// It has answered.
     pub is_proven: bool,
@@ -66,10 +109,14 @@ impl Worker {
     /// # Errors
     /// When this program cannot be started again.
     pub fn start(settings: &Settings, guards: &Guards, tail: &Tail) -> io::Result<Self> {
+        let home = guards.home()?;
         let mut command = Command::new(&guards.program);
         command.arg("guard").arg("--parent").arg(std::process::id().to_string());
-        if let Some(bytes) = settings.memory_bytes {
-            command.arg("--memory-bytes").arg(bytes.to_string());
+        command.args(guards.walls(settings, home.path()).arguments());
+        let control = guards.groups.as_ref().map(|groups| groups.make(settings.memory_bytes));
+        let control = control.transpose()?;
+        if let Some(control) = &control {
+            command.arg("--group").arg(control.path());
         }
         command.arg("--directory").arg(&settings.directory).arg("--").args(&settings.command);
         command.env_clear();
@@ -79,6 +126,7 @@ impl Worker {
             }
         }
         command.env("ORRERY_MODEL", &settings.model);
+        command.env("TMPDIR", home.path().join(TEMPORARY));
         for (name, value) in &settings.env {
             command.env(name, value.expose());
         }
@@ -95,6 +143,8 @@ impl Worker {
             group,
             stdin: Some(stdin),
             stdout: BufReader::new(stdout),
+            home: Arc::new(home),
+            control,
             started: Instant::now(),
             is_proven: false,
         })
@@ -103,6 +153,14 @@ impl Worker {
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
+    }
+
+    /// A folder for the files of its next run.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn folder(&self) -> io::Result<Folder> {
+        Folder::new_in(&self.home)
     }
 
     /// Gives it the job and hears what it says until the job has ended. With `is_last` it is told
@@ -162,7 +220,7 @@ impl Worker {
     pub async fn leave(mut self) -> Option<ExitStatus> {
         self.stdin = None;
         match tokio::time::timeout(LEAVING, self.child.wait()).await {
-            Ok(status) => status.ok(),
+            Ok(_ended) => self.gone(ENDING).await,
             Err(_elapsed) => self.end().await,
         }
     }
@@ -176,6 +234,15 @@ impl Worker {
             && let Some(group) = self.group
         {
             let _none_left = kill_process_group(group, Signal::KILL);
+        }
+        if let Some(control) = self.control.take() {
+            control.kill();
+            let emptied = async {
+                while !control.remove() {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            };
+            let _left_for_the_next_start = tokio::time::timeout(LEAVING, emptied).await;
         }
         status
     }

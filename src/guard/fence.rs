@@ -1,0 +1,389 @@
+//! The fence around a model's program (`orrery fence …`): the guard starts this process, which gives
+//! up what the program must not have and then becomes the program.
+//!
+//! Landlock lets the program read and execute what its user may, but nothing that is hidden (the
+//! data folder, configuration, secrets), and lets it write only to its own folder, to the folders
+//! that its manifest names and to devices. It cannot trace or signal a process outside of the fence
+//! or connect to abstract sockets there. Network and devices stay open to it. A kernel without
+//! Landlock leaves `no_new_privs`, the dropped capabilities and the limits.
+//!
+//! Landlock rules only ever allow. To hide a folder, every sibling of it and of each folder above it
+//! gets a rule; so what is made later beside a hidden path is hidden from programs that run already.
+
+use std::ffi::OsString;
+use std::fs::{self, FileType};
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, Ruleset,
+    RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, Scope,
+};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set, set_no_new_privs};
+
+/// The newest Landlock interface that is used: an older kernel enforces what it knows.
+const NEWEST: ABI = ABI::V9;
+/// Memory and ports of the machine.
+const RAW_DEVICES: [&str; 3] = ["mem", "kmem", "port"];
+/// Folders of `/dev` that hold files of programs, not devices.
+const SHARED_MEMORY: [&str; 3] = ["shm", "mqueue", "hugepages"];
+/// What a service that runs as root would hand to a program, and what leads around the fence.
+const DROPPED: [CapabilitySet; 16] = [
+    CapabilitySet::AUDIT_CONTROL,
+    CapabilitySet::BPF,
+    CapabilitySet::CHECKPOINT_RESTORE,
+    CapabilitySet::DAC_READ_SEARCH,
+    CapabilitySet::LINUX_IMMUTABLE,
+    CapabilitySet::MAC_ADMIN,
+    CapabilitySet::MAC_OVERRIDE,
+    CapabilitySet::MKNOD,
+    CapabilitySet::NET_ADMIN,
+    CapabilitySet::PERFMON,
+    CapabilitySet::SYS_ADMIN,
+    CapabilitySet::SYS_BOOT,
+    CapabilitySet::SYS_MODULE,
+    CapabilitySet::SYS_PTRACE,
+    CapabilitySet::SYS_RAWIO,
+    CapabilitySet::SYS_TIME,
+];
+
+/// What a program may reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub struct Walls {
+    /// What it may not open: files, and folders with everything in them
+    #[arg(long, value_name = "PATH")]
+    pub hide: Vec<PathBuf>,
+    /// A folder whose manifests it may not open
+    #[arg(long, value_name = "FOLDER")]
+    pub hide_manifests: Option<PathBuf>,
+    /// A folder within what is hidden that it may read
+    #[arg(long, value_name = "FOLDER")]
+    pub read: Vec<PathBuf>,
+    /// A folder that it may write to, but for what is hidden in it
+    #[arg(long, value_name = "FOLDER")]
+    pub write: Vec<PathBuf>,
+    /// Its own folder, also within what is hidden
+    #[arg(long, value_name = "FOLDER")]
+    pub home: Option<PathBuf>,
+    /// The address space that each of its processes may have
+    #[arg(long, value_name = "BYTES")]
+    pub memory_bytes: Option<u64>,
+}
+
+impl Walls {
+    /// As the command line spells them. Every path is absolute: the program starts elsewhere.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<OsString> {
+        let lists = [("--hide", &self.hide), ("--read", &self.read), ("--write", &self.write)];
+        let paths =
+            lists.iter().flat_map(|(name, paths)| paths.iter().map(move |path| (*name, path)));
+        let manifests = self.hide_manifests.iter().map(|folder| ("--hide-manifests", folder));
+        let paths = paths.chain(manifests).chain(self.home.iter().map(|home| ("--home", home)));
+        let mut arguments: Vec<OsString> =
+            paths.flat_map(|(name, path)| [name.into(), absolute(path).into()]).collect();
+        if let Some(bytes) = self.memory_bytes {
+            arguments.extend(["--memory-bytes".into(), bytes.to_string().into()]);
+        }
+        arguments
+    }
+}
+
+/// A program and its walls.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct Order {
+    /// The guard: the program ends with it
+    #[arg(long, value_name = "PID")]
+    pub parent: i32,
+    #[command(flatten)]
+    pub walls: Walls,
+    /// The program and its arguments
+    #[arg(required = true, last = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only when that fails, with the reason.
+#[must_use]
+pub fn run(order: &Order) -> io::Error {
+    let Some((program, arguments)) = order.command.split_first() else {
+        return io::Error::new(io::ErrorKind::InvalidInput, "there is no program");
+    };
+    if let Err(error) = give_up(order) {
+        return io::Error::new(error.kind(), format!("cannot fence the program: {error}"));
+    }
+    let error = Command::new(program).args(arguments).exec();
+    let folder = std::env::current_dir().unwrap_or_default();
+    let (program, folder) = (program.to_string_lossy(), folder.display());
+    io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
+}
+
+fn give_up(order: &Order) -> io::Result<()> {
+    // The program dies with its guard, so killing the guard frees no program.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != order.parent) {
+        return Err(io::Error::other("its guard has ended"));
+    }
+    for capability in DROPPED {
+        // Without privileges there is nothing to drop, and the kernel refuses to.
+        let _unprivileged = remove_capability_from_bounding_set(capability);
+    }
+    set_no_new_privs(true)?;
+    restrict(&order.walls)?;
+    // Last: this process needs memory of its own until here.
+    if let Some(bytes) = order.walls.memory_bytes {
+        setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
+    }
+    Ok(())
+}
+
+/// How much of the fence this kernel enforces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strength {
+    /// No Landlock.
+    None,
+    /// Files, but not signals (Landlock before its sixth interface, Linux 6.12).
+    Files,
+    /// Files, signals, tracing.
+    Whole,
+}
+
+impl Strength {
+    /// What a program can do here that a whole fence keeps it from, and what would help.
+    #[must_use]
+    pub const fn concern(self) -> Option<&'static str> {
+        match self {
+            Self::None => Some(
+                "this kernel has no Landlock: a program of a command model can read and change \
+                 everything that the service's user can, its data and keys too; Linux 5.13 or \
+                 later with landlock among its security modules (lsm=) prevents that",
+            ),
+            Self::Files => Some(
+                "this kernel's Landlock does not cover signals: a program of a command model can \
+                 kill the service; Linux 6.12 or later prevents that",
+            ),
+            Self::Whole => None,
+        }
+    }
+}
+
+/// Asks the kernel how much it enforces. Restricts nothing.
+#[must_use]
+pub fn strength() -> Strength {
+    let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let Ok(files) = asked.handle_access(AccessFs::from_all(ABI::V1)) else { return Strength::None };
+    match files.scope(Scope::from_all(ABI::V6)) {
+        Ok(_) => Strength::Whole,
+        Err(_older) => Strength::Files,
+    }
+}
+
+/// Puts this thread, and so the program that it becomes, behind the walls.
+fn restrict(walls: &Walls) -> io::Result<()> {
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(NEWEST)))
+        .and_then(Ruleset::create)
+        .map_err(io::Error::other)?;
+    let mut hidden: Vec<PathBuf> = walls.hide.iter().map(|path| resolved(path)).collect();
+    hidden.extend(walls.hide_manifests.iter().flat_map(|folder| manifests(&resolved(folder))));
+    let mut allowed = Allowed { ruleset, hidden };
+    allowed.all_below(Path::new("/"), looking(), false)?;
+    for folder in &walls.read {
+        allowed.all_below(&resolved(folder), looking(), true)?;
+    }
+    for folder in &walls.write {
+        allowed.all_below(&resolved(folder), writing(), false)?;
+    }
+    if let Some(home) = &walls.home {
+        allowed.all_below(&resolved(home), writing(), true)?;
+    }
+    allowed.ruleset.restrict_self().map(drop).map_err(io::Error::other)
+}
+
+fn looking() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute | AccessFs::ResolveUnix
+}
+
+/// Everything but making devices: a device node of the disk would lead around the fence.
+fn writing() -> BitFlags<AccessFs> {
+    AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev)
+}
+
+fn using_devices() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf())
+}
+
+/// `path` without symbolic links, also where its end is not there yet.
+fn resolved(path: &Path) -> PathBuf {
+    let path = absolute(path);
+    let there = path.ancestors().find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
+    let Some((part, real)) = there else { return path };
+    match path.strip_prefix(part) {
+        Ok(rest) if !rest.as_os_str().is_empty() => real.join(rest),
+        Ok(_) | Err(_) => real,
+    }
+}
+
+/// The files of a folder whose name ends in `.toml`.
+fn manifests(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|kind| kind == "toml")).collect()
+}
+
+/// The rules so far.
+struct Allowed {
+    ruleset: RulesetCreated,
+    hidden: Vec<PathBuf>,
+}
+
+impl Allowed {
+    /// Allows everything in `root` but what is hidden. Within a hidden folder it allows nothing,
+    /// unless `also_within`.
+    fn all_below(
+        &mut self,
+        root: &Path,
+        rights: BitFlags<AccessFs>,
+        also_within: bool,
+    ) -> io::Result<()> {
+        let within = |hidden: &&PathBuf| also_within && root.starts_with(hidden) && root != *hidden;
+        let hidden: Vec<PathBuf> =
+            self.hidden.iter().filter(|hidden| !within(hidden)).cloned().collect();
+        if hidden.iter().any(|hidden| root.starts_with(hidden)) {
+            return Ok(());
+        }
+        let mut folders = vec![root.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            let is_dev = is_of_devices(&folder);
+            let mut below = hidden.iter().filter(|hidden| hidden.starts_with(&folder)).peekable();
+            if below.peek().is_none() && !is_dev && folder != Path::new("/") {
+                self.allow(&folder, rights)?;
+                continue;
+            }
+            // The right to list a folder holds in all folders below it.
+            if below.all(|hidden| hidden.is_file()) {
+                self.allow(&folder, AccessFs::ReadDir.into())?;
+            }
+            // What cannot be listed here cannot be listed by the program.
+            let Ok(entries) = fs::read_dir(&folder) else { continue };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let Ok(kind) = entry.file_type() else { continue };
+                if hidden.contains(&path) {
+                    continue;
+                }
+                let is_above = path == Path::new("/dev")
+                    || hidden.iter().any(|hidden| hidden.starts_with(&path));
+                match rights_in(is_dev, &path, kind, rights) {
+                    _ if is_above && kind.is_dir() => folders.push(path),
+                    Some(rights) => self.allow(&path, rights)?,
+                    None if is_dev && kind.is_dir() => folders.push(path),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Allows `rights` on a file, or on a folder with everything below it.
+    fn allow(&mut self, path: &Path, rights: BitFlags<AccessFs>) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // What has gone, or cannot be reached from here, cannot be reached by the program.
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(()) };
+        let is_folder = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode)
+            == rustix::fs::FileType::Directory;
+        let rights = if is_folder { rights } else { rights & AccessFs::from_file(NEWEST) };
+        if !rights.is_empty() {
+            let rule = PathBeneath::new(file, rights);
+            (&mut self.ruleset).add_rule(rule).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a folder is part of `/dev` and holds devices.
+fn is_of_devices(folder: &Path) -> bool {
+    let dev = Path::new("/dev");
+    folder.starts_with(dev) && !SHARED_MEMORY.iter().any(|name| folder.starts_with(dev.join(name)))
+}
+
+/// What to allow on an entry of a folder that is not allowed as a whole; `None`: nothing.
+fn rights_in(
+    is_dev: bool,
+    path: &Path,
+    kind: FileType,
+    rights: BitFlags<AccessFs>,
+) -> Option<BitFlags<AccessFs>> {
+    // A rule follows the link, so it would open what the link leads to.
+    if kind.is_symlink() {
+        return None;
+    }
+    if !is_dev {
+        return Some(rights);
+    }
+    let is_one_of = |names: &[&str]| names.iter().any(|name| path == Path::new("/dev").join(name));
+    match kind {
+        kind if kind.is_char_device() && !is_one_of(&RAW_DEVICES) => Some(using_devices()),
+        kind if kind.is_dir() && is_one_of(&SHARED_MEMORY) => Some(writing()),
+        kind if kind.is_dir() && is_one_of(&["pts"]) => Some(using_devices()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walls_are_spelled_as_the_command_line_reads_them() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            order: Order,
+        }
+        let walls = Walls {
+            hide: vec!["/a".into(), "/b c".into()],
+            hide_manifests: Some("/a/models".into()),
+            read: vec!["/a/models".into()],
+            write: vec!["/var/cache".into()],
+            home: Some("/a/work/1".into()),
+            memory_bytes: Some(7),
+        };
+        let mut line: Vec<OsString> = vec!["fence".into(), "--parent".into(), "17".into()];
+        line.extend(walls.arguments());
+        line.extend(["--".into(), "python3".into(), "--hide".into()]);
+        let Line { order } = clap::Parser::try_parse_from(line).unwrap();
+        assert_eq!(
+            order,
+            Order { parent: 17, walls, command: vec!["python3".into(), "--hide".into()] }
+        );
+    }
+
+    #[test]
+    fn walls_are_spelled_with_absolute_paths() {
+        let walls = Walls { hide: vec!["data".into()], ..Walls::default() };
+        let data = std::env::current_dir().unwrap().join("data");
+        assert_eq!(walls.arguments(), ["--hide".into(), data.into_os_string()]);
+    }
+
+    #[test]
+    fn paths_are_resolved_also_where_their_end_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        fs::create_dir(real.join("data")).unwrap();
+        std::os::unix::fs::symlink("data", real.join("link")).unwrap();
+        assert_eq!(resolved(&real.join("link")), real.join("data"));
+        assert_eq!(resolved(&real.join("link/a/b")), real.join("data/a/b"));
+        assert_eq!(resolved(Path::new("/")), Path::new("/"));
+    }
+}

@@ -1,0 +1,167 @@
+//! Control groups for the programs of models, where the service's own group is delegated to it
+//! (`Delegate=` of systemd): a limit on memory and processes for a guard with everything below it,
+//! and one write that kills all of it, also what has escaped from its guard.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the names of groups that this module makes begin with.
+const PREFIX: &str = "orrery-";
+/// The group that the service itself moves to: a group with groups below it may hold no process.
+const SERVICE: &str = "orrery-service";
+/// Processes and threads of one guard with everything below it.
+const PIDS_MAX: u64 = 4096;
+
+/// The service's own group, in which it makes others.
+#[derive(Debug)]
+pub struct Groups {
+    folder: PathBuf,
+    /// Whether memory and processes can be limited, and not only killed together.
+    has_limits: bool,
+    made: AtomicU64,
+}
+
+impl Groups {
+    /// Takes over the group of this process, which moves into a group below it.
+    ///
+    /// # Errors
+    /// Why there is none to take.
+    pub fn take() -> Result<Self, String> {
+        let folder = own_folder().ok_or("cgroup version 2 is not mounted")?;
+        let shown = folder.display();
+        let listed = fs::read_to_string(folder.join("cgroup.procs"));
+        let listed = listed.map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        if listed.trim() != std::process::id().to_string() {
+            return Err(format!("{shown} holds other processes too"));
+        }
+        remove_left(&folder);
+        let service = folder.join(SERVICE);
+        fs::create_dir(&service)
+            .and_then(|()| write(&service, "cgroup.procs", &std::process::id().to_string()))
+            .map_err(|error| format!("{shown} is not delegated to the service: {error}"))?;
+        let has_limits = write(&folder, "cgroup.subtree_control", "+memory +pids").is_ok();
+        Ok(Self { folder, has_limits, made: AtomicU64::new(0) })
+    }
+
+    /// Whether memory and processes are limited, and not only killed together.
+    #[must_use]
+    pub const fn has_limits(&self) -> bool {
+        self.has_limits
+    }
+
+    /// A group for one guard with everything below it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn make(&self, memory_bytes: Option<u64>) -> io::Result<Group> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let folder = self.folder.join(format!("{PREFIX}worker-{number}"));
+        fs::create_dir(&folder)?;
+        let group = Group { folder };
+        if self.has_limits {
+            write(&group.folder, "pids.max", &PIDS_MAX.to_string())?;
+            if let Some(bytes) = memory_bytes {
+                write(&group.folder, "memory.max", &bytes.to_string())?;
+                write(&group.folder, "memory.oom.group", "1")?;
+            }
+        }
+        Ok(group)
+    }
+}
+
+/// The group of one guard. Dropping it removes it, if nothing is in it.
+#[derive(Debug)]
+pub struct Group {
+    folder: PathBuf,
+}
+
+impl Group {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Kills everything in it (Linux 5.14).
+    pub fn kill(&self) {
+        if let Err(error) = write(&self.folder, "cgroup.kill", "1") {
+            tracing::debug!(%error, group = %self.folder.display(), "a group cannot be killed");
+        }
+    }
+
+    /// Removes it. Returns whether nothing was in it any more.
+    #[must_use]
+    pub fn remove(&self) -> bool {
+        match fs::remove_dir(&self.folder) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _is_empty = self.remove();
+    }
+}
+
+/// Moves this process into the group.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn enter(folder: &Path) -> io::Result<()> {
+    write(folder, "cgroup.procs", "0")
+}
+
+fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
+    // Without `create`: what is no control group has no such file.
+    let mut file = fs::OpenOptions::new().write(true).open(folder.join(file))?;
+    io::Write::write_all(&mut file, value.as_bytes())
+}
+
+/// Kills and removes what a service that was killed has left.
+fn remove_left(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            let left = Group { folder: entry.path() };
+            left.kill();
+        }
+    }
+}
+
+/// The folder of this process's group.
+fn own_folder() -> Option<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    Some(mount_of_groups(&mounts)?.join(own))
+}
+
+/// Where the second version of control groups is mounted, by the text of `mountinfo`.
+fn mount_of_groups(mounts: &str) -> Option<PathBuf> {
+    // 36 35 98:0 /root /where options - type source options
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let is_groups = after.split(' ').next() == Some("cgroup2");
+        let place = before.split(' ').nth(4)?;
+        is_groups.then(|| PathBuf::from(place))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_is_found_among_others() {
+        let mounts = "\
+            22 1 0:21 / /proc rw,nosuid - proc proc rw\n\
+            30 22 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            31 22 0:27 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        assert_eq!(mount_of_groups(mounts), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(mount_of_groups(""), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! What a program of a model cannot do: read the service's data and secrets, use its sockets, touch
+//! its processes, outlive its guard. On a kernel without Landlock each of these tests says that it
+//! is skipped; with `ORRERY_FENCE_REQUIRE=1` it fails instead.
+
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+
+use orrery::guard::fence::{self, Strength};
+use serde_json::{Value, json};
+
+use crate::support::{Service, until};
+
+/// Whether the kernel has as much of the fence as a test needs.
+fn is_fenced(least: Strength) -> bool {
+    let strength = fence::strength();
+    if strength >= least {
+        return true;
+    }
+    let concern = strength.concern().unwrap_or_default();
+    assert!(std::env::var_os("ORRERY_FENCE_REQUIRE").is_none(), "{concern}");
+    eprintln!("SKIPPED, NOT TESTED: needs {least:?} of the fence, has {strength:?}: {concern}");
+    false
+}
+
+fn manifest(slug: &str, output_type: &str, more: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers/trespasser.py");
+    format!(
+        "slug = '{slug}'\noutput_type = '{output_type}'\nconcurrency = 1\n\
+         [runner]\ntype = 'command'\ncommand = ['python3', {script:?}]\n{more}"
+    )
+}
+
+/// A file somewhere in a folder.
+fn some_file(folder: &Path) -> PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                return path;
+            }
+            folders.push(path);
+        }
+    }
+    panic!("{} holds no file", folder.display())
+}
+
+async fn attempt(service: &Service, model: &str, act: &str, target: impl Into<Value>) -> Value {
+    let id = service.create(model, json!({"act": act, "target": target.into()})).await;
+    let ended = service.ended(&id).await;
+    assert_eq!(ended["status"], "success", "{act}: {ended}");
+    ended["output"].clone()
+}
+
+fn is_denied(answer: &Value) -> bool {
+    answer.as_str().is_some_and(|text| text.starts_with("denied: "))
+}
+
+fn lives(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn program_cannot_open_the_data_of_the_service() {
+    if !is_fenced(Strength::Files) {
+        return;
+    }
+    let service = Service::start().await;
+    std::fs::create_dir(service.models().join("cache")).unwrap();
+    service.manifest_file("weights", "w");
+    service.manifest_file("token", "s3cret");
+    let closed = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(service.models().join("token"), closed).unwrap();
+    let more = "writable = ['cache']\nenv = { TOKEN = '${file:token}' }\n";
+    service.manifest(&manifest("trespasser", "object", more));
+    service.manifest(&manifest("other", "object", ""));
+    let of_other = attempt(&service, "other", "temporary", Value::Null).await;
+    let folder = service.folder.path().canonicalize().unwrap();
+    let models = folder.join("models.d");
+    let store = some_file(&folder.join("data/store"));
+    for (act, path) in [
+        ("read", folder.join("data/seal.key")),
+        ("read", folder.join("data/control.token")),
+        ("read", store),
+        ("read", folder.join("data/lock")),
+        ("read", folder.join("config.toml")),
+        ("read", models.join("token")),
+        ("read", models.join("slugother.toml")),
+        ("list", folder.join("data")),
+        ("list", folder.join("data/work")),
+        ("list", of_other.as_str().unwrap().into()),
+        ("write", folder.join("data/new")),
+        ("write", models.join("new.toml")),
+        ("write", folder.join("new")),
+        ("write", "/proc/self/comm".into()),
+        ("read", format!("/proc/{}/environ", std::process::id()).into()),
+        ("read", format!("/proc/{}/mem", std::process::id()).into()),
+        ("read", format!("/proc/{}/maps", std::process::id()).into()),
+        (
+            "read",
+            format!("/proc/{}/root{}/data/seal.key", std::process::id(), folder.display()).into(),
+        ),
+    ] {
+        let answer = attempt(&service, "trespasser", act, path.to_str().unwrap()).await;
+        assert!(is_denied(&answer), "{act} {}: {answer}", path.display());
+    }
+    // What it needs is there: its own folder, its weights, devices, and where it may write.
+    let temporary = attempt(&service, "trespasser", "temporary", Value::Null).await;
+    assert!(Path::new(temporary.as_str().unwrap()).starts_with(folder.join("data/work")));
+    for (act, path, answer) in [
+        ("read", models.join("weights"), json!(1)),
+        ("write", models.join("cache/new"), json!(1)),
+        ("list", "/usr".into(), Value::Null),
+        ("devices", "".into(), json!(4)),
+    ] {
+        let given = attempt(&service, "trespasser", act, path.to_str().unwrap()).await;
+        assert!(!is_denied(&given) && (answer.is_null() || given == answer), "{act}: {given}");
+    }
+    let listed = attempt(&service, "trespasser", "list", models.to_str().unwrap()).await;
+    assert!(listed.as_array().unwrap().contains(&json!("weights")), "{listed}");
+    let privileges = attempt(&service, "trespasser", "status", "NoNewPrivs").await;
+    assert_eq!(privileges, "1");
+}
+
+#[tokio::test]
+async fn program_leads_the_service_to_no_file_outside_of_its_run() {
+    if !is_fenced(Strength::Files) {
+        return;
+    }
+    let service = Service::start().await;
+    service.manifest(&manifest("draw", "file", ""));
+    let data = service.folder.path().join("data");
+    let seal = data.join("seal.key");
+    for (act, target) in [("swap", &data), ("link", &seal), ("node", &data)] {
+        let id = service.create("draw", json!({"act": act, "target": target})).await;
+        let ended = service.ended(&id).await;
+        let output = ended["output"].as_str().unwrap_or_default();
+        let failed = ended["status"] == "error" && ended["error"].to_string().contains("its path");
+        assert!(failed || output.starts_with("denied: "), "{act}: {ended}");
+    }
+}
+
+#[tokio::test]
+async fn program_cannot_use_the_control_socket() {
+    if !is_fenced(Strength::Files) {
+        return;
+    }
+    let service = Service::start().await;
+    service.manifest(&manifest("trespasser", "object", ""));
+    let socket = service.folder.path().join("data/control.sock");
+    let answer = attempt(&service, "trespasser", "connect", socket.to_str().unwrap()).await;
+    // A newer kernel does not even let it connect.
+    assert!(is_denied(&answer) || answer == "HTTP/1.1 401 Unauthorized", "{answer}");
+}
+
+#[tokio::test]
+async fn program_cannot_touch_processes_outside_of_the_fence() {
+    if !is_fenced(Strength::Whole) {
+        return;
+    }
+    let service = Service::start().await;
+    service.manifest(&manifest("trespasser", "object", ""));
+    let own = std::process::id();
+    let name = format!("orrery-fence-{own}");
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let _listening = UnixListener::bind_addr(&address).unwrap();
+    for (act, target) in [
+        ("trace", json!(own)),
+        ("kill", json!(own)),
+        ("kill guard", Value::Null),
+        ("abstract", json!(name)),
+    ] {
+        let answer = attempt(&service, "trespasser", act, target).await;
+        assert!(is_denied(&answer), "{act}: {answer}");
+    }
+}
+
+/// Needs no Landlock: the kernel sends the signal.
+#[tokio::test]
+async fn program_dies_with_its_guard() {
+    let service = Service::start().await;
+    service.manifest(&manifest("trespasser", "object", ""));
+    let pids = attempt(&service, "trespasser", "pid", Value::Null).await;
+    let (program, guard) = (pids[0].as_u64().unwrap(), pids[1].as_u64().unwrap());
+    let guard = rustix::process::Pid::from_raw(i32::try_from(guard).unwrap()).unwrap();
+    rustix::process::kill_process(guard, rustix::process::Signal::KILL).unwrap();
+    until("end of the program", async || (!lives(program)).then_some(())).await;
+    let next = attempt(&service, "trespasser", "pid", Value::Null).await;
+    assert_ne!(next, pids);
+}
+
+/// A service that runs as root does not hand its privileges on.
+#[tokio::test]
+async fn program_has_no_privileges_that_lead_around_the_fence() {
+    let service = Service::start().await;
+    service.manifest(&manifest("trespasser", "object", ""));
+    let held = attempt(&service, "trespasser", "status", "CapEff").await;
+    let held = u64::from_str_radix(held.as_str().unwrap(), 16).unwrap();
+    const SYS_MODULE: u64 = 1 << 16;
+    const SYS_PTRACE: u64 = 1 << 19;
+    const SYS_ADMIN: u64 = 1 << 21;
+    const MKNOD: u64 = 1 << 27;
+    assert_eq!(held & (SYS_MODULE | SYS_PTRACE | SYS_ADMIN | MKNOD), 0, "{held:x}");
+}

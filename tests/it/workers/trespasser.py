@@ -1,0 +1,94 @@
+"""A program that tries what its input says and answers what came of it. Standard library only."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+
+libc = ctypes.CDLL(None, use_errno=True)
+PTRACE_ATTACH, PR_SET_PDEATHSIG = 16, 1
+
+
+def checked(result):
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def connect(path):
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.settimeout(5)
+        stream.connect(path)
+        token = ""
+        try:
+            with open(os.path.join(os.path.dirname(path), "control.token")) as file:
+                token = file.read()
+        except OSError:
+            pass
+        stream.sendall(b"GET /admin/keys HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                       b"Authorization: Bearer " + token.encode() + b"\r\n\r\n")
+        return stream.recv(4096).decode().split("\r\n")[0]
+
+
+def status(name):
+    for line in open("/proc/self/status"):
+        if line.startswith(name + ":"):
+            return line.split(":")[1].strip()
+
+
+def act(job, act, target):
+    if act == "read":
+        with open(target, "rb") as file:
+            return len(file.read(64))
+    if act == "list":
+        return sorted(os.listdir(target))
+    if act == "write":
+        with open(target, "w") as file:
+            return file.write("x")
+    if act == "link":
+        os.link(target, os.path.join(job["folder"], "linked"))
+        return "linked"
+    if act == "connect":
+        return connect(target)
+    if act == "abstract":
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect("\0" + target)
+        return "connected"
+    if act == "trace":
+        return checked(libc.ptrace(PTRACE_ATTACH, target, 0, 0))
+    if act == "kill":
+        return os.kill(target, 0)
+    if act == "kill guard":
+        return os.kill(os.getppid(), signal.SIGKILL)
+    if act == "node":
+        return os.mknod(os.path.join(job["folder"], "disk"), 0o600 | 0o060000, os.makedev(8, 0))
+    if act == "temporary":
+        import tempfile
+        with tempfile.NamedTemporaryFile() as file:
+            return os.path.dirname(file.name)
+    if act == "swap":
+        # The folder of the run becomes a link to where the program may not look.
+        os.rename(job["folder"], job["folder"] + "-away")
+        os.symlink(target, job["folder"])
+        return {"path": "seal.key"}
+    if act == "status":
+        return status(target)
+    if act == "pid":
+        return [os.getpid(), os.getppid()]
+    if act == "devices":
+        with open("/dev/null", "w") as sink, open("/dev/urandom", "rb") as source:
+            sink.write("x")
+            return len(source.read(4))
+
+
+for line in sys.stdin:
+    job = json.loads(line)
+    given = job["input"]
+    try:
+        answer = {"output": act(job, given["act"], given.get("target"))}
+    except OSError as error:
+        answer = {"output": "denied: " + os.strerror(error.errno)}
+    print(json.dumps({"id": job["id"], **answer}), flush=True)
