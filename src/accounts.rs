@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
+use crate::audit::{self, Actor};
 use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -149,6 +150,8 @@ pub struct Accounts {
     /// Deletions. A shutdown need not wait for them: the store writes what it was handed, and the
     /// keys in memory end with the process.
     tasks: Tasks,
+    /// Who acts, for the audit log.
+    actor: Actor,
 }
 
 impl Accounts {
@@ -156,7 +159,33 @@ impl Accounts {
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let deleted = Arc::new(watch::Sender::new(()));
-        Self { store, clock, cache: Arc::default(), deleted, tasks: Tasks::new() }
+        Self {
+            store,
+            clock,
+            cache: Arc::default(),
+            deleted,
+            tasks: Tasks::new(),
+            actor: Actor::service(),
+        }
+    }
+
+    /// The same accounts in the name of `actor`: the audit log says so.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
+    /// Adds to the commit of an act what the audit log says of it.
+    fn note(
+        &self,
+        commit: &mut Commit,
+        action: &str,
+        subject: String,
+        organization: OrganizationId,
+    ) -> Result<(), Error> {
+        let (now, organization) = (self.clock.now(), Some(organization));
+        let entry = audit::Entry::done(&self.actor, now, action, subject, organization);
+        Ok(audit::add(commit, &entry)?)
     }
 
     /// Makes an organization.
@@ -174,6 +203,7 @@ impl Accounts {
         commit.expect(Expect::Absent(by_name.clone()));
         commit.put_bytes(by_name, organization.id.bytes().to_vec());
         commit.put(organization_key(organization.id), &organization)?;
+        self.note(&mut commit, "organization.create", name.to_owned(), organization.id)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => Err(Error::Exists(name.to_owned())),
             written => Ok(written.map(|()| organization)?),
@@ -247,6 +277,8 @@ impl Accounts {
         commit.expect(Expect::Present(organization_key(organization)));
         commit.put(hash_key(&hash), &key)?;
         commit.put_bytes(id_key(organization, key.id), hash.to_vec());
+        let subject = format!("{} {}… {}", key.id, key.prefix, key.name);
+        self.note(&mut commit, "key.create", subject, organization)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => {
                 Err(Error::NoOrganization(organization.to_string()))
@@ -300,6 +332,7 @@ impl Accounts {
         let mut commit = Commit::new();
         commit.expect(Expect::Present(by_id.clone()));
         commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
+        self.note(&mut commit, "key.delete", id.to_string(), organization)?;
         match self.store.commit(commit).await {
             Ok(()) => {}
             Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),

@@ -7,6 +7,7 @@
 mod backups;
 mod control;
 mod descriptors;
+mod journal;
 mod private;
 mod sweep;
 
@@ -22,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
 use crate::api::{HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
+use crate::audit::Audit;
 use crate::backup::Place;
 use crate::billing::Billing;
 use crate::catalog::{Catalog, Means, Report};
@@ -167,6 +169,7 @@ fn open(
         started_at: clock.now(),
         readiness: Readiness::default(),
         accounts,
+        audit: Audit::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),
         chains: Chains::new(store.clone(), clock.clone()),
         files,
@@ -396,6 +399,8 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     watch_models(&services, &tasks);
     keep_models(&services, &tasks);
     warn_of_open_networks(&services).await?;
+    journal::note_start(&services, config).await?;
+    tasks.spawn(journal::run(Arc::clone(&services), tasks.clone(), config.audit.clone()));
     telemetry::keep_up(&tasks, services.metrics.clone());
     memory::keep_small(&tasks);
     tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started));

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::audit::{self, Actor};
 use crate::domain::account::{EntryKind, LedgerEntry};
 use crate::domain::ids::{EntryId, ExecutionId, OrganizationId};
 use crate::domain::money::Usd;
@@ -46,6 +47,8 @@ pub struct Billing {
     pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
     /// Held while a balance is looked at and something is reserved on it.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Who acts, for the audit log.
+    actor: Actor,
 }
 
 /// What work may cost, before it has run.
@@ -139,7 +142,14 @@ impl Billing {
     /// The ledgers of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, pending: Arc::default(), turn: Arc::default() }
+        let (pending, turn) = (Arc::default(), Arc::default());
+        Self { store, clock, pending, turn, actor: Actor::service() }
+    }
+
+    /// The same ledgers in the name of `actor`: the audit log says so.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
     }
 
     /// Reserves what work may cost, if the balance can pay it. The caller commits [`reserve`] of the
@@ -199,6 +209,11 @@ impl Billing {
         };
         let mut commit = Commit::new();
         write(&mut commit, organization, &entry)?;
+        let subject = format!("{} USD, entry {}", amount.dollars(), entry.id);
+        let now = entry.created_at;
+        let act =
+            audit::Entry::done(&self.actor, now, "balance.top-up", subject, Some(organization));
+        audit::add(&mut commit, &act)?;
         self.store.commit(commit).await?;
         Ok(self.balance(organization).await?)
     }

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::audit::{self, Actor};
 use crate::domain::chain::{Chain, ENTRIES_MAX, Entry, NAME_MAX, is_name};
 use crate::domain::ids::OrganizationId;
 use crate::runners::template::Template;
@@ -63,13 +64,35 @@ pub struct Change {
 pub struct Chains {
     store: Store,
     clock: Clock,
+    /// Who acts, for the audit log.
+    actor: Actor,
 }
 
 impl Chains {
     /// The chains of a store.
     #[must_use]
-    pub const fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock }
+    pub fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock, actor: Actor::service() }
+    }
+
+    /// The same chains in the name of `actor`: the audit log says so.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { actor, ..self.clone() }
+    }
+
+    /// Adds to the commit of an act what the audit log says of it.
+    fn note(
+        &self,
+        commit: &mut Commit,
+        action: &str,
+        organization: OrganizationId,
+        model: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let (now, subject) = (self.clock.now(), format!("{name} of {model}"));
+        let entry = audit::Entry::done(&self.actor, now, action, subject, Some(organization));
+        Ok(audit::add(commit, &entry)?)
     }
 
     /// Saves a new chain, enabled.
@@ -106,6 +129,7 @@ impl Chains {
         let mut commit = Commit::of_new_work();
         commit.expect(Expect::Absent(key.clone()));
         commit.put(key, &chain)?;
+        self.note(&mut commit, "chain.create", organization, model, name)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => {
                 Err(Error::Exists { model: model.to_owned(), name: name.to_owned() })
@@ -138,6 +162,7 @@ impl Chains {
         let mut commit = Commit::of_new_work();
         commit.expect(Expect::Equal(key.clone(), before));
         commit.put_bytes(key, encode(&chain)?);
+        self.note(&mut commit, "chain.change", organization, model, name)?;
         self.store.commit(commit).await?;
         Ok(chain)
     }
@@ -155,6 +180,7 @@ impl Chains {
         let key = key(organization, model, name);
         let mut commit = Commit::new();
         commit.expect(Expect::Present(key.clone())).delete(key);
+        self.note(&mut commit, "chain.delete", organization, model, name)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => Err(missing(model, name)),
             deleted => Ok(deleted?),

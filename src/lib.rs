@@ -29,6 +29,7 @@
 //! | [`files`] | bytes that belong to an organization, under their digest, with a URL |
 //! | [`backup`] | everything in one file, written while the service runs; restored only when it is whole |
 //! | [`links`] | URLs that open one thing of an organization without its key |
+//! | [`audit`] | who did what, in the commit of what was done |
 //! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
 //! | [`app`] | the composition root: opens all of it in order, stops it in reverse |
@@ -70,6 +71,7 @@
 pub mod accounts;
 pub mod api;
 pub mod app;
+pub mod audit;
 pub mod backup;
 pub mod billing;
 pub mod catalog;

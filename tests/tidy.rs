@@ -37,10 +37,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config", &["secret", "written"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
+    ("audit", &["domain", "runtime", "storage"]),
     ("links", &["domain", "runtime", "storage"]),
     // Accounts answer the links' question which keys are valid.
-    ("accounts", &["domain", "links", "runtime", "storage"]),
-    ("billing", &["domain", "runtime", "storage"]),
+    ("accounts", &["audit", "domain", "links", "runtime", "storage"]),
+    ("billing", &["audit", "domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
     ("files", &["domain", "links", "runtime", "storage"]),
     ("backup", &["domain", "files", "storage"]),
@@ -50,7 +51,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "engine",
         &["billing", "domain", "files", "http", "runners", "runtime", "storage", "webhooks"],
     ),
-    ("chains", &["domain", "runners", "runtime", "schema", "storage"]),
+    ("chains", &["audit", "domain", "runners", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
     ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
@@ -58,6 +59,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "api",
         &[
             "accounts",
+            "audit",
             "backup",
             "billing",
             "catalog",
@@ -82,6 +84,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "accounts",
             "api",
+            "audit",
             "backup",
             "billing",
             "catalog",

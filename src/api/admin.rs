@@ -32,7 +32,7 @@ struct NewOrganization {
 /// `POST /admin/keys`: the only answer that ever holds a full key.
 pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
     let new: NewKey = context.call.json().await?;
-    let accounts = &context.services.accounts;
+    let accounts = &context.services.accounts.by(context.actor());
     let organization = match new.organization.as_deref() {
         None | Some(DEFAULT_ORGANIZATION) => accounts.ensure_default().await?.0,
         Some(name) => accounts.organization(name).await?,
@@ -61,7 +61,7 @@ pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
 pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
     let missing = || http::Error::not_found("there is no such key");
     let id: KeyId = context.call.param("id").parse().map_err(|_no_id| missing())?;
-    let accounts = &context.services.accounts;
+    let accounts = &context.services.accounts.by(context.actor());
     for organization in accounts.organizations().await? {
         match accounts.delete_key(organization.id, id).await {
             Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
@@ -75,7 +75,8 @@ pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
 /// `POST /admin/organizations`
 pub async fn create_organization(mut context: Context) -> Result<Reply, http::Error> {
     let new: NewOrganization = context.call.json().await?;
-    let organization = context.services.accounts.create_organization(&new.name).await?;
+    let accounts = &context.services.accounts.by(context.actor());
+    let organization = accounts.create_organization(&new.name).await?;
     let organizations = context.services.accounts.organizations().await?.len();
     if let Some(warning) = context.services.egress.warning(organizations) {
         tracing::warn!("{warning}");
@@ -159,6 +160,8 @@ pub async fn reload(context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
     services.engine.models_changed();
+    let subject = format!("{} models, {} faults", report.loaded, report.faults.len());
+    services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
     let kept: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     let body = json!({"loaded": report.loaded, "kept": kept, "removed": report.removed});
     Ok(reply::json(StatusCode::OK, &body))

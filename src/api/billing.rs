@@ -46,7 +46,7 @@ pub async fn top_up(mut context: Context) -> Result<Reply, http::Error> {
     let organization = organization(services, asked.organization.as_deref()).await?;
     let refused = || http::Error::bad_request(billing::Error::Amount.to_string());
     let amount = Usd::from_dollars(asked.amount_usd).ok_or_else(refused)?;
-    let balance = match services.billing.top_up(organization.id, amount).await {
+    let balance = match services.billing.by(context.actor()).top_up(organization.id, amount).await {
         Err(billing::Error::Storage(error)) => return Err(error.into()),
         Err(billing::Error::Amount) => return Err(refused()),
         Ok(balance) => balance,

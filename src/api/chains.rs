@@ -39,6 +39,7 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let schema_of = |slug: &str| schema_of(services, slug);
     let made = services
         .chains
+        .by(context.actor())
         .create(organization.id, &new.model, &new.name, new.entries, &schema_of)
         .await?;
     Ok(reply::json(StatusCode::CREATED, &describe(&made, &organization)))
@@ -53,6 +54,7 @@ pub async fn change(mut context: Context) -> Result<Reply, http::Error> {
     let change = Change { entries: changed.entries, enabled: changed.enabled };
     let chain = services
         .chains
+        .by(context.actor())
         .change(organization.id, &changed.model, &changed.name, change, &schema_of)
         .await?;
     Ok(reply::json(StatusCode::OK, &describe(&chain, &organization)))
@@ -79,7 +81,7 @@ pub async fn delete(context: Context) -> Result<Reply, http::Error> {
     let query = &context.call.query;
     let organization = organization(services, query.get("organization")).await?;
     let (model, name) = (query.get("model").unwrap_or(""), query.get("name").unwrap_or(""));
-    services.chains.delete(organization.id, model, name).await?;
+    services.chains.by(context.actor()).delete(organization.id, model, name).await?;
     Ok(reply::empty(StatusCode::NO_CONTENT))
 }
 

@@ -5,10 +5,21 @@ use std::sync::Arc;
 use super::access::Admitted;
 use super::{Role, Services};
 use crate::accounts::Caller;
+use crate::audit::Actor;
 use crate::domain::ids::{KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::http::call::Peer;
 use crate::http::{self, Call};
 use crate::links::Link;
+
+/// The operator at the other end.
+#[must_use]
+pub fn actor(peer: &Peer) -> Actor {
+    Actor::operator(match peer {
+        Peer::InProcess => "command line",
+        Peer::Unix | Peer::Tcp(_) => "control socket",
+    })
+}
 
 /// The key by which a call is allowed, and its organization.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +60,12 @@ impl Context {
     /// 401 on a route that asks for no key.
     pub fn caller(&self) -> Result<Caller, http::Error> {
         self.admitted.caller().ok_or_else(http::Error::unauthorized)
+    }
+
+    /// Who acts, as the audit log names the caller of the operator's routes.
+    #[must_use]
+    pub fn actor(&self) -> Actor {
+        self::actor(&self.call.peer)
     }
 
     /// Whose things the caller may read, by its key or by a link.

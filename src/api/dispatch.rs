@@ -9,7 +9,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONT
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::meters::Meters;
-use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access};
+use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access, context};
 use crate::http::body::Counted;
 use crate::http::budget::Lease;
 use crate::http::call::{self, Limits};
@@ -150,9 +150,34 @@ impl Host {
         if route.access == Access::Local && !call.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
-        let admitted = access::check(&self.services, route.access, &mut call).await?;
+        let peer = call.peer;
+        let checked = access::check(&self.services, route.access, &mut call).await;
+        let admitted = checked.inspect_err(|error| {
+            if error.status == StatusCode::UNAUTHORIZED {
+                self.services.audit.denied(peer.ip());
+            }
+        })?;
         access::draw(&self.services, route.rate, &admitted)?;
-        (route.handler)(Context::new(Arc::clone(&self.services), call, self.role, admitted)).await
+        let path = call.path.clone();
+        let context = Context::new(Arc::clone(&self.services), call, self.role, admitted);
+        let answer = (route.handler)(context).await;
+        if let Err(error) = &answer
+            && route.access == Access::Local
+            && !route.method.is_safe()
+        {
+            self.note_refused(route, &path, &peer, error).await;
+        }
+        answer
+    }
+
+    /// Writes into the audit log that an act of the operator was refused.
+    async fn note_refused(&self, route: &Route, path: &str, peer: &Peer, error: &http::Error) {
+        let action = format!("{} {}", route.method, route.path);
+        let audit = &self.services.audit;
+        let entry = audit.entry(&context::actor(peer), &action, path).refused(&error.message);
+        if let Err(error) = audit.write(&entry).await {
+            tracing::error!(%error, action, "a refused act is not in the audit log");
+        }
     }
 
     /// The request's origin, where the configuration allows it.

@@ -9,6 +9,7 @@
 
 mod access;
 mod admin;
+mod audit;
 mod backup;
 mod billing;
 mod chains;
@@ -262,6 +263,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get),
     route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel),
     route!(&[Control], POST, "/admin/resume", Local, Body, Free, operator::resume),
+    route!(&[Control], GET, "/admin/audit", Local, Bare, Free, audit::list),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
     route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model),
     route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write),

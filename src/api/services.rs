@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::Role;
 use crate::accounts::Accounts;
+use crate::audit::Audit;
 use crate::billing::Billing;
 use crate::catalog::Catalog;
 use crate::chains::Chains;
@@ -95,6 +96,7 @@ pub struct Services {
     pub store: Store,
     pub sealer: Sealer,
     pub accounts: Accounts,
+    pub audit: Audit,
     pub billing: Billing,
     pub idempotency: Idempotency,
     pub files: Files,

@@ -8,6 +8,7 @@
 //! shows, and its line in the README.
 
 mod admin;
+mod audit;
 mod backup;
 mod balance;
 mod chain;
@@ -66,6 +67,9 @@ enum Command {
     /// What organizations have, and what became of it
     #[command(subcommand)]
     Balance(balance::Command),
+    /// The audit log: who did what, from where, with which result
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Deliveries of webhooks: what was sent, what was said, and sending it again
     #[command(subcommand)]
     Webhooks(webhook::Command),
@@ -131,6 +135,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
         Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
         Command::Balance(command) => block_on(balance::run(command, &configuration(file)?))?,
+        Command::Audit(command) => block_on(audit::run(command, &configuration(file)?))?,
         Command::Webhooks(command) => block_on(webhook::run(command, &configuration(file)?))?,
         Command::Org(command) => block_on(organization::run(command, &configuration(file)?))?,
         Command::Model(model::Command::Check { files }) => return model::check(&files),
@@ -245,6 +250,7 @@ mod tests {
             "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery resume --json",
+            "orrery audit list --action key --org o --from 2026-11-20T09:30:00Z --limit 5 --json",
             "orrery backup x.backup --json",
             "orrery verify",
             "orrery verify x.backup",

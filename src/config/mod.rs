@@ -48,6 +48,7 @@ pub struct Config {
     pub router: Router,
     pub decisions: Decisions,
     pub agent: Agent,
+    pub audit: Audit,
     pub backup: Backup,
     pub compat: Compat,
     pub cors: Cors,
@@ -276,6 +277,16 @@ pub struct Backup {
     /// How many are kept.
     pub keep: usize,
     pub folder: PathBuf,
+}
+
+/// The audit log's file for log shippers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audit {
+    pub folder: PathBuf,
+    /// A file that has grown past it is rotated.
+    pub max_bytes: u64,
+    /// Rotated files that are kept.
+    pub keep: usize,
 }
 
 /// What is allowed for the sake of older clients.

@@ -17,9 +17,9 @@ use super::values::{
     number, origin, path, positive, size, some_addresses, text, texts, web_address, whole,
 };
 use super::{
-    Agent, Backup, Billing, Compat, Config, Cors, Decisions, Egress, Engine, Fault, Files, Host,
-    Hosts, Limits, Log, LogFormat, Metrics, Price, Rate, Retention, Router, Secret, Tls, TlsMode,
-    Webhooks,
+    Agent, Audit, Backup, Billing, Compat, Config, Cors, Decisions, Egress, Engine, Fault, Files,
+    Host, Hosts, Limits, Log, LogFormat, Metrics, Price, Rate, Retention, Router, Secret, Tls,
+    TlsMode, Webhooks,
 };
 use crate::secret;
 
@@ -110,6 +110,11 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
             model_id: section.get("model_id", "orrery/beta".to_owned(), text),
         }),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),
+        audit: root.section("audit", |section| Audit {
+            folder: section.get("folder", data_dir.join("audit"), path(folder)),
+            max_bytes: section.get("max_bytes", 16 * MIB, size(KIB..=TIB)),
+            keep: section.get("keep", 10, whole(1..=1000)),
+        }),
         compat: root.section("compat", |section| Compat {
             optional_version: section.get("optional_version", false, flag),
         }),

@@ -85,6 +85,8 @@ pub enum Table {
     Standing = b'u',
     /// Executions by organization and what else they can be asked for by, newest first.
     Facet = b'g',
+    /// The audit log: a counted list.
+    Audit = b'k',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
     /// Rows that a restore holds back, under the keys that they had: see `storage::carried`.

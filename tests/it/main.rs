@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
+mod audit;
 mod backups;
 mod bad_input;
 mod billing;

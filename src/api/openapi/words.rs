@@ -338,6 +338,10 @@ fn words_of_admin(method: &str, path: &str) -> Words {
         ("POST", "/admin/resume") => {
             plain("Let go on what a restore held back", "executions and deliveries")
         }
+        ("GET", "/admin/audit") => Words {
+            query: &["action", "organization", "from", "to", "limit"],
+            ..plain("The audit log, newest first", "entries")
+        },
         ("GET", "/admin/balance") => Words {
             query: &["organization"],
             ..plain("What an organization has", "organization and balance_usd")

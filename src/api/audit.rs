@@ -1,0 +1,53 @@
+//! The audit log, for the operator: who did what.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::audit::{Entry, Filter};
+use crate::domain::time::Timestamp;
+use crate::http::{self, Reply, reply};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 10_000;
+
+/// `GET /admin/audit?action=&organization=&from=&to=&limit=`: newest first.
+pub async fn list(context: Context) -> Result<Reply, http::Error> {
+    let services = &context.services;
+    let query = &context.call.query;
+    let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
+    let moment = |name: &str| -> Result<Option<Timestamp>, http::Error> {
+        let parse = |text: &str| text.parse::<Timestamp>();
+        let wrong = format!("{name} must be a time such as 2026-11-20T09:30:00Z");
+        given(name).map(parse).transpose().map_err(|_no_time| http::Error::bad_request(wrong))
+    };
+    let organization = match given("organization") {
+        Some(name) => Some(services.accounts.organization(name).await?.id),
+        None => None,
+    };
+    let filter = Filter {
+        action: given("action").map(str::to_owned),
+        organization,
+        from: moment("from")?,
+        to: moment("to")?,
+    };
+    let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
+    // What was counted up to now is part of the answer.
+    services.audit.write_denied().await?;
+    let entries = services.audit.list(&filter, limit).await?;
+    let entries: Vec<Value> = entries.iter().map(describe).collect();
+    Ok(reply::json(StatusCode::OK, &json!({"entries": entries})))
+}
+
+fn describe(entry: &Entry) -> Value {
+    json!({
+        "at": entry.at.to_string(),
+        "actor": entry.actor,
+        "from": entry.from,
+        "action": entry.action,
+        "subject": entry.subject,
+        "organization_id": entry.organization.map(|id| id.to_string()),
+        "result": entry.result,
+        "count": entry.count,
+    })
+}

@@ -1,0 +1,55 @@
+//! The audit log while the service runs: its start, failed authentications, the file for shippers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::api::Services;
+use crate::audit::{Actor, ShipOptions, Shipper};
+use crate::config::{self, Config};
+use crate::runtime::Tasks;
+
+/// How often the file is brought up to date.
+const SHIP_EVERY: Duration = Duration::from_secs(1);
+/// At one of so many looks failed authentications are written: once a minute.
+const DENIED_EVERY: u32 = 60;
+
+/// Notes that the service starts, and with which configuration: its digest changes when anything
+/// in it does.
+///
+/// # Errors
+/// When the store cannot be written.
+pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<()> {
+    let digest = Sha256::digest(format!("{config:?}").as_bytes());
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let subject = format!("version {}, configuration {digest}", env!("CARGO_PKG_VERSION"));
+    let entry = services.audit.entry(&Actor::service(), "service.start", subject);
+    Ok(services.audit.write(&entry).await?)
+}
+
+/// Writes what was counted, and the file, until the shutdown; then once more.
+pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
+    let config::Audit { folder, max_bytes, keep } = options;
+    let mut shipper = Shipper::new(services.audit.clone(), ShipOptions { folder, max_bytes, keep });
+    for look in (0..DENIED_EVERY).cycle() {
+        let is_over = tasks.is_stopping();
+        if look == 0 || is_over {
+            report(services.audit.write_denied().await);
+        }
+        report(shipper.ship().await);
+        if is_over {
+            return;
+        }
+        tokio::select! {
+            () = tasks.stopping() => {}
+            () = tokio::time::sleep(SHIP_EVERY) => {}
+        }
+    }
+}
+
+fn report<E: std::fmt::Display>(result: Result<(), E>) {
+    if let Err(error) = result {
+        tracing::error!(%error, "the audit log cannot be written; it is tried again");
+    }
+}

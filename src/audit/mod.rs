@@ -1,0 +1,304 @@
+//! The audit log: who did what, from where, to what, with which result. Append-only: nothing here
+//! changes or deletes an entry.
+//!
+//! An act that changes the store carries its entry in the same commit, so that neither is there
+//! without the other. What is refused gets an entry of its own. Failed authentications are counted
+//! in memory and become one entry a minute at most, so that a flood of them cannot fill the disk.
+//! No entry holds a key, a password or the text of a body.
+
+mod ship;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::ship::{Options as ShipOptions, Shipper};
+use crate::domain::ids::OrganizationId;
+use crate::domain::time::Timestamp;
+use crate::runtime::Clock;
+use crate::storage::record::{Malformed, decode, encode};
+use crate::storage::{self, Commit, Key, Record, Store, Table};
+
+/// Addresses that one entry of failed authentications names; the others are counted only.
+const ADDRESSES_MAX: usize = 16;
+/// The longest subject or result, in characters.
+const TEXT_MAX: usize = 300;
+/// Entries that one search reads through, newest first.
+const SEARCHED_MAX: u64 = 100_000;
+/// Entries that are read at once.
+const PAGE: usize = 1000;
+
+/// Who acts, and from where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    who: String,
+    from: String,
+}
+
+impl Actor {
+    /// The service itself.
+    #[must_use]
+    pub fn service() -> Self {
+        Self { who: "service".to_owned(), from: "service".to_owned() }
+    }
+
+    /// The owner of the data folder: over the control socket, or by the command line on a stopped
+    /// store.
+    #[must_use]
+    pub fn operator(from: &str) -> Self {
+        Self { who: "operator".to_owned(), from: from.to_owned() }
+    }
+}
+
+/// One act.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub at: Timestamp,
+    pub actor: String,
+    pub from: String,
+    /// What was done, such as `key.create`.
+    pub action: String,
+    /// What it was done to.
+    pub subject: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organization: Option<OrganizationId>,
+    /// `ok`, or why it was refused.
+    pub result: String,
+    /// How often; 1 but for failed authentications.
+    pub count: u64,
+}
+
+impl Record for Entry {
+    const NAME: &'static str = "audit entry";
+}
+
+impl Entry {
+    /// An act that was done.
+    #[must_use]
+    pub fn done(
+        actor: &Actor,
+        at: Timestamp,
+        action: &str,
+        subject: impl Into<String>,
+        organization: Option<OrganizationId>,
+    ) -> Self {
+        Self {
+            at,
+            actor: actor.who.clone(),
+            from: actor.from.clone(),
+            action: action.to_owned(),
+            subject: short(&subject.into()),
+            organization,
+            result: "ok".to_owned(),
+            count: 1,
+        }
+    }
+
+    /// The same act, refused.
+    #[must_use]
+    pub fn refused(mut self, why: &str) -> Self {
+        self.result = short(why);
+        self
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TEXT_MAX).collect()
+}
+
+/// Adds an entry to the commit of the act.
+///
+/// # Errors
+/// [`Malformed`] never in practice: an entry has a JSON form.
+pub fn add(commit: &mut Commit, entry: &Entry) -> Result<(), Malformed> {
+    commit.append(table(), encode(entry)?);
+    Ok(())
+}
+
+fn table() -> Key {
+    Key::table(Table::Audit)
+}
+
+/// Which entries.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Its beginning: `key` finds `key.create`.
+    pub action: Option<String>,
+    pub organization: Option<OrganizationId>,
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+}
+
+impl Filter {
+    fn matches(&self, entry: &Entry) -> bool {
+        self.action.as_ref().is_none_or(|action| entry.action.starts_with(action))
+            && self.organization.is_none_or(|id| entry.organization == Some(id))
+            && self.from.is_none_or(|from| entry.at >= from)
+            && self.to.is_none_or(|to| entry.at < to)
+    }
+}
+
+/// Failed authentications since the last entry about them.
+#[derive(Debug, Default)]
+struct Denied {
+    count: u64,
+    addresses: BTreeMap<String, u64>,
+}
+
+/// The log of a store; clones share it.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    store: Store,
+    clock: Clock,
+    denied: Arc<Mutex<Denied>>,
+}
+
+impl Audit {
+    /// The log of a store.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock, denied: Arc::default() }
+    }
+
+    /// Writes an entry that belongs to no other commit.
+    ///
+    /// # Errors
+    /// [`storage::Error`].
+    pub async fn write(&self, entry: &Entry) -> Result<(), storage::Error> {
+        let mut commit = Commit::new();
+        add(&mut commit, entry)?;
+        self.store.commit(commit).await
+    }
+
+    /// An act of now, to be written or refused.
+    #[must_use]
+    pub fn entry(&self, actor: &Actor, action: &str, subject: impl Into<String>) -> Entry {
+        Entry::done(actor, self.clock.now(), action, subject, None)
+    }
+
+    /// Counts a failed authentication.
+    pub fn denied(&self, from: Option<IpAddr>) {
+        let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
+        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        denied.count = denied.count.saturating_add(1);
+        if denied.addresses.len() < ADDRESSES_MAX || denied.addresses.contains_key(&from) {
+            let count = denied.addresses.entry(from).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Writes what was counted of failed authentications as one entry, if there is anything.
+    ///
+    /// # Errors
+    /// [`storage::Error`]; what was counted stays counted then.
+    pub async fn write_denied(&self) -> Result<(), storage::Error> {
+        let taken =
+            std::mem::take(&mut *self.denied.lock().unwrap_or_else(PoisonError::into_inner));
+        if taken.count == 0 {
+            return Ok(());
+        }
+        let from: Vec<String> =
+            taken.addresses.iter().map(|(address, count)| format!("{address} ({count})")).collect();
+        let entry = Entry {
+            actor: "unknown".to_owned(),
+            from: short(&from.join(", ")),
+            count: taken.count,
+            ..self.entry(&Actor::service(), "authentication", "API key").refused("denied")
+        };
+        let written = self.write(&entry).await;
+        if written.is_err() {
+            let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+            denied.count = denied.count.saturating_add(taken.count);
+            for (address, count) in taken.addresses {
+                *denied.addresses.entry(address).or_default() += count;
+            }
+        }
+        written
+    }
+
+    /// Up to `limit` entries that match, newest first, among the newest [`SEARCHED_MAX`].
+    ///
+    /// # Errors
+    /// [`storage::Error`].
+    pub async fn list(&self, filter: &Filter, limit: usize) -> Result<Vec<Entry>, storage::Error> {
+        let (mut found, mut offset) = (Vec::new(), 0);
+        while offset < SEARCHED_MAX {
+            let page = self.store.list(&table(), offset, PAGE).await?;
+            if page.rows.is_empty() {
+                break;
+            }
+            offset = offset.saturating_add(page.rows.len() as u64);
+            for row in &page.rows {
+                let entry: Entry = decode(row)?;
+                if filter.matches(&entry) {
+                    found.push(entry);
+                    if found.len() >= limit {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The entries from `number` on (0 is the first ever), oldest first, up to a page of them.
+    async fn since(&self, number: u64) -> Result<Vec<Entry>, storage::Error> {
+        let total = self.store.list(&table(), 0, 0).await?.total;
+        let behind = total.saturating_sub(number);
+        let page = behind.min(PAGE as u64);
+        let limit = usize::try_from(page).unwrap_or(PAGE);
+        let rows = self.store.list(&table(), behind.saturating_sub(page), limit).await?.rows;
+        rows.iter().rev().map(|row| Ok(decode(row)?)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> (tempfile::TempDir, Audit) {
+        let folder = tempfile::tempdir().unwrap();
+        let options = storage::Options { folder: folder.path().join("data"), inline_bytes: 65_536 };
+        let clock = Clock::scripted("2026-11-20T09:30:00Z".parse().unwrap());
+        (folder, Audit::new(Store::open(&options).unwrap(), clock))
+    }
+
+    #[tokio::test]
+    async fn entries_are_found_newest_first_by_their_filters() {
+        let (_folder, audit) = open();
+        for number in 0..5 {
+            let action = if number % 2 == 0 { "key.create" } else { "chain.delete" };
+            let entry = audit.entry(&Actor::operator("control socket"), action, number.to_string());
+            audit.write(&entry).await.unwrap();
+        }
+        let subjects = async |action: Option<&str>, limit| {
+            let filter = Filter { action: action.map(str::to_owned), ..Filter::default() };
+            let found = audit.list(&filter, limit).await.unwrap();
+            found.into_iter().map(|entry| entry.subject).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(subjects(None, 10).await, "4 3 2 1 0");
+        assert_eq!(subjects(Some("key"), 2).await, "4 2");
+        assert_eq!(subjects(Some("chain.delete"), 9).await, "3 1");
+        let later = audit.since(3).await.unwrap();
+        assert_eq!(
+            later.iter().map(|entry| entry.subject.as_str()).collect::<Vec<_>>(),
+            ["3", "4"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_failed_authentications_is_one_entry() {
+        let (_folder, audit) = open();
+        for number in 0..10_000_u32 {
+            audit.denied(Some(IpAddr::from(number.to_be_bytes())));
+        }
+        audit.write_denied().await.unwrap();
+        audit.write_denied().await.unwrap();
+        let entries = audit.list(&Filter::default(), 10).await.unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!((entries[0].count, entries[0].result.as_str()), (10_000, "denied"));
+        assert!(entries[0].from.len() <= TEXT_MAX);
+    }
+}

@@ -1,0 +1,176 @@
+//! The audit log as a file of JSON lines, for log shippers: `audit.jsonl`, rotated by size to
+//! `audit.jsonl.1` and on. The store is the log; the file follows it, and is written again from the
+//! store where it is missing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{Audit, Entry};
+
+const NAME: &str = "audit.jsonl";
+
+/// Where the file is, and how it is rotated.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub folder: PathBuf,
+    /// A file that has grown past it is put aside.
+    pub max_bytes: u64,
+    /// Files that are kept beside the one that is written.
+    pub keep: usize,
+}
+
+/// Follows the log with a file.
+#[derive(Debug)]
+pub struct Shipper {
+    audit: Audit,
+    options: Options,
+    /// The number of the next entry to write; `None`: as the file says.
+    next: Option<u64>,
+}
+
+impl Shipper {
+    #[must_use]
+    pub const fn new(audit: Audit, options: Options) -> Self {
+        Self { audit, options, next: None }
+    }
+
+    /// Writes what the file does not have yet. When this returns, it is on the disk.
+    ///
+    /// # Errors
+    /// When the store cannot be read or the file not written; the next call goes on there.
+    pub async fn ship(&mut self) -> io::Result<()> {
+        loop {
+            let next = match self.next {
+                Some(next) => next,
+                None => self.read_next()?,
+            };
+            let entries = self.audit.since(next).await.map_err(io::Error::other)?;
+            if entries.is_empty() {
+                self.next = Some(next);
+                return Ok(());
+            }
+            // What a failed write has left of a line is found by reading the file again.
+            self.next = None;
+            self.append(next, &entries)?;
+            self.next = Some(next.saturating_add(entries.len() as u64));
+        }
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        match number {
+            0 => self.options.folder.join(NAME),
+            number => self.options.folder.join(format!("{NAME}.{number}")),
+        }
+    }
+
+    /// The number behind that of the last whole line.
+    fn read_next(&self) -> io::Result<u64> {
+        for number in 0..=self.options.keep {
+            let file = match File::open(self.path(number)) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let mut last = None;
+            for line in BufReader::new(file).split(b'\n') {
+                let line: Option<Value> = serde_json::from_slice(&line?).ok();
+                last = line.and_then(|line| line.get("number")?.as_u64()).or(last);
+            }
+            if let Some(last) = last {
+                return Ok(last.saturating_add(1));
+            }
+        }
+        Ok(0)
+    }
+
+    fn append(&self, first: u64, entries: &[Entry]) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.options.folder)?;
+        let path = self.path(0);
+        if fs::metadata(&path).is_ok_and(|file| file.len() >= self.options.max_bytes) {
+            self.rotate()?;
+        }
+        let mut text = Vec::new();
+        let is_cut =
+            fs::read(&path).is_ok_and(|held| held.last().is_some_and(|last| *last != b'\n'));
+        if is_cut {
+            text.push(b'\n');
+        }
+        for (number, entry) in (first..).zip(entries) {
+            serde_json::to_writer(&mut text, &line(number, entry))?;
+            text.push(b'\n');
+        }
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        file.write_all(&text)?;
+        file.sync_all()
+    }
+
+    fn rotate(&self) -> io::Result<()> {
+        for number in (0..self.options.keep).rev() {
+            match fs::rename(self.path(number), self.path(number.saturating_add(1))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An entry as a line of the file.
+fn line(number: u64, entry: &Entry) -> Value {
+    json!({
+        "number": number,
+        "at": entry.at.to_string(),
+        "actor": entry.actor,
+        "from": entry.from,
+        "action": entry.action,
+        "subject": entry.subject,
+        "organization_id": entry.organization.map(|id| id.to_string()),
+        "result": entry.result,
+        "count": entry.count,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::Actor;
+    use crate::runtime::Clock;
+    use crate::storage::{self, Store};
+
+    #[tokio::test]
+    async fn the_file_has_every_entry_once_over_restarts_and_rotations() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let store = Store::open(&storage::Options { folder: data, inline_bytes: 65_536 }).unwrap();
+        let audit = Audit::new(store, Clock::system());
+        let options = Options { folder: folder.path().join("audit"), max_bytes: 300, keep: 9 };
+        let write = async |subject: &str| {
+            let entry = audit.entry(&Actor::operator("test"), "key.create", subject);
+            audit.write(&entry).await.unwrap();
+        };
+        for number in 0..6 {
+            write(&number.to_string()).await;
+            // A new one each time, as after a restart.
+            Shipper::new(audit.clone(), options.clone()).ship().await.unwrap();
+            if number == 3 {
+                // A crash in the middle of a line.
+                let path = options.folder.join(NAME);
+                let mut file = OpenOptions::new().append(true).open(path).unwrap();
+                file.write_all(b"{\"number\":99,").unwrap();
+            }
+        }
+        let mut numbers = Vec::new();
+        for number in (0..=options.keep).rev() {
+            let path = Shipper::new(audit.clone(), options.clone()).path(number);
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            numbers.extend(lines.filter_map(|line| line["number"].as_u64()));
+        }
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+        assert!(options.folder.join("audit.jsonl.1").exists(), "it was rotated");
+    }
+}

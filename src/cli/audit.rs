@@ -1,0 +1,81 @@
+//! `orrery audit`: who did what.
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+
+use super::key::understood;
+use super::output::{Column, Output};
+use super::{Shape, service};
+use crate::config::Config;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List acts, newest first
+    List {
+        /// Only acts that begin so, such as key or key.create
+        #[arg(long)]
+        action: Option<String>,
+        /// Only acts on this organization
+        #[arg(long)]
+        org: Option<String>,
+        /// Only acts at this time or later, such as 2026-11-20T09:30:00Z
+        #[arg(long)]
+        from: Option<String>,
+        /// Only acts before this time
+        #[arg(long)]
+        to: Option<String>,
+        /// How many at most
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[command(flatten)]
+        shape: Shape,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    at: String,
+    actor: String,
+    from: String,
+    action: String,
+    subject: String,
+    organization_id: Option<String>,
+    result: String,
+    count: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entries {
+    entries: Vec<Entry>,
+}
+
+const COLUMNS: [Column; 7] = [
+    Column::Text("AT"),
+    Column::Text("WHO"),
+    Column::Text("FROM"),
+    Column::Text("ACT"),
+    Column::Text("ON"),
+    Column::Text("RESULT"),
+    Column::Text("TIMES"),
+];
+
+pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
+    let Command::List { action, org, from, to, limit, shape } = command;
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("limit", &limit.to_string());
+    for (name, value) in [("action", action), ("organization", org), ("from", from), ("to", to)] {
+        if let Some(value) = value {
+            query.append_pair(name, &value);
+        }
+    }
+    let admin = service::admin(config).await?;
+    let answer = admin.get(&format!("/admin/audit?{}", query.finish())).await?;
+    let answer: Entries = understood(answer)?;
+    Output::new(shape.json).show(&answer, &COLUMNS, answer.entries.iter().map(row))
+}
+
+fn row(entry: &Entry) -> Vec<String> {
+    let Entry { at, actor, from, action, subject, result, count, .. } = entry;
+    let texts = [at, actor, from, action, subject, result].map(Clone::clone);
+    texts.into_iter().chain([count.to_string()]).collect()
+}
