@@ -1,7 +1,8 @@
 //! The store by itself: `cargo bench --bench store`.
 //!
-//! First, commits per second of one committer and of 64, beside a file that the same bytes are
-//! appended to with an `fdatasync` after each or after each 64. Then the engine's segment size:
+//! First, commits per second of 1, 8 and 64 committers, beside a raw log in the same rounds: a file
+//! that the same bytes are appended to, with an `fdatasync` after as many values as there are
+//! committers. Then the engine's segment size:
 //! 512 KiB, its own default, against 8 MiB, what `storage::store` sets, with values of 700 bytes
 //! and of 32 KiB. Each of those runs in a process of its own, so that its memory is its own.
 //!
@@ -27,7 +28,7 @@ use support::table::{Table, mebibytes, milliseconds, number};
 
 /// A usual record, and a payload of the size that the tree still takes.
 const VALUES: [usize; 2] = [700, 32 * 1024];
-const COMMITTERS: u64 = 64;
+const COMMITTERS: [u64; 3] = [1, 8, 64];
 /// Rows of one value cut for small segments, in bytes.
 const CHUNK: usize = 4096;
 /// Bytes that go to the disk together, as `storage::writer` bounds them.
@@ -61,33 +62,35 @@ fn value(length: usize) -> Vec<u8> {
 async fn commits() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
     let time = Duration::from_millis(support::knob("ORRERY_BENCH_MILLIS", 700));
-    let mut table = Table::new(&["commits per second", "700 B", "32 KiB"]);
-    let names =
-        ["fdatasync after each", "one committer", "fdatasync after each 64", "64 committers"];
-    let mut rates = vec![Vec::new(); names.len() * VALUES.len()];
+    let mut table = Table::new(&["commits per second", "700 B", "of raw", "32 KiB", "of raw"]);
+    // For each value and number of committers: the raw log's rates, and the store's.
+    let mut rates = vec![(Vec::new(), Vec::new()); VALUES.len() * COMMITTERS.len()];
     for (at, length) in VALUES.into_iter().enumerate() {
         let folder = support::folder();
         let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();
         let value = value(length);
         for _ in 0..rounds {
-            for (row, rate) in [
-                bare(&value, 1, time),
-                commit_round(&store, 1, &value, time).await,
-                bare(&value, COMMITTERS, time),
-                commit_round(&store, COMMITTERS, &value, time).await,
-            ]
-            .into_iter()
-            .enumerate()
-            {
-                rates[row * VALUES.len() + at].push(rate);
+            for (row, committers) in COMMITTERS.into_iter().enumerate() {
+                let (raw, stored) = &mut rates[at * COMMITTERS.len() + row];
+                raw.push(bare(&value, committers, time));
+                stored.push(commit_round(&store, committers, &value, time).await);
             }
         }
         store.close().await;
     }
-    for (name, rates) in names.iter().zip(rates.chunks(VALUES.len())) {
-        let cells = rates.iter().map(|rates| number(support::median(rates.clone())));
-        table.row(std::iter::once((*name).to_owned()).chain(cells));
+    for (row, committers) in COMMITTERS.into_iter().enumerate() {
+        let (mut raw_cells, mut cells) = (Vec::new(), Vec::new());
+        for rates in rates.chunks(COMMITTERS.len()) {
+            let (raw, stored) = &rates[row];
+            let ratios = stored.iter().zip(raw).map(|(stored, raw)| stored / raw).collect();
+            raw_cells.extend([number(support::median(raw.clone())), String::new()]);
+            let ratio = format!("{:.2}", support::median(ratios));
+            cells.extend([number(support::median(stored.clone())), ratio]);
+        }
+        let name = format!("raw log, fdatasync after each {committers}");
+        table.row(std::iter::once(name).chain(raw_cells));
+        table.row(std::iter::once(format!("store, {committers} committers")).chain(cells));
     }
     table.print();
     println!("{rounds} rounds of {time:?} each");

@@ -54,6 +54,8 @@ use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
 use crate::{config, telemetry};
 
+pub use self::backups::is_damage;
+
 /// The control socket's name within the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
 /// Who may use the socket: a file that its owner can read, and no program behind a fence.
@@ -213,7 +215,8 @@ fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept
     let store = Store::open(&storage::Options {
         folder: config.data_dir.clone(),
         inline_bytes: config.engine.payload_inline_bytes,
-    })?;
+    })
+    .map_err(|error| backups::advised(error, &config.backup.folder))?;
     let sealer = Sealer::open(&config.data_dir)?;
     let accounts = Accounts::new(store.clone(), clock.clone());
     let links = Links::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);

@@ -14,7 +14,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`domain`] | plain data and pure functions: ids, money, executions, the machine; workflow definitions to checked plans |
-//! | [`storage`] | the only place that knows the embedded store; a write is durable when it returns |
+//! | [`storage`] | a write-ahead log, a memtable and a tree; a write is durable when it returns |
 //! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
 //! | [`runtime`] | the doors to clock, randomness and tasks |
 //! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
@@ -58,6 +58,8 @@
 //! # Invariants
 //!
 //! - **Commit, then act.** Nobody answers, starts or sends anything on a write that has not returned.
+//! - **Nothing is visible before it is durable.** Readers see a group of commits as a whole, after its
+//!   record in the log is synced; its hooks run after that, and its answers come last.
 //! - Every unfinished execution has exactly one row, in one lane or in the timers; a finished one has
 //!   none. Recovery is nothing but reading those rows.
 //! - What a workflow does next follows from its plan and its finished steps alone.

@@ -110,6 +110,7 @@ fn describe() {
         ("orrery_executions_total", "Executions that ended, by kind and status"),
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits that went to the disk together"),
+        ("orrery_checkpoints_total", "Times that rows went from the log into the tree"),
         ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
         ("orrery_webhook_retries_total", "Delivery attempts that failed and will be repeated"),
     ];
@@ -142,6 +143,7 @@ fn describe() {
         ("orrery_request_seconds", "Time from a request's head to its answer"),
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
         ("orrery_commit_seconds", "Time of one group of commits, until it is on the disk"),
+        ("orrery_checkpoint_seconds", "Time in which rows went from the log into the tree"),
     ];
     for (name, text) in histograms {
         describe_histogram!(name, Unit::Seconds, text);

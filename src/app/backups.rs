@@ -16,6 +16,7 @@ use crate::backup::{self, Place, Summary};
 use crate::config;
 use crate::domain::time::Timestamp;
 use crate::runtime::Tasks;
+use crate::storage;
 
 const PREFIX: &str = "orrery-";
 const SUFFIX: &str = ".backup";
@@ -53,6 +54,31 @@ fn until_due(folder: &Path, every: Duration, now: Timestamp) -> Duration {
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let written = written.map(|since| Timestamp::from_micros(0).plus(since));
     written.map_or(Duration::ZERO, |written| every.saturating_sub(now.since(written)))
+}
+
+/// Whether a store was refused because it is damaged, or parts of it are missing or do not fit.
+#[must_use]
+pub fn is_damage(error: &anyhow::Error) -> bool {
+    use storage::Error::{Damaged, Misfit};
+    matches!(error.downcast_ref(), Some(Damaged { .. } | Misfit { .. }))
+}
+
+/// Adds to the refusal of a damaged store which backup there is in `folder`.
+pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
+    let error = anyhow::Error::new(error);
+    match newest(folder).filter(|_| is_damage(&error)) {
+        None => error,
+        Some(path) => error.context(format!(
+            "the store cannot be used as it is; the newest backup is {0}: `orrery restore {0}` \
+             restores it into an empty folder",
+            path.display()
+        )),
+    }
+}
+
+/// The newest backup of a folder; `None` when there is none.
+fn newest(folder: &Path) -> Option<PathBuf> {
+    backups(folder).ok()?.pop()
 }
 
 /// The backups of a folder, oldest first, as their names sort.

@@ -11,7 +11,9 @@ use sha2::{Digest as _, Sha256};
 use super::Error;
 use super::write::Place;
 use crate::domain::file::{Digest, File};
+use crate::domain::ids::PayloadId;
 use crate::domain::payload::FileRef;
+use crate::storage::key;
 use crate::storage::record::decode;
 use crate::storage::{Record, Table};
 
@@ -40,25 +42,34 @@ impl Report {
     }
 }
 
-/// Reads all that is stored. Changes nothing. Blocks; for a thread of its own.
+/// Reads all that is stored, also behind what cannot be read. Changes nothing. Blocks; for a thread of
+/// its own, of a process that does nothing else with the store.
 ///
 /// # Errors
-/// When the store itself cannot be read; whatever else is wrong stands in the report.
+/// When a file of the disk cannot be read; whatever else is wrong is in the report.
 pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut digests: HashSet<[u8; 32]> = HashSet::new();
-    let claims = place.store.export(&mut |(key, value)| {
-        let Some(value) = value else { return Ok(()) };
+    let unreadable = place.store.walk(&mut |key, value| {
         report.rows += 1;
         progress(report.rows);
         let table = key.as_bytes().first().copied().unwrap_or_default();
+        if table == Table::PayloadFile as u8
+            && let Some(id) = key.last_id::<PayloadId>()
+        {
+            report.payloads += 1;
+            if !place.store.payload_path(id).is_file() {
+                report.fault(format!("the payload {id} is claimed and not there"));
+            }
+        }
         if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
             return Ok(());
         }
         // Counters and ids may begin with the same byte; what is no JSON is none of the records.
         let Some(record) = value.get(1..).and_then(|text| serde_json::from_slice(text).ok()) else {
             if value.get(1) == Some(&b'{') {
-                report.fault(format!("a row of the table '{}' is damaged", char::from(table)));
+                let table = key::table_name(key.as_bytes());
+                report.fault(format!("the row {key:?} of the table {table} is damaged"));
             }
             return Ok(());
         };
@@ -75,11 +86,8 @@ pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Repor
         }
         Ok(())
     })?;
-    for id in claims {
-        report.payloads += 1;
-        if !place.store.payload_path(id).is_file() {
-            report.fault(format!("the payload {id} is claimed and not there"));
-        }
+    for range in unreadable {
+        report.fault(range.to_string());
     }
     Ok(report)
 }

@@ -19,6 +19,7 @@
 mod check;
 mod read;
 mod restore;
+mod salvage;
 mod write;
 
 use std::io;
@@ -29,6 +30,7 @@ use sha2::{Digest, Sha256};
 pub use self::check::{Report, check_store};
 pub use self::read::verify;
 pub use self::restore::{compact, restore};
+pub use self::salvage::{check_damaged, salvage};
 pub use self::write::{Place, Progress, write};
 
 /// The form of the file that this release writes.

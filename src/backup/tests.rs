@@ -175,6 +175,35 @@ async fn a_store_is_written_anew_and_holds_the_same() {
     assert!(File::open(path.join("store")).is_err(), "nothing was made");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn salvaged_folder_holds_what_the_damaged_one_did() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = world(&one).await;
+    place.store.clone().close().await;
+    drop(place);
+    // A store whose log is away does not open any more.
+    fs::remove_dir_all(one.path().join("store/log")).unwrap();
+    let options = Options { folder: one.path().to_path_buf(), inline_bytes: 10 };
+    assert!(Store::open(&options).is_err());
+    let (from, into) = (one.path().to_path_buf(), two.path().join("new"));
+    let target = into.clone();
+    let work = move || {
+        let checked = check_damaged(&from, &mut |_| {}).unwrap();
+        let salvaged = salvage(&from, &target, 10, &mut |_| {}).unwrap();
+        let again = salvage(&from, &target, 10, &mut |_| {}).unwrap_err().to_string();
+        (checked, salvaged, again)
+    };
+    let (found, salvaged, again) = tokio::task::spawn_blocking(work).await.unwrap();
+    assert_eq!(found.faults, salvaged.faults);
+    assert!(found.faults[0].contains("the log is missing"), "{:?}", found.faults);
+    assert!(found.rows > 3000 && found.rows == salvaged.rows);
+    assert!(again.contains("holds payloads already"), "{again}");
+    assert!(!into.join("salvage.part").exists());
+    assert_eq!(fs::read(into.join("tls/ca.pem")).unwrap(), b"authority");
+    let report = checked(&open(&into)).await;
+    assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
+}
+
 /// A store with a past: every row was written three times, in no order, and half of them are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_that_is_written_anew_is_smaller() {

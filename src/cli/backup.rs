@@ -71,7 +71,7 @@ fn show(summary: &Summary, output: &Output) -> anyhow::Result<()> {
 }
 
 /// A bar that turns while bytes go by; nothing where nobody looks.
-fn bar(what: &str) -> ProgressBar {
+pub(super) fn progress_bar(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     let style =
         ProgressStyle::with_template("{spinner} {msg} {bytes} in {elapsed}, {bytes_per_sec}");
@@ -97,7 +97,7 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
             .open(&part)
             .with_context(|| format!("{} cannot be written", part.display()))?;
         let mut out = BufWriter::new(out);
-        let bar = bar("backup");
+        let bar = progress_bar("backup");
         admin.download("/admin/backup", &mut out, &mut |bytes| bar.set_position(bytes)).await?;
         out.into_inner().context("the file cannot be written")?.sync_all()?;
         bar.finish_and_clear();
@@ -120,7 +120,7 @@ fn part_of(file: &Path) -> PathBuf {
 }
 
 fn checked_file(file: &Path) -> anyhow::Result<Summary> {
-    let bar = bar("verify");
+    let bar = progress_bar("verify");
     let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let summary = backup::verify(opened, &mut |bytes| bar.set_position(bytes))
         .with_context(|| format!("{}", file.display()))?;
@@ -147,18 +147,40 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
         show(&summary, &output)?;
         return Ok(true);
     }
-    let place = super::service::stopped_store(config)?;
-    let store = place.store.clone();
-    let report = blocking(move || {
-        let bar = bar("verify");
-        let report = backup::check_store(&place, &mut |rows| bar.set_position(rows))?;
-        bar.finish_and_clear();
-        Ok(report)
-    });
-    let report = report.await?;
-    store.close().await;
+    let report = match super::service::stopped_store(config) {
+        Ok(place) => {
+            let store = place.store.clone();
+            let report = blocking(move || {
+                let bar = progress_bar("verify");
+                let report = backup::check_store(&place, &mut |rows| bar.set_position(rows))?;
+                bar.finish_and_clear();
+                Ok(report)
+            });
+            let report = report.await?;
+            store.close().await;
+            report
+        }
+        Err(error) if super::service::is_damage(&error) => {
+            output::note(&format!("{error:#}"));
+            let data = config.data_dir.clone();
+            let report = blocking(move || {
+                let bar = progress_bar("verify");
+                let report = backup::check_damaged(&data, &mut |rows| bar.set_position(rows))?;
+                bar.finish_and_clear();
+                Ok(report)
+            });
+            report.await?
+        }
+        Err(error) => return Err(error),
+    };
+    let is_good = report.faults.is_empty();
+    counted(report, &output)?;
+    Ok(is_good)
+}
+
+/// Shows what was read and what is wrong with it.
+pub(super) fn counted(report: backup::Report, output: &Output) -> anyhow::Result<()> {
     let backup::Report { rows, payloads, files, bytes, faults } = report;
-    let is_good = faults.is_empty();
     let found = Found { rows, payloads, files, bytes, faults };
     let table = counts(&[
         ("rows", rows.to_string()),
@@ -171,7 +193,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
     if !output.is_json() {
         found.faults.iter().for_each(|fault| output::note(fault));
     }
-    Ok(is_good)
+    Ok(())
 }
 
 /// `orrery restore FILE [--into DIR]`
@@ -182,7 +204,7 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let shown = folder.display().to_string();
     let opened = File::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     let summary = blocking(move || {
-        let bar = bar("restore");
+        let bar = progress_bar("restore");
         let now = Clock::system().now();
         let restored = backup::restore(opened, &folder, inline_bytes, now, &mut |bytes| {
             bar.set_position(bytes);
@@ -204,7 +226,7 @@ pub(super) async fn compact(config: &Config) -> anyhow::Result<()> {
     super::service::refuse_foreign(config)?;
     let (folder, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
     let (before, after) = blocking(move || {
-        let bar = bar("compact");
+        let bar = progress_bar("compact");
         let sizes = backup::compact(&folder, inline_bytes, &mut |bytes| bar.set_position(bytes))?;
         bar.finish_and_clear();
         Ok(sizes)
@@ -215,7 +237,7 @@ pub(super) async fn compact(config: &Config) -> anyhow::Result<()> {
     Output::new(false).show(&(), &COLUMNS, counts(&rows))
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     tokio::task::spawn_blocking(work).await.context("it was interrupted")?

@@ -19,6 +19,7 @@ mod key;
 mod model;
 mod organization;
 mod output;
+mod salvage;
 mod serve;
 mod service;
 mod webhook;
@@ -89,6 +90,8 @@ enum Command {
     Resume(Shape),
     /// Write the store of a stopped service anew, so that it gives disk back
     Compact,
+    /// Write everything that can be read of a damaged store into a new data folder
+    Salvage(salvage::Salvage),
     /// Guard a worker of a model: the service starts this itself
     #[command(hide = true)]
     Guard(guard::Order),
@@ -155,6 +158,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Execution(command) => block_on(execution::run(command, &configuration(file)?))?,
         Command::Resume(shape) => block_on(execution::resume(shape, &configuration(file)?))?,
         Command::Compact => block_on(backup::compact(&configuration(file)?))?,
+        Command::Salvage(asked) => block_on(salvage::run(asked, &configuration(file)?))?,
         Command::Guard(order) => return Ok(guarded(guard::run(&order))),
         Command::Fence(order) => return Ok(guarded(Err(guard::fence::run(&order)))),
         Command::Completions { shell } => completions(shell)?,
@@ -256,6 +260,7 @@ mod tests {
             "orrery verify x.backup",
             "orrery restore x.backup --into d",
             "orrery compact",
+            "orrery salvage --into d --json",
             "orrery completions bash",
         ] {
             parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -274,6 +279,7 @@ mod tests {
             "orrery backup",
             "orrery restore",
             "orrery execution cancel 17",
+            "orrery salvage",
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");

@@ -35,6 +35,11 @@ pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Place> {
     app::stopped_store(config)
 }
 
+/// Whether a store was refused for what is wrong with it.
+pub(super) fn is_damage(error: &anyhow::Error) -> bool {
+    app::is_damage(error)
+}
+
 /// Refuses a data folder that another user owns.
 pub(super) fn refuse_foreign(config: &Config) -> anyhow::Result<()> {
     super::admin::refuse_foreign(&config.data_dir)

@@ -22,8 +22,8 @@ use super::tree;
 use super::writer::{Message, Tap};
 use crate::domain::ids::PayloadId;
 
-/// Batches of the writer that may wait to be noted; with more the export fails.
-const BATCHES_MAX: usize = 4096;
+/// Groups of the writer that may wait to be noted, a mebibyte each; with more the export fails.
+const BATCHES_MAX: usize = 128;
 /// Rows that are read at once.
 const PAGE: usize = if PAGE_MAX < 1000 { PAGE_MAX } else { 1000 };
 /// The largest key and value that are read back.

@@ -93,6 +93,57 @@ pub enum Table {
     CarriedOver = b'z',
 }
 
+/// All tables, so that a tag can be named.
+const TABLES: &[Table] = &[
+    Table::Meta,
+    Table::Organization,
+    Table::OrganizationName,
+    Table::ApiKey,
+    Table::ApiKeyId,
+    Table::Execution,
+    Table::Lane,
+    Table::Step,
+    Table::Timer,
+    Table::WorkflowExecution,
+    Table::WorkflowStatus,
+    Table::Bulk,
+    Table::Workflow,
+    Table::WorkflowOf,
+    Table::WorkflowSlug,
+    Table::Trigger,
+    Table::Definition,
+    Table::Delivery,
+    Table::DeliveryProgress,
+    Table::DeliveryStanding,
+    Table::Due,
+    Table::Parked,
+    Table::Circuit,
+    Table::Ledger,
+    Table::Balance,
+    Table::Reserved,
+    Table::Idempotency,
+    Table::Chain,
+    Table::File,
+    Table::Content,
+    Table::FileExpiry,
+    Table::Upload,
+    Table::FileGone,
+    Table::FileUsage,
+    Table::Standing,
+    Table::Facet,
+    Table::PayloadFile,
+];
+
+/// The name of the table that a key belongs to.
+#[must_use]
+pub fn table_name(key: &[u8]) -> String {
+    let tag = key.first().copied();
+    match TABLES.iter().find(|table| Some(**table as u8) == tag) {
+        Some(table) => format!("{table:?}"),
+        None => tag.map_or_else(|| "(none)".to_owned(), |tag| format!("{:?}", char::from(tag))),
+    }
+}
+
 /// A key in the store.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Vec<u8>);

@@ -24,6 +24,7 @@ pub mod export;
 pub mod key;
 pub mod list;
 pub mod record;
+pub mod salvage;
 pub mod search;
 
 mod checkpoint;
@@ -56,5 +57,7 @@ pub use seal::Sealer;
 pub use search::{Found, Index, Search};
 pub use store::{FORMAT, Options, Page, Row, Stats, Store};
 
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod wal_tests;

@@ -52,7 +52,7 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     log::remove_leftovers(&log_folder).map_err(disk)?;
     let (known, applied) = (tree::store(&db)?, tree::applied(&db)?);
     let (memtable, mut bytes, mut malformed) = (Memtable::new(applied), 0, None);
-    let found = replay::read(&log_folder, false, &mut |record| {
+    let found = replay::read(&log_folder, applied, false, &mut |record| {
         if record.number > applied {
             bytes += record.bytes;
             match record.rows() {

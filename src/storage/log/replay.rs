@@ -64,10 +64,22 @@ pub struct Found {
 }
 
 /// Shows every whole record to `take`, in order, up to the first fault; with `go_on`, those behind
-/// it too. An absent folder is a log without segments.
-pub fn read(folder: &Path, go_on: bool, take: &mut dyn FnMut(&Record<'_>)) -> io::Result<Found> {
+/// it too. Segments of which every record has a number up to `applied` are not read: nothing needs
+/// them, and a kill left them. An absent folder is a log without segments.
+pub fn read(
+    folder: &Path,
+    applied: u64,
+    go_on: bool,
+    take: &mut dyn FnMut(&Record<'_>),
+) -> io::Result<Found> {
     let mut found = Found { segments: segments(folder)?, ..Found::default() };
-    let firsts: Vec<u64> = found.segments.iter().map(|(first, _)| *first).collect();
+    let mut firsts: Vec<u64> = found.segments.iter().map(|(first, _)| *first).collect();
+    while let [_, next, ..] = firsts[..] {
+        if next > applied.saturating_add(1) {
+            break;
+        }
+        firsts.remove(0);
+    }
     found.first = firsts.first().copied().unwrap_or(1);
     found.last = found.first.saturating_sub(1);
     for (at, first) in firsts.iter().enumerate() {

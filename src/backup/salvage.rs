@@ -1,0 +1,108 @@
+//! Salvage: a new data folder with everything that can be read of a damaged one, and a list of what
+//! cannot. The damaged folder is only read.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use super::restore::{Importing, PLACES, STORE, close, make, remove_folder};
+use super::{Error, Report};
+use crate::storage::{Options, Store, salvage as reading};
+
+/// Where the tree is copied to while it is read, within the new folder.
+const PART: &str = "salvage.part";
+
+/// Reads a store that does not open any more and reports what is wrong with it. Copies its tree into a
+/// temporary folder beside it, so it needs as much free disk. Blocks; for a thread of its own.
+///
+/// # Errors
+/// [`Error::Storage`] when a service runs on it; [`Error::Disk`].
+pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
+    let scratch = tempfile::tempdir_in(data)?;
+    let mut report = Report::default();
+    let wreck = reading::read(data, scratch.path(), &mut |_row| {
+        report.rows += 1;
+        progress(report.rows);
+        Ok(())
+    })?;
+    report.faults = wreck.faults;
+    if report.faults.is_empty() {
+        // It does not open, and still every part of it can be read.
+        report.faults.push("every row can be read, but the parts do not fit together".to_owned());
+    }
+    Ok(report)
+}
+
+/// Writes everything of the data folder `data` that can be read into the new data folder `into`:
+/// rows, payloads, files, keys. Files are linked where both are on one disk. Blocks; within a
+/// runtime, on a thread of its own.
+///
+/// # Errors
+/// [`Error::Refused`] when `into` holds something; [`Error::Storage`] when a service runs on `data`;
+/// [`Error::Disk`].
+pub fn salvage(
+    data: &Path,
+    into: &Path,
+    inline_bytes: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Report, Error> {
+    if !data.join(STORE).is_dir() {
+        return Err(Error::Refused(format!("there is no store in {}", data.display())));
+    }
+    if let Some(place) = PLACES.iter().find(|place| into.join(place).exists()) {
+        let message =
+            format!("{} holds {place} already: salvage into an empty folder", into.display());
+        return Err(Error::Refused(message));
+    }
+    make(into)?;
+    let scratch = into.join(PART);
+    remove_folder(&scratch)?;
+    make(&scratch)?;
+    let store = Store::open(&Options { folder: into.to_path_buf(), inline_bytes })?;
+    let mut rows = Importing::into(&store, |key| key);
+    let mut report = Report::default();
+    let wreck = reading::read(data, &scratch, &mut |change| {
+        report.rows += 1;
+        rows.add(change)?;
+        progress(rows.total);
+        Ok(())
+    });
+    let wreck = wreck.map_err(Error::from).and_then(|wreck| {
+        rows.flush()?;
+        Ok(wreck)
+    });
+    close(store)?;
+    remove_folder(&scratch)?;
+    report.faults = wreck?.faults;
+    for place in PLACES.iter().filter(|place| **place != STORE) {
+        link(&data.join(place), &into.join(place), &mut report)?;
+    }
+    fs::File::open(into)?.sync_all()?;
+    Ok(report)
+}
+
+/// Brings a file or a folder with all that is in it; what cannot be read is a fault.
+fn link(from: &Path, to: &Path, report: &mut Report) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?,
+    };
+    if metadata.is_file() {
+        report.files += 1;
+        report.bytes += metadata.len();
+        if fs::hard_link(from, to).is_err()
+            && let Err(error) = fs::copy(from, to)
+        {
+            report.faults.push(format!("{} cannot be read: {error}", from.display()));
+        }
+    } else if metadata.is_dir() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            link(&entry.path(), &to.join(entry.file_name()), report)?;
+        }
+        fs::File::open(to)?.sync_all()?;
+    }
+    Ok(())
+}

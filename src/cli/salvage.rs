@@ -1,0 +1,40 @@
+//! `orrery salvage`: a new data folder with everything that can be read of a damaged one.
+
+use std::path::PathBuf;
+
+use super::Shape;
+use super::backup::{blocking, counted, progress_bar};
+use super::output::{self, Output};
+use crate::backup;
+use crate::config::Config;
+
+/// Write everything that can be read of a damaged store into a new data folder
+#[derive(Debug, clap::Args)]
+pub(super) struct Salvage {
+    /// The new data folder
+    #[arg(long, value_name = "DIR")]
+    into: PathBuf,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// `orrery salvage --into DIR`
+pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
+    super::service::refuse_foreign(config)?;
+    let Salvage { into, shape } = asked;
+    let (data, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
+    let shown = into.display().to_string();
+    let report = blocking(move || {
+        let bar = progress_bar("salvage");
+        let salvaged =
+            backup::salvage(&data, &into, inline_bytes, &mut |bytes| bar.set_position(bytes))?;
+        bar.finish_and_clear();
+        Ok(salvaged)
+    })
+    .await?;
+    let lost = report.faults.len();
+    counted(report, &Output::new(shape.json))?;
+    let what = if lost == 0 { "everything was read" } else { "what is listed above is lost" };
+    output::note(&format!("written to {shown}; {what}. Point `data_dir` at it to use it"));
+    Ok(())
+}

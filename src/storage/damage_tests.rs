@@ -1,0 +1,211 @@
+//! Flipped bytes in tree and log: never silent, and what can be read is saved.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::checkpoint::Limits;
+use super::*;
+
+type Model = BTreeMap<Key, Vec<u8>>;
+
+fn open(folder: &Path) -> Result<Store, Error> {
+    let never = Limits {
+        log_bytes: u64::MAX / 4,
+        seal_after: Duration::from_secs(3600),
+        idle_after: Duration::from_secs(3600),
+        idle_few_after: Duration::from_secs(3600),
+        few_rows: 1,
+    };
+    let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
+    Store::open_with(&options, never, std::sync::Arc::default())
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// A killed store: rows of several checkpoints in its tree, others in its log, and what it holds.
+async fn killed() -> (TempDir, Model) {
+    let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut model = Model::new();
+    for round in 0..4_u64 {
+        let store = open(folder.path()).unwrap();
+        for group in 0..5_u64 {
+            let mut commit = Commit::new();
+            for number in (0..30_u64).map(|number| number * 7 % 101 + group * 60) {
+                let table = if number % 2 == 0 { Table::Facet } else { Table::Execution };
+                let key = Key::table(table).raw(&[9; 16]).number_largest_first(number);
+                if (number + round).is_multiple_of(6) {
+                    model.remove(&key);
+                    commit.delete(key);
+                } else {
+                    let seed = number * 31 + round;
+                    let length = 20 + seed % 300;
+                    let value: Vec<u8> =
+                        (0..length).map(|at| (seed * (at + 1) % 253).to_le_bytes()[0]).collect();
+                    model.insert(key.clone(), value.clone());
+                    commit.put_bytes(key, value);
+                }
+            }
+            store.commit(commit).await.unwrap();
+        }
+        if round == 3 {
+            let mut end = Commit::new();
+            end.put_bytes(Key::table(Table::Lane), vec![1]);
+            model.insert(Key::table(Table::Lane), vec![1]);
+            store.commit(end).await.unwrap();
+            // The writer seals a log that is idle; here at once.
+            let sealed = store.shared.outbox.send(writer::Message::Seal).await;
+            assert!(sealed.is_ok());
+            store.commit(Commit::new()).await.unwrap();
+            copy(folder.path(), image.path());
+        }
+        store.close().await;
+    }
+    (image, model)
+}
+
+/// The rows that can be read, and the ranges that cannot.
+fn walked(store: &Store) -> (Model, Vec<String>) {
+    let mut rows = Model::new();
+    let unreadable = store
+        .walk(&mut |key, value| {
+            if key.as_bytes()[0] != Table::Meta as u8 {
+                rows.insert(key, value);
+            }
+            Ok(())
+        })
+        .unwrap();
+    (rows, unreadable.iter().map(ToString::to_string).collect())
+}
+
+/// How far a file is written, and a byte of that, chosen by `dice`.
+fn flip(path: &Path, dice: u64) -> usize {
+    let mut bytes = fs::read(path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
+    let at = usize::try_from(dice).unwrap_or(0) % end;
+    bytes[at] ^= 1 << (dice >> 40) % 8;
+    fs::write(path, bytes).unwrap();
+    at
+}
+
+fn dice(turn: u64) -> u64 {
+    let mut state = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
+    for _ in 0..3 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+    }
+    state >> 8
+}
+
+/// The files of a store's tree, or of its log.
+fn files(folder: &Path, of_log: bool) -> Vec<PathBuf> {
+    let store = folder.join("store");
+    let place = if of_log { store.join("log") } else { store };
+    let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// How many bytes are flipped: `ORRERY_FLIPS`, or a few.
+fn turns() -> u64 {
+    std::env::var("ORRERY_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
+/// Flips one byte of a copy in each turn; says how often it was whole, refused, named.
+async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
+    let (killed, model) = killed().await;
+    let mut tally = [0; 3];
+    for turn in 0..turns {
+        let image = tempfile::tempdir().unwrap();
+        copy(killed.path(), image.path());
+        let files = files(image.path(), of_log);
+        let path = &files[usize::try_from(turn).unwrap() % files.len()];
+        let at = flip(path, dice(turn));
+        let place = format!("turn {turn}: byte {at} of {}", path.display());
+        match open(image.path()) {
+            Err(error) => {
+                assert!(error.to_string().len() > 40, "{place}: {error}");
+                tally[1] += 1;
+            }
+            Ok(store) => {
+                let (rows, unreadable) = walked(&store);
+                if unreadable.is_empty() {
+                    assert!(rows == model, "{place}: rows are lost silently");
+                    tally[0] += 1;
+                } else {
+                    assert!(rows.iter().all(|(key, value)| model.get(key) == Some(value)));
+                    assert!(unreadable[0].contains("rows of the table"), "{unreadable:?}");
+                    tally[2] += 1;
+                }
+                store.close().await;
+            }
+        }
+    }
+    tally
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flipped_byte_in_the_tree_is_never_silent() {
+    let [whole, refused, named] = flipped(turns(), false).await;
+    println!("tree: {whole} whole, {refused} refused, {named} named");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flipped_byte_in_the_log_is_never_silent() {
+    let [whole, refused, named] = flipped(turns(), true).await;
+    println!("log: {whole} whole, {refused} refused, {named} named");
+    assert!(refused > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn salvage_reads_all_but_what_is_damaged() {
+    let (killed, model) = killed().await;
+    let rows = |data: &Path| {
+        let (scratch, mut rows) = (tempfile::tempdir().unwrap(), Model::new());
+        let wreck = salvage::read(data, scratch.path(), &mut |(key, value)| {
+            if key.as_bytes()[0] != Table::Meta as u8 {
+                rows.insert(key, value.unwrap());
+            }
+            Ok(())
+        });
+        (rows, wreck.unwrap().faults)
+    };
+    assert_eq!(rows(killed.path()), (model.clone(), Vec::new()));
+    // Without its log: what the tree has. Without its tree: what the log has.
+    let (no_log, no_tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    copy(killed.path(), no_log.path());
+    fs::remove_dir_all(no_log.path().join("store/log")).unwrap();
+    let (found, faults) = rows(no_log.path());
+    assert!(found.len() > 50 && faults[0].contains("the log is missing"), "{faults:?}");
+    copy(killed.path(), no_tree.path());
+    fs::remove_file(no_tree.path().join("store/db")).unwrap();
+    let (found, faults) = rows(no_tree.path());
+    assert!(found.len() > 50 && faults[0].contains("the tree is missing"), "{faults:?}");
+    // One record of the log.
+    let path = files(killed.path(), true).pop().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[64 + 200] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (found, faults) = rows(killed.path());
+    assert!(faults[0].contains("is damaged"), "{faults:?}");
+    let same = model.iter().filter(|(key, value)| found.get(*key) == Some(*value)).count();
+    assert!(same * 10 > model.len() * 6, "{same} of {}", model.len());
+    let refused = open(killed.path()).unwrap_err().to_string();
+    assert!(refused.contains("was whole on") && refused.contains("orrery salvage"), "{refused}");
+}
