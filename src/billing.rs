@@ -235,6 +235,19 @@ impl Billing {
     }
 }
 
+/// What unfinished work of the organization may cost, as the disk has it.
+///
+/// # Errors
+/// [`storage::Error`] when the store cannot be read.
+pub async fn reserved(store: &Store, organization: OrganizationId) -> Result<Usd, storage::Error> {
+    store.counter(&reserved_key(organization)).await.map(Usd::from_micros)
+}
+
+/// Adds to a commit the correction of what is reserved: an audit has found it wrong by that.
+pub fn correct_reserved(commit: &mut Commit, organization: OrganizationId, by: Usd) {
+    commit.add(reserved_key(organization), by.micros());
+}
+
 fn ledger_key(organization: OrganizationId) -> Key {
     Key::table(Table::Ledger).id(organization)
 }

@@ -111,6 +111,10 @@ fn describe() {
         ("orrery_commits_total", "Commits made durable"),
         ("orrery_flushes_total", "Groups of commits that went to the disk together"),
         ("orrery_checkpoints_total", "Times that rows went from the log into the tree"),
+        (
+            "orrery_audit_repairs_total",
+            "Differences between memory and disk that the audit repaired, by kind",
+        ),
         ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
         ("orrery_webhook_retries_total", "Delivery attempts that failed and will be repeated"),
     ];
@@ -122,6 +126,10 @@ fn describe() {
         ("orrery_requests_in_flight", "Requests that are being answered"),
         ("orrery_executions_running", "Executions that run now"),
         ("orrery_executions_queued", "Executions that wait for their turn"),
+        (
+            "orrery_executions_retrying",
+            "Executions that are tried again after an error of the service itself",
+        ),
         ("orrery_commits_waiting", "Commits that wait for the writer"),
         ("orrery_models", "Models in the catalog"),
         (

@@ -61,6 +61,7 @@ pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
         ("orrery_executions_running", running as f64),
         ("orrery_executions_queued", queued as f64),
         ("orrery_paused", f64::from(u8::from(services.engine.paused_since().is_some()))),
+        ("orrery_executions_retrying", services.engine.retrying() as f64),
         ("orrery_commits_waiting", stats.waiting as f64),
         ("orrery_store_bytes", stats.bytes_on_disk as f64),
         ("orrery_bodies_in_flight_bytes", services.bodies.used() as f64),

@@ -68,15 +68,16 @@ impl Cells {
         Some(Hold { cells: self.clone(), id, cell })
     }
 
-    /// A cell for an execution whose state is known and that has no cell yet.
-    pub fn create(&self, execution: Execution) -> Hold {
-        let id = execution.id;
-        let cell = Arc::new(Cell {
-            state: tokio::sync::Mutex::new(Some(execution.into())),
-            ..Cell::default()
-        });
-        self.lock().insert(id, Arc::clone(&cell));
-        Hold { cells: self.clone(), id, cell }
+    /// The execution's cell, with its state where that is not known. A cell that is in use stays as
+    /// it is: whoever uses it has read the state.
+    pub fn fill(&self, execution: &Execution) -> Hold {
+        let hold = self.enter(execution.id);
+        if let Ok(mut state) = hold.state.try_lock()
+            && state.is_none()
+        {
+            *state = Some(execution.clone().into());
+        }
+        hold
     }
 
     /// How many there are.

@@ -2,11 +2,14 @@
 //! ones performed once they are on the disk.
 //!
 //! A commit that fails performs nothing: the row in the lane (or the timer) is still there, and the
-//! next start takes the work up.
+//! work is tried again.
+
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
 use super::rows::{self, Standing};
+use super::scheduler::Entry;
 use super::{Error, Inner, facets};
 use crate::billing;
 use crate::domain::delivery::Delivery;
@@ -21,7 +24,7 @@ impl Inner {
     /// Commits the execution together with what `effects` demand. `announcement` is the text of the
     /// webhook's body; it goes out when an effect says so.
     pub(super) async fn write(
-        &self,
+        self: &Arc<Self>,
         mut commit: Commit,
         execution: &Execution,
         effects: &[Effect],
@@ -53,9 +56,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Adds what one effect demands; none of the volatile ones demands anything.
+    /// Adds what one effect demands; none of the volatile ones demands anything. What goes into a
+    /// lane takes its ticket along.
     pub(super) fn write_effect(
-        &self,
+        self: &Arc<Self>,
         commit: &mut Commit,
         execution: &Execution,
         effect: &Effect,
@@ -67,6 +71,10 @@ impl Inner {
             }
             Effect::Enqueue { lane } => {
                 commit.put_bytes(rows::queued(lane, id), rows::queued_value(organization));
+                self.open_lane(lane);
+                let announced = self.scheduler.announce(lane.clone(), id);
+                let entry = Entry { organization, cell: self.cells.find(id) };
+                commit.after_durable(move || announced.enlist(entry));
             }
             Effect::SetTimer { due } => {
                 commit.put_bytes(rows::timer(*due, id), rows::queued_value(organization));

@@ -8,7 +8,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::commit::no_json;
-use super::{Engine, Error, Inner, rows};
+use super::{Delay, Engine, Error, Inner, rows};
 use crate::domain::attempt::Attempt;
 use crate::domain::definition::{Kind, Plan, Step as Planned};
 use crate::domain::execution::{Execution, Source, WorkflowRun};
@@ -49,6 +49,8 @@ pub enum Waiting {
     Retry { step_id: String, at: String, attempt: u32 },
     /// The run of a step.
     Step { step_id: String, attempt: u32 },
+    /// Another try, after an error of the service itself.
+    Service { cause: &'static str, failures: u32, at: String },
 }
 
 type Steps = Vec<(Instance, Step)>;
@@ -205,6 +207,9 @@ impl Inner {
         plan: Option<&Plan>,
         steps: &[(Instance, Step)],
     ) -> Vec<Waiting> {
+        if let Some(Delay { cause, failures, at }) = self.retries.find(execution.id) {
+            return vec![Waiting::Service { cause, failures, at: at.to_string() }];
+        }
         let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
         let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());
         let waiting = unfinished.filter_map(|(instance, step)| {

@@ -1,14 +1,25 @@
-//! The executor: gives places to what waits in the lanes and runs it, one task for each running
-//! execution. How a prediction or a workflow runs, `prediction` and `workflow` say.
+//! The executor: one dispatcher gives places to what waits in the lanes, and one task runs each
+//! execution that has a place. How a prediction or a workflow runs, `prediction` and `workflow` say.
+//!
+//! Whatever goes wrong on our side while an execution runs (the disk, a panic of this program), its
+//! task gives the place back and leaves it to `retries`.
 
+use std::any::Any;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cells::{Cell, Held, Hold};
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use super::cells::{Cell, Held};
 use super::in_flight::Run;
 use super::lanes::{Next, Ticket};
-use super::{Error, Inner, Place, rows};
-use crate::domain::execution::{Execution, Prediction, Work, lane_of_model};
+use super::{Entry, Error, Inner, rows};
+use crate::domain::execution::{Execution, Work};
+use crate::domain::ids::ExecutionId;
+use crate::storage::Commit;
 
 /// When a lane that could not be read is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -48,8 +59,27 @@ impl Inner {
         }
     }
 
+    /// Starts whatever may start, as soon as it may, for as long as the service runs.
+    pub(super) async fn dispatch(self: Arc<Self>) {
+        let stopping = self.tasks.stopping();
+        tokio::pin!(stopping);
+        loop {
+            for (lane, id) in self.retries.take_due() {
+                self.lanes().resume(&lane, id);
+            }
+            self.pump();
+            let next_retry = self.retries.next_due();
+            tokio::select! {
+                () = &mut stopping => return,
+                () = self.scheduler.ready() => {}
+                () = tokio::time::sleep_until(next_retry.unwrap_or_else(Instant::now)),
+                    if next_retry.is_some() => {}
+            }
+        }
+    }
+
     /// Starts whatever may start now.
-    pub(super) fn pump(self: &Arc<Self>) {
+    fn pump(self: &Arc<Self>) {
         while !self.tasks.is_stopping() {
             let next = self.lanes().next();
             let inner = Arc::clone(self);
@@ -57,77 +87,182 @@ impl Inner {
                 None => return,
                 Some(Next::Admit { lane, guest }) => {
                     if guest.send(()).is_err() {
-                        // It has gone meanwhile.
+                        // It waits no more.
                         self.lanes().leave(&lane);
                     }
                 }
-                Some(Next::Start { lane, ticket }) => {
-                    self.tasks.spawn(async move { inner.take(&lane, ticket).await });
+                Some(Next::Start { lane, ticket, task }) => {
+                    let permit = Permit::new(inner, lane, ticket.id, task);
+                    let entry = ticket.payload;
+                    self.tasks.spawn(async move { permit.take(entry).await });
                 }
                 Some(Next::Refill { lane }) => {
                     self.tasks.spawn(async move {
                         if let Err(error) = inner.refill(&lane).await {
                             tracing::error!(lane = &*lane, %error, "a lane cannot be read");
-                            tokio::time::sleep(READ_AGAIN).await;
+                            tokio::select! {
+                                () = tokio::time::sleep(READ_AGAIN) => {}
+                                () = inner.tasks.stopping() => {}
+                            }
                             inner.lanes().refilled(&lane, Vec::new(), false);
                         }
-                        inner.pump();
+                        inner.scheduler.wake();
                     });
                 }
             }
         }
     }
 
-    /// Runs one execution from its place in the lane until it ends or waits elsewhere.
-    pub(super) async fn take(self: &Arc<Self>, lane: &str, ticket: Ticket<Place>) {
-        let id = ticket.id;
-        let mark = self.in_flight.begin(Run::whole(ticket.payload.organization, id));
-        let cell = ticket.payload.cell.unwrap_or_else(|| self.cells.enter(id));
-        let key = rows::execution(ticket.payload.organization, id);
-        let moved = match self.run_in_cell(&cell, &key).await {
-            Ok(moved) => moved,
-            Err(error) => {
-                tracing::error!(execution = %id, %error, "an execution cannot go on");
-                None
-            }
-        };
-        drop(mark);
-        self.lanes().release(lane, id);
-        if let Some(execution) = moved {
-            self.move_on(&execution, cell);
-        }
-        self.pump();
-    }
-
-    /// Runs what the cell holds. `Some` when it now waits for the next model of its chain.
+    /// Runs what the cell holds, if it still waits in `lane`.
     async fn run_in_cell(
         self: &Arc<Self>,
         cell: &Cell,
+        lane: &str,
+        id: ExecutionId,
         key: &crate::storage::Key,
-    ) -> Result<Option<Execution>, Error> {
+    ) -> Result<(), Error> {
         let is_workflow = {
             let mut state = cell.state.lock().await;
             if state.is_none() {
                 *state = self.store.read::<Execution>(key).await?.map(Held::from);
             }
-            let Some(held) = state.as_ref() else { return Ok(None) };
+            let Some(held) = state.as_ref().filter(|held| waits_in(&held.execution, lane)) else {
+                return self.clear_row(lane, id).await;
+            };
             matches!(held.execution.work, Work::Workflow(_))
         };
         if is_workflow {
-            Box::pin(self.run_workflow(cell)).await?;
-            return Ok(None);
+            Box::pin(self.run_workflow(cell)).await
+        } else {
+            self.run_prediction(cell).await
         }
-        self.run_prediction(cell).await
     }
 
-    /// Puts an execution whose next model was committed into that model's lane. Where the lane's
-    /// window is full its cell goes, and it is read again when its turn comes.
-    fn move_on(&self, execution: &Execution, cell: Hold) {
-        let lane = lane_of_model(execution.prediction().map_or("", Prediction::model));
-        self.open_lane(&lane);
-        let payload = Place { organization: execution.organization, cell: Some(cell) };
-        let mut lanes = self.lanes();
-        lanes.admit(&lane, 1);
-        lanes.push(&lane, Ticket { id: execution.id, payload });
+    /// Deletes the row of an execution that is not in the lane: it does not exist, has ended, or
+    /// stands elsewhere. Without that, the row would come up with each refill. Called while the cell
+    /// is locked.
+    async fn clear_row(&self, lane: &str, id: ExecutionId) -> Result<(), Error> {
+        let row = rows::queued(lane, id);
+        if self.store.get(&row).await?.is_none() {
+            return Ok(());
+        }
+        tracing::error!(lane, execution = %id, "a row of a lane belongs to no execution that waits");
+        let mut commit = Commit::new();
+        commit.delete(row);
+        Ok(self.store.commit(commit).await?)
+    }
+}
+
+/// Whether the execution has not ended and stands in this lane, not in another nor in the timers.
+fn waits_in(execution: &Execution, lane: &str) -> bool {
+    let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
+    !execution.status.is_final() && !is_aside && execution.lane() == lane
+}
+
+/// A place, for as long as its execution runs. Dropping it gives the place back.
+pub(super) struct Permit {
+    inner: Arc<Inner>,
+    lane: Arc<str>,
+    id: ExecutionId,
+    /// Tells the lane that the task which runs the execution is alive.
+    _task: Arc<()>,
+    is_held: bool,
+}
+
+impl Permit {
+    /// The place that the lane has given to the execution.
+    pub(super) const fn new(
+        inner: Arc<Inner>,
+        lane: Arc<str>,
+        id: ExecutionId,
+        task: Arc<()>,
+    ) -> Self {
+        Self { inner, lane, id, _task: task, is_held: true }
+    }
+
+    /// Runs one execution until it ends, waits elsewhere, or has to be tried again.
+    pub(super) async fn take(self, entry: Entry) {
+        let (inner, id) = (Arc::clone(&self.inner), self.id);
+        let Entry { organization, cell } = entry;
+        let cell = cell.unwrap_or_else(|| inner.cells.enter(id));
+        let key = rows::execution(organization, id);
+        let mark = inner.in_flight.begin(Run::whole(organization, id));
+        let run = AssertUnwindSafe(inner.run_in_cell(&cell, &self.lane, id, &key));
+        let ran = run.catch_unwind().await;
+        drop(mark);
+        let failure = match ran {
+            Ok(Ok(())) if unfinished(&cell, &self.lane).await => Failed::Left,
+            Ok(Ok(())) => return inner.retries.clear(id),
+            Ok(Err(error)) => Failed::Error(error),
+            Err(panic) => Failed::panicked(&*panic),
+        };
+        if inner.tasks.is_stopping() {
+            // The next start takes it up.
+            return;
+        }
+        // What is in memory may be ahead of the disk: whoever comes next reads it again.
+        *cell.state.lock().await = None;
+        drop(cell);
+        self.put_off(Entry { organization, cell: None }, &failure);
+    }
+
+    /// Gives the place back. The execution keeps its row and is tried again after a pause.
+    fn put_off(mut self, entry: Entry, failure: &Failed) {
+        self.is_held = false;
+        let Self { inner, lane, id, .. } = &self;
+        // In this order: once it is noted, it may be resumed.
+        inner.lanes().pause(lane, Ticket { id: *id, payload: entry });
+        let (lane, now) = (Arc::clone(lane), inner.clock.steady());
+        inner.retries.note(*id, Some(lane), failure.cause(), failure, now);
+        inner.scheduler.wake();
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.is_held {
+            self.inner.lanes().release(&self.lane, self.id);
+            self.inner.scheduler.wake();
+        }
+    }
+}
+
+/// Whether the execution still waits in the lane although its run is over.
+async fn unfinished(cell: &Cell, lane: &str) -> bool {
+    let state = cell.state.lock().await;
+    state.as_ref().is_some_and(|held| waits_in(&held.execution, lane))
+}
+
+/// Why an execution has to be tried again.
+enum Failed {
+    Error(Error),
+    Panicked(String),
+    /// Its run was over before it was.
+    Left,
+}
+
+impl Failed {
+    fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self::Panicked(text.unwrap_or("it says nothing").to_owned())
+    }
+
+    /// What clients may read.
+    const fn cause(&self) -> &'static str {
+        match self {
+            Self::Error(_) => "the service could not read or write its data",
+            Self::Panicked(_) | Self::Left => "the service made an error of its own",
+        }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Panicked(text) => write!(f, "the engine panicked: {text}"),
+            Self::Left => f.write_str("its run was over before it was"),
+        }
     }
 }

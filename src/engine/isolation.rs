@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::executor::Permit;
 use super::in_flight::{InFlight, Previous, Run, Suspect};
-use super::lanes::Ticket;
-use super::{Engine, Error, Inner, Place, rows};
+use super::{Engine, Entry, Error, Inner, rows};
 use crate::domain::attempt::{Attempt, Outcome};
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Fault, Work};
@@ -72,7 +72,7 @@ impl Inner {
     /// Judges what the crash before this start left, ends what is guilty, and starts a new record.
     /// Answers which executions are held back, in the order in which they are to run.
     pub(super) async fn judge_crash(
-        &self,
+        self: &Arc<Self>,
     ) -> Result<BTreeSet<(ExecutionId, OrganizationId)>, Error> {
         let folder = self.store.folder();
         let judged = self.judge(InFlight::read(folder)).await?;
@@ -151,7 +151,7 @@ impl Inner {
 
     /// Ends an execution that killed the process while it ran alone. Nothing of it is run or
     /// compiled for that.
-    async fn end_guilty(&self, mut execution: Execution) -> Result<(), Error> {
+    async fn end_guilty(self: &Arc<Self>, mut execution: Execution) -> Result<(), Error> {
         let cause = "the service crashed three times while this was running, the last time with \
                      nothing else running; it is not run again";
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
@@ -202,7 +202,7 @@ impl Inner {
 
     fn let_all_start(self: &Arc<Self>) {
         self.lanes().hold_starts(false);
-        self.pump();
+        self.scheduler.wake();
     }
 
     async fn run_suspect(self: &Arc<Self>, organization: OrganizationId, id: ExecutionId) {
@@ -220,9 +220,9 @@ impl Inner {
         let Some((execution, _)) = execution else { return };
         let lane = execution.lane();
         self.open_lane(&lane);
-        self.lanes().start_held(&lane, id);
-        let payload = Place { organization, cell: None };
-        self.take(&lane, Ticket { id, payload }).await;
+        let Some(task) = self.lanes().start_held(&lane, id) else { return };
+        let permit = Permit::new(Arc::clone(self), Arc::from(lane), id, task);
+        permit.take(Entry { organization, cell: None }).await;
     }
 }
 

@@ -1,9 +1,10 @@
 //! The engine: takes work, runs it, brings every accepted id to exactly one end.
 //!
 //! [`Engine`] is the handle: cheap to clone, safe to call from any task. Behind it, `lanes` says
-//! who runs next, `cells` holds what is being changed, `executor` loads, applies the machine,
-//! commits and only then acts, `recovery` takes up what a stop left unfinished. An acknowledged
-//! submission is on the disk; nothing is marked failed because of a restart.
+//! who runs next, `scheduler` puts work into them, `cells` holds what is being changed, `executor`
+//! loads, applies the machine, commits and only then acts, `retries` holds what failed because of
+//! an error of ours until it is tried again, `recovery` takes up what a stop left unfinished. An
+//! acknowledged submission is on the disk; nothing is marked failed because of a restart.
 
 pub mod facets;
 pub mod history;
@@ -12,6 +13,7 @@ pub mod outcome;
 pub mod rows;
 
 mod attempt;
+mod audit;
 mod cells;
 mod commit;
 mod detail;
@@ -27,6 +29,8 @@ mod recovery;
 mod redrive;
 mod resume;
 mod retention;
+mod retries;
+mod scheduler;
 mod submit;
 mod timers;
 mod unfinished;
@@ -38,12 +42,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
-use self::cells::{Cells, Held, Hold};
+use self::cells::{Cells, Held};
 use self::feed::{Feeds, Told};
 use self::in_flight::InFlight;
 use self::lanes::Lanes;
+use self::retries::{Delay, Retries};
+use self::scheduler::{Entry, Guest, Scheduler};
 use self::waiters::Waiters;
 use crate::billing::{Billing, Unreserved};
 use crate::domain::delivery::Delivery;
@@ -64,6 +70,7 @@ pub use self::follow::Follower;
 pub use self::lanes::Load;
 pub use self::models::{CheckingInput, FindingOwner, FindingPlan, Models, Plans, Work};
 pub use self::resume::Resumed;
+pub use self::retries::Pauses;
 pub use self::submit::Submission;
 
 /// Hands a committed delivery to whoever sends it.
@@ -80,6 +87,8 @@ pub struct Options {
     pub aside_after: Duration,
     /// Whether what the balance cannot pay is refused.
     pub enforce_balance: bool,
+    /// When an execution is tried again that failed because of an error on our side.
+    pub pauses: Pauses,
 }
 
 impl Default for Options {
@@ -89,6 +98,7 @@ impl Default for Options {
             workflow_timeout: Duration::from_secs(15 * 60),
             aside_after: Duration::from_secs(5),
             enforce_balance: false,
+            pauses: Pauses::default(),
         }
     }
 }
@@ -141,17 +151,6 @@ impl From<storage::record::Malformed> for Error {
     }
 }
 
-/// What a ticket of a lane carries.
-#[derive(Debug)]
-struct Place {
-    organization: OrganizationId,
-    /// The state, where it is kept in memory while it waits.
-    cell: Option<Hold>,
-}
-
-/// A step that waits for a place at its model; told when it has one.
-type Guest = oneshot::Sender<()>;
-
 /// What the engine works with.
 pub struct Doors {
     pub store: Store,
@@ -183,7 +182,8 @@ struct Inner {
     on_delivery: OnDelivery,
     billing: Billing,
     options: Options,
-    lanes: Mutex<Lanes<Place, Guest>>,
+    scheduler: Arc<Scheduler>,
+    retries: Retries,
     cells: Cells,
     feeds: Arc<Feeds>,
     waiters: Waiters,
@@ -222,8 +222,8 @@ impl Inner {
         self.is_recovered.load(Ordering::Acquire)
     }
 
-    fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Place, Guest>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Entry, Guest>> {
+        self.scheduler.lanes()
     }
 }
 
@@ -232,6 +232,7 @@ impl Engine {
     #[must_use]
     pub fn new(doors: Doors, options: Options) -> Self {
         let Doors { store, clock, tasks, models, plans, client, files, on_delivery } = doors;
+        let cells = Cells::default();
         let inner = Inner {
             billing: Billing::new(store.clone(), clock.clone()),
             store,
@@ -243,8 +244,9 @@ impl Engine {
             files,
             on_delivery,
             options,
-            lanes: Mutex::new(Lanes::new(options.active)),
-            cells: Cells::default(),
+            scheduler: Arc::new(Scheduler::new(options.active, cells.clone())),
+            retries: Retries::new(options.pauses),
+            cells,
             feeds: Arc::default(),
             waiters: Waiters::default(),
             in_flight: InFlight::default(),
@@ -313,6 +315,12 @@ impl Engine {
     #[must_use]
     pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
         let prediction = execution.prediction()?;
+        if !execution.status.is_final()
+            && let Some(delay) = self.inner.retries.find(execution.id)
+        {
+            let Delay { cause, failures, at } = delay;
+            return Some(format!("waiting for a retry: {cause}; failures: {failures}, next: {at}"));
+        }
         if execution.status.is_final() || prediction.running().is_some() {
             return None;
         }
@@ -344,6 +352,13 @@ impl Engine {
         self.inner.lanes().totals()
     }
 
+    /// Executions that wait for another try after an error on our side, and those that are being
+    /// tried again.
+    #[must_use]
+    pub fn retrying(&self) -> usize {
+        self.inner.retries.len()
+    }
+
     /// Executions that are held in memory, running or waiting in a window.
     #[must_use]
     pub fn in_memory(&self) -> usize {
@@ -353,7 +368,7 @@ impl Engine {
     /// The catalog has changed: takes over its caps.
     pub fn models_changed(&self) {
         self.inner.models_changed();
-        self.inner.pump();
+        self.inner.scheduler.wake();
     }
 }
 
@@ -391,16 +406,18 @@ impl Inner {
         self.commit_cancel(held, &cell.told).await?;
         let cancelled = held.execution.clone();
         cell.stop.cancel();
-        drop(state);
         self.held().remove(&id);
         if !was_aside {
+            // While the state is locked: a task that took it meanwhile has its place until then.
             self.lanes().forget(&lane, id);
         }
-        self.pump();
+        drop(state);
+        self.retries.clear(id);
+        self.scheduler.wake();
         Ok(cancelled)
     }
 
-    async fn commit_cancel(&self, held: &mut Held, told: &Told) -> Result<(), Error> {
+    async fn commit_cancel(self: &Arc<Self>, held: &mut Held, told: &Told) -> Result<(), Error> {
         let now = self.clock.steady();
         let mut next = held.execution.clone();
         let Some(progress) = &held.progress else {
@@ -422,6 +439,8 @@ impl Inner {
     }
 }
 
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod simulation_tests;
 #[cfg(test)]

@@ -15,8 +15,8 @@ use super::{Error, Inner, Models, Work, facets, rows};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Prediction};
+use crate::domain::machine::Effect;
 use crate::domain::machine::prediction::{Event, apply};
-use crate::domain::machine::{Effect, ends};
 use crate::domain::money::Usd;
 use crate::files::Origin;
 use crate::runners::template::{self, Template};
@@ -28,16 +28,17 @@ use crate::storage::{self, Commit};
 pub const MARK_AFTER: Duration = Duration::from_millis(25);
 
 impl Inner {
-    /// One attempt. `Some` when the execution now waits for its next model.
-    pub(super) async fn run_prediction(&self, cell: &Cell) -> Result<Option<Execution>, Error> {
-        let Some((execution, attempt)) = self.begin(cell).await else { return Ok(None) };
+    /// One attempt. The commit that ends it puts the execution into its next model's lane, if it
+    /// has one.
+    pub(super) async fn run_prediction(self: &Arc<Self>, cell: &Cell) -> Result<(), Error> {
+        let Some((execution, attempt)) = self.begin(cell).await else { return Ok(()) };
         let execution = Arc::new(execution);
         let model = execution.prediction().map_or("", Prediction::model);
         let work = self.models.work(model);
         let report = match self.store.read_payload(&execution.input).await {
             Ok(input) => tokio::select! {
                 biased;
-                () = cell.stop.cancelled() => return Ok(None),
+                () = cell.stop.cancelled() => return Ok(()),
                 report = self.attempt(cell, &execution, attempt, work.as_ref(), &input) => report,
             },
             // An input that stays unreadable ends the execution; any other error is retried.
@@ -47,11 +48,11 @@ impl Inner {
         let logs = cell.told.take_logs();
         let (event, output) = self.digest(&execution, attempt, report, logs, work.as_ref()).await?;
         let mut state = cell.state.lock().await;
-        let Some(held) = state.as_mut() else { return Ok(None) };
+        let Some(held) = state.as_mut() else { return Ok(()) };
         let mut next = held.execution.clone();
         let effects = apply(&mut next, event, self.clock.steady());
         if effects.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let body = if effects.contains(&Effect::Announce) {
             let body = announcement(&next, output.as_deref());
@@ -60,8 +61,8 @@ impl Inner {
             None
         };
         self.write(Commit::new(), &next, &effects, body).await?;
-        held.execution = next.clone();
-        Ok((!ends(&effects)).then_some(next))
+        held.execution = next;
+        Ok(())
     }
 
     /// Begins the attempt, in memory. `None` when there is nothing to run: it has ended meanwhile.

@@ -7,18 +7,28 @@
 //! held back and runs alone first, see `isolation`.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::{Engine, Error, Inner, lanes, rows};
+use futures_util::FutureExt;
+
+use super::{Engine, Entry, Error, Inner, lanes, rows};
 use crate::domain::ids::ExecutionId;
 use crate::runtime;
 use crate::storage::{Page, Store};
 
 /// Rows of the lanes that are read at once.
 const PAGE: usize = 4096;
+/// Rows of one lane that a refill reads at once.
+const REFILL_PAGE: usize = lanes::WINDOW;
+/// When a task that panicked is started anew.
+const BEGIN_AGAIN: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Takes up everything unfinished and begins to run. Answers how many there were.
+    /// Takes up everything unfinished and begins to run. Answers how many there were. Called once,
+    /// before work is submitted.
     ///
     /// # Errors
     /// [`Error::Storage`] when the lanes cannot be read.
@@ -35,20 +45,18 @@ impl Engine {
         let mut total = 0;
         for (lane, count) in &waiting {
             self.inner.set_limits(lane);
-            let mut lanes = self.inner.lanes();
-            lanes.admit(lane, *count);
-            lanes.spill(lane);
+            self.inner.lanes().found(lane, *count);
             total += count;
         }
-        let inner = std::sync::Arc::clone(&self.inner);
-        self.inner.tasks.spawn(inner.keep_time());
         self.inner.is_recovered.store(true, Ordering::Release);
         if !held.is_empty() {
             self.inner.lanes().hold_starts(true);
-            let inner = std::sync::Arc::clone(&self.inner);
+            let inner = Arc::clone(&self.inner);
             self.inner.tasks.spawn(inner.run_held(held));
         }
-        self.inner.pump();
+        self.inner.supervise("dispatcher", Inner::dispatch);
+        self.inner.supervise("timekeeper", Inner::keep_time);
+        self.inner.supervise("audit", Inner::keep_audit);
         Ok(total)
     }
 }
@@ -78,23 +86,49 @@ async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
 }
 
 impl Inner {
-    /// Reads the head of a lane whose window ran dry and hands it over.
-    pub(super) async fn refill(&self, lane: &str) -> Result<(), Error> {
-        // Rows of running ones stand at the head; they are read over.
-        let held = self.held().clone();
-        let limit = self.lanes().running(lane).saturating_add(lanes::WINDOW + held.len());
-        let page = Page { prefix: rows::queue(lane), after: None, before: None, limit };
-        let rows = self.store.page(page).await?;
-        let complete = rows.len() < limit;
-        let tickets = rows.iter().filter_map(|(key, value)| {
-            let (_, organization, id) = rows::parse_queued(key, value)?;
-            if held.contains(&id) {
-                return None;
+    /// Runs a task for as long as the service does, and starts it anew should it panic.
+    fn supervise<F>(self: &Arc<Self>, name: &'static str, work: fn(Arc<Self>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let inner = Arc::clone(self);
+        self.tasks.spawn(async move {
+            while AssertUnwindSafe(work(Arc::clone(&inner))).catch_unwind().await.is_err() {
+                tracing::error!(task = name, "a task of the engine panicked and starts anew");
+                tokio::time::sleep(BEGIN_AGAIN).await;
             }
-            Some(lanes::Ticket { id, payload: super::Place { organization, cell: None } })
         });
-        let tickets = tickets.collect();
-        self.lanes().refilled(lane, tickets, complete);
+    }
+
+    /// Reads the head of a lane whose window ran dry and hands it over. Rows that the lane knows in
+    /// memory (those that run, are paused or are being committed) and those that are held back are passed
+    /// over, however many.
+    pub(super) async fn refill(&self, lane: &str) -> Result<(), Error> {
+        let (mut tickets, mut after) = (Vec::new(), None);
+        while tickets.len() < lanes::WINDOW {
+            let prefix = rows::queue(lane);
+            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
+            let rows = self.store.page(page).await?;
+            let Some((last, _)) = rows.last() else {
+                self.lanes().refilled(lane, tickets, true);
+                return Ok(());
+            };
+            after = Some(last.clone());
+            let (held, lanes) = (self.held(), self.lanes());
+            for (key, value) in &rows {
+                match rows::parse_queued(key, value) {
+                    Some((_, organization, id))
+                        if !lanes.knows(lane, id) && !held.contains(&id) =>
+                    {
+                        let payload = Entry { organization, cell: None };
+                        tickets.push(lanes::Ticket { id, payload });
+                    }
+                    Some(_) => {}
+                    None => tracing::error!(lane, ?key, "a row of a lane cannot be read"),
+                }
+            }
+        }
+        self.lanes().refilled(lane, tickets, false);
         Ok(())
     }
 }

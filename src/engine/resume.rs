@@ -126,12 +126,10 @@ impl Inner {
         if self.is_recovered() {
             for (lane, count) in lanes {
                 self.set_limits(&lane);
-                let mut all = self.lanes();
-                all.admit(&lane, count);
-                all.spill(&lane);
+                self.lanes().found(&lane, count);
             }
             self.timers.notify_one();
-            self.pump();
+            self.scheduler.wake();
         }
         Ok(())
     }

@@ -4,7 +4,9 @@
 //! The only waiting is that of the scripted models themselves, a few tens of milliseconds: one long
 //! enough to be marked as begun, one that hangs until its time-out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use serde_json::json;
 use serde_json::value::to_raw_value;
@@ -22,6 +24,7 @@ use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
 use crate::runners::{self, Job, Run, Runner};
 use crate::runtime::fresh;
+use crate::storage::faults::Point;
 use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page, Table};
 use crate::webhooks;
@@ -38,18 +41,43 @@ pub type Calls = Arc<Mutex<Vec<String>>>;
 struct Scripted {
     name: String,
     calls: Calls,
+    in_flight: InFlight,
+}
+
+/// The attempt keys of the calls in flight.
+pub type InFlight = Arc<Mutex<HashSet<String>>>;
+
+/// A call in flight.
+struct Call {
+    in_flight: InFlight,
+    key: String,
+}
+
+impl Call {
+    fn begin(in_flight: &InFlight, key: &str) -> Self {
+        assert!(in_flight.lock().unwrap().insert(key.to_owned()), "{key} is called twice at once");
+        Self { in_flight: Arc::clone(in_flight), key: key.to_owned() }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.in_flight.lock().unwrap().remove(&self.key);
+    }
 }
 
 impl Runner for Scripted {
     fn run(&self, job: Job) -> Run<'_> {
         self.calls.lock().unwrap().push(job.attempt_key.clone());
+        let call = Call::begin(&self.in_flight, &job.attempt_key);
         Box::pin(async move {
+            let _call = call;
             match self.name.as_str() {
                 "flaky" if !job.attempt_key.ends_with(":3") => {
                     return Err(Failure::new(ErrorClass::ProviderError, "not yet").into());
                 }
                 "slow" => tokio::time::sleep(Duration::from_millis(30)).await,
-                "hangs" | "endless" | "stalls" => std::future::pending().await,
+                "hangs" | "endless" | "stuck" | "stalls" => std::future::pending().await,
                 "panics" => panic!("as scripted"),
                 "fails" => {
                     return Err(Failure::new(ErrorClass::ProviderError, "it failed").into());
@@ -64,6 +92,11 @@ impl Runner for Scripted {
             if self.name == "draws" {
                 return Ok(runners::Success::new(json!("data:,drawn"), Usage::default()));
             }
+            if self.name == "large" {
+                // Too large for the store itself.
+                let output = "x".repeat(70_000);
+                return Ok(runners::Success::new(json!(output), Usage::default()));
+            }
             if self.name == "same" {
                 let output = job.input["n"].clone();
                 return Ok(runners::Success::new(output, Usage::default()));
@@ -77,17 +110,26 @@ impl Runner for Scripted {
 #[derive(Clone, Default)]
 pub struct Script {
     pub calls: Calls,
+    pub in_flight: InFlight,
+    /// How often more the engine panics when it looks a model up.
+    pub panics: Arc<AtomicUsize>,
     pub plans: HashMap<RevisionId, Arc<Plan>>,
 }
 
 impl Models for Script {
     fn work(&self, slug: &str) -> Option<Work> {
-        let runner = Scripted { name: slug.to_owned(), calls: Arc::clone(&self.calls) };
+        let left = self.panics.load(Ordering::SeqCst);
+        if slug == "works" && left > 0 {
+            self.panics.store(left - 1, Ordering::SeqCst);
+            panic!("as scripted");
+        }
+        let (calls, in_flight) = (Arc::clone(&self.calls), Arc::clone(&self.in_flight));
+        let runner = Scripted { name: slug.to_owned(), calls, in_flight };
         (slug != "removed").then(|| Work {
             runner: Arc::new(runner),
             timeout: if slug == "hangs" { Duration::from_millis(40) } else { PATIENCE },
-            concurrency: 1,
-            queue_limit: 100,
+            concurrency: if slug == "same" { 8 } else { 1 },
+            queue_limit: 10_000,
             output_type: if slug == "draws" { OutputType::Image } else { OutputType::Object },
             pricing: Some(Pricing::Fixed { amount: Usd::from_micros(100) }),
         })
@@ -157,6 +199,11 @@ const WORK: [(&[&str], bool); 9] = [
 
 fn submission(number: usize) -> Submission {
     let (chain, webhook) = WORK[number];
+    prediction(number, chain, webhook)
+}
+
+/// A prediction of a chain of models, and whether it asks for a webhook.
+pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
         id: fresh(),
@@ -273,10 +320,36 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// When a process dies: after so many commits or groups of them, at the next one.
+#[derive(Debug, Clone, Copy)]
+enum Death {
+    Never,
+    /// It is durable and visible, and its tickets have not reached the lanes.
+    BeforeHooks(i64),
+    /// Its tickets are in the lanes, and its caller has no answer.
+    BeforeAnswer(i64),
+}
+
 /// Submits all work and lives until it has ended or the fuse blows. Answers how many attempts had
 /// ended on the disk by then, and how many commits were made.
-async fn live_and_die(folder: &TempDir, commits: i64) -> (HashMap<ExecutionId, usize>, i64) {
-    let process = Process::start(folder, commits);
+async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, usize>, i64) {
+    let process = Process::start(folder, i64::MAX);
+    let died = Arc::new(Notify::new());
+    // The writer is held at the moment of the death, until nobody acts on its answers.
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    match death {
+        Death::Never => {}
+        Death::BeforeHooks(groups) => {
+            let (died, held, left) = (Arc::clone(&died), Mutex::new(held), AtomicI64::new(groups));
+            process.store.faults().at_points(move |point| {
+                if point == Point::Answer && left.fetch_sub(1, Ordering::SeqCst) == 0 {
+                    died.notify_one();
+                    let _released = held.lock().unwrap().recv();
+                }
+            });
+        }
+        Death::BeforeAnswer(commits) => process.store.blow_after(commits),
+    }
     let living = async {
         process.engine.recover().await.unwrap();
         for number in 0..WORK.len() {
@@ -287,8 +360,10 @@ async fn live_and_die(folder: &TempDir, commits: i64) -> (HashMap<ExecutionId, u
     tokio::select! {
         () = living => {}
         () = process.store.blown() => {}
+        () = died.notified() => process.store.blow_after(-1),
     }
     process.engine.inner.tasks.stop();
+    drop(release);
     process.store.clone().close().await;
     let commits = i64::try_from(process.store.stats().commits).unwrap();
     (ended_attempts(&process.store).await, commits)
@@ -311,19 +386,21 @@ async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -
 
 #[test]
 fn dying_after_any_commit_changes_no_outcome() {
-    let run = |commits: i64| {
+    let run = |death: Death| {
         let folder = tempfile::tempdir().unwrap();
         // A runtime for each life: what a dead process was doing goes with it.
-        let (kept, commits) = runtime().block_on(live_and_die(&folder, commits));
+        let (kept, commits) = runtime().block_on(live_and_die(&folder, death));
         (runtime().block_on(live_on(&folder, &kept)), commits)
     };
-    let (undisturbed, commits) = run(i64::MAX);
+    let (undisturbed, commits) = run(Death::Never);
     assert_eq!(undisturbed.len(), WORK.len());
     assert!(commits >= 20, "{commits}");
     for after in 0..commits {
-        let (outcomes, _) = run(after);
-        for (number, outcome) in outcomes {
-            assert_eq!(Some(&outcome), undisturbed.get(&number), "died after {after} commits");
+        for death in [Death::BeforeHooks(after), Death::BeforeAnswer(after)] {
+            let (outcomes, _) = run(death);
+            for (number, outcome) in outcomes {
+                assert_eq!(Some(&outcome), undisturbed.get(&number), "died at {death:?}");
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Taking work: the limit, the commit, the lane, in this order.
+//! Taking work: the limit, then the commit, whose hook puts the work into its lane.
 
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
 use super::commit::count_start;
-use super::lanes::Ticket;
-use super::{Engine, Error, Inner, Place, facets, rows};
+use super::scheduler::Announced;
+use super::{Engine, Error, Inner, facets, rows};
 use crate::billing::{self, Price, Reservation};
 use crate::domain::definition::Kind;
 use crate::domain::delivery::Webhook;
@@ -16,10 +16,6 @@ use crate::domain::model::Pricing;
 use crate::domain::money::Usd;
 use crate::runners::Health;
 use crate::storage::Commit;
-
-/// An execution with a payload up to this many bytes waits in memory whole; a larger one is read
-/// again when its turn comes.
-const KEEP_BYTES: u64 = 4096;
 
 /// Work as it was asked for: checked, with its defaults filled in.
 #[derive(Debug)]
@@ -50,15 +46,14 @@ impl Engine {
             return Err(Error::Stopping);
         }
         let inner = Arc::clone(&self.inner);
-        // In a task of its own: a client that hangs up must not leave a committed row that no lane
-        // knows of.
+        // In a task of its own: what a client that hangs up has half sent is done or undone.
         let task = self.inner.tasks.spawn(async move { inner.submit(submissions, beside).await });
         task.await.unwrap_or(Err(Error::Stopping))
     }
 }
 
 impl Inner {
-    async fn submit(
+    pub(super) async fn submit(
         self: &Arc<Self>,
         submissions: Vec<Submission>,
         beside: Commit,
@@ -87,21 +82,20 @@ impl Inner {
                 completed_at: None,
             });
         }
-        let _kept_until_the_commit = self.reserve_cost(&mut executions).await?;
-        let mut reserved = Vec::with_capacity(executions.len());
-        let taken = match self.reserve(&executions, &mut reserved) {
-            Ok(()) => self.accept(&executions, beside).await,
-            Err(full) => Err(full),
-        };
-        if let Err(error) = taken {
-            reserved.iter().for_each(|lane| self.lanes().unreserve(lane));
-            return Err(error);
-        }
-        for (execution, lane) in executions.iter().zip(&reserved) {
-            self.enlist(execution, lane);
-        }
-        self.pump();
-        Ok(executions)
+        let reservations = self.reserve_cost(&mut executions).await?;
+        let announced = self.announce_all(&executions)?;
+        let mut commit = self.commit_of(&executions, beside)?;
+        let executions = Arc::new(executions);
+        let taken = Arc::clone(&executions);
+        commit.after_durable(move || {
+            for (announced, execution) in announced.into_iter().zip(taken.iter()) {
+                announced.enlist_new(execution);
+            }
+            // The disk has counted them.
+            drop(reservations);
+        });
+        self.store.commit(commit).await?;
+        Ok(Arc::unwrap_or_clone(executions))
     }
 
     /// Where balances are enforced: keeps what each may cost, all of it or none.
@@ -155,16 +149,15 @@ impl Inner {
         }
     }
 
-    /// Reserves a place for each, noting the lanes in which it did.
-    fn reserve(&self, executions: &[Execution], reserved: &mut Vec<String>) -> Result<(), Error> {
-        for execution in executions {
+    /// Announces each to its lane: all of them or none.
+    fn announce_all(&self, executions: &[Execution]) -> Result<Vec<Announced>, Error> {
+        let announce = |execution: &Execution| {
             let lane = execution.lane();
             self.open_lane(&lane);
-            let taken = self.lanes().reserve(&lane);
-            taken.map_err(|full| self.refuse(execution, full.queued))?;
-            reserved.push(lane);
-        }
-        Ok(())
+            let announced = self.scheduler.reserve(lane, execution.id);
+            announced.map_err(|full| self.refuse(execution, full.queued))
+        };
+        executions.iter().map(announce).collect()
     }
 
     /// Why a queue that is full stays so: it is much in demand, or its model does not answer.
@@ -176,8 +169,8 @@ impl Inner {
         }
     }
 
-    /// Writes the executions, their rows in the lanes and what comes beside, as one.
-    async fn accept(&self, executions: &[Execution], beside: Commit) -> Result<(), Error> {
+    /// The executions, their rows in the lanes and what comes beside, as one.
+    fn commit_of(&self, executions: &[Execution], beside: Commit) -> Result<Commit, Error> {
         let mut commit = Commit::of_new_work();
         commit.extend(beside);
         for execution in executions {
@@ -190,15 +183,6 @@ impl Inner {
             billing::reserve(&mut commit, organization, execution.reserved);
             self.store.claim(&mut commit, &execution.input);
         }
-        Ok(self.store.commit(commit).await?)
-    }
-
-    /// Puts a committed execution at the end of its lane's window, or leaves it to the disk.
-    fn enlist(&self, execution: &Execution, lane: &str) {
-        let mut lanes = self.lanes();
-        let keep = execution.input.len() <= KEEP_BYTES && lanes.has_room(lane);
-        let cell = keep.then(|| self.cells.create(execution.clone()));
-        let payload = Place { organization: execution.organization, cell };
-        lanes.push(lane, Ticket { id: execution.id, payload });
+        Ok(commit)
     }
 }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cells::Held;
-use super::lanes::Ticket;
-use super::{Error, Inner, Place, rows};
+use super::{Error, Inner, rows};
 use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
@@ -21,6 +20,9 @@ const PAGE: usize = 256;
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// When the timers are tried again after a failure.
 const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// A timer that is due.
+type Due = (Timestamp, OrganizationId, ExecutionId);
 
 impl Inner {
     /// Wakes what is due, for as long as the service runs.
@@ -41,36 +43,56 @@ impl Inner {
         }
     }
 
-    /// Wakes everything that is due; answers how long nothing else will be.
+    /// Wakes everything that is due; answers how long nothing else will be. One that cannot be woken
+    /// does not keep the others: it is tried again after a pause of its own.
     async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
+        let (mut after, mut pause) = (None, LOOK_AGAIN);
         loop {
-            let page = Page { prefix: rows::timers(), after: None, before: None, limit: PAGE };
+            let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
             let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(pause) };
+            after = Some(last.clone());
             let now = self.clock.steady();
             let timers = found.iter().filter_map(|(key, value)| rows::parse_timer(key, value));
-            let (mut due, mut next) = (Vec::new(), None);
+            let mut waking = Vec::new();
             for (moment, organization, id) in timers {
                 if moment > now {
-                    next = Some(moment);
-                    break;
+                    let next = moment.since(now);
+                    self.wake_all(waking, &mut pause).await;
+                    return Ok(pause.min(next));
                 }
-                due.push((moment, organization, id));
+                if self.retries.find(id).is_some() {
+                    pause = READ_AGAIN;
+                } else {
+                    waking.push((moment, organization, id));
+                }
             }
-            if due.is_empty() {
-                return Ok(next.map_or(LOOK_AGAIN, |next| next.since(now).min(LOOK_AGAIN)));
+            self.wake_all(waking, &mut pause).await;
+        }
+    }
+
+    /// Wakes those, each on its own; where one fails, `pause` becomes short.
+    async fn wake_all(self: &Arc<Self>, due: Vec<Due>, pause: &mut Duration) {
+        let waking = due.into_iter().map(|(due, owner, id)| async move {
+            let woken = self.wake(due, owner, id).await;
+            (id, woken)
+        });
+        for (id, woken) in futures_util::future::join_all(waking).await {
+            match woken {
+                Ok(()) => self.retries.clear(id),
+                Err(error) => {
+                    let cause = "the service could not read or write its data";
+                    self.retries.note(id, None, cause, &error, self.clock.steady());
+                    *pause = READ_AGAIN;
+                }
             }
-            let waking = due.into_iter().map(|(due, owner, id)| self.wake(due, owner, id));
-            for woken in futures_util::future::join_all(waking).await {
-                woken?;
-            }
-            self.pump();
         }
     }
 
     /// Puts one execution back into its lane. A timer that nobody waits for any more is deleted, so
-    /// that it does not come up for ever.
+    /// that it does not come up again.
     async fn wake(
-        &self,
+        self: &Arc<Self>,
         due: Timestamp,
         organization: OrganizationId,
         id: ExecutionId,
@@ -90,13 +112,7 @@ impl Inner {
             return Ok(self.store.commit(commit).await?);
         };
         self.write(Commit::new(), &next, &effects, None).await?;
-        let lane = next.lane();
         held.execution = next;
-        drop(state);
-        self.open_lane(&lane);
-        let mut lanes = self.lanes();
-        lanes.admit(&lane, 1);
-        lanes.push(&lane, Ticket { id, payload: Place { organization, cell: Some(cell) } });
         Ok(())
     }
 }

@@ -19,18 +19,18 @@ use crate::domain::step;
 use crate::storage::Table;
 
 /// A workflow, its inputs, and what it must come to: its output or its error's name.
-struct Case {
+pub struct Case {
     name: &'static str,
     definition: Value,
     inputs: Value,
     expect: Result<Value, &'static str>,
 }
 
-fn model(id: &str, slug: &str, n: Value) -> Value {
+pub fn model(id: &str, slug: &str, n: Value) -> Value {
     json!({"step_id": id, "type": "model", "model": slug, "params": {"n": n}})
 }
 
-fn case(
+pub fn case(
     name: &'static str,
     steps: Value,
     inputs: Value,
@@ -155,13 +155,13 @@ fn revision(number: usize) -> RevisionId {
     RevisionId::from([u8::try_from(number).unwrap(); 16])
 }
 
-fn script(cases: &[Case]) -> Script {
+pub fn script(cases: &[Case]) -> Script {
     let plan = |case: &Case| Arc::new(Plan::compile(Some(&case.definition), &|_| true).unwrap());
     let plans = cases.iter().enumerate().map(|(number, case)| (revision(number), plan(case)));
     Script { plans: plans.collect(), ..Script::default() }
 }
 
-fn submission(number: usize, case: &Case) -> Submission {
+pub fn submission(number: usize, case: &Case) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
         id: crate::runtime::fresh(),

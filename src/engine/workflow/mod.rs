@@ -61,6 +61,12 @@ struct Actor {
     values: Values,
     running: FuturesUnordered<Abortable<Running>>,
     stops: HashMap<Instance, AbortHandle>,
+    /// Those of `running` that have a place at their model, or need none.
+    seated: BTreeSet<Instance>,
+    /// The lane that it runs from.
+    lane: String,
+    /// Whether the lane knows that it only waits for places at models.
+    is_parked: bool,
     timers: BTreeSet<(Timestamp, Instance)>,
     /// Whether the disk knows that it has begun.
     is_marked: bool,
@@ -137,7 +143,7 @@ impl Inner {
         let ran = Duration::from_millis(run.ran_ms);
         let may_have_steps = execution.started_at.is_some() || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
-        let (id, organization) = (execution.id, execution.organization);
+        let (id, organization, lane) = (execution.id, execution.organization, execution.lane());
         let api_key = execution.key;
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         for (_, step) in
@@ -159,6 +165,9 @@ impl Inner {
             values: Values::default(),
             running: FuturesUnordered::new(),
             stops: HashMap::new(),
+            seated: BTreeSet::new(),
+            lane,
+            is_parked: false,
             timers: BTreeSet::new(),
             is_marked,
             begun: Instant::now(),
@@ -167,7 +176,7 @@ impl Inner {
     }
 
     /// Ends an execution whose definition or inputs are lost.
-    async fn fail_unloaded(&self, held: &mut Held, fault: Fault) -> Result<(), Error> {
+    async fn fail_unloaded(self: &Arc<Self>, held: &mut Held, fault: Fault) -> Result<(), Error> {
         let mut next = held.execution.clone();
         let effects = machine::fail(&mut next, fault, self.clock.steady());
         let body = self.workflow_body(&next, None, Vec::new()).await?;
@@ -191,6 +200,7 @@ impl Actor {
                     return Ok(());
                 }
             }
+            self.park();
             let is_busy = !self.running.is_empty();
             let since = Instant::now();
             let woken = self.wait(cell).await;
@@ -210,6 +220,17 @@ impl Actor {
                 }
                 Woken::TimedOut => vec![self.timed_out()],
             };
+        }
+    }
+
+    /// Tells the lane when the execution begins or ceases to wait for places at models alone: while
+    /// it does, it holds no place itself.
+    fn park(&mut self) {
+        let is_parked = !self.running.is_empty() && self.seated.is_empty();
+        if is_parked != self.is_parked {
+            self.is_parked = is_parked;
+            self.inner.lanes().park(&self.lane, self.id, is_parked);
+            self.inner.scheduler.wake();
         }
     }
 
@@ -313,6 +334,7 @@ impl Actor {
                         self.timers.insert((until, instance));
                     }
                     Effect::Stop { instance } => {
+                        self.seated.remove(&instance);
                         if let Some(stop) = self.stops.remove(&instance) {
                             stop.abort();
                         }

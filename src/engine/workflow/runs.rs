@@ -121,20 +121,24 @@ impl Actor {
             Report::Seated { job, seat } => {
                 let (instance, attempt) = (job.instance.clone(), job.attempt);
                 let run = self.inner.run_seated(*job, seat);
+                self.seated.insert(instance.clone());
                 self.push(instance.clone(), run);
                 Event::Started { instance, attempt }
             }
-            Report::Ended { instance, attempt, outcome } => match (*outcome)? {
-                Ok(mut success) => {
-                    success.logs = success.logs.filter(|_| !self.is_foreign);
-                    Event::Succeeded { instance, attempt, success }
+            Report::Ended { instance, attempt, outcome } => {
+                self.seated.remove(&instance);
+                match (*outcome)? {
+                    Ok(mut success) => {
+                        success.logs = success.logs.filter(|_| !self.is_foreign);
+                        Event::Succeeded { instance, attempt, success }
+                    }
+                    Err(Failed { fault, cost, logs }) => {
+                        let fault = self.told(&instance, fault);
+                        let logs = logs.filter(|_| !self.is_foreign);
+                        Event::Failed { instance, attempt, fault, cost, logs }
+                    }
                 }
-                Err(Failed { fault, cost, logs }) => {
-                    let fault = self.told(&instance, fault);
-                    let logs = logs.filter(|_| !self.is_foreign);
-                    Event::Failed { instance, attempt, fault, cost, logs }
-                }
-            },
+            }
         })
     }
 
@@ -144,12 +148,14 @@ impl Actor {
         let inner = Arc::clone(&self.inner);
         let Call::Model { slug, .. } = &job.call else {
             let run = inner.run_request(job);
+            self.seated.insert(instance.clone());
             self.push(instance, run);
             return true;
         };
         let seat = inner.sit(slug);
         let has_place = seat.waits.is_none();
         let run = if has_place {
+            self.seated.insert(instance.clone());
             inner.run_seated(job, seat)
         } else {
             Box::pin(async move { Report::Seated { job: Box::new(job), seat: seat.taken().await } })
@@ -385,7 +391,7 @@ impl Inner {
         let number = lanes.ask(&lane, sender);
         drop(lanes);
         // A place may be free that only the turn keeps from it.
-        self.pump();
+        self.scheduler.wake();
         Seat { inner, lane, waits: Some((number, told)) }
     }
 }
@@ -416,6 +422,6 @@ impl Drop for Seat {
             }
         }
         self.inner.lanes().leave(&self.lane);
-        self.inner.pump();
+        self.inner.scheduler.wake();
     }
 }

@@ -108,7 +108,7 @@ impl Inner {
 
     /// Applies what effects demand outside of a running actor: a cancel.
     pub(in crate::engine) async fn write_progress(
-        &self,
+        self: &Arc<Self>,
         execution: &mut Execution,
         progress: &mut Progress,
         effects: Vec<Effect>,
@@ -119,7 +119,7 @@ impl Inner {
     /// Commits the steps that changed, and what `written` says. `with_execution` when its own row
     /// has to be written although it does not end.
     pub(super) async fn commit_progress(
-        &self,
+        self: &Arc<Self>,
         execution: &mut Execution,
         progress: &mut Progress,
         written: &Written,

@@ -1,0 +1,320 @@
+//! Faults on a running engine: rows that are visible before their commit returns, a disk that fails
+//! and is well again, panics of the engine, records that cannot be read, lanes that are stuck.
+//! Afterwards nothing is stranded, doubled, undone or leaked.
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::simulation_tests::{
+    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, prediction, runtime,
+};
+use super::workflow_tests::{Case, case, model, script, submission};
+use super::*;
+use crate::runtime::fresh;
+use crate::storage::faults::Point;
+
+fn limits(active: usize) -> Options {
+    let (first, longest) = (Duration::from_millis(10), Duration::from_millis(40));
+    let aside_after = Duration::from_millis(20);
+    Options { active, aside_after, pauses: Pauses { first, longest }, ..Options::default() }
+}
+
+/// Waits until `is_so`, looking whenever the runtime has nothing better to do.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let looking = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.unwrap();
+}
+
+async fn ended(process: &Process, id: ExecutionId) -> Execution {
+    let ended = process.engine.wait(ORGANIZATION.into(), id, PATIENCE).await.unwrap();
+    assert!(ended.status.is_final(), "{ended:?}");
+    ended
+}
+
+async fn submit(process: &Process, submission: Submission) -> ExecutionId {
+    let id = submission.id;
+    process.engine.submit(vec![submission], Commit::new()).await.unwrap();
+    id
+}
+
+/// Nothing runs, waits or is held any more, and each place is free.
+async fn check_rest(process: &Process) {
+    let engine = &process.engine;
+    until(|| (engine.totals(), engine.in_memory(), engine.retrying()) == ((0, 0), 0, 0)).await;
+    assert!(!engine.inner.lanes().recount());
+    check_books(&process.store).await;
+}
+
+/// Waves of creates, chains and cancels, while each commit is visible for a while before it is
+/// durable and returns: a refill of a lane sees rows whose hooks have not run.
+#[test]
+fn rows_that_are_visible_early_are_run_once_and_cancels_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let options = Options { enforce_balance: true, ..limits(8) };
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), options);
+        let engine = &process.engine;
+        let (organization, budget) = (ORGANIZATION.into(), Usd::from_micros(1_000_000_000));
+        engine.inner.billing.top_up(organization, budget).await.unwrap();
+        engine.recover().await.unwrap();
+        // Rows are visible late, and then for a while before their commit returns.
+        process.store.faults().at_points(|point| {
+            if matches!(point, Point::Publish | Point::Answer) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        // More than the window of a lane holds.
+        let chains: [&[&str]; 3] = [&["same"], &["fails", "same"], &["same"]];
+        let mut ids = Vec::new();
+        for wave in 0..4_usize {
+            let creating = (0..150).map(|number| {
+                let one = prediction(number, chains[(number + wave) % 3], false);
+                submit(&process, one)
+            });
+            ids.extend(futures_util::future::join_all(creating).await);
+        }
+        let cancelling = ids.iter().step_by(7).map(|id| engine.cancel(organization, *id));
+        let cancelled = futures_util::future::join_all(cancelling).await;
+        let mut stays = 0;
+        for (id, cancelled) in ids.iter().step_by(7).zip(cancelled) {
+            let end = ended(&process, *id).await;
+            if cancelled.is_ok() {
+                assert_eq!(end.status, Status::Cancelled);
+                stays += 1;
+            }
+        }
+        assert!(stays > 0, "no cancel came in time");
+        for id in &ids {
+            let end = ended(&process, *id).await;
+            assert_ne!(end.status, Status::Error, "{end:?}");
+        }
+        let calls = process.script.calls.lock().unwrap().clone();
+        let mut once = calls.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), calls.len(), "a key was called twice");
+        let needed = Usd::from_micros(1);
+        let price = crate::billing::Price { known: needed, open: false };
+        drop(engine.inner.billing.hold(organization, price).await.unwrap());
+        let reserved = crate::billing::reserved(&process.store, organization).await.unwrap();
+        assert_eq!(reserved, Usd::ZERO, "what was reserved is released once");
+        let cost: Usd = executions(&process.store).await.iter().map(|one| one.cost).sum();
+        let balance = engine.inner.billing.balance(organization).await.unwrap();
+        assert_eq!(balance, budget.plus(-cost));
+        until(|| (engine.totals(), engine.in_memory()) == ((0, 0), 0)).await;
+        assert!(!engine.inner.lanes().recount());
+        engine.inner.tasks.stop();
+    });
+}
+
+/// A client that hangs up while its commit is on its way: the work is enlisted all the same.
+#[test]
+fn work_is_enlisted_although_its_submitter_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
+        process.engine.recover().await.unwrap();
+        let one = prediction(0, &["works"], false);
+        let id = one.id;
+        // The inner future, which nothing spawns, stopped at its first wait: the commit.
+        let mut submitting = Box::pin(process.engine.inner.submit(vec![one], Commit::new()));
+        assert!(futures_util::poll!(submitting.as_mut()).is_pending());
+        drop(submitting);
+        until(|| !process.script.calls.lock().unwrap().is_empty()).await;
+        ended(&process, id).await;
+        check_rest(&process).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// The payload folder cannot be written for a while: what fails because of it waits, says why, and
+/// ends once the folder is well again.
+#[test]
+fn executions_end_after_a_disk_error_that_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [large_workflow()];
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(8));
+        process.engine.recover().await.unwrap();
+        break_payloads(&folder);
+        let mut ids = Vec::new();
+        for number in 0..20 {
+            ids.push(submit(&process, prediction(number, &["large"], false)).await);
+        }
+        let run = submit(&process, submission(0, &cases[0])).await;
+        until(|| process.engine.retrying() == 21).await;
+        let (organization, is_waiting) = (ORGANIZATION.into(), "waiting for a retry: ");
+        let mut shown = false;
+        while !shown {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let execution = process.engine.get(organization, ids[0]).await.unwrap();
+            let waiting = process.engine.waiting_for(&execution).unwrap_or_default();
+            shown = waiting.starts_with(is_waiting);
+        }
+        let mut shown = false;
+        while !shown {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let detail = process.engine.detail(organization, run).await.unwrap();
+            shown = detail.body.get().contains(r#""reason":"service","cause":"the service could"#);
+        }
+        // A paused one can be cancelled.
+        process.engine.cancel(organization, ids[0]).await.unwrap();
+        repair_payloads(&folder);
+        for id in &ids[1..] {
+            assert_eq!(ended(&process, *id).await.status, Status::Success);
+        }
+        assert_eq!(ended(&process, ids[0]).await.status, Status::Cancelled);
+        assert_eq!(ended(&process, run).await.status, Status::Success);
+        check_rest(&process).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
+fn large_workflow() -> Case {
+    let mut steps = model("a", "large", json!(1));
+    steps["params"] = json!({});
+    case("large", json!([steps]), json!({}), Ok(json!(null)))
+}
+
+/// Puts a file where the folder of the payloads is.
+fn break_payloads(folder: &TempDir) {
+    let payloads = folder.path().join("payloads");
+    if payloads.exists() {
+        std::fs::rename(&payloads, folder.path().join("payloads-away")).unwrap();
+    }
+    std::fs::write(&payloads, b"").unwrap();
+}
+
+fn repair_payloads(folder: &TempDir) {
+    let (payloads, away) = (folder.path().join("payloads"), folder.path().join("payloads-away"));
+    std::fs::remove_file(&payloads).unwrap();
+    if away.exists() {
+        std::fs::rename(away, payloads).unwrap();
+    }
+}
+
+/// A panic in the engine's own code gives the place back, and the execution is tried again.
+#[test]
+fn executions_end_although_the_engine_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(1));
+        process.engine.recover().await.unwrap();
+        let first = submit(&process, prediction(0, &["works"], false)).await;
+        ended(&process, first).await;
+        process.script.panics.store(3, std::sync::atomic::Ordering::SeqCst);
+        // With one place, a leaked one would end everything. The lane is there already.
+        let id = submit(&process, prediction(1, &["works"], false)).await;
+        assert_eq!(ended(&process, id).await.status, Status::Success);
+        let left = process.script.panics.load(std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(left, 0);
+        check_rest(&process).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// Two workflows hold every place for good: a prediction of another model ends all the same.
+#[test]
+fn stuck_workflows_leave_a_place_to_an_idle_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let stuck = |slug: &str| case("stuck", json!([model("a", slug, json!(1))]), json!({}), Err(""));
+    let cases = [stuck("endless"), stuck("stuck")];
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(2));
+        process.engine.recover().await.unwrap();
+        for _ in 0..15 {
+            submit(&process, submission(0, &cases[0])).await;
+            submit(&process, submission(1, &cases[1])).await;
+        }
+        until(|| process.script.calls.lock().unwrap().len() == 2).await;
+        let id = submit(&process, prediction(0, &["works"], false)).await;
+        assert_eq!(ended(&process, id).await.status, Status::Success);
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// A record that cannot be read among due timers, and rows that belong to nothing at the head of a
+/// lane: everything behind them goes on.
+#[test]
+fn bad_records_keep_nothing_else_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let parked = json!([
+        {"step_id": "w", "type": "wait", "seconds": 0.1},
+        model("b", "same", json!("{{w.status}}")),
+    ]);
+    let cases = [case("parked", parked, json!({}), Ok(json!("completed")))];
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(8));
+        let organization: OrganizationId = ORGANIZATION.into();
+        let mut commit = Commit::new();
+        // A timer whose execution is no JSON.
+        let damaged: ExecutionId = fresh();
+        let now = process.engine.inner.clock.now();
+        commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
+        commit.put_bytes(rows::timer(now, damaged), rows::queued_value(organization));
+        let lane = crate::domain::execution::lane_of_model("works");
+        for number in 0..600_u32 {
+            let id: ExecutionId = fresh();
+            let value = if number % 2 == 0 { rows::queued_value(organization) } else { vec![1] };
+            commit.put_bytes(rows::queued(&lane, id), value);
+        }
+        process.store.commit(commit).await.unwrap();
+        process.engine.recover().await.unwrap();
+        let run = submit(&process, submission(0, &cases[0])).await;
+        let id = submit(&process, prediction(0, &["works"], false)).await;
+        assert_eq!(ended(&process, id).await.status, Status::Success);
+        assert_eq!(ended(&process, run).await.status, Status::Success);
+        assert_eq!(process.engine.retrying(), 1, "the damaged one");
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// The audit finds what nothing should ever cause: a row that no memory knows of, an execution
+/// without a row, a place of a dead task, a wrong reservation. It repairs each of them once.
+#[test]
+fn the_audit_repairs_what_memory_and_disk_disagree_about() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
+        let inner = &process.engine.inner;
+        let (organization, mut drifts) = (ORGANIZATION.into(), audit::Drifts::new());
+        // The dispatcher is not started yet, so these stay in the window of their lane.
+        let row = submit(&process, prediction(0, &["works"], false)).await;
+        let rowless = submit(&process, prediction(1, &["same"], false)).await;
+        let lane = |model: &str| crate::domain::execution::lane_of_model(model);
+        inner.lanes().forget(&lane("works"), row);
+        inner.lanes().forget(&lane("same"), rowless);
+        let mut commit = Commit::new();
+        commit.delete(rows::queued(&lane("same"), rowless));
+        crate::billing::reserve(&mut commit, organization, Usd::from_micros(7));
+        inner.store.commit(commit).await.unwrap();
+        inner.open_lane("model:dead");
+        let dead: ExecutionId = fresh();
+        inner.lanes().announce("model:dead", dead);
+        let entry = Entry { organization, cell: None };
+        inner.lanes().enlist("model:dead", lanes::Ticket { id: dead, payload: entry });
+        let mut started = false;
+        while let Some(next) = inner.lanes().next() {
+            // The task that got the place dies at once.
+            started |= matches!(next, lanes::Next::Start { .. });
+        }
+        assert!(started);
+        let found = inner.audit(&mut drifts).await.unwrap();
+        let expect = audit::Found { places: 1, lanes: 1, executions: 1, reservations: 0 };
+        assert_eq!(found, expect);
+        let found = inner.audit(&mut drifts).await.unwrap();
+        assert_eq!(found, audit::Found { reservations: 1, ..audit::Found::default() });
+        let found = inner.audit(&mut drifts).await.unwrap();
+        assert_eq!(found, audit::Found::default());
+        process.engine.recover().await.unwrap();
+        ended(&process, row).await;
+        ended(&process, rowless).await;
+        let reserved = crate::billing::reserved(&inner.store, organization).await.unwrap();
+        assert_eq!(reserved, Usd::ZERO);
+        inner.tasks.stop();
+    });
+}
