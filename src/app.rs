@@ -159,6 +159,11 @@ fn open(
         active: config.engine.active,
         workflow_timeout: config.engine.workflow_timeout,
         enforce_balance: config.billing.enabled && config.billing.enforce,
+        execution_bytes: config.engine.execution_bytes,
+        organization_bytes: config
+            .engine
+            .organization_bytes
+            .unwrap_or_else(|| store.room().total() / 2),
         ..engine::Options::default()
     };
     let engine = Engine::new(doors, options);
@@ -212,12 +217,13 @@ struct Kept {
 
 fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept> {
     private::tighten(&config.data_dir)?;
+    // Before the store: a new folder has its key first.
+    let sealer = Sealer::open_used(&config.data_dir)?;
     let store = Store::open(&storage::Options {
         folder: config.data_dir.clone(),
         inline_bytes: config.engine.payload_inline_bytes,
     })
     .map_err(|error| backups::advised(error, &config.backup.folder))?;
-    let sealer = Sealer::open(&config.data_dir)?;
     let accounts = Accounts::new(store.clone(), clock.clone());
     let links = Links::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
     let folder = config.data_dir.join("files");
@@ -376,6 +382,10 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let live = Live { control_token: Some(control_token.clone()), groups: take_groups() };
     let services = open(config, &tasks, hosts, Some(live))?;
     services.store.room().keep(config.limits.disk_reserve);
+    if !config.accept_loss {
+        services.store.check_payload_folder().await?;
+        services.files.check_folder().await?;
+    }
     let started: PayloadId = fresh();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);
@@ -406,8 +416,8 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     tasks.spawn(journal::run(Arc::clone(&services), tasks.clone(), config.audit.clone()));
     telemetry::keep_up(&tasks, services.metrics.clone());
     memory::keep_small(&tasks);
-    tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started));
-    tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.backup.clone()));
+    tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started, config.accept_loss));
+    tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let grace = config.engine.shutdown_grace;
     Ok(Running { services, tasks, grace, addresses, certificates })
 }

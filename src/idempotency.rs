@@ -208,42 +208,111 @@ impl Idempotency {
         }
     }
 
-    /// Deletes the keys that are past their time; answers how many.
+    /// Deletes the keys that are past their time; answers how many. Costs what it deletes: keys stand
+    /// by time as well.
     ///
     /// # Errors
     /// [`storage::Error`] when the store cannot be read or written.
     pub async fn sweep(&self) -> Result<usize, storage::Error> {
         let now = self.clock.believed();
-        let (mut swept, mut after) = (0, None);
+        let mut swept = self.index(now).await?;
+        let Some(last) = now.before(REMEMBERED) else { return Ok(swept) };
+        let before = Some(expiries().time(last.plus(Duration::from_micros(1))));
+        let mut after = None;
         loop {
-            let prefix = Key::table(Table::Idempotency);
-            let page = Page { prefix, after, before: None, limit: SWEEP_BATCH };
-            let rows = self.store.page(page).await?;
-            let Some((last, _)) = rows.last() else { return Ok(swept) };
-            after = Some(last.clone());
-            let mut deletions = Vec::new();
-            for (key, bytes) in rows {
-                if decode::<Remembered>(&bytes)?.is_past(now) {
-                    deletions.push(self.delete(key, bytes));
-                }
-            }
+            let (prefix, before) = (expiries(), before.clone());
+            let page = Page { prefix, after, before, limit: SWEEP_BATCH };
+            let due: Vec<Key> =
+                self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
+            let Some(end) = due.last() else { return Ok(swept) };
+            after = Some(end.clone());
+            let rows: Vec<Key> = due.iter().map(row_of_expiry).collect();
+            let found = self.store.get_many(&rows).await?;
+            let deletions = due.into_iter().zip(rows).zip(found).map(|((expiry, row), bytes)| {
+                let is_past = |bytes: &Vec<u8>| {
+                    // What cannot be read is of no use to anyone.
+                    decode(bytes).map_or(true, |row: Remembered| row.is_past(now))
+                };
+                self.delete(row, bytes.filter(is_past), Some(expiry))
+            });
             for deleted in futures_util::future::join_all(deletions).await {
                 swept += usize::from(deleted?);
             }
         }
     }
 
-    /// Deletes a row unless a new answer has taken its place: each in a commit of its own, which
-    /// the store's writer merges.
-    async fn delete(&self, key: Key, bytes: Vec<u8>) -> Result<bool, storage::Error> {
+    /// Puts keys by time that a release up to 0.1.0 wrote, once; deletes those that are past.
+    async fn index(&self, now: Timestamp) -> Result<usize, storage::Error> {
+        let mark = Key::table(Table::Meta).text("idempotency keys by time");
+        if self.store.get(&mark).await?.is_some() {
+            return Ok(0);
+        }
+        let (mut swept, mut after) = (0, None);
+        loop {
+            let prefix = Key::table(Table::Idempotency);
+            let page = Page { prefix, after, before: None, limit: SWEEP_BATCH };
+            let rows = self.store.page(page).await?;
+            let Some((last, _)) = rows.last() else { break };
+            after = Some(last.clone());
+            let (mut expiries, mut deletions) = (Commit::new(), Vec::new());
+            for (key, bytes) in rows {
+                match decode::<Remembered>(&bytes) {
+                    Ok(row) if !row.is_past(now) => {
+                        expiries.put_bytes(expiry(row.at, &key), Vec::new());
+                    }
+                    Ok(_) | Err(_) => deletions.push(self.delete(key, Some(bytes), None)),
+                }
+            }
+            for deleted in futures_util::future::join_all(deletions).await {
+                swept += usize::from(deleted?);
+            }
+            if !expiries.is_empty() {
+                self.store.commit(expiries).await?;
+            }
+        }
         let mut commit = Commit::new();
-        commit.expect(Expect::Equal(key.clone(), bytes)).delete(key);
+        commit.put_bytes(mark, Vec::new());
+        self.store.commit(commit).await?;
+        Ok(swept)
+    }
+
+    /// Deletes a row that has these bytes, and its place among those by time: each in a commit of its
+    /// own, which the store's writer merges. False when there was no such row.
+    async fn delete(
+        &self,
+        row: Key,
+        bytes: Option<Vec<u8>>,
+        expiry: Option<Key>,
+    ) -> Result<bool, storage::Error> {
+        let (mut commit, is_there) = (Commit::new(), bytes.is_some());
+        if let Some(bytes) = bytes {
+            commit.expect(Expect::Equal(row.clone(), bytes)).delete(row);
+        }
+        if let Some(expiry) = expiry {
+            commit.delete(expiry);
+        }
         match self.store.commit(commit).await {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(is_there),
+            // A new answer has taken its place, with a time of its own.
             Err(storage::Error::Conflict { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
+}
+
+/// All keys by the moment at which they were recorded.
+fn expiries() -> Key {
+    Key::table(Table::IdempotencyExpiry)
+}
+
+/// The place of a key's row among those by time.
+fn expiry(at: Timestamp, row: &Key) -> Key {
+    expiries().time(at).raw(row.as_bytes().get(1..).unwrap_or_default())
+}
+
+/// The row behind a key of [`expiry`].
+fn row_of_expiry(expiry: &Key) -> Key {
+    Key::table(Table::Idempotency).raw(expiry.as_bytes().get(9..).unwrap_or_default())
 }
 
 impl Ticket {
@@ -261,6 +330,7 @@ impl Ticket {
         }
         let remembered = Remembered { body: self.body.clone(), answered, at: self.now };
         commit.put(self.row.clone(), &remembered)?;
+        commit.put_bytes(expiry(self.now, &self.row), Vec::new());
         commit.expect(self.expect.clone());
         Ok(())
     }

@@ -124,8 +124,28 @@ async fn a_sweep_leaves_an_answer_that_took_the_place_of_an_old_one() {
     let seen = keys.store.get(&row).await.unwrap().unwrap();
     let ticket = fresh(&keys, "k", "body").await;
     finish(&keys, ticket, "id-2").await;
-    assert!(!keys.delete(row, seen).await.unwrap());
+    assert!(!keys.delete(row, Some(seen), None).await.unwrap());
     assert_eq!(word(&begin(&keys, "k", "body").await), "replay id-2");
+}
+
+#[tokio::test]
+async fn keys_of_an_older_release_are_put_by_time_once_and_then_forgotten() {
+    let (_folder, keys, clock) = keys();
+    for key in ["old", "young"] {
+        let ticket = fresh(&keys, key, "body").await;
+        let expiry = expiry(ticket.now, &ticket.row);
+        finish(&keys, ticket, "id").await;
+        let mut commit = Commit::new();
+        commit.delete(expiry);
+        keys.store.commit(commit).await.unwrap();
+        clock.advance(REMEMBERED / 2);
+    }
+    assert_eq!(keys.sweep().await.unwrap(), 1, "the old one was found by reading them all");
+    assert_eq!(word(&begin(&keys, "young", "body").await), "replay id");
+    clock.advance(REMEMBERED / 2);
+    assert_eq!(keys.sweep().await.unwrap(), 1);
+    let page = Page { prefix: expiries(), after: None, before: None, limit: 10 };
+    assert!(keys.store.page(page).await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -130,6 +130,7 @@ fn describe() {
             "orrery_executions_retrying",
             "Executions that are tried again after an error of the service itself",
         ),
+        ("orrery_sweep_refused_files", "Files that a refused sweep would have moved away"),
         ("orrery_commits_waiting", "Commits that wait for the writer"),
         ("orrery_models", "Models in the catalog"),
         (

@@ -15,15 +15,20 @@ use hyper::header::{
 };
 use hyper::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+use ring::digest::{Context as Hash, SHA256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::Context;
 use super::files::missing;
-use crate::domain::file::File;
+use crate::domain::file::{Digest, File};
+use crate::files;
 use crate::http::{self, Reply, body, reply};
 
 /// Bytes that are read and sent at once.
 const BLOCK: u64 = 64 * 1024;
+/// A whole file up to this size is checked before its first byte is sent; a larger one while it is
+/// sent.
+const CHECKED_FIRST: u64 = 16 * 1024 * 1024;
 /// What a page made of the content may do: nothing.
 const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
@@ -66,7 +71,11 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
         None => (0, file.size),
         Some(part) => (*part.start(), part.end() - part.start() + 1),
     };
-    let mut answer = Response::new(read(path, first, length).await?);
+    let check = part.is_none().then(|| Check { digest: file.sha256, hash: Hash::new(&SHA256) });
+    if check.is_some() && file.size <= CHECKED_FIRST {
+        context.services.files.check_content(file.sha256).await?;
+    }
+    let mut answer = Response::new(read(path, first, length, check).await?);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     describe(&file, &etag, readers, headers);
@@ -78,21 +87,54 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     Ok(answer)
 }
 
-/// The part of a file, read as it is sent.
-async fn read(path: PathBuf, first: u64, length: u64) -> Result<http::Body, http::Error> {
-    let mut file = tokio::fs::File::open(path).await.map_err(http::Error::internal)?;
-    file.seek(SeekFrom::Start(first)).await.map_err(http::Error::internal)?;
-    let blocks = stream::unfold((file, length), |(mut file, left)| async move {
+/// What is sent is summed up, to be compared with the file's digest at the end.
+struct Check {
+    digest: Digest,
+    hash: Hash,
+}
+
+impl Check {
+    /// Sums up a block; of the last one, whether all of them are what was stored.
+    fn passes(&mut self, block: &[u8], is_last: bool) -> bool {
+        self.hash.update(block);
+        !is_last || self.hash.clone().finish().as_ref() == self.digest.0
+    }
+}
+
+/// The part of a file, read as it is sent. Where the sum of a whole file is wrong, its last block is
+/// held back and the connection cut: no client takes it for the file.
+async fn read(
+    path: PathBuf,
+    first: u64,
+    length: u64,
+    check: Option<Check>,
+) -> Result<http::Body, http::Error> {
+    let unread = |error: std::io::Error| {
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        http::Error::from(if is_missing {
+            files::Error::Damaged("missing")
+        } else {
+            files::Error::Disk(error)
+        })
+    };
+    let mut file = tokio::fs::File::open(path).await.map_err(unread)?;
+    file.seek(SeekFrom::Start(first)).await.map_err(unread)?;
+    let blocks = stream::unfold((file, length, check), |(mut file, left, mut check)| async move {
         if left == 0 {
             return None;
         }
         let mut block = vec![0; usize::try_from(left.min(BLOCK)).unwrap_or_default()];
-        match file.read_exact(&mut block).await {
+        let read = file.read_exact(&mut block).await;
+        let left = left - block.len() as u64;
+        let passes = check.as_mut().is_none_or(|check| check.passes(&block, left == 0));
+        match read {
+            Ok(_) if passes => Some((Ok(Bytes::from(block)), (file, left, check))),
             Ok(_) => {
-                let left = left - block.len() as u64;
-                Some((Ok(Bytes::from(block)), (file, left)))
+                tracing::error!("the content of a file is damaged: a download was cut");
+                let error = std::io::Error::from(std::io::ErrorKind::InvalidData);
+                Some((Err(error.into()), (file, 0, None)))
             }
-            Err(error) => Some((Err(error.into()), (file, 0))),
+            Err(error) => Some((Err(error.into()), (file, 0, None))),
         }
     });
     Ok(body::stream(blocks))
@@ -204,6 +246,29 @@ mod tests {
         }
         for text in ["bytes=0-0", "bytes=0-", "bytes=-1"] {
             assert_eq!(parse_range(text, 0), Asked::Nothing, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_is_cut_before_its_last_block() {
+        use http_body_util::BodyExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (path, bytes) = (folder.path().join("file"), vec![7; 200_000]);
+        std::fs::write(&path, &bytes).unwrap();
+        let mut right = Hash::new(&SHA256);
+        right.update(&bytes);
+        let right = Digest(right.finish().as_ref().try_into().unwrap());
+        for (digest, is_whole) in [(right, true), (Digest([0; 32]), false)] {
+            let check = Some(Check { digest, hash: Hash::new(&SHA256) });
+            let mut body = read(path.clone(), 0, 200_000, check).await.unwrap();
+            let (mut sent, mut is_cut) = (0, false);
+            while let Some(frame) = body.frame().await {
+                match frame {
+                    Ok(frame) => sent += frame.into_data().unwrap().len(),
+                    Err(_cut) => is_cut = true,
+                }
+            }
+            assert_eq!((sent == bytes.len(), is_cut), (is_whole, !is_whole), "{sent}");
         }
     }
 }

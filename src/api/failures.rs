@@ -41,6 +41,11 @@ impl From<engine::Error> for Error {
             engine::Error::QueueFull { .. } => {
                 Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
             }
+            engine::Error::OverQuota { quota, used } => {
+                let message = format!("{error}: delete some, or wait until they are forgotten");
+                Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+                    .with_details(json!({"quota_bytes": quota, "used_bytes": used}))
+            }
             engine::Error::Unpaid { balance, reserved, needed } => {
                 Self::status(StatusCode::PAYMENT_REQUIRED, "payment required").with_details(json!({
                     "balance_usd": balance.dollars(),
@@ -123,6 +128,9 @@ impl From<files::Error> for Error {
             }
             files::Error::Invalid(sentence) => {
                 Self::unprocessable(format!("the file was not kept: {sentence}"))
+            }
+            files::Error::Damaged(_) => {
+                Self::status(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
             }
             files::Error::Disk(_) => storage_unavailable().with_source(error),
             files::Error::Storage(error) => error.into(),

@@ -8,11 +8,13 @@ use hyper::header::{HeaderName, HeaderValue, LINK};
 use serde::Serialize;
 use serde_json::json;
 
+use super::predictions::shown;
 use super::webhooks::parse_time;
 use super::{Context, Services, cursor};
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Prediction, Source, Status, StepOf};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use crate::domain::payload::Payload;
 use crate::engine::history::Filter;
 use crate::http::{self, Reply, reply};
 
@@ -168,6 +170,8 @@ struct Record<'a> {
     started_at: Option<String>,
     completed_at: Option<String>,
     output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<String>,
     api_key_id: String,
     source: Source,
 }
@@ -212,26 +216,25 @@ async fn records<'a>(
                 }
             },
         };
-        let output = output(services, execution, SHOWN_MAX.saturating_sub(bytes)).await?;
+        let most = SHOWN_MAX.saturating_sub(bytes);
+        let (output, output_error) = output(services, execution, most).await?;
         bytes += output.as_ref().map_or(0, String::len);
-        records.push(record(execution, of, name, output));
+        records.push(Record { output_error, ..record(execution, of, name, output) });
     }
     Ok(records)
 }
 
-/// The output's text, if it has at most so many bytes.
+/// The output's text, if it has at most so many bytes; of a lost one, why it is missing.
 async fn output(
     services: &Services,
     execution: &Execution,
     most: usize,
-) -> Result<Option<String>, http::Error> {
-    let Some(payload) = &execution.output else { return Ok(None) };
-    if usize::try_from(payload.len()).unwrap_or(usize::MAX) > most {
-        return Ok(None);
-    }
-    let text = services.store.read_payload(payload).await?;
-    let text = services.links.render(execution.organization, text);
-    Ok(Some(Box::<str>::from(text).into_string()))
+) -> Result<(Option<String>, Option<String>), http::Error> {
+    let is_shown =
+        |payload: &&Payload| usize::try_from(payload.len()).unwrap_or(usize::MAX) <= most;
+    let (text, error) = shown(services, execution.output.as_ref().filter(is_shown)).await?;
+    let text = text.map(|text| services.links.render(execution.organization, text));
+    Ok((text.map(|text| Box::<str>::from(text).into_string()), error))
 }
 
 fn record<'a>(
@@ -267,6 +270,7 @@ fn record<'a>(
         started_at: execution.started_at.map(|time| time.to_string()),
         completed_at: execution.completed_at.map(|time| time.to_string()),
         output,
+        output_error: None,
         api_key_id: execution.key.to_string(),
         source: execution.source,
     }

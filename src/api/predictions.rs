@@ -17,6 +17,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::chain::Entry;
 use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::payload::Payload;
 use crate::engine::outcome::Metrics;
 use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};
@@ -50,11 +51,14 @@ pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
         Status::Error => ("failed", "Prediction failed"),
         Status::Cancelled => ("cancelled", "Prediction was cancelled"),
     };
+    let (output, output_error) = shown(services, execution.output.as_ref()).await?;
+    let output = output.map(|text| services.links.render(execution.organization, text));
     let body = Ended {
         status,
         message,
         prediction_id: id.to_string(),
-        output: output_of(services, &execution).await?,
+        output,
+        output_error,
         error: execution.fault.as_ref().map_or("", |fault| fault.cause.as_str()),
     };
     Ok(reply::json(StatusCode::OK, &body))
@@ -74,13 +78,14 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 
 /// A prediction as clients read it: JSON text.
 pub async fn detail(services: &Services, execution: &Execution) -> Result<String, http::Error> {
-    let input = if is_of_foreign_step(services, execution).await? {
-        RawValue::NULL.to_owned()
-    } else {
-        services.store.read_payload(&execution.input).await?
-    };
-    let output = output_of(services, execution).await?;
-    let view = view(services, execution, &input, output.as_deref())?;
+    let is_hidden = is_of_foreign_step(services, execution).await?;
+    let input = (!is_hidden).then_some(&execution.input);
+    let (input, input_error) = shown(services, input).await?;
+    let (output, output_error) = shown(services, execution.output.as_ref()).await?;
+    let output = output.map(|text| services.links.render(execution.organization, text));
+    let input = input.unwrap_or_else(|| RawValue::NULL.to_owned());
+    let mut view = view(services, execution, &input, output.as_deref())?;
+    (view.input_error, view.output_error) = (input_error, output_error);
     serde_json::to_string(&view).map_err(http::Error::internal)
 }
 
@@ -248,16 +253,20 @@ async fn chain(
     Ok(candidates)
 }
 
-async fn output_of(
+/// A payload's text; of one that is lost or damaged, what is wrong with it in a sentence, so that the
+/// rest of the record can be read.
+pub async fn shown(
     services: &Services,
-    execution: &Execution,
-) -> Result<Option<Box<RawValue>>, http::Error> {
-    match &execution.output {
-        None => Ok(None),
-        Some(output) => {
-            let text = services.store.read_payload(output).await?;
-            Ok(Some(services.links.render(execution.organization, text)))
+    payload: Option<&Payload>,
+) -> Result<(Option<Box<RawValue>>, Option<String>), http::Error> {
+    let Some(payload) = payload else { return Ok((None, None)) };
+    match services.store.read_payload(payload).await {
+        Ok(text) => Ok((Some(text), None)),
+        Err(error) if error.is_final() => {
+            tracing::error!(%error, "a record is shown without a payload");
+            Ok((None, Some(error.to_string())))
         }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -269,6 +278,8 @@ struct Ended<'a> {
     #[serde(rename = "predictionID")]
     prediction_id: String,
     output: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<String>,
     error: &'a str,
 }
 
@@ -279,7 +290,13 @@ struct Prediction<'a> {
     model: &'a str,
     status: &'static str,
     input: &'a RawValue,
+    /// Why the input is missing: its payload is lost or damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_error: Option<String>,
     output: Option<&'a RawValue>,
+    /// Why the output is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<String>,
     logs: Option<String>,
     error: Option<&'a str>,
     error_classification: Option<&'static str>,
@@ -321,7 +338,9 @@ fn view<'a>(
         model: prediction.requested_model(),
         status: execution.status.prediction_word(),
         input,
+        input_error: None,
         output,
+        output_error: None,
         logs: logs(services, execution, prediction),
         error: fault.map(|fault| fault.cause.as_str()),
         error_classification: fault.map(|fault| fault.class.as_str()),

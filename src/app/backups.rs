@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::api::Services;
-use crate::backup::{self, Place, Summary};
-use crate::config;
+use crate::backup::{self, Place, Spared, Summary};
+use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
 use crate::runtime::Tasks;
 use crate::storage;
@@ -23,7 +23,8 @@ const SUFFIX: &str = ".backup";
 const PART: &str = "part";
 
 /// Writes backups until the shutdown.
-pub async fn run(services: Arc<Services>, tasks: Tasks, config: config::Backup) {
+pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
+    let (reserve, config) = (config.limits.disk_reserve, config.backup);
     let Some(every) = config.every else { return };
     loop {
         let wait = until_due(&config.folder, every, services.clock.now());
@@ -31,10 +32,10 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: config::Backup) 
             () = tasks.stopping() => return,
             () = tokio::time::sleep(wait) => {}
         }
-        match make(&services, &config).await {
+        match make(&services, &config, reserve).await {
             Ok((path, summary)) => tracing::info!(
                 path = %path.display(), rows = summary.rows, files = summary.files,
-                "a backup was written"
+                damaged = summary.damaged.len(), "a backup was written"
             ),
             Err(error) => {
                 tracing::error!(%error, "no backup was written");
@@ -100,11 +101,12 @@ fn backups(folder: &Path) -> io::Result<Vec<PathBuf>> {
 async fn make(
     services: &Services,
     config: &config::Backup,
+    reserve: Option<u64>,
 ) -> Result<(PathBuf, Summary), backup::Error> {
     let hold = services.files.hold();
     let place = Place { store: services.store.clone(), files: services.files.clone() };
     let (folder, keep, now) = (config.folder.clone(), config.keep, services.clock.now());
-    let writing = tokio::task::spawn_blocking(move || write(&place, &folder, keep, now));
+    let writing = tokio::task::spawn_blocking(move || write(&place, &folder, (keep, reserve), now));
     let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
     services.files.let_go(hold).await?;
     written
@@ -113,13 +115,16 @@ async fn make(
 fn write(
     place: &Place,
     folder: &Path,
-    keep: usize,
+    (keep, reserve): (usize, Option<u64>),
     now: Timestamp,
 ) -> Result<(PathBuf, Summary), backup::Error> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let name = now.to_string().replace(':', "-");
     let path = folder.join(format!("{PREFIX}{name}{SUFFIX}"));
     let part = path.with_extension(PART);
+    // It will be about as large as the last one.
+    let last = backups(folder)?.last().and_then(|last| fs::metadata(last).ok());
+    let expected = last.map_or(0, |last| last.len());
     let write = || -> Result<Summary, backup::Error> {
         let file = fs::OpenOptions::new()
             .write(true)
@@ -127,8 +132,9 @@ fn write(
             .truncate(true)
             .mode(0o600)
             .open(&part)?;
-        let out = backup::write(place, now, BufWriter::new(file), &mut |_| {})?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        let out = Spared::new(BufWriter::new(file), folder, reserve, expected)?;
+        let out = backup::write(place, now, out, &mut |_| {})?;
+        out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         // A file that cannot be read back is no backup.
         let summary = backup::verify(File::open(&part)?, &mut |_| {})?;
         fs::rename(&part, &path)?;

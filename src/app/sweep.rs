@@ -5,6 +5,9 @@
 //! the machine's clock is more than a day ahead of the time that is believed, see `runtime::clock`:
 //! it may have jumped.
 
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +15,7 @@ use crate::api::Services;
 use crate::domain::ids::{FileId, Id, PayloadId};
 use crate::domain::time::Timestamp;
 use crate::runtime::{Clock, Tasks};
-use crate::storage::{Commit, Key, Table};
+use crate::storage::{Commit, Key, Swept, Table, Terms};
 
 /// How often files whose time is over are looked for; a look costs one read when there are none.
 const EVERY: Duration = Duration::from_secs(60);
@@ -22,12 +25,23 @@ const OTHERS_EVERY: u32 = 60;
 /// The believed time is kept at one of so many looks.
 const KEEP_TIME_EVERY: u32 = 10;
 
-/// Sweeps until the shutdown. What was begun before `started` has broken off.
-pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId) {
-    let swept = services.store.sweep_payloads(started).await;
-    report("payload files that nothing referred to", swept);
-    let swept = services.files.sweep(FileId::from(started.bytes())).await;
-    report("contents that no file referred to", swept);
+/// Says which sweeps were refused, for `orrery check`; absent when none was.
+pub const REFUSED: &str = "sweep.refused";
+
+/// Sweeps until the shutdown. What was begun before `started` has broken off; the operator may have
+/// accepted that this takes any number of files.
+pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, accepts_loss: bool) {
+    let terms = Terms { now: services.clock.believed(), accepts_loss };
+    let payloads = services.store.sweep_payloads(started, terms).await;
+    let files = services.files.sweep(FileId::from(started.bytes()), terms).await;
+    let refusals: Vec<String> = [
+        after_start("payloads", payloads.map_err(anyhow::Error::from)),
+        after_start("files", files.map_err(anyhow::Error::from)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    note_refusals(&services.store.folder().join(REFUSED), &refusals);
     for look in (0..OTHERS_EVERY).cycle() {
         if look % KEEP_TIME_EVERY == 0 {
             keep_time(&services).await;
@@ -95,7 +109,49 @@ fn is_ahead(clock: &Clock, says_so: bool) -> bool {
     true
 }
 
+/// Reports a sweep after a start; gives what is to be said when it was refused.
+fn after_start(what: &'static str, swept: anyhow::Result<Swept>) -> Option<String> {
+    let Swept { unused, total, moved, refused } = match swept {
+        Ok(swept) => swept,
+        Err(error) => {
+            tracing::error!(%error, what, "what nothing refers to cannot be swept out");
+            return None;
+        }
+    };
+    let held_back = if refused { unused } else { 0 };
+    let gauge = metrics::gauge!("orrery_sweep_refused_files", "what" => what);
+    gauge.set(u32::try_from(held_back).unwrap_or(u32::MAX));
+    if refused {
+        let sentence = format!(
+            "nothing refers to {unused} of {total} files in {what}: too many to be taken away \
+             without your word. If the store is complete, start once with `orrery serve \
+             --accept-loss`; else bring the store back from a backup"
+        );
+        tracing::error!(unused, total, what, "a sweep was refused: {sentence}");
+        return Some(sentence);
+    }
+    if moved > 0 {
+        tracing::info!(moved, total, what, "files that nothing referred to were moved to `lost`");
+    }
+    None
+}
+
+fn note_refusals(path: &Path, refusals: &[String]) {
+    let noted = if refusals.is_empty() {
+        let is_absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        fs::remove_file(path).or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) })
+    } else {
+        fs::write(path, refusals.join("\n"))
+    };
+    if let Err(error) = noted {
+        tracing::warn!(path = %path.display(), %error, "a refused sweep cannot be noted");
+    }
+}
+
 async fn others(services: &Services) {
+    let terms = Terms { now: services.clock.believed(), accepts_loss: false };
+    report("days of lost payloads", services.store.forget_lost_payloads(terms).await);
+    report("days of lost files", services.files.forget_lost(terms).await);
     let swept = services.idempotency.sweep().await.map(|_| 0);
     report("idempotency keys that were forgotten", swept);
     if let Err(error) = forget(services).await {

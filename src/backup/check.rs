@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Error;
 use super::write::Place;
-use crate::domain::file::{Digest, File};
+use crate::domain::file::File;
 use crate::domain::ids::PayloadId;
 use crate::domain::payload::FileRef;
 use crate::storage::key;
@@ -66,20 +66,23 @@ pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Repor
             return Ok(());
         }
         // Counters and ids may begin with the same byte; what is no JSON is none of the records.
-        let Some(record) = value.get(1..).and_then(|text| serde_json::from_slice(text).ok()) else {
+        let parsed = value.get(1..).and_then(|text| serde_json::from_slice::<Value>(text).ok());
+        let Some(record) = parsed else {
             if value.get(1) == Some(&b'{') {
                 let table = key::table_name(key.as_bytes());
                 report.fault(format!("the row {key:?} of the table {table} is damaged"));
             }
             return Ok(());
         };
-        check_payloads(place, &record, &mut report)?;
+        let id = record.get("id").and_then(Value::as_str).unwrap_or("without an id");
+        let of = format!("of the record {id} in the table '{}'", char::from(table));
+        check_payloads(place, &record, &of, &mut report);
         if table == Table::File as u8 {
             match decode::<File>(&value) {
                 Err(error) => report.fault(format!("{}: {error}", File::NAME)),
                 Ok(file) => {
                     if digests.insert(file.sha256.0) {
-                        check_content(place, file.sha256, &mut report)?;
+                        check_content(place, &file, &mut report);
                     }
                 }
             }
@@ -93,58 +96,63 @@ pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Repor
 }
 
 /// Every payload file that the record names.
-fn check_payloads(place: &Place, record: &Value, report: &mut Report) -> io::Result<()> {
+fn check_payloads(place: &Place, record: &Value, of: &str, report: &mut Report) {
     match record {
         Value::Object(fields) => {
             for (name, value) in fields {
                 if name == "file"
                     && let Ok(file) = serde_json::from_value::<FileRef>(value.clone())
                 {
-                    check_payload(place, file, report)?;
+                    check_payload(place, file, of, report);
                     continue;
                 }
-                check_payloads(place, value, report)?;
+                check_payloads(place, value, of, report);
             }
         }
         Value::Array(items) => {
             for item in items {
-                check_payloads(place, item, report)?;
+                check_payloads(place, item, of, report);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
-    Ok(())
 }
 
-fn check_payload(place: &Place, file: FileRef, report: &mut Report) -> io::Result<()> {
-    match fs::read(place.store.payload_path(file.id)) {
+fn check_payload(place: &Place, file: FileRef, of: &str, report: &mut Report) {
+    let id = file.id;
+    match fs::read(place.store.payload_path(id)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            report.fault(format!("the payload {} is not there", file.id));
+            report.fault(format!("the payload {id} {of} is not there"));
         }
-        bytes => {
-            let bytes = bytes?;
+        Err(error) => report.fault(format!("the payload {id} {of} cannot be read: {error}")),
+        Ok(bytes) => {
             report.bytes += bytes.len() as u64;
             if bytes.len() as u64 != file.bytes || crc32fast::hash(&bytes) != file.crc32 {
-                report.fault(format!("the payload {} is not what was written", file.id));
+                report.fault(format!("the payload {id} {of} is not what was written"));
             }
         }
     }
-    Ok(())
 }
 
-fn check_content(place: &Place, digest: Digest, report: &mut Report) -> io::Result<()> {
+fn check_content(place: &Place, file: &File, report: &mut Report) {
     report.files += 1;
-    let mut file = match fs::File::open(place.files.path(digest)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            report.fault(format!("the bytes of the file {digest} are not there"));
-            return Ok(());
-        }
-        file => file?,
-    };
+    let (id, digest) = (file.id, file.sha256);
     let mut hash = Sha256::new();
-    report.bytes += io::copy(&mut file, &mut hash)?;
-    if hash.finalize()[..] != digest.0[..] {
-        report.fault(format!("the bytes of the file {digest} are not what was written"));
+    let read = fs::File::open(place.files.path(digest))
+        .and_then(|mut content| io::copy(&mut content, &mut hash));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            report.fault(format!("the bytes {digest} of the file {id} are not there"));
+        }
+        Err(error) => {
+            report.fault(format!("the bytes {digest} of the file {id} cannot be read: {error}"));
+        }
+        Ok(bytes) => {
+            report.bytes += bytes;
+            if hash.finalize()[..] != digest.0[..] {
+                report
+                    .fault(format!("the bytes {digest} of the file {id} are not what was written"));
+            }
+        }
     }
-    Ok(())
 }

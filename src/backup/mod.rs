@@ -20,6 +20,7 @@ mod check;
 mod read;
 mod restore;
 mod salvage;
+mod spared;
 mod write;
 
 use std::io;
@@ -31,6 +32,7 @@ pub use self::check::{Report, check_store};
 pub use self::read::verify;
 pub use self::restore::{compact, restore};
 pub use self::salvage::{check_damaged, salvage};
+pub use self::spared::Spared;
 pub use self::write::{Place, Progress, write};
 
 /// The form of the file that this release writes.
@@ -84,8 +86,20 @@ pub struct Summary {
     pub files: u64,
     /// Bytes before compression.
     pub bytes: u64,
+    /// Payloads and files that were missing or damaged where it was taken, each in a sentence. Those
+    /// that could be read are in it as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
     /// Of the entries before the end: each with its name, its length and its content.
     pub sha256: String,
+}
+
+/// The most damaged things that one backup lists; with more it is refused.
+const DAMAGED_MAX: usize = 5000;
+
+/// How a damaged content is listed.
+fn damaged_content(digest: crate::domain::file::Digest) -> String {
+    format!("the content {digest} is damaged")
 }
 
 /// The running sum over entries.

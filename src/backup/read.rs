@@ -3,7 +3,8 @@
 use std::io::{self, BufReader, Read};
 
 use super::{
-    CHANGES, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum, Summary, TLS,
+    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum,
+    Summary, TLS, damaged_content,
 };
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
@@ -11,7 +12,7 @@ use crate::storage;
 use crate::storage::export::read_change;
 
 /// The largest entry that is read into memory: the head and the end.
-const SMALL: u64 = 64 * 1024;
+const SMALL: u64 = 2 * 1024 * 1024;
 
 /// One entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,8 @@ impl Entry {
 /// [`Error::Damaged`] when it is no whole backup, or one of a newer release; [`Error::Disk`].
 pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary, Error> {
     let mut bytes = 0;
-    read(from, &mut |entry, content| {
+    let mut other = Vec::new();
+    let summary = read(from, &mut |entry, content| {
         match entry {
             Entry::Rows | Entry::Changes => {
                 let mut content = BufReader::new(content);
@@ -63,25 +65,36 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
                     bytes += (key.as_bytes().len() + value.map_or(0, |value| value.len())) as u64;
                 }
             }
-            Entry::Content(digest) => bytes += check_content(*digest, content)?,
+            Entry::Content(digest) => {
+                let (read, is_whole) = check_content(*digest, content)?;
+                bytes += read;
+                if !is_whole && other.len() <= DAMAGED_MAX {
+                    other.push(*digest);
+                }
+            }
             Entry::Payload(_) | Entry::Seal | Entry::Tls(_) => {
                 bytes += io::copy(content, &mut io::sink())?;
             }
         }
         progress(bytes);
         Ok(())
-    })
+    })?;
+    // What was damaged already where the backup was taken is listed in it.
+    let is_listed = |digest: &Digest| summary.damaged.contains(&damaged_content(*digest));
+    match other.iter().find(|digest| !is_listed(digest)) {
+        None => Ok(summary),
+        Some(digest) => Err(Error::Damaged(format!(
+            "this is no whole backup: the file {digest} has other bytes"
+        ))),
+    }
 }
 
-/// Bytes have to be those that their name promises.
-fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<u64> {
+/// The length of a content, and whether its bytes are those that its name promises.
+fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
     let bytes = io::copy(content, &mut hash)?;
-    if hash.finalize()[..] == digest.0[..] {
-        return Ok(bytes);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidData, format!("the file {digest} has other bytes")))
+    Ok((bytes, hash.finalize()[..] == digest.0[..]))
 }
 
 /// Shows every entry to `visit` and checks the whole. Only when this returns `Ok` was it a backup.
@@ -97,7 +110,7 @@ pub fn read(
     let decoder = zstd::Decoder::new(from).map_err(unreadable)?;
     let mut archive = tar::Archive::new(decoder);
     let mut sum = Sum::default();
-    let mut has_head = false;
+    let (mut has_head, mut ended) = (false, None);
     for entry in archive.entries().map_err(unreadable)? {
         let mut entry = entry.map_err(unreadable)?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
@@ -107,7 +120,8 @@ pub fn read(
             if summary.sha256 != sum.hex() || !has_head {
                 return Err(damaged("its content is not what was written".to_owned()));
             }
-            return Ok(summary);
+            ended = Some(summary);
+            break;
         }
         sum.entry(&name, length);
         let mut content = Summing { content: entry, sum: &mut sum };
@@ -123,7 +137,10 @@ pub fn read(
         visit(&known, &mut content).map_err(|error| damaged(format!("{shown}: {error}")))?;
         io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
     }
-    Err(damaged("it ends in the middle".to_owned()))
+    let summary = ended.ok_or_else(|| damaged("it ends in the middle".to_owned()))?;
+    // To the very end, where the compression has a sum of its own.
+    io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(unreadable)?;
+    Ok(summary)
 }
 
 fn check_head(head: &Head) -> Result<(), Error> {

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::*;
+use crate::domain::ids::OrganizationId;
 use crate::domain::time::Timestamp;
 use crate::files::Files;
 use crate::storage::{Commit, Key, Options, Sealer, Store, Table};
@@ -25,7 +26,7 @@ async fn world(folder: &TempDir) -> Place {
     fs::create_dir(folder.path().join("tls")).unwrap();
     fs::write(folder.path().join("tls/ca.pem"), "authority").unwrap();
     let text = RawValue::from_string(format!("\"{}\"", "x".repeat(100))).unwrap();
-    let payload = place.store.write_payload(text).await.unwrap();
+    let payload = place.store.write_payload(OrganizationId::from([1; 16]), text).await.unwrap();
     let mut commit = Commit::new();
     place.store.claim(&mut commit, &payload);
     for number in 0..3000_u64 {
@@ -152,6 +153,29 @@ async fn damage_in_a_store_is_found() {
     let faults = checked(&place).await.faults;
     assert_eq!(faults.len(), 1);
     assert!(faults[0].ends_with("is claimed and not there"), "{faults:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_goes_on_over_damage_and_lists_it() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = world(&one).await;
+    let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let content = one.path().join("files/ba").join(digest);
+    fs::create_dir_all(content.parent().unwrap()).unwrap();
+    fs::write(&content, "abd").unwrap();
+    let shelf = fs::read_dir(one.path().join("payloads")).unwrap().next().unwrap().unwrap();
+    let payload = fs::read_dir(shelf.path()).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&payload).unwrap();
+    fs::write(&payload, text.replace('x', "y")).unwrap();
+    let summary = verify(&backed_up(&place).await[..], &mut |_| {}).unwrap();
+    assert_eq!((summary.payloads, summary.files, summary.damaged.len()), (1, 1, 2), "{summary:?}");
+    assert!(summary.damaged[0].contains("is not what was written"), "{:?}", summary.damaged);
+    assert_eq!(summary.damaged[1], format!("the content {digest} is damaged"));
+    fs::remove_file(&payload).unwrap();
+    let bytes = backed_up(&place).await;
+    let restored = restored(&bytes, &two.path().join("data")).await.unwrap();
+    assert_eq!((restored.payloads, restored.damaged.len()), (0, 2));
+    assert!(restored.damaged[0].contains("cannot be read"), "{:?}", restored.damaged);
 }
 
 #[tokio::test(flavor = "multi_thread")]

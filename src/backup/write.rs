@@ -4,13 +4,18 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest as _, Sha256};
+
 use super::{
-    CHANGES, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum, Summary, TLS,
+    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum,
+    Summary, TLS, damaged_content,
 };
+use crate::domain::file::Digest;
+use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
 use crate::files::Files;
 use crate::storage::export::{Change, write_change};
-use crate::storage::{self, Store};
+use crate::storage::{self, Claim, Store};
 
 /// Bytes of rows in one entry.
 const CHUNK: usize = 4 * 1024 * 1024;
@@ -66,14 +71,8 @@ pub fn write<W: Write>(
         rows.add(&change)
     })?;
     rows.flush()?;
-    for id in claims {
-        archive.add_file(&format!("{PAYLOADS}{id}"), &place.store.payload_path(id))?;
-        archive.summary.payloads += 1;
-    }
-    for (digest, path) in place.files.contents()? {
-        archive.add_file(&format!("{FILES}{digest}"), &path)?;
-        archive.summary.files += 1;
-    }
+    claims.each(&mut |id, claim| archive.add_payload(id, claim, &place.store.payload_path(id)))?;
+    place.files.each_content(&mut |digest, path| archive.add_content(digest, &path))?;
     let folder = place.store.folder();
     archive.add_if_there(SEAL, &folder.join(SEAL))?;
     for (name, path) in plain_files(&folder.join("tls"))? {
@@ -168,6 +167,50 @@ impl<'p, W: Write> Archive<'p, W> {
         self.add(name, length, file)
     }
 
+    /// A payload: whole, or listed as damaged. One that is missing is listed alone.
+    fn add_payload(&mut self, id: PayloadId, claim: Option<Claim>, path: &Path) -> io::Result<()> {
+        let bytes = match fs::read(path) {
+            Err(error) if is_damage(&error) => {
+                return self.list(format!("the payload {id} cannot be read: {error}"));
+            }
+            bytes => bytes?,
+        };
+        if claim.is_some_and(|claim| !claim.fits(&bytes)) {
+            self.list(format!("the payload {id} is not what was written"))?;
+        }
+        self.summary.payloads += 1;
+        self.add_bytes(&format!("{PAYLOADS}{id}"), &bytes)
+    }
+
+    /// A content; of one that cannot be read to its end, the rest is zeros, and it is listed.
+    fn add_content(&mut self, digest: Digest, path: &Path) -> io::Result<()> {
+        let file = match File::open(path) {
+            Err(error) if is_damage(&error) => {
+                return self.list(format!("the content {digest} cannot be read: {error}"));
+            }
+            file => file?,
+        };
+        let length = file.metadata()?.len();
+        let mut content = Content { file, left: length, hash: Sha256::new() };
+        self.add(&format!("{FILES}{digest}"), length, &mut content)?;
+        self.summary.files += 1;
+        if content.hash.finalize()[..] == digest.0[..] {
+            return Ok(());
+        }
+        self.list(damaged_content(digest))
+    }
+
+    fn list(&mut self, sentence: String) -> io::Result<()> {
+        tracing::error!("a backup lists damage: {sentence}");
+        if self.summary.damaged.len() >= DAMAGED_MAX {
+            return Err(io::Error::other(format!(
+                "more than {DAMAGED_MAX} payloads and files are damaged: run `orrery verify`"
+            )));
+        }
+        self.summary.damaged.push(sentence);
+        Ok(())
+    }
+
     fn add_if_there(&mut self, name: &str, path: &Path) -> io::Result<()> {
         match self.add_file(name, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -194,6 +237,44 @@ impl<'p, W: Write> Archive<'p, W> {
         let end = serde_json::to_vec(&self.summary).map_err(io::Error::from)?;
         self.add_bytes(END, &end)?;
         Ok(self.tar.into_inner()?.finish()?)
+    }
+}
+
+/// Whether an error is of the file itself: it is missing, or its blocks cannot be read.
+fn is_damage(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || is_unreadable(error)
+}
+
+/// Whether the disk could not read a block.
+fn is_unreadable(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+}
+
+/// A content of a known length, with zeros in place of what cannot be read.
+struct Content {
+    file: File,
+    left: u64,
+    hash: Sha256,
+}
+
+impl Read for Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let Some(buffer) = buffer.get_mut(..most) else { return Ok(0) };
+        let count = match self.file.read(buffer) {
+            Err(error) if is_unreadable(&error) => 0,
+            count => count?,
+        };
+        let count = if count == 0 {
+            // The disk gives no more: the sum will say that it is damaged.
+            buffer.fill(0);
+            most
+        } else {
+            count
+        };
+        self.hash.update(buffer.get(..count).unwrap_or_default());
+        self.left -= count as u64;
+        Ok(count)
     }
 }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Shape;
 use super::output::{self, Column, Output};
-use crate::backup::{self, Summary};
+use crate::backup::{self, Spared, Summary};
 use crate::config::Config;
 use crate::runtime::Clock;
 
@@ -66,8 +66,13 @@ fn show(summary: &Summary, output: &Output) -> anyhow::Result<()> {
         ("payloads", summary.payloads.to_string()),
         ("files", summary.files.to_string()),
         ("bytes", summary.bytes.to_string()),
+        ("damaged", summary.damaged.len().to_string()),
     ]);
-    output.show(summary, &COLUMNS, rows)
+    output.show(summary, &COLUMNS, rows)?;
+    if !output.is_json() {
+        summary.damaged.iter().for_each(|damage| output::note(damage));
+    }
+    Ok(())
 }
 
 /// A bar that turns while bytes go by; nothing where nobody looks.
@@ -96,10 +101,13 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
             .mode(0o600)
             .open(&part)
             .with_context(|| format!("{} cannot be written", part.display()))?;
-        let mut out = BufWriter::new(out);
+        let folder = part.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let reserve = config.limits.disk_reserve;
+        let out = BufWriter::new(out);
+        let mut out = Spared::new(out, folder.unwrap_or(Path::new(".")), reserve, 0)?;
         let bar = progress_bar("backup");
         admin.download("/admin/backup", &mut out, &mut |bytes| bar.set_position(bytes)).await?;
-        out.into_inner().context("the file cannot be written")?.sync_all()?;
+        out.into_inner().into_inner().context("the file cannot be written")?.sync_all()?;
         bar.finish_and_clear();
         let checked = part.clone();
         blocking(move || checked_file(&checked)).await

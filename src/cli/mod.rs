@@ -53,7 +53,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the service
-    Serve,
+    Serve(serve::Serve),
     /// Find everything that is wrong with configuration, manifests, TLS files, ports and folders
     Check(Shape),
     /// API keys
@@ -130,8 +130,8 @@ pub fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let file = arguments.config.as_deref();
-    match arguments.command.unwrap_or(Command::Serve) {
-        Command::Serve => block_on(serve::run(configuration(file)?))?,
+    match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())) {
+        Command::Serve(asked) => block_on(serve::run(asked, configuration(file)?))?,
         Command::Check(shape) => {
             return block_on(check::run(file, &Output::new(shape.json)));
         }

@@ -7,7 +7,17 @@ use super::output;
 use crate::config::{Config, TlsMode};
 use crate::telemetry;
 
-pub(super) async fn run(config: Config) -> anyhow::Result<()> {
+/// Run the service
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Serve {
+    /// Start although folders of payloads or files are missing, and let this start's sweep take away
+    /// any number of files that nothing refers to
+    #[arg(long)]
+    accept_loss: bool,
+}
+
+pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> {
+    config.accept_loss = asked.accept_loss;
     telemetry::start_logs(&config.log)?;
     if !output::on_a_terminal() {
         return super::service::serve(config, false, |_no_key| {

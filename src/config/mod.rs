@@ -56,6 +56,9 @@ pub struct Config {
     pub log: Log,
     /// This program, which is started again as the guard of a model's workers. No file sets it.
     pub program: PathBuf,
+    /// Whether the operator accepts that files are missing or swept away, for this start. No file
+    /// sets it.
+    pub accept_loss: bool,
 }
 
 /// One face of the service for each role, each on addresses of its own.
@@ -173,6 +176,10 @@ pub struct Engine {
     pub workflow_timeout: Duration,
     /// How long a shutdown waits for running work.
     pub shutdown_grace: Duration,
+    /// Bytes of inputs and outputs that one execution may make.
+    pub execution_bytes: u64,
+    /// Bytes of inputs and outputs that one organization may keep; none: half of the disk.
+    pub organization_bytes: Option<u64>,
     /// The largest payload kept in the store itself, in bytes; larger ones are files.
     pub payload_inline_bytes: usize,
 }

@@ -129,6 +129,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
         data_dir,
         models_dir,
         program: PathBuf::from("/proc/self/exe"),
+        accept_loss: false,
     }
 }
 
@@ -323,6 +324,8 @@ fn engine(section: &mut Section<'_>) -> Engine {
             duration(SECOND..=366 * DAY),
         ),
         shutdown_grace: section.get("shutdown_grace", 10 * SECOND, duration(Duration::ZERO..=HOUR)),
+        execution_bytes: section.get("execution_bytes", 256 * MIB, size(MIB..=TIB)),
+        organization_bytes: section.optional("organization_bytes", size(MIB..=64 * TIB)),
         payload_inline_bytes: section.get(
             "payload_inline_bytes",
             65_536,

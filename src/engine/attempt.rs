@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::budget::Budget;
 use super::commit::no_json;
 use super::feed::{Reporter, Told};
 use super::outcome::shape_output;
@@ -46,7 +47,8 @@ fn unkept(error: files::Error) -> Result<Failure, Error> {
             let message = format!("the model's output cannot be kept as a file: {error}");
             Ok(Failure::new(ErrorClass::ProviderError, message))
         }
-        files::Error::Disk(error) => {
+        // A file that is written is not read.
+        files::Error::Damaged(_) | files::Error::Disk(_) => {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
         }
         files::Error::Storage(error) => Err(error.into()),
@@ -101,6 +103,7 @@ impl Inner {
         success: runners::Success,
         origin: Origin<'_>,
         work: Option<&Work>,
+        budget: &Budget,
     ) -> Result<Result<Kept, Failure>, Error> {
         let mut output = success.output;
         if let Some(work) = work {
@@ -117,8 +120,12 @@ impl Inner {
             .and_then(|work| work.pricing.as_ref())
             .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
         let text = to_raw_value(&output).map_err(|error| no_json("output", &error))?;
-        let output = self.store.write_payload(text.clone()).await?;
-        let text = self.files.render_links(origin.organization, text);
-        Ok(Ok(Kept { output, text, cost }))
+        Ok(match self.keep_text(budget, origin.execution, text.clone()).await? {
+            Ok(output) => {
+                let text = self.files.render_links(origin.organization, text);
+                Ok(Kept { output, text, cost })
+            }
+            Err(over) => Err(Failure::new(ErrorClass::InvalidModelConfig, over.to_string())),
+        })
     }
 }

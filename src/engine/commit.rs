@@ -14,6 +14,7 @@ use super::{Error, Inner, facets};
 use crate::billing;
 use crate::domain::delivery::Delivery;
 use crate::domain::execution::{Execution, Work};
+use crate::domain::ids::DeliveryId;
 use crate::domain::machine::{Effect, ends};
 use crate::runtime::fresh;
 use crate::storage::Commit;
@@ -99,10 +100,12 @@ impl Inner {
         body: Box<RawValue>,
     ) -> Result<Option<Delivery>, Error> {
         let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
-        let body = self.store.write_payload(body).await?;
-        self.store.claim(commit, &body);
         let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
-        let delivery = Delivery::new(fresh(), organization, id, webhook, body, now);
+        let delivery_id: DeliveryId = fresh();
+        let body = self.store.write_payload(delivery_id, body).await?;
+        self.store.claim(commit, &body);
+        self.store.record_usage(commit, organization, delivery_id, body.len());
+        let delivery = Delivery::new(delivery_id, organization, id, webhook, body, now);
         webhooks::enqueue(commit, &delivery)?;
         Ok(Some(delivery))
     }

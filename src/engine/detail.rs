@@ -141,9 +141,12 @@ impl Inner {
         let inputs = self.text(execution.organization, &execution.input).await?;
         let output = match &execution.output {
             Some(output) => self.text(execution.organization, output).await?,
-            None => None,
+            None => Ok(None),
         };
-        let body = Body::of(execution, run, inputs, output, StepOutputs(views), waiting);
+        let (inputs, inputs_error) = apart(inputs);
+        let (output, output_error) = apart(output);
+        let mut body = Body::of(execution, run, inputs, output, StepOutputs(views), waiting);
+        (body.inputs_error, body.output_error) = (inputs_error, output_error);
         to_raw_value(&body).map_err(|error| no_json("execution detail", &error).into())
     }
 
@@ -166,35 +169,35 @@ impl Inner {
         budget: &mut u64,
     ) -> Result<StepView<'a>, Error> {
         let mut omitted = false;
-        let mut texts = [None, None];
+        let (mut texts, mut errors) = ([None, None], [None, None]);
         if let Some(step) = step {
-            for (text, payload) in texts.iter_mut().zip([&step.output, &step.input]) {
+            let shown = texts.iter_mut().zip(&mut errors);
+            for ((text, error), payload) in shown.zip([&step.output, &step.input]) {
                 let Some(payload) = payload else { continue };
                 match budget.checked_sub(payload.len()) {
                     Some(left) => {
                         *budget = left;
-                        *text = self.text(execution.organization, payload).await?;
+                        let shown = self.text(execution.organization, payload).await?;
+                        (*text, *error) = apart(shown);
                     }
                     None => omitted = true,
                 }
             }
         }
         let [output, input] = texts;
-        Ok(StepView::of(execution, planned, step, output, input, omitted))
+        let mut view = StepView::of(execution, planned, step, output, input, omitted);
+        [view.output_error, view.input_error] = errors;
+        Ok(view)
     }
 
-    /// A payload's text, with current URLs of files; nothing when its file is lost, which must not
-    /// hide the rest.
-    async fn text(
-        &self,
-        organization: OrganizationId,
-        payload: &Payload,
-    ) -> Result<Option<Box<RawValue>>, Error> {
+    /// A payload's text, with current URLs of files, or what is wrong with one that is lost or
+    /// damaged, which must not hide the rest.
+    async fn text(&self, organization: OrganizationId, payload: &Payload) -> Result<Text, Error> {
         match self.store.read_payload(payload).await {
-            Ok(text) => Ok(Some(self.files.render_links(organization, text))),
+            Ok(text) => Ok(Ok(Some(self.files.render_links(organization, text)))),
             Err(error) if error.is_final() => {
-                tracing::error!(%error, "a payload is lost");
-                Ok(None)
+                tracing::error!(%error, "a record is shown without a payload");
+                Ok(Err(error.to_string()))
             }
             Err(error) => Err(error.into()),
         }
@@ -247,6 +250,16 @@ impl Inner {
     }
 }
 
+/// A payload's text, or the sentence that says why it is missing.
+type Text = Result<Option<Box<RawValue>>, String>;
+
+fn apart(text: Text) -> (Option<Box<RawValue>>, Option<String>) {
+    match text {
+        Ok(text) => (text, None),
+        Err(error) => (None, Some(error)),
+    }
+}
+
 fn is_in_map(plan: Option<&Plan>, step: &Planned) -> bool {
     plan.is_some_and(|plan| !plan.maps_around(step.position).is_empty())
 }
@@ -268,8 +281,13 @@ struct Body<'a> {
     started_at: String,
     completed_at: Option<String>,
     inputs: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inputs_error: Option<String>,
     step_outputs: StepOutputs<'a>,
     output: Option<Box<RawValue>>,
+    /// Why the output is missing: its payload is lost or damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<String>,
     error: Option<&'a str>,
     error_cause: Option<&'a str>,
     error_classification: Option<&'static str>,
@@ -308,8 +326,10 @@ impl<'a> Body<'a> {
             started_at: execution.started_at.unwrap_or(execution.created_at).to_string(),
             completed_at: execution.completed_at.map(|time| time.to_string()),
             inputs,
+            inputs_error: None,
             step_outputs,
             output,
+            output_error: None,
             error: fault.map(|fault| fault.name.as_str()),
             error_cause: fault.map(|fault| fault.cause.as_str()),
             error_classification: fault.map(|fault| fault.class.as_str()),
@@ -345,8 +365,12 @@ struct StepView<'a> {
     kind: &'static str,
     status: &'static str,
     output: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<String>,
     primary: Option<Box<RawValue>>,
     input: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_error: Option<String>,
     started_at: Option<String>,
     completed_at: Option<String>,
     attempts: Vec<AttemptView<'a>>,
@@ -434,7 +458,9 @@ impl<'a> StepView<'a> {
             status: status.as_str(),
             primary: output.as_deref().and_then(primary),
             output,
+            output_error: None,
             input,
+            input_error: None,
             started_at: has_begun.map(|step| step.started_at.to_string()),
             completed_at: step.and_then(|step| step.completed_at).map(|time| time.to_string()),
             attempts: step

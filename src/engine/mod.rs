@@ -14,6 +14,7 @@ pub mod rows;
 
 mod attempt;
 mod audit;
+mod budget;
 mod cells;
 mod commit;
 mod detail;
@@ -89,6 +90,10 @@ pub struct Options {
     pub enforce_balance: bool,
     /// When an execution is tried again that failed because of an error on our side.
     pub pauses: Pauses,
+    /// Bytes of inputs and outputs that one execution may make.
+    pub execution_bytes: u64,
+    /// Bytes of inputs and outputs that one organization may keep.
+    pub organization_bytes: u64,
 }
 
 impl Default for Options {
@@ -99,6 +104,8 @@ impl Default for Options {
             aside_after: Duration::from_secs(5),
             enforce_balance: false,
             pauses: Pauses::default(),
+            execution_bytes: 256 << 20,
+            organization_bytes: u64::MAX,
         }
     }
 }
@@ -115,6 +122,11 @@ pub enum Error {
     /// The balance cannot pay for it. Nothing was created.
     #[error("payment required")]
     Unpaid { balance: Usd, reserved: Usd, needed: Usd },
+    /// The organization's payloads have as many bytes as they may. Nothing was created.
+    #[error(
+        "the stored inputs and outputs of this organization may have {quota} bytes and have {used}"
+    )]
+    OverQuota { quota: u64, used: u64 },
     /// No such execution in this organization.
     #[error("execution not found")]
     NotFound,
@@ -196,6 +208,8 @@ struct Inner {
     /// When the store was restored, while what it carried over is held back.
     paused: Mutex<Option<Timestamp>>,
     resuming: tokio::sync::Mutex<()>,
+    /// What organizations keep of payloads.
+    figures: budget::All,
     /// Told when an execution was put aside.
     timers: Notify,
 }
@@ -254,6 +268,7 @@ impl Engine {
             is_recovered: AtomicBool::new(false),
             paused: Mutex::default(),
             resuming: tokio::sync::Mutex::default(),
+            figures: budget::All::default(),
             timers: Notify::new(),
         };
         Self { inner: Arc::new(inner) }

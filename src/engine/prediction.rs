@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::attempt::{Kept, call, gone};
+use super::budget::Budget;
 use super::cells::Cell;
 use super::commit::no_json;
 use super::feed::Reporter;
@@ -46,7 +47,10 @@ impl Inner {
             Err(error) => return Err(error.into()),
         };
         let logs = cell.told.take_logs();
-        let (event, output) = self.digest(&execution, attempt, report, logs, work.as_ref()).await?;
+        let no_steps: Option<std::iter::Empty<_>> = None;
+        let budget = self.budget(&execution, no_steps).await?;
+        let digested = self.digest(&execution, attempt, report, logs, work.as_ref(), &budget);
+        let (event, output) = digested.await?;
         let mut state = cell.state.lock().await;
         let Some(held) = state.as_mut() else { return Ok(()) };
         let mut next = held.execution.clone();
@@ -60,7 +64,9 @@ impl Inner {
         } else {
             None
         };
-        self.write(Commit::new(), &next, &effects, body).await?;
+        let mut commit = Commit::new();
+        self.record(&mut commit, next.organization, next.id, &budget);
+        self.write(commit, &next, &effects, body).await?;
         held.execution = next;
         Ok(())
     }
@@ -132,12 +138,13 @@ impl Inner {
         report: Result<runners::Success, runners::Error>,
         logs: Option<String>,
         work: Option<&Work>,
+        budget: &Budget,
     ) -> Result<(Event, Option<Box<RawValue>>), Error> {
         let attempt_key = &execution.attempt_key(attempt);
         let (organization, key, execution) = (execution.organization, execution.key, execution.id);
         let origin = Origin { organization, key, execution, attempt_key };
         let kept = match report {
-            Ok(success) => self.keep(success, origin, work).await?.map_err(Into::into),
+            Ok(success) => self.keep(success, origin, work, budget).await?.map_err(Into::into),
             Err(error) => Err(error),
         };
         match kept {

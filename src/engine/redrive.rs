@@ -1,16 +1,13 @@
 //! Redrive: a new execution with the inputs and the version of one that has failed, which goes on
 //! behind the steps that have ended.
 
-use serde_json::value::RawValue;
-
 use super::{Engine, Error, Inner, Submission, rows};
 use crate::domain::execution::{Execution, Status, Work, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::is_kept;
 use crate::domain::money::Usd;
-use crate::domain::payload::Payload;
 use crate::domain::step::Step;
-use crate::storage::Commit;
+use crate::storage::{self, Commit};
 
 impl Engine {
     /// Takes a failed or cancelled execution up again under a new id, in the name of `key`. What its
@@ -40,7 +37,7 @@ impl Engine {
         let plan = inner.plans.plan(run.revision).await?.ok_or(Error::NotRedrivable)?;
         for (instance, step) in inner.read_steps(source).await? {
             if is_kept(&plan, &instance, &step) {
-                let copy = inner.copy(&mut beside, step).await?;
+                let copy = inner.copy(&mut beside, organization, id, step).await?;
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
@@ -54,7 +51,7 @@ impl Engine {
             key,
             source: failed.source,
             work: Work::Workflow(run),
-            input: inner.store.read_payload(&failed.input).await?,
+            input: inner.store.read_payload(&failed.input).await.map_err(forgotten)?,
             webhook: failed.webhook.clone(),
         };
         let mut executions = self.submit(vec![submission], beside).await?;
@@ -63,17 +60,28 @@ impl Engine {
 }
 
 impl Inner {
-    /// A step as the new execution has it: with payload files of its own, and paid for already.
-    async fn copy(&self, commit: &mut Commit, mut step: Step) -> Result<Step, Error> {
+    /// A step as the new execution has it: with payloads of its own, and paid for already.
+    async fn copy(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        id: ExecutionId,
+        mut step: Step,
+    ) -> Result<Step, Error> {
         step.cost = Usd::ZERO;
         for payload in [&mut step.input, &mut step.output].into_iter().flatten() {
             if payload.file().is_some() {
-                let text: Box<RawValue> = self.store.read_payload(payload).await?;
-                let copied: Payload = self.store.write_payload(text).await?;
+                let copied = self.store.copy_payload(id, payload).await.map_err(forgotten)?;
                 self.store.claim(commit, &copied);
+                self.store.record_usage(commit, organization, id, copied.len());
                 *payload = copied;
             }
         }
         Ok(step)
     }
+}
+
+/// What is lost cannot be taken up again.
+fn forgotten(error: storage::Error) -> Error {
+    if error.is_final() { Error::Forgotten } else { error.into() }
 }

@@ -159,6 +159,7 @@ impl Inner {
             if execution.workflow().is_some() {
                 self.sweep_steps(&execution, going).await?;
             }
+            self.store.release_usage(&mut batch.commit, organization, execution.id).await?;
             self.sweep_one(&mut batch, execution, going)?;
         }
         let count = batch.count;

@@ -63,7 +63,9 @@ impl Inner {
         let now = self.clock.now();
         let mut executions = Vec::with_capacity(submissions.len());
         for submission in submissions {
-            let input = self.store.write_payload(submission.input).await?;
+            let bytes = submission.input.get().len() as u64;
+            self.check_quota(submission.organization, bytes).await?;
+            let input = self.store.write_payload(submission.id, submission.input).await?;
             executions.push(Execution {
                 id: submission.id,
                 organization: submission.organization,
@@ -182,6 +184,8 @@ impl Inner {
             facets::add(&mut commit, execution);
             billing::reserve(&mut commit, organization, execution.reserved);
             self.store.claim(&mut commit, &execution.input);
+            self.store.record_usage(&mut commit, organization, id, execution.input.len());
+            self.count_input(&mut commit, execution);
         }
         Ok(commit)
     }

@@ -12,12 +12,16 @@ use ring::digest::{self, SHA256};
 
 use crate::domain::file::Digest;
 use crate::domain::ids::FileId;
+use crate::domain::time::Timestamp;
 use crate::runtime::fresh;
+use crate::storage::{Shelves, lost};
 
 /// Where contents are written before they have their name.
 const INCOMING: &str = "incoming";
 /// Bytes that are read at once.
 const BLOCK: usize = 64 * 1024;
+/// Contents that are listed at once.
+const WALK_BATCH: usize = 500;
 
 /// Why a content was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -173,32 +177,62 @@ impl Contents {
         fs::remove_file(self.path(digest)).or_else(absent_is_fine)
     }
 
-    /// Deletes what broke off before `started`; answers the digests of all contents.
+    /// All contents, a few at a time.
     ///
     /// # Errors
     /// When the disk cannot be read.
-    pub fn clean(&self, started: FileId) -> io::Result<Vec<Digest>> {
-        self.clean_incoming(started).or_else(absent_is_fine)?;
-        self.list()
+    pub fn walk(&self) -> io::Result<Walk> {
+        Ok(Walk(Shelves::of(&self.folder)?))
     }
 
-    /// The digests of all contents.
+    /// Where contents are kept.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether the folder holds a shelf: it is no empty mount point of a missing volume.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let Ok(shelves) = fs::read_dir(&self.folder) else { return false };
+        shelves.into_iter().flatten().any(|shelf| shelf.file_name().len() == 2)
+    }
+
+    /// Moves a content that nothing refers to away, see [`lost`].
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn lose(&self, digest: Digest, now: Timestamp) -> io::Result<()> {
+        lost::take(&self.folder, &self.path(digest), now).or_else(absent_is_fine)
+    }
+
+    /// Reads a content and checks it against its digest.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn has_its_bytes(&self, digest: Digest) -> io::Result<bool> {
+        let mut file = fs::File::open(self.path(digest))?;
+        let mut hash = digest::Context::new(&SHA256);
+        let mut block = vec![0; BLOCK];
+        loop {
+            let count = match file.read(&mut block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => count?,
+            };
+            let read = block.get(..count).unwrap_or_default();
+            if read.is_empty() {
+                return Ok(hash.finish().as_ref() == digest.0);
+            }
+            hash.update(read);
+        }
+    }
+
+    /// Deletes what broke off before `started`.
     ///
     /// # Errors
     /// When the disk cannot be read.
-    pub fn list(&self) -> io::Result<Vec<Digest>> {
-        let mut found = Vec::new();
-        let shelves = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-            shelves => shelves?,
-        };
-        for shelf in shelves {
-            for file in fs::read_dir(shelf?.path())? {
-                let name = file?.file_name();
-                found.extend(name.to_str().and_then(Digest::parse));
-            }
-        }
-        Ok(found)
+    pub fn clean(&self, started: FileId) -> io::Result<()> {
+        self.clean_incoming(started).or_else(absent_is_fine)
     }
 
     fn clean_incoming(&self, started: FileId) -> io::Result<()> {
@@ -210,6 +244,27 @@ impl Contents {
             }
         }
         Ok(())
+    }
+}
+
+/// Contents, a few at a time.
+#[derive(Debug)]
+pub struct Walk(Shelves);
+
+impl Walk {
+    /// The next ones; none at the end.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn batch(&mut self) -> io::Result<Vec<Digest>> {
+        loop {
+            let paths = self.0.batch(WALK_BATCH)?;
+            let digest_of = |path: &PathBuf| Digest::parse(path.file_name()?.to_str()?);
+            let found: Vec<Digest> = paths.iter().filter_map(digest_of).collect();
+            if paths.is_empty() || !found.is_empty() {
+                return Ok(found);
+            }
+        }
     }
 }
 
@@ -240,7 +295,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let contents = Contents::new(folder.path().join("files"));
         let keep = |mut bytes: &[u8]| contents.take(&mut bytes, 3).map(|it| it.settle().unwrap());
-        assert_eq!(contents.clean(fresh()).unwrap(), []);
+        let all = || contents.walk().unwrap().batch().unwrap();
+        contents.clean(fresh()).unwrap();
+        assert_eq!(all(), []);
         let one = keep(b"abc").unwrap();
         assert_eq!(one, keep(b"abc").unwrap());
         let sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -260,12 +317,16 @@ mod tests {
         std::mem::forget(left);
         let started = fresh();
         let mut on_its_way = contents.begin(3).unwrap();
-        assert_eq!(contents.clean(started).unwrap(), [one.digest]);
+        contents.clean(started).unwrap();
+        assert_eq!(all(), [one.digest]);
         assert!(!left_path.exists(), "it broke off before the start");
         on_its_way.write(b"new").unwrap();
         contents.remove(on_its_way.settle().unwrap().digest).unwrap();
+        assert!(contents.has_its_bytes(one.digest).unwrap());
+        fs::write(contents.path(one.digest), "abd").unwrap();
+        assert!(!contents.has_its_bytes(one.digest).unwrap());
         contents.remove(one.digest).unwrap();
         contents.remove(one.digest).unwrap();
-        assert_eq!(contents.clean(started).unwrap(), []);
+        assert_eq!(all(), []);
     }
 }

@@ -4,16 +4,17 @@
 //! with the last file that refers to them.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::rows;
-use super::{Error, Files, blocking};
+use super::{Error, Files, Shared, blocking};
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
-use crate::storage::{Commit, Page};
+use crate::storage::{self, Commit, Page, Swept, Terms, lost};
 
 /// How long it is known that there was a file.
 const TRACE_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -21,6 +22,8 @@ const TRACE_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 const AT_ONCE: usize = 128;
 /// Between two such commits, so that the writer serves everyone else.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Contents that one sweep takes at most; the rest goes with the next start.
+const SWEPT_MAX: usize = 100_000;
 
 /// Contents whose deletion waits, and for how many backups.
 #[derive(Debug, Default)]
@@ -93,14 +96,39 @@ impl Files {
         self.shared.contents.path(digest)
     }
 
-    /// All contents, with where they stand. Blocks.
+    /// Gives every content, with where it stands. Blocks.
     ///
     /// # Errors
-    /// [`Error::Disk`].
-    pub fn contents(&self) -> Result<Vec<(Digest, PathBuf)>, Error> {
+    /// [`Error::Disk`], and whatever `give` fails with.
+    pub fn each_content(
+        &self,
+        give: &mut dyn FnMut(Digest, PathBuf) -> io::Result<()>,
+    ) -> Result<(), Error> {
         let contents = &self.shared.contents;
-        let digests = contents.list()?;
-        Ok(digests.into_iter().map(|digest| (digest, contents.path(digest))).collect())
+        let mut walk = contents.walk()?;
+        loop {
+            let batch = walk.batch()?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for digest in batch {
+                give(digest, contents.path(digest))?;
+            }
+        }
+    }
+
+    /// Refuses a folder of contents that is missing although files refer to it: a volume that is not
+    /// mounted, say.
+    ///
+    /// # Errors
+    /// [`storage::Error::Folder`] with what to do; [`Error::Storage`].
+    pub async fn check_folder(&self) -> Result<(), Error> {
+        let Shared { contents, store, .. } = &*self.shared;
+        let page = Page { prefix: rows::contents(), after: None, before: None, limit: 1 };
+        if contents.is_there() || store.page(page).await?.is_empty() {
+            return Ok(());
+        }
+        Err(storage::Error::missing_folder(contents.folder()).into())
     }
 
     /// Deletes a file or an announced upload. False when there never was one, as far as is known.
@@ -204,19 +232,62 @@ impl Files {
         Ok(())
     }
 
-    /// Deletes contents that no file refers to; answers how many. To be run once, after a start:
-    /// what began to come before `started` has broken off.
+    /// Moves contents that no file refers to into `lost`. To be run once, after a start: what began
+    /// to come before `started` has broken off and is deleted.
     ///
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
-    pub async fn sweep(&self, started: FileId) -> Result<usize, Error> {
+    pub async fn sweep(&self, started: FileId, terms: Terms) -> Result<Swept, Error> {
         let contents = self.shared.contents.clone();
-        let found = blocking(move || Ok(contents.clean(started)?)).await?;
-        let mut swept = 0;
-        for digest in found {
-            swept += usize::from(self.remove_unused(digest).await?);
+        let mut walk = blocking(move || {
+            contents.clean(started)?;
+            Ok(contents.walk()?)
+        })
+        .await?;
+        let (mut swept, mut unused) = (Swept::default(), Vec::new());
+        loop {
+            let (batch, rest) = blocking(move || Ok((walk.batch()?, walk))).await?;
+            walk = rest;
+            if batch.is_empty() {
+                break;
+            }
+            for digest in batch {
+                swept.total += 1;
+                if !self.is_used(digest).await? {
+                    swept.unused += 1;
+                    if unused.len() < SWEPT_MAX {
+                        unused.push(digest);
+                    }
+                }
+            }
+        }
+        swept.refused = !terms.accepts_loss && !lost::may_take(swept.unused, swept.total);
+        if swept.refused {
+            return Ok(swept);
+        }
+        for digest in unused {
+            let _nothing_is_on_its_way = self.shared.gate.write().await;
+            if !self.holds(digest) && !self.is_used(digest).await? {
+                let contents = self.shared.contents.clone();
+                blocking(move || Ok(contents.lose(digest, terms.now)?)).await?;
+                swept.moved += 1;
+            }
         }
         Ok(swept)
+    }
+
+    /// Deletes the contents that a sweep moved away a week ago.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub async fn forget_lost(&self, terms: Terms) -> Result<usize, Error> {
+        let folder = self.shared.contents.folder().to_path_buf();
+        blocking(move || Ok(lost::forget(&folder, terms.now)?)).await
+    }
+
+    async fn is_used(&self, digest: Digest) -> Result<bool, Error> {
+        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
+        Ok(!self.shared.store.page(page).await?.is_empty())
     }
 
     /// Deletes a content that no file refers to; whether it did.
@@ -225,8 +296,7 @@ impl Files {
             return Ok(false);
         }
         let _nothing_is_on_its_way = self.shared.gate.write().await;
-        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
-        let is_unused = self.shared.store.page(page).await?.is_empty();
+        let is_unused = !self.is_used(digest).await?;
         if is_unused {
             let contents = self.shared.contents.clone();
             blocking(move || Ok(contents.remove(digest)?)).await?;

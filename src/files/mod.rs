@@ -25,7 +25,7 @@ use self::content::{Contents, Incoming};
 pub use self::end::Hold;
 pub use self::list::{Listed, Usage};
 pub use self::upload::{Announced, Receiving, Refusal};
-use crate::domain::file::{self, File, FileSource, Upload};
+use crate::domain::file::{self, Digest, File, FileSource, Upload};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::links::Links;
@@ -34,6 +34,14 @@ use crate::storage::{self, Commit, Store};
 
 /// The longest name that is kept, in characters.
 pub const NAME_MAX: usize = 255;
+
+/// The pauses before a file that cannot be read now is read again.
+const READ_AGAIN: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_millis(1600),
+    Duration::from_millis(3200),
+];
 
 /// The limits of files.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +62,9 @@ pub enum Error {
     Invalid(String),
     #[error("it is larger than {limit} bytes")]
     TooLarge { limit: u64 },
+    /// The bytes of a file are missing or are not what was written.
+    #[error("the content of the file is {0}: bring it back from a backup")]
+    Damaged(&'static str),
     /// The disk refused.
     #[error(transparent)]
     Disk(#[from] io::Error),
@@ -94,7 +105,7 @@ struct Shared {
     contents: Contents,
     options: Options,
     /// Read while a content gets its place and is referred to, written while one is looked at to go.
-    gate: RwLock<()>,
+    gate: Arc<RwLock<()>>,
     /// Held while an upload is counted against its quota.
     counting: Mutex<()>,
     /// Contents that go once no backup needs them.
@@ -156,7 +167,7 @@ impl Files {
         mut beside: Commit,
     ) -> Result<File, Error> {
         let shared = &self.shared;
-        let _referred_to_before_a_sweep_looks = shared.gate.read().await;
+        let referred_to_before_a_sweep_looks = Arc::clone(&shared.gate).read_owned().await;
         let written = blocking(move || Ok(incoming.settle()?)).await?;
         let now = shared.clock.now();
         let file = File {
@@ -176,6 +187,8 @@ impl Files {
             rows::remove(&mut beside, &before);
         }
         rows::add(&mut beside, &file).map_err(storage::Error::from)?;
+        // The commit goes on when the client hangs up and drops this: the gate goes with the commit.
+        beside.after_durable(move || drop(referred_to_before_a_sweep_looks));
         shared.store.commit(beside).await?;
         Ok(file)
     }
@@ -220,7 +233,8 @@ impl Files {
     /// The bytes of the file that a URL of ours names, up to `limit`; `None` when it is no such URL.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the file is gone, [`Error::TooLarge`], [`Error::Disk`].
+    /// [`Error::Invalid`] when the file is deleted, [`Error::TooLarge`], [`Error::Damaged`],
+    /// [`Error::Disk`].
     pub async fn read_linked(&self, url: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
         let opened = self.shared.links.parse(url).await?;
         let Some((path, organization)) = opened else { return Ok(None) };
@@ -232,7 +246,42 @@ impl Files {
         if file.size > limit {
             return Err(Error::TooLarge { limit });
         }
-        blocking(move || Ok(std::fs::read(path)?)).await.map(Some)
+        let mut pauses = READ_AGAIN.into_iter();
+        loop {
+            let (contents, path) = (self.shared.contents.clone(), path.clone());
+            let read = blocking(move || {
+                contents.check(file.sha256)?;
+                Ok(std::fs::read(path)?)
+            });
+            match (read.await, pauses.next()) {
+                // Descriptors or a volume may be away for a moment: no reason to fail a run.
+                (Err(Error::Disk(_)), Some(pause)) => tokio::time::sleep(pause).await,
+                (read, _) => return read.map(Some),
+            }
+        }
+    }
+
+    /// Checks the content of a file against its digest.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::Disk`].
+    pub async fn check_content(&self, digest: Digest) -> Result<(), Error> {
+        let contents = self.shared.contents.clone();
+        blocking(move || contents.check(digest)).await
+    }
+}
+
+impl Contents {
+    /// Whether the content of that digest can be given out.
+    fn check(&self, digest: Digest) -> Result<(), Error> {
+        match self.has_its_bytes(digest) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::Damaged("damaged")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_there() => {
+                Err(Error::Damaged("missing"))
+            }
+            Err(error) => Err(Error::Disk(error)),
+        }
     }
 }
 

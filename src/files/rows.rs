@@ -104,9 +104,14 @@ pub fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
     Some((OrganizationId::from(*organization), key.last_id()?))
 }
 
+/// The references to all contents.
+pub fn contents() -> Key {
+    Key::table(Table::Content)
+}
+
 /// The references to a content, by the files that hold them: it may go when there is none.
 pub fn references(digest: Digest) -> Key {
-    Key::table(Table::Content).raw(&digest.0)
+    contents().raw(&digest.0)
 }
 
 /// That a file refers to a content.

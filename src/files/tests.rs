@@ -62,7 +62,7 @@ impl World {
     }
 
     fn contents(&self) -> Vec<Digest> {
-        self.files.shared.contents.clean(fresh()).unwrap()
+        self.files.shared.contents.walk().unwrap().batch().unwrap()
     }
 }
 
@@ -94,12 +94,14 @@ async fn an_attempt_that_runs_again_writes_its_file_over() {
     assert_eq!(first, again);
     assert_eq!(world.read(&first).await.unwrap(), b"two");
     assert_eq!(world.contents().len(), 2);
-    assert_eq!(
-        world.files.sweep(fresh()).await.unwrap(),
-        1,
-        "nothing refers to the first any more"
-    );
-    assert_eq!(world.files.sweep(fresh()).await.unwrap(), 0);
+    let sweep = async || {
+        let terms = storage::Terms { now: world.clock.now(), accepts_loss: false };
+        world.files.sweep(fresh(), terms).await.unwrap().moved
+    };
+    assert_eq!(sweep().await, 1, "nothing refers to the first any more");
+    assert_eq!(sweep().await, 0);
+    let lost = world.folder.path().join("data/files/lost/1970-01-01");
+    assert_eq!(fs::read_dir(lost).unwrap().count(), 1, "it is kept for a week");
     assert_eq!(world.read(&first).await.unwrap(), b"two");
 }
 
@@ -124,6 +126,78 @@ async fn what_is_past_its_time_goes_and_its_bytes_with_the_last_of_it() {
     assert_eq!(world.files.remove_expired().await.unwrap(), 1);
     assert_eq!(world.files.remove_expired().await.unwrap(), 0);
     assert!(world.contents().is_empty());
+}
+
+#[tokio::test]
+async fn bytes_stay_when_a_client_hangs_up_during_the_commit() {
+    let world = World::new();
+    // The writer is held up behind another commit.
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let mut before = Commit::new();
+    before.put_bytes(rows::contents().raw(&[9; 48]), Vec::new());
+    before.after_durable(move || {
+        begun.send(()).unwrap();
+        held.recv().unwrap();
+    });
+    let store = world.files.shared.store.clone();
+    let holding = tokio::task::spawn_blocking({
+        let store = store.clone();
+        move || tokio::runtime::Handle::current().block_on(store.commit(before))
+    });
+    begins.await.unwrap();
+    let kept = {
+        let keeping = world.keep(json!("data:,abc"));
+        tokio::pin!(keeping);
+        // As far as the commit: its bytes are in their place and no row refers to them yet.
+        while world.contents().is_empty() || store.stats().waiting == 0 {
+            let _pending = futures_util::poll!(keeping.as_mut());
+            tokio::task::yield_now().await;
+        }
+        world.contents()
+    };
+    assert!(world.files.shared.gate.try_write().is_err(), "nothing may be deleted yet");
+    release.send(()).unwrap();
+    holding.await.unwrap().unwrap();
+    assert!(!world.files.remove_unused(kept[0]).await.unwrap(), "the file's row refers to it");
+    assert_eq!(world.contents(), kept);
+}
+
+#[tokio::test]
+async fn a_damaged_or_missing_content_is_never_given_out() {
+    let world = World::new();
+    let url = world.keep(json!("data:,abc")).await.unwrap();
+    let path = world.files.path(
+        world
+            .contents()
+            .into_iter()
+            .find(|digest| fs::read(world.files.path(*digest)).unwrap() == b"abc")
+            .unwrap(),
+    );
+    let text = serde_json::value::to_raw_value(&url).unwrap();
+    let shown = world.files.render_links(world.organization, text);
+    let url: String = serde_json::from_str(shown.get()).unwrap();
+    let said = async || {
+        let read = world.files.read_linked(&url, 100).await;
+        read.map_err(|error| error.to_string())
+    };
+    assert_eq!(said().await.unwrap().as_deref(), Some(&b"abc"[..]));
+    fs::write(&path, "abd").unwrap();
+    assert!(said().await.unwrap_err().starts_with("the content of the file is damaged"));
+    fs::remove_file(&path).unwrap();
+    assert!(said().await.unwrap_err().starts_with("the content of the file is missing"));
+}
+
+#[tokio::test]
+async fn a_missing_folder_of_contents_is_refused() {
+    let world = World::new();
+    world.files.check_folder().await.unwrap();
+    world.keep(json!("data:,abc")).await.unwrap();
+    world.files.check_folder().await.unwrap();
+    let folder = world.folder.path().join("data/files");
+    fs::rename(&folder, world.folder.path().join("away")).unwrap();
+    let refused = world.files.check_folder().await.unwrap_err().to_string();
+    assert!(refused.contains("it is missing or empty"), "{refused}");
 }
 
 #[tokio::test]

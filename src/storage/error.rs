@@ -101,6 +101,15 @@ impl Error {
         Self::Folder { path: path.to_path_buf(), reason: error.to_string() }
     }
 
+    /// A folder that is missing, or an empty mount point, beside a store that needs its files.
+    #[must_use]
+    pub fn missing_folder(path: &Path) -> Self {
+        let reason = "it is missing or empty, but the store refers to files in it: mount its volume, \
+                      or bring it back from a backup; `orrery serve --accept-loss` starts without \
+                      these files";
+        Self::Folder { path: path.to_path_buf(), reason: reason.to_owned() }
+    }
+
     /// The disk refused.
     pub(super) fn unavailable(error: &impl std::fmt::Display) -> Self {
         Self::Unavailable { reason: error.to_string() }

@@ -5,7 +5,6 @@
 //! when the reading had ended: a row that nobody wrote was read as it is, and of every other one the
 //! last value comes last. Payload files that were there at the beginning stay until the end.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
@@ -14,7 +13,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use tokio::sync::oneshot;
 
-use super::key::{Key, Table};
+use super::claims::Claims;
+use super::key::Key;
 use super::memtable::Rows;
 use super::payloads::path_of;
 use super::store::{PAGE_MAX, Page, Store, read_page};
@@ -94,10 +94,7 @@ impl Store {
     /// # Errors
     /// Whatever `take` fails with; when the disk cannot be read, or is so slow that writes came
     /// faster than they could be noted.
-    pub fn export(
-        &self,
-        take: &mut dyn FnMut(Change) -> io::Result<()>,
-    ) -> io::Result<HashSet<PayloadId>> {
+    pub fn export(&self, take: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<Claims> {
         let _alone = self.shared.exporting.lock().unwrap_or_else(PoisonError::into_inner);
         let (tap, batches) = sync_channel(BATCHES_MAX);
         let spool = tempfile::tempfile_in(&self.shared.folder)?;
@@ -105,9 +102,9 @@ impl Store {
             .name("export-notes".to_owned())
             .spawn(move || note(&batches, spool))?;
         self.turn_tap(Some(tap))?;
-        let mut claims = HashSet::new();
+        let mut claims = Claims::new(&self.shared.folder)?;
         let mut give = |change: Change| {
-            note_claim(&mut claims, &change);
+            claims.note(&change)?;
             take(change)
         };
         let read = self.read_through(&mut give);
@@ -166,17 +163,6 @@ fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     let mut spool = out.into_inner().map_err(io::IntoInnerError::into_error)?;
     spool.rewind()?;
     Ok(spool)
-}
-
-fn note_claim(claims: &mut HashSet<PayloadId>, (key, value): &Change) {
-    if key.as_bytes().first() != Some(&(Table::PayloadFile as u8)) {
-        return;
-    }
-    let Some(id) = key.last_id() else { return };
-    match value {
-        Some(_) => claims.insert(id),
-        None => claims.remove(&id),
-    };
 }
 
 /// Writes a change: the lengths of key and value, and both.
@@ -238,7 +224,8 @@ mod tests {
 
     use serde_json::value::RawValue;
 
-    use super::super::{Commit, Options};
+    use super::super::key::Table;
+    use super::super::{Claim, Commit, Options};
     use super::*;
     use crate::runtime::Tasks;
 
@@ -316,7 +303,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = open(&folder);
         let text = RawValue::from_string(format!("\"{}\"", "x".repeat(100))).unwrap();
-        let payload = store.write_payload(text).await.unwrap();
+        let payload = store.write_payload(PayloadId::from([1; 16]), text).await.unwrap();
         let mut commit = Commit::new();
         store.claim(&mut commit, &payload);
         store.commit(commit).await.unwrap();
@@ -324,7 +311,13 @@ mod tests {
         let (one, two) = (store.hold(), store.hold());
         let exported = store.clone();
         let claims = tokio::task::spawn_blocking(move || exported.export(&mut |_| Ok(())));
-        assert_eq!(claims.await.unwrap().unwrap(), [payload.file().unwrap().id].into());
+        let mut claimed = Vec::new();
+        let mut take = |id, claim: Option<Claim>| {
+            claimed.push((id, claim.map(|claim| claim.bytes)));
+            Ok(())
+        };
+        claims.await.unwrap().unwrap().each(&mut take).unwrap();
+        assert_eq!(claimed, [(payload.file().unwrap().id, Some(102))]);
         let mut commit = Commit::new();
         store.release(&mut commit, &payload);
         store.commit(commit).await.unwrap();

@@ -87,8 +87,29 @@ pub fn sync(path: &Path) -> Result<(), Error> {
     synced.map_err(|error| Error::folder(path, &error))
 }
 
-/// Writes a small file for the owner alone, durably: it is there whole or not at all.
+/// Writes a small file for the owner alone, durably: it is there whole or not at all. It takes the
+/// place of one that is there.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    write_beside(path, bytes, |half| fs::rename(half, path))
+}
+
+/// As [`write_new`], but a file that is there stays as it is: of two that write at once, one is
+/// first.
+pub fn write_first(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    write_beside(path, bytes, |half| {
+        match fs::hard_link(half, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            linked => linked?,
+        }
+        fs::remove_file(half)
+    })
+}
+
+fn write_beside(
+    path: &Path,
+    bytes: &[u8],
+    place: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), Error> {
     let fault = |error: io::Error| Error::folder(path, &error);
     let half = path.with_extension("half");
     let write = || {
@@ -96,7 +117,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Error> {
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&half)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&half, path)
+        place(&half)
     };
     write().map_err(fault)?;
     path.parent().map_or(Ok(()), sync)

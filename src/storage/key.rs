@@ -91,6 +91,10 @@ pub enum Table {
     PayloadFile = b'P',
     /// Rows that a restore holds back, under the keys that they had: see `storage::carried`.
     CarriedOver = b'z',
+    /// Bytes of payloads by organization, and by organization and owner: counters.
+    PayloadUsage = b'v',
+    /// Idempotency keys by the moment at which they are forgotten.
+    IdempotencyExpiry = b'y',
 }
 
 /// All tables, so that a tag can be named.

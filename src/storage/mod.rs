@@ -23,11 +23,13 @@ pub mod commit;
 pub mod export;
 pub mod key;
 pub mod list;
+pub mod lost;
 pub mod record;
 pub mod salvage;
 pub mod search;
 
 mod checkpoint;
+mod claims;
 mod durable;
 mod error;
 #[cfg(test)]
@@ -43,19 +45,26 @@ mod payloads;
 mod room;
 mod seal;
 mod store;
+mod sweep;
 mod tree;
+mod usage;
 mod view;
 mod writer;
 
+pub use claims::Claims;
 pub use commit::Commit;
 pub use error::{Error, Kind};
 pub use key::{Key, Table};
+pub use lost::{Swept, Terms};
 pub use mark::exchange;
+pub use payloads::{Claim, Prepared};
 pub use record::Record;
 pub use room::Room;
 pub use seal::Sealer;
 pub use search::{Found, Index, Search};
 pub use store::{FORMAT, Options, Page, Row, Stats, Store};
+pub use sweep::Shelves;
+pub use usage::RECORDED_FROM;
 
 #[cfg(test)]
 mod damage_tests;

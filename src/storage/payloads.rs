@@ -1,47 +1,141 @@
 //! Payload files: JSON text too large to stand beside its record.
 //!
+//! A file's id is made from its content and from its owner, so that equal payloads of one owner (an
+//! execution, a delivery, a definition) are one file, and two owners never share one: what an owner
+//! deletes nobody else misses, and no organization can tell what another one stores.
+//!
 //! A file is written and synced before the commit that refers to it, and claimed by a row in that
-//! commit; a file without such a row was never acknowledged, and the sweep after a start deletes
-//! it. A file is never changed.
+//! commit; a file without such a row was never acknowledged, and the sweep after a start takes it
+//! away. A file is never changed. Releases up to 0.1.0 gave files ids of their own (UUID version
+//! 7); they are read and deleted in the same way.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ring::digest::{Context, SHA256};
 use serde_json::value::RawValue;
 
 use super::commit::Commit;
 use super::error::Error;
 use super::key::{Key, Table};
 use super::store::Store;
-use crate::domain::ids::PayloadId;
+use crate::domain::ids::{Id, PayloadId};
 use crate::domain::payload::{FileRef, Payload};
 use crate::runtime::fresh;
 
 /// The folder of payload files, within the data folder.
 pub(super) const PAYLOADS: &str = "payloads";
-/// Rows that the sweep looks up at once.
-const SWEEP_BATCH: usize = 500;
+/// What a file is called while it is written: behind its name and a number.
+pub(super) const PART: &str = "part";
+/// Ids that are noted for the sweep of this start; past it there is no sweep.
+const RECENT_MAX: usize = 1_000_000;
+/// Bytes that are compared at once.
+const BLOCK: usize = 64 * 1024;
+
+/// A payload on its way to the disk: its length and its id are known, and nothing is written.
+#[derive(Debug)]
+pub struct Prepared {
+    json: Box<RawValue>,
+    /// The id of its file; none: it stays beside its record.
+    id: Option<PayloadId>,
+}
+
+impl Prepared {
+    /// Length of the text in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.json.get().len() as u64
+    }
+
+    /// The id of its file, if it is written to one.
+    #[must_use]
+    pub const fn id(&self) -> Option<PayloadId> {
+        self.id
+    }
+}
+
+/// The ids that were given out since this start, while its sweep has not ended: it leaves them
+/// alone, whether a commit refers to them yet or not.
+#[derive(Debug)]
+pub(super) struct Recent(Mutex<Option<HashSet<PayloadId>>>);
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self(Mutex::new(Some(HashSet::new())))
+    }
+}
+
+impl Recent {
+    fn note(&self, id: PayloadId) {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ids) = recent.as_mut() {
+            ids.insert(id);
+        }
+        if recent.as_ref().is_some_and(|ids| ids.len() > RECENT_MAX) {
+            *recent = None;
+        }
+    }
+
+    /// Does `take` unless the id was given out. None of them is given out meanwhile.
+    pub(super) fn unless_noted(
+        &self,
+        id: PayloadId,
+        take: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match recent.as_ref() {
+            Some(ids) if !ids.contains(&id) => take().map(|()| true),
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    /// Ends the notes.
+    pub(super) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
 
 impl Store {
-    /// Keeps JSON text as a payload: inline when it is small, else in a file that is durable when
-    /// this returns. The commit that refers to it must [`Store::claim`] it.
+    /// Prepares JSON text of an owner as a payload: of a large one, the id of its file is made.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when no thread is free for it.
+    pub async fn prepare_payload<T: Id>(
+        &self,
+        owner: T,
+        json: Box<RawValue>,
+    ) -> Result<Prepared, Error> {
+        if json.get().len() <= self.shared.inline_bytes {
+            return Ok(Prepared { json, id: None });
+        }
+        let owner = owner.bytes();
+        blocking(move || {
+            let id = Some(id_of(&owner, json.get().as_bytes()));
+            Ok(Prepared { json, id })
+        })
+        .await
+    }
+
+    /// Keeps a prepared payload: inline when it is small, else in a file that is durable when this
+    /// returns. The commit that refers to it must [`Store::claim`] it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the disk refuses.
-    pub async fn write_payload(&self, json: Box<RawValue>) -> Result<Payload, Error> {
-        if json.get().len() <= self.shared.inline_bytes {
-            return Ok(Payload::Inline(json));
-        }
-        let id: PayloadId = fresh();
+    pub async fn write_prepared(&self, prepared: Prepared) -> Result<Payload, Error> {
+        let Prepared { json, id: Some(id) } = prepared else {
+            return Ok(Payload::Inline(prepared.json));
+        };
         let shared = Arc::clone(&self.shared);
         blocking(move || {
+            shared.recent.note(id);
             let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
-            let mut written = write_file(&path, bytes);
+            let mut written = keep_file(&path, bytes);
             if written.as_ref().is_err_and(is_full) && shared.room.give_up_ballast() {
-                written = write_file(&path, bytes);
+                written = keep_file(&path, bytes);
             }
             written.map_err(|error| Error::unavailable(&error))?;
             let crc32 = crc32fast::hash(bytes);
@@ -50,10 +144,45 @@ impl Store {
         .await
     }
 
+    /// Keeps JSON text of an owner as a payload: [`Store::prepare_payload`] and
+    /// [`Store::write_prepared`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the disk refuses.
+    pub async fn write_payload<T: Id>(
+        &self,
+        owner: T,
+        json: Box<RawValue>,
+    ) -> Result<Payload, Error> {
+        let prepared = self.prepare_payload(owner, json).await?;
+        self.write_prepared(prepared).await
+    }
+
+    /// Gives another owner a payload of its own with the same text. The bytes on the disk are
+    /// shared, so that this takes no room.
+    ///
+    /// # Errors
+    /// As [`Store::read_payload`] and [`Store::write_payload`].
+    pub async fn copy_payload<T: Id>(&self, owner: T, payload: &Payload) -> Result<Payload, Error> {
+        let text = self.read_payload(payload).await?;
+        let prepared = self.prepare_payload(owner, text).await?;
+        if let (Some(from), Some(id)) = (payload.file(), prepared.id) {
+            let (shared, from) = (Arc::clone(&self.shared), from.id);
+            blocking(move || {
+                shared.recent.note(id);
+                // Where the file system has no links, the text is written below.
+                let _written_instead = link_file(&shared.folder, from, id);
+                Ok(())
+            })
+            .await?;
+        }
+        self.write_prepared(prepared).await
+    }
+
     /// Notes in `commit` that a record refers to the payload's file, if it has one.
     pub fn claim(&self, commit: &mut Commit, payload: &Payload) {
         if let Some(file) = payload.file() {
-            commit.put_bytes(claim_key(file.id), Vec::new());
+            commit.put_bytes(claim_key(file.id), Claim::of(file).value());
         }
     }
 
@@ -89,7 +218,8 @@ impl Store {
         .await
     }
 
-    /// Deletes a payload's file that no record refers to any more. One that is gone is no fault.
+    /// Deletes a payload's file that no record refers to any more. One that is deleted already is
+    /// no error.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the disk refuses.
@@ -107,31 +237,49 @@ impl Store {
         })
         .await
     }
+}
 
-    /// Deletes the files that were written before this start and that no record refers to; answers
-    /// how many. Files of this run are left alone: their ids are later than `started`.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] when the disk cannot be read.
-    pub async fn sweep_payloads(&self, started: PayloadId) -> Result<usize, Error> {
-        let folder = self.shared.folder.join(PAYLOADS);
-        let found =
-            blocking(move || list(&folder, started).map_err(|error| Error::unavailable(&error)))
-                .await?;
-        let mut swept = 0;
-        for batch in found.chunks(SWEEP_BATCH) {
-            let keys: Vec<Key> = batch.iter().map(|id| claim_key(*id)).collect();
-            let claims = self.get_many(&keys).await?;
-            for (id, claim) in batch.iter().zip(claims) {
-                if claim.is_none() {
-                    let file = FileRef { id: *id, bytes: 0, crc32: 0 };
-                    self.remove_payload(&Payload::File(file)).await?;
-                    swept += 1;
-                }
-            }
-        }
-        Ok(swept)
+/// What the row of a claim says about its file. Rows of releases up to 0.1.0 say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    pub bytes: u64,
+    pub crc32: u32,
+}
+
+impl Claim {
+    const fn of(file: &FileRef) -> Self {
+        Self { bytes: file.bytes, crc32: file.crc32 }
     }
+
+    fn value(self) -> Vec<u8> {
+        [&self.bytes.to_be_bytes()[..], &self.crc32.to_be_bytes()].concat()
+    }
+
+    /// The claim behind a row's value, where it says something.
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let (bytes, rest) = value.split_first_chunk()?;
+        let crc32 = u32::from_be_bytes(rest.try_into().ok()?);
+        Some(Self { bytes: u64::from_be_bytes(*bytes), crc32 })
+    }
+
+    /// Whether these are the bytes that were written.
+    #[must_use]
+    pub fn fits(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 == self.bytes && crc32fast::hash(bytes) == self.crc32
+    }
+}
+
+/// The id of an owner's content: 122 bits of their SHA-256, as a UUID of version 8.
+fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
+    let mut hash = Context::new(&SHA256);
+    hash.update(owner);
+    hash.update(content);
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(hash.finish().as_ref()).for_each(|(place, byte)| *place = *byte);
+    let [.., version, _, variant, _, _, _, _, _, _, _] = &mut bytes;
+    *version = (*version & 0x0f) | 0x80;
+    *variant = (*variant & 0x3f) | 0x80;
+    PayloadId::from(bytes)
 }
 
 /// Why a payload's file cannot be read. Only a file that is absent from a folder that is there was
@@ -144,9 +292,10 @@ fn unread(folder: &Path, id: PayloadId, error: &io::Error) -> Error {
 }
 
 /// Whether the folder of payloads is there and is not the empty mount point of a missing volume.
-fn holds_payloads(folder: &Path) -> bool {
-    let shelves = fs::read_dir(folder.join(PAYLOADS));
-    shelves.is_ok_and(|mut shelves| shelves.next().is_some_and(|shelf| shelf.is_ok()))
+pub(super) fn holds_payloads(folder: &Path) -> bool {
+    let Ok(shelves) = fs::read_dir(folder.join(PAYLOADS)) else { return false };
+    // A shelf has a name of two characters.
+    shelves.into_iter().flatten().any(|shelf| shelf.file_name().len() == 2)
 }
 
 pub(super) fn claim_key(id: PayloadId) -> Key {
@@ -160,22 +309,68 @@ pub(super) fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
     folder.join(PAYLOADS).join(shelf).join(name)
 }
 
-/// Writes a file durably. Nothing stays of one that could not be written whole.
-fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Makes a file durable under its name, whole or not at all; one that is there with this content is
+/// not written again.
+fn keep_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let shelf = path.parent().unwrap_or(path);
-    if !shelf.is_dir() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(shelf)?;
-        for above in shelf.ancestors().skip(1).take(2) {
-            File::open(above)?.sync_all()?;
-        }
+    if has_content(path, bytes)? {
+        // It may be there without being on the disk: written just before a kill.
+        File::open(path)?.sync_all()?;
+        return File::open(shelf)?.sync_all();
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    let written = written.and_then(|()| File::open(shelf)?.sync_all());
+    make_shelf(shelf)?;
+    let part: PayloadId = fresh();
+    let part = path.with_extension(format!("{part}.{PART}"));
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&part, path)?;
+        File::open(shelf)?.sync_all()
+    };
+    let written = write();
     if written.is_err() {
-        let _swept_later = fs::remove_file(path);
+        let _swept_later = fs::remove_file(&part);
     }
     written
+}
+
+/// Whether the file is there and has exactly this content; one that is damaged has not.
+fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?,
+    };
+    if file.metadata()?.len() != bytes.len() as u64 {
+        return Ok(false);
+    }
+    let mut block = vec![0; BLOCK];
+    for expected in bytes.chunks(BLOCK) {
+        let Some(block) = block.get_mut(..expected.len()) else { return Ok(false) };
+        match file.read_exact(block) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            read => read?,
+        }
+        if block != expected {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn make_shelf(shelf: &Path) -> io::Result<()> {
+    if shelf.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(shelf)?;
+    shelf.ancestors().skip(1).take(2).try_for_each(|above| File::open(above)?.sync_all())
+}
+
+/// Gives a file a second name.
+fn link_file(folder: &Path, from: PayloadId, to: PayloadId) -> io::Result<()> {
+    let (from, to) = (path_of(folder, from), path_of(folder, to));
+    make_shelf(to.parent().unwrap_or(&to))?;
+    fs::hard_link(from, to)
 }
 
 /// Whether an error says that the disk has no block left.
@@ -183,25 +378,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The ids of all payload files made before `started`.
-fn list(folder: &Path, started: PayloadId) -> io::Result<Vec<PayloadId>> {
-    let mut found = Vec::new();
-    let shelves = match fs::read_dir(folder) {
-        Ok(shelves) => shelves,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(error),
-    };
-    for shelf in shelves {
-        for file in fs::read_dir(shelf?.path())? {
-            let name = file?.file_name();
-            let id = name.to_str().and_then(|name| name.parse::<PayloadId>().ok());
-            found.extend(id.filter(|id| *id < started));
-        }
-    }
-    Ok(found)
-}
-
-async fn blocking<T, F>(work: F) -> Result<T, Error>
+pub(super) async fn blocking<T, F>(work: F) -> Result<T, Error>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, Error> + Send + 'static,

@@ -4,8 +4,14 @@ use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::super::{Kind, Options};
+use super::super::{Kind, Options, Terms};
 use super::*;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::time::Timestamp;
+
+fn owner(number: u8) -> ExecutionId {
+    [number; 16].into()
+}
 
 /// Set in the process that runs out of descriptors.
 const CHILD: &str = "ORRERY_TEST_NO_DESCRIPTORS";
@@ -22,8 +28,8 @@ fn text(letter: char, bytes: usize) -> Box<RawValue> {
 async fn payload_reads_tell_deleted_damaged_and_unmounted_apart() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let payload = store.write_payload(text('x', 100)).await.unwrap();
-    let other = store.write_payload(text('y', 100)).await.unwrap();
+    let payload = store.write_payload(owner(1), text('x', 100)).await.unwrap();
+    let other = store.write_payload(owner(1), text('y', 100)).await.unwrap();
     let kind = async || store.read_payload(&payload).await.map_err(|error| error.kind());
     let (payloads, away) = (folder.path().join(PAYLOADS), folder.path().join("away"));
     fs::rename(&payloads, &away).unwrap();
@@ -59,11 +65,12 @@ fn a_process_without_descriptors_reads_payloads_again_later() {
     runtime.block_on(async {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path());
-        let payload = store.write_payload(text('x', 100)).await.unwrap();
+        let payload = store.write_payload(owner(1), text('x', 100)).await.unwrap();
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
         let read = store.read_payload(&payload).await.map_err(|error| error.kind());
-        let written = store.write_payload(text('y', 100)).await.map_err(|error| error.kind());
+        let written =
+            store.write_payload(owner(1), text('y', 100)).await.map_err(|error| error.kind());
         setrlimit(Resource::Nofile, limit).unwrap();
         assert_eq!(read.unwrap_err(), Kind::TryAgain);
         assert_eq!(written.unwrap_err(), Kind::TryAgain);
@@ -89,16 +96,155 @@ async fn new_work_is_refused_on_a_nearly_full_disk_and_completions_pass() {
         assert!(matches!(store.commit(refused).await, Err(Error::Full)));
     }
     store.commit(put(Commit::new())).await.unwrap();
-    store.write_payload(text('x', 100)).await.unwrap();
+    store.write_payload(owner(1), text('x', 100)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_payload_that_cannot_be_written_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
+    // Nothing can be renamed to a folder that is not empty.
     let path = folder.path().join("shelf/name");
-    fs::create_dir(folder.path().join("shelf")).unwrap();
-    // A file larger than a process may write: EFBIG, as a full disk gives ENOSPC.
-    fs::write(&path, "there").unwrap();
-    assert_eq!(write_file(&path, b"x").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-    assert_eq!(fs::read(&path).unwrap(), b"there", "another's file is not touched");
+    fs::create_dir_all(path.join("within")).unwrap();
+    assert!(keep_file(&path, b"x").is_err());
+    assert_eq!(fs::read_dir(folder.path().join("shelf")).unwrap().count(), 1);
+}
+
+async fn claimed(store: &Store, payload: &Payload) {
+    let mut commit = Commit::new();
+    store.claim(&mut commit, payload);
+    store.commit(commit).await.unwrap();
+}
+
+fn names(folder: &Path) -> usize {
+    let shelves = fs::read_dir(folder.join(PAYLOADS)).unwrap().map(|shelf| shelf.unwrap());
+    let shelves = shelves.filter(|shelf| shelf.file_name().len() == 2);
+    shelves.map(|shelf| fs::read_dir(shelf.path()).unwrap().count()).sum()
+}
+
+#[tokio::test]
+async fn equal_payloads_of_one_owner_are_one_file_and_owners_share_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let first = store.write_payload(owner(1), text('x', 100)).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(store.write_payload(owner(1), text('x', 100)).await.unwrap(), first);
+    }
+    assert_eq!(names(folder.path()), 1);
+    let copy = store.copy_payload(owner(2), &first).await.unwrap();
+    assert_ne!(copy, first);
+    assert_eq!(names(folder.path()), 2);
+    use std::os::unix::fs::MetadataExt;
+    let path = store.payload_path(copy.file().unwrap().id);
+    assert_eq!(fs::metadata(&path).unwrap().nlink(), 2, "the bytes are shared");
+    store.remove_payload(&first).await.unwrap();
+    assert_eq!(store.read_payload(&copy).await.unwrap().get(), text('x', 100).get());
+    // Damage is repaired by whoever writes the same again.
+    fs::write(&path, text('y', 100).get()).unwrap();
+    assert!(store.read_payload(&copy).await.is_err());
+    assert_eq!(store.write_payload(owner(2), text('x', 100)).await.unwrap(), copy);
+    assert_eq!(store.read_payload(&copy).await.unwrap().get(), text('x', 100).get());
+    assert_eq!(store.write_payload(owner(1), text('x', 3)).await.unwrap().file(), None, "inline");
+}
+
+#[tokio::test]
+async fn a_start_moves_unclaimed_payloads_away_and_leaves_those_of_its_own_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let kept = store.write_payload(owner(1), text('a', 100)).await.unwrap();
+    let orphan = store.write_payload(owner(1), text('b', 100)).await.unwrap();
+    let again = store.write_payload(owner(1), text('c', 100)).await.unwrap();
+    claimed(&store, &kept).await;
+    // As an older release named its files, and what a kill leaves of one that is written.
+    let (old, part): (PayloadId, PayloadId) = (fresh(), fresh());
+    let old = path_of(folder.path(), old);
+    keep_file(&old, b"old").unwrap();
+    let part = old.with_extension(format!("{part}.{PART}"));
+    fs::write(&part, "half").unwrap();
+    store.close().await;
+    let store = open(folder.path());
+    let started: PayloadId = fresh();
+    assert_eq!(store.write_payload(owner(1), text('c', 100)).await.unwrap(), again);
+    let later = store.write_payload(owner(1), text('d', 100)).await.unwrap();
+    let terms = Terms { now: Timestamp::from_micros(0), accepts_loss: false };
+    let swept = store.sweep_payloads(started, terms).await.unwrap();
+    assert_eq!((swept.unused, swept.moved, swept.refused), (4, 2, false), "{swept:?}");
+    for payload in [&kept, &again, &later] {
+        store.read_payload(payload).await.unwrap();
+    }
+    assert!(!old.exists() && !part.exists());
+    assert!(matches!(store.read_payload(&orphan).await, Err(Error::Gone { .. })));
+    let lost = folder.path().join("payloads/lost/1970-01-01");
+    assert_eq!(fs::read_dir(&lost).unwrap().count(), 2);
+    assert_eq!(store.sweep_payloads(started, terms).await.unwrap().moved, 0);
+    let week = Terms { now: terms.now.plus(super::super::lost::KEPT * 2), accepts_loss: false };
+    assert_eq!(store.forget_lost_payloads(week).await.unwrap(), 1);
+    assert!(!lost.exists());
+}
+
+#[tokio::test]
+async fn a_sweep_of_too_many_waits_for_the_operator() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let started: PayloadId = fresh();
+    for number in 0..1001_u32 {
+        let id = id_of(&number.to_be_bytes().repeat(4).try_into().unwrap(), b"x");
+        let path = path_of(folder.path(), id);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+    let terms = Terms { now: Timestamp::from_micros(0), accepts_loss: false };
+    let swept = store.sweep_payloads(started, terms).await.unwrap();
+    assert_eq!((swept.unused, swept.moved, swept.refused), (1001, 0, true));
+    assert_eq!(names(folder.path()), 1001);
+    store.close().await;
+    let store = open(folder.path());
+    let terms = Terms { accepts_loss: true, ..terms };
+    let swept = store.sweep_payloads(started, terms).await.unwrap();
+    assert_eq!((swept.moved, swept.refused), (1001, false));
+}
+
+#[tokio::test]
+async fn a_missing_payload_folder_beside_a_store_that_needs_it_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.check_payload_folder().await.unwrap();
+    let payload = store.write_payload(owner(1), text('x', 100)).await.unwrap();
+    claimed(&store, &payload).await;
+    store.check_payload_folder().await.unwrap();
+    let (payloads, away) = (folder.path().join(PAYLOADS), folder.path().join("away"));
+    fs::rename(&payloads, &away).unwrap();
+    for _ in 0..2 {
+        let refused = store.check_payload_folder().await.unwrap_err().to_string();
+        assert!(refused.contains("it is missing or empty, but the store refers to"), "{refused}");
+        // The second time: an empty mount point.
+        let _there_already = fs::create_dir(&payloads);
+    }
+    fs::remove_dir(&payloads).unwrap();
+    fs::rename(&away, &payloads).unwrap();
+    store.check_payload_folder().await.unwrap();
+}
+
+#[tokio::test]
+async fn usage_is_recorded_with_the_commits_and_released_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let organization = OrganizationId::from([9; 16]);
+    let usage = async || store.payload_usage(organization).await.unwrap();
+    let record = async |number: u8, bytes: u64| {
+        let mut commit = Commit::new();
+        let recorded = store.record_usage(&mut commit, organization, owner(number), bytes);
+        store.commit(commit).await.unwrap();
+        recorded
+    };
+    assert_eq!(record(1, 100).await, 0, "too little");
+    assert_eq!(record(1, 100_000).await, 100_000);
+    assert_eq!(record(1, 70_000).await, 70_000);
+    assert_eq!(record(2, 80_000).await, 80_000);
+    assert_eq!(usage().await, 250_000);
+    for _ in 0..2 {
+        let mut commit = Commit::new();
+        store.release_usage(&mut commit, organization, owner(1)).await.unwrap();
+        store.commit(commit).await.unwrap();
+        assert_eq!(usage().await, 80_000);
+    }
 }

@@ -68,6 +68,16 @@ impl Room {
         }
     }
 
+    /// The room on a disk that holds no store: a backup's, with the default reserve or another.
+    #[must_use]
+    pub fn with_reserve(folder: PathBuf, reserve: Option<u64>) -> Self {
+        let room = Self::new(folder);
+        if let Some(reserve) = reserve {
+            room.reserve.store(reserve, Ordering::Relaxed);
+        }
+        room
+    }
+
     /// Keeps so many bytes in reserve, and a ballast as a part of them.
     pub fn keep(&self, reserve: Option<u64>) {
         if let Some(reserve) = reserve {
@@ -81,6 +91,12 @@ impl Room {
     #[must_use]
     pub fn reserve(&self) -> u64 {
         self.reserve.load(Ordering::Relaxed)
+    }
+
+    /// The size of the disk, in bytes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        folder::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.total)
     }
 
     /// Bytes that may be written before the reserve begins.

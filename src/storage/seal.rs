@@ -16,10 +16,12 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use ring::hmac;
 
 use super::error::Error;
-use super::folder;
+use super::{folder, mark};
 use crate::runtime::random_bytes;
 
 const KEY_BYTES: usize = 32;
+/// The key's name within the data folder.
+const KEY_FILE: &str = "seal.key";
 
 /// Seals and unseals; clones share the key.
 #[derive(Clone)]
@@ -45,13 +47,32 @@ pub enum SealError {
 }
 
 impl Sealer {
+    /// The sealer of a data folder that may be in use. In one that holds a store already, the key is
+    /// never made anew: with another one nothing that is sealed could be read. To be called before
+    /// the store of a new folder is made.
+    ///
+    /// # Errors
+    /// As [`Sealer::open`]; [`Error::Folder`] when the key is missing beside a store.
+    pub fn open_used(data: &Path) -> Result<Self, Error> {
+        let path = data.join(KEY_FILE);
+        let exists = |path: &Path| fs::exists(path).map_err(|error| Error::folder(path, &error));
+        let is_used = exists(&data.join("store"))? || exists(&data.join(mark::FILE))?;
+        if is_used && !exists(&path)? {
+            let reason = "it is missing, but the store beside it is in use: bring the file back from \
+                          a backup. Without it, the stored secrets of webhooks and all links are \
+                          lost for good; to accept that, write 32 random bytes into it (mode 0600)";
+            return Err(Error::Folder { path, reason: reason.to_owned() });
+        }
+        Self::open(data)
+    }
+
     /// The sealer of a data folder; its key is made when there is none.
     ///
     /// # Errors
     /// [`Error::Folder`] when the key file cannot be read, has another length, or can be read by
     /// others than its owner.
     pub fn open(data: &Path) -> Result<Self, Error> {
-        let path = data.join("seal.key");
+        let path = data.join(KEY_FILE);
         let fault = |reason: &str| Error::Folder { path: path.clone(), reason: reason.to_owned() };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -59,8 +80,9 @@ impl Sealer {
                 let key: [u8; KEY_BYTES] =
                     random_bytes().map_err(|error| fault(&error.to_string()))?;
                 folder::make(data)?;
-                folder::write_new(&path, &key)?;
-                key.to_vec()
+                folder::write_first(&path, &key)?;
+                // Of two that start at once, one was first.
+                fs::read(&path).map_err(|error| Error::folder(&path, &error))?
             }
             Err(error) => return Err(Error::folder(&path, &error)),
         };
@@ -152,5 +174,20 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let error = Sealer::open(folder.path()).unwrap_err();
         assert!(error.to_string().contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_key_beside_a_store_is_refused_and_never_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let sealed = Sealer::open_used(folder.path()).unwrap().seal("x").unwrap();
+        fs::create_dir(folder.path().join("store")).unwrap();
+        assert_eq!(Sealer::open_used(folder.path()).unwrap().unseal(&sealed).as_deref(), Ok("x"));
+        let path = folder.path().join(KEY_FILE);
+        fs::rename(&path, folder.path().join("away")).unwrap();
+        let error = Sealer::open_used(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("it is missing, but the store beside it is in use"), "{error}");
+        assert!(!path.exists());
+        fs::rename(folder.path().join("away"), &path).unwrap();
+        Sealer::open_used(folder.path()).unwrap();
     }
 }

@@ -27,6 +27,7 @@ use super::fuse;
 use super::key::Key;
 use super::log::Segments;
 use super::opening::{self, Opened};
+use super::payloads::Recent;
 use super::record::{Record, decode};
 use super::room::Room;
 use super::view::{Moment, View};
@@ -89,6 +90,7 @@ pub(super) struct Shared {
     readers: Semaphore,
     figures: Arc<Figures>,
     pub(super) room: Room,
+    pub(super) recent: Recent,
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
     _lock: File,
@@ -186,6 +188,7 @@ impl Store {
             readers: Semaphore::new(READERS),
             figures,
             room,
+            recent: Recent::default(),
             failure: failed,
             _lock: lock,
             #[cfg(test)]

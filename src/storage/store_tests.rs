@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::*;
-use crate::domain::ids::PayloadId;
-use crate::runtime::fresh;
 use crate::storage::Table;
 use crate::storage::commit::{Expect, Write};
 
@@ -199,53 +196,6 @@ async fn additions_are_never_lost() {
     assert_eq!(store.counter(&key("sum")).await.unwrap(), 200 * 201 / 2 - 200);
     store.commit(put("sum", b"odd")).await.unwrap();
     assert!(matches!(store.counter(&key("sum")).await, Err(Error::Malformed(_))));
-}
-
-fn raw(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
-
-#[tokio::test]
-async fn a_large_payload_is_a_file_that_is_swept_unless_claimed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&options(&folder)).unwrap();
-    let text = serde_json::to_string(&"x".repeat(70_000)).unwrap();
-    let small = store.write_payload(raw("[1, 2]")).await.unwrap();
-    assert!(small.file().is_none());
-    let claimed = store.write_payload(raw(&text)).await.unwrap();
-    let orphan = store.write_payload(raw(&text)).await.unwrap();
-    let mut commit = Commit::new();
-    store.claim(&mut commit, &claimed);
-    store.claim(&mut commit, &small);
-    store.commit(commit).await.unwrap();
-    let this_start: PayloadId = fresh();
-    let later = store.write_payload(raw(&text)).await.unwrap();
-    assert_eq!(store.sweep_payloads(this_start).await.unwrap(), 1);
-    for kept in [&claimed, &later] {
-        assert_eq!(store.read_payload(kept).await.unwrap().get(), text);
-    }
-    assert!(matches!(store.read_payload(&orphan).await, Err(Error::Gone { .. })));
-    assert_eq!(store.read_payload(&small).await.unwrap().get(), "[1, 2]");
-    let mut commit = Commit::new();
-    store.release(&mut commit, &claimed);
-    store.commit(commit).await.unwrap();
-    store.remove_payload(&claimed).await.unwrap();
-    store.remove_payload(&claimed).await.unwrap();
-    assert!(store.read_payload(&claimed).await.is_err());
-}
-
-#[tokio::test]
-async fn a_damaged_payload_file_is_noticed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&options(&folder)).unwrap();
-    let text = serde_json::to_string(&"x".repeat(70_000)).unwrap();
-    let payload = store.write_payload(raw(&text)).await.unwrap();
-    let name = payload.file().unwrap().id.to_string();
-    let path = folder.path().join("payloads").join(&name[34..]).join(&name);
-    for damaged in [text.replace('x', "y"), text[..100].to_owned()] {
-        std::fs::write(&path, damaged).unwrap();
-        assert!(matches!(store.read_payload(&payload).await, Err(Error::Payload { .. })));
-    }
 }
 
 #[tokio::test]

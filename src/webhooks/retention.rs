@@ -64,6 +64,7 @@ impl Outbox {
             let Some(execution) = key.last_id_inverted::<ExecutionId>() else { continue };
             if let Some(delivery) = rows::load(store, organization, execution).await? {
                 store.release(&mut commit, &delivery.body);
+                store.release_usage(&mut commit, organization, delivery.id).await?;
                 bodies.push(delivery.body);
             }
             commit.delete(rows::delivery(organization, execution));

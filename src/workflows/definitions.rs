@@ -200,7 +200,7 @@ impl Workflows {
             }
             Some(_) | None => checked.text.clone(),
         };
-        let definition = self.store.write_payload(text).await?;
+        let definition = self.store.write_payload(revision, text).await?;
         self.store.claim(commit, &definition);
         commit.put(rows::definition(revision), &Definition { workflow, definition })?;
         Ok(())

@@ -19,7 +19,14 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         findings.push(writable("backups", &config.backup.folder));
     }
     findings.extend(open_files(config.limits.connections));
+    findings.extend(refused_sweeps(&config.data_dir));
     findings
+}
+
+/// The sweeps that the last start refused, as the service notes them.
+fn refused_sweeps(folder: &Path) -> Vec<Finding> {
+    let noted = fs::read_to_string(folder.join("sweep.refused")).unwrap_or_default();
+    noted.lines().map(|line| finding("sweep", Verdict::Fault, line)).collect()
 }
 
 fn data(folder: &Path) -> Finding {

@@ -117,14 +117,20 @@ impl Actor {
             Ok(value) => value,
             Err(error) => return Ok(Err(unresolved(&error))),
         };
-        Ok(Ok(self.payload(&value).await?))
+        self.payload(&value).await
     }
 
     /// A value as a payload, a large one in a file.
-    pub(super) async fn payload(&mut self, value: &Value) -> Result<Payload, Error> {
+    pub(super) async fn payload(&mut self, value: &Value) -> Looked<Payload> {
         let text = serde_json::value::to_raw_value(value);
         let text = text.map_err(|error| no_json("output", &error))?;
-        Ok(self.inner.store.write_payload(text).await?)
+        self.keep(text).await
+    }
+
+    /// A text as a payload, if the budget has room for it.
+    async fn keep(&mut self, text: Box<RawValue>) -> Looked<Payload> {
+        let kept = self.inner.keep_text(&self.budget, self.id, text).await?;
+        Ok(kept.map_err(|over| unfit(over.to_string())))
     }
 
     /// What an item of a map gives, or a step whose blocks have ended.
@@ -207,7 +213,7 @@ impl Actor {
         }
         text.push(']');
         let text = RawValue::from_string(text).map_err(|error| no_json("output", &error))?;
-        Ok(Ok(self.inner.store.write_payload(text).await?))
+        self.keep(text).await
     }
 
     /// What the execution gives.

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use self::runs::{Job, Report, Running};
 use self::store::Written;
 use self::view::Values;
+use super::budget::Budget;
 use super::cells::{Cell, Held};
 use super::prediction::MARK_AFTER;
 use super::{Error, Inner};
@@ -59,6 +60,7 @@ struct Actor {
     /// The items of the maps that are open.
     items: HashMap<Instance, Arc<Vec<Value>>>,
     values: Values,
+    budget: Arc<Budget>,
     running: FuturesUnordered<Abortable<Running>>,
     stops: HashMap<Instance, AbortHandle>,
     /// Those of `running` that have a place at their model, or need none.
@@ -146,6 +148,8 @@ impl Inner {
         let (id, organization, lane) = (execution.id, execution.organization, execution.lane());
         let api_key = execution.key;
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
+        let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
+        let budget = self.budget(execution, known).await?;
         for (_, step) in
             steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
         {
@@ -163,6 +167,7 @@ impl Inner {
             inputs,
             items: HashMap::new(),
             values: Values::default(),
+            budget,
             running: FuturesUnordered::new(),
             stops: HashMap::new(),
             seated: BTreeSet::new(),
@@ -301,7 +306,8 @@ impl Actor {
         }
         let inner = Arc::clone(&self.inner);
         if progress.is_pressing() || !written.is_empty() {
-            inner.commit_progress(&mut next, progress, &written, !self.is_marked).await?;
+            let commit = self.commit();
+            inner.commit_progress(commit, &mut next, progress, &written, !self.is_marked).await?;
             self.is_marked = true;
         }
         *execution = next;
@@ -394,6 +400,13 @@ impl Actor {
         self.stops.insert(instance, stop);
     }
 
+    /// A commit that records what the execution has made.
+    fn commit(&self) -> Commit {
+        let mut commit = Commit::new();
+        self.inner.record(&mut commit, self.organization, self.id, &self.budget);
+        commit
+    }
+
     /// Commits that the execution has begun.
     async fn mark(&mut self, cell: &Cell) -> Result<(), Error> {
         let mut state = cell.state.lock().await;
@@ -402,7 +415,8 @@ impl Actor {
         };
         if !execution.status.is_final() && !self.is_marked {
             let written = Written::default();
-            self.inner.commit_progress(execution, progress, &written, true).await?;
+            let commit = self.commit();
+            self.inner.commit_progress(commit, execution, progress, &written, true).await?;
             self.is_marked = true;
         }
         Ok(())

@@ -24,6 +24,7 @@ use crate::domain::reference::Scope;
 use crate::domain::step::{Answer, Instance};
 use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::engine::attempt::{call, gone};
+use crate::engine::budget::Budget;
 use crate::engine::feed::{Reporter, Told};
 use crate::engine::in_flight::Run;
 use crate::engine::{Error, Inner, Models};
@@ -46,6 +47,7 @@ pub struct Job {
     /// The API key that asked for the execution.
     api_key: KeyId,
     execution: ExecutionId,
+    budget: Arc<Budget>,
     limit: Option<Duration>,
     call: Call,
 }
@@ -233,13 +235,18 @@ impl Actor {
         }
         let items = instance.items.iter().map(|item| format!(".{item}")).collect::<String>();
         let key = format!("{}:{}{items}:{attempt}", self.id, planned.id);
-        let input = self.payload(&shown).await?;
+        let input = match self.payload(&shown).await? {
+            Ok(input) => input,
+            Err(fault) => return Ok(Err(fault)),
+        };
         let prediction = matches!(call, Call::Model { .. }).then(fresh);
         let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
         let (organization, api_key, execution) = (self.organization, self.api_key, self.id);
         let limit = planned.timeout;
-        let job = Job { instance, attempt, key, organization, api_key, execution, limit, call };
+        let budget = Arc::clone(&self.budget);
+        let job =
+            Job { instance, attempt, key, organization, api_key, execution, budget, limit, call };
         Ok(Ok((job, resolved)))
     }
 }
@@ -298,7 +305,7 @@ fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Cal
 
 impl Inner {
     fn run_request(self: Arc<Self>, job: Job) -> Running {
-        let Job { instance, attempt, key, organization, execution, limit, call, .. } = job;
+        let Job { instance, attempt, key, organization, execution, budget, limit, call, .. } = job;
         Box::pin(async move {
             let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
             let Call::Http { request, fail_when } = call else {
@@ -308,7 +315,7 @@ impl Inner {
             let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
             let sent = request::send(&self.client, &request, &fail_when, limit, &key).await;
             let outcome = match sent {
-                Ok(answer) => self.keep_answer(answer).await,
+                Ok(answer) => self.keep_answer(answer, execution, &budget).await,
                 Err(failure) => Ok(Err(failure.into())),
             };
             Report::Ended { instance, attempt, outcome: Box::new(outcome) }
@@ -317,14 +324,16 @@ impl Inner {
 
     fn run_seated(self: &Arc<Self>, job: Job, seat: Seat) -> Running {
         let inner = Arc::clone(self);
-        let Job { instance, attempt, key, organization, api_key, execution, limit, call } = job;
+        let Job { instance, attempt, key, organization, api_key, execution, budget, limit, call } =
+            job;
         Box::pin(async move {
             let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
             let outcome = match call {
                 Call::Model { slug, input, may_fall_back } => {
                     let attempt_key = &key;
                     let origin = Origin { organization, key: api_key, execution, attempt_key };
-                    inner.run_step_model(origin, &slug, input, may_fall_back, limit).await
+                    let input = (input, may_fall_back);
+                    inner.run_step_model(origin, &slug, input, limit, &budget).await
                 }
                 Call::Http { .. } => Ok(Err(lost().into())),
             };
@@ -337,9 +346,9 @@ impl Inner {
         &self,
         origin: Origin<'_>,
         slug: &str,
-        input: Value,
-        may_fall_back: bool,
+        (input, may_fall_back): (Value, bool),
         limit: Option<Duration>,
+        budget: &Budget,
     ) -> Result<Outcome, Error> {
         let Some(work) = self.models.work(slug) else { return Ok(Err(gone(slug).into())) };
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
@@ -351,7 +360,7 @@ impl Inner {
         let result = call(&work, slug, job, limit).await;
         let logs = told.take_logs();
         Ok(match result {
-            Ok(success) => match self.keep(success, origin, Some(&work)).await? {
+            Ok(success) => match self.keep(success, origin, Some(&work), budget).await? {
                 Ok(kept) => {
                     let (output, cost) = (kept.output, kept.cost);
                     Ok(Success { output, answer: None, cost, logs })
@@ -366,13 +375,24 @@ impl Inner {
         })
     }
 
-    async fn keep_answer(&self, answer: request::Answer) -> Result<Outcome, Error> {
+    async fn keep_answer(
+        &self,
+        answer: request::Answer,
+        execution: ExecutionId,
+        budget: &Budget,
+    ) -> Result<Outcome, Error> {
         let request::Answer { status, headers, body } = answer;
         let text = match serde_json::value::to_raw_value(&body) {
             Ok(text) => text,
             Err(error) => return Ok(Err(no_text(&error).into())),
         };
-        let output = self.store.write_payload(text).await?;
+        let output = match self.keep_text(budget, execution, text).await? {
+            Ok(output) => output,
+            Err(over) => {
+                let failure = Failure::new(ErrorClass::InvalidModelConfig, over.to_string());
+                return Ok(Err(failure.into()));
+            }
+        };
         let answer = Some(Answer { status_code: status, headers });
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }

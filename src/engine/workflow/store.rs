@@ -113,19 +113,19 @@ impl Inner {
         progress: &mut Progress,
         effects: Vec<Effect>,
     ) -> Result<(), Error> {
-        self.commit_progress(execution, progress, &Written::of(effects), true).await
+        self.commit_progress(Commit::new(), execution, progress, &Written::of(effects), true).await
     }
 
     /// Commits the steps that changed, and what `written` says. `with_execution` when its own row
-    /// has to be written although it does not end.
+    /// has to be written although it does not end. `commit` may hold more already.
     pub(super) async fn commit_progress(
         self: &Arc<Self>,
+        mut commit: Commit,
         execution: &mut Execution,
         progress: &mut Progress,
         written: &Written,
         with_execution: bool,
     ) -> Result<(), Error> {
-        let mut commit = Commit::new();
         // While the changed steps are still held.
         for instance in &written.published {
             self.publish(&mut commit, execution, progress, instance)?;

@@ -1,0 +1,175 @@
+//! The sweep of payload files: after a start, those that no row claims are taken away.
+//!
+//! Folders are read a batch at a time and claims looked up for each batch, so that memory does not
+//! grow with the store.
+
+use std::fs::{self, ReadDir};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use super::key::{Key, Table};
+use super::lost::{self, LOST, Swept, Terms};
+use super::payloads::{PART, PAYLOADS, blocking, claim_key, holds_payloads, path_of};
+use super::store::{Page, Store};
+use crate::domain::ids::{Id, PayloadId};
+
+/// Files that are looked at together.
+const BATCH: usize = 500;
+/// Files that one sweep takes at most; the rest goes with the next start.
+const TAKEN_MAX: usize = 100_000;
+
+/// The files of a folder of shelves, a few at a time.
+#[derive(Debug)]
+pub struct Shelves {
+    shelves: Option<ReadDir>,
+    shelf: Option<ReadDir>,
+}
+
+impl Shelves {
+    /// The files below `folder`, which may be absent; those in `lost` are none of them.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn of(folder: &Path) -> io::Result<Self> {
+        let shelves = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            shelves => Some(shelves?),
+        };
+        Ok(Self { shelves, shelf: None })
+    }
+
+    /// Up to `most` more files; none at the end.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn batch(&mut self, most: usize) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        while found.len() < most {
+            if let Some(file) = self.shelf.as_mut().and_then(Iterator::next) {
+                found.push(file?.path());
+                continue;
+            }
+            let Some(next) = self.shelves.as_mut().and_then(Iterator::next) else { break };
+            let next = next?;
+            let is_shelf = next.file_name() != LOST && next.file_type()?.is_dir();
+            self.shelf = if is_shelf { Some(fs::read_dir(next.path())?) } else { None };
+        }
+        Ok(found)
+    }
+}
+
+impl Store {
+    /// Moves the files that were written before this start and that no record refers to into
+    /// `lost`. Files of this run are left alone. To be run once, after the start.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the disk cannot be read.
+    pub async fn sweep_payloads(&self, started: PayloadId, terms: Terms) -> Result<Swept, Error> {
+        let swept = self.sweep_unclaimed(started, terms).await;
+        self.shared.recent.forget();
+        swept
+    }
+
+    async fn sweep_unclaimed(&self, started: PayloadId, terms: Terms) -> Result<Swept, Error> {
+        let place = self.shared.folder.join(PAYLOADS);
+        let mut swept = Swept::default();
+        let mut unused: Vec<PayloadId> = Vec::new();
+        let folder = place.clone();
+        let mut shelves = on_disk(move || Shelves::of(&folder)).await?;
+        loop {
+            let (found, rest) = on_disk(move || {
+                let found = shelves.batch(BATCH)?;
+                found.iter().filter(|path| is_left(path, started)).try_for_each(fs::remove_file)?;
+                Ok((found, shelves))
+            })
+            .await?;
+            shelves = rest;
+            let ids: Vec<PayloadId> = found.iter().filter_map(|path| id_of_file(path)).collect();
+            if found.is_empty() {
+                break;
+            }
+            swept.total += ids.len();
+            let old: Vec<PayloadId> =
+                ids.into_iter().filter(|id| may_be_old(*id, started)).collect();
+            let keys: Vec<Key> = old.iter().map(|id| claim_key(*id)).collect();
+            let claims = self.get_many(&keys).await?;
+            let unclaimed = old.iter().zip(claims).filter(|(_, claim)| claim.is_none());
+            let unclaimed: Vec<PayloadId> = unclaimed.map(|(id, _)| *id).collect();
+            swept.unused += unclaimed.len();
+            let room = TAKEN_MAX.saturating_sub(unused.len());
+            unused.extend(unclaimed.into_iter().take(room));
+        }
+        swept.refused = !terms.accepts_loss && !lost::may_take(swept.unused, swept.total);
+        if swept.refused {
+            return Ok(swept);
+        }
+        for batch in unused.chunks(BATCH) {
+            let (batch, store, place) = (batch.to_vec(), self.clone(), place.clone());
+            swept.moved += on_disk(move || store.take_away(&place, &batch, terms)).await?;
+        }
+        Ok(swept)
+    }
+
+    fn take_away(&self, place: &Path, ids: &[PayloadId], terms: Terms) -> io::Result<usize> {
+        let mut moved = 0;
+        for id in ids {
+            let path = path_of(&self.shared.folder, *id);
+            let taken =
+                self.shared.recent.unless_noted(*id, || lost::take(place, &path, terms.now));
+            moved += usize::from(taken?);
+        }
+        Ok(moved)
+    }
+
+    /// Deletes the payload files that a sweep moved away a week ago.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the disk refuses.
+    pub async fn forget_lost_payloads(&self, terms: Terms) -> Result<usize, Error> {
+        let place = self.shared.folder.join(PAYLOADS);
+        on_disk(move || lost::forget(&place, terms.now)).await
+    }
+
+    /// Refuses a folder of payloads that is missing although records refer to files in it: a volume
+    /// that is not mounted, say.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] with what to do.
+    pub async fn check_payload_folder(&self) -> Result<(), Error> {
+        if holds_payloads(&self.shared.folder) {
+            return Ok(());
+        }
+        let page =
+            Page { prefix: Key::table(Table::PayloadFile), after: None, before: None, limit: 1 };
+        if self.page(page).await?.is_empty() {
+            return Ok(());
+        }
+        Err(Error::missing_folder(&self.shared.folder.join(PAYLOADS)))
+    }
+}
+
+/// Whether the file may have been written before `started`. Ids of version 7 say so by themselves;
+/// for all others the store notes what it writes.
+fn may_be_old(id: PayloadId, started: PayloadId) -> bool {
+    let version = id.bytes().get(6).map_or(0, |byte| byte >> 4);
+    version != 7 || id < started
+}
+
+/// Whether a file is what a kill left of one that was being written.
+fn is_left(path: &Path, started: PayloadId) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let begun = name.strip_suffix(PART).and_then(|name| name.strip_suffix('.'));
+    let begun = begun.and_then(|name| name.rsplit_once('.')?.1.parse::<PayloadId>().ok());
+    begun.is_some_and(|begun| begun < started)
+}
+
+fn id_of_file(path: &Path) -> Option<PayloadId> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Error> {
+    blocking(move || work().map_err(|error| Error::unavailable(&error))).await
+}

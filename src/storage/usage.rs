@@ -1,0 +1,79 @@
+//! How many bytes of payloads an organization keeps.
+//!
+//! Each owner of payloads (an execution, a delivery) has a counter of what was recorded for it, and
+//! each organization the sum. Both change in the commits that bring the payloads and take them
+//! away, so that they agree after any crash. Amounts below [`RECORDED_FROM`] are not recorded: a
+//! request brings as much by itself.
+
+use super::commit::Commit;
+use super::error::Error;
+use super::key::{Key, Table};
+use super::store::Store;
+use crate::domain::ids::{Id, OrganizationId};
+
+/// The smallest amount that is recorded, in bytes.
+pub const RECORDED_FROM: u64 = 64 * 1024;
+
+fn of_organization(organization: OrganizationId) -> Key {
+    Key::table(Table::PayloadUsage).id(organization)
+}
+
+impl Store {
+    /// Bytes of payloads that are recorded for an organization.
+    ///
+    /// # Errors
+    /// As [`Store::counter`].
+    pub async fn payload_usage(&self, organization: OrganizationId) -> Result<u64, Error> {
+        Ok(self.counter(&of_organization(organization)).await?.try_into().unwrap_or_default())
+    }
+
+    /// Bytes that are recorded for one owner.
+    ///
+    /// # Errors
+    /// As [`Store::counter`].
+    pub async fn payload_usage_of<T: Id>(
+        &self,
+        organization: OrganizationId,
+        owner: T,
+    ) -> Result<u64, Error> {
+        let key = of_organization(organization).id(owner);
+        Ok(self.counter(&key).await?.try_into().unwrap_or_default())
+    }
+
+    /// Records in `commit` that an owner's payloads have so many bytes more. Answers how many were
+    /// recorded: none of an amount below [`RECORDED_FROM`].
+    pub fn record_usage<T: Id>(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        owner: T,
+        bytes: u64,
+    ) -> u64 {
+        if bytes < RECORDED_FROM {
+            return 0;
+        }
+        let delta = i64::try_from(bytes).unwrap_or(i64::MAX);
+        commit.add(of_organization(organization), delta);
+        commit.add(of_organization(organization).id(owner), delta);
+        bytes
+    }
+
+    /// Records in `commit` that an owner has no payloads any more.
+    ///
+    /// # Errors
+    /// As [`Store::counter`].
+    pub async fn release_usage<T: Id>(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        owner: T,
+    ) -> Result<(), Error> {
+        let bytes = self.payload_usage_of(organization, owner).await?;
+        if bytes > 0 {
+            let delta = i64::try_from(bytes).unwrap_or(i64::MAX);
+            commit.add(of_organization(organization), delta.saturating_neg());
+            commit.delete(of_organization(organization).id(owner));
+        }
+        Ok(())
+    }
+}
