@@ -209,7 +209,7 @@ impl Checkpointer {
     fn apply(&self, frozen: &Frozen) -> Result<(), Error> {
         let View { db, memtable } = &self.view;
         memtable.wait_for_readers(frozen.number);
-        frozen.layer.each(&mut |key, value| {
+        frozen.layer.each(|key, value| {
             #[cfg(test)]
             self.faults.hit(Point::Row);
             let put = match value {

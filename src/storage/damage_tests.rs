@@ -97,7 +97,7 @@ fn flip(path: &Path, dice: u64) -> usize {
     let mut bytes = fs::read(path).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
     let at = usize::try_from(dice).unwrap_or(0) % end;
-    bytes[at] ^= 1 << (dice >> 40) % 8;
+    bytes[at] ^= 1 << ((dice >> 40) % 8);
     fs::write(path, bytes).unwrap();
     at
 }

@@ -59,7 +59,7 @@ pub struct Layer {
 }
 
 /// A row of a layer: its key, and its value unless it is deleted there.
-type Entry = (Key, Option<Vec<u8>>);
+pub type Entry = (Key, Option<Vec<u8>>);
 
 impl Layer {
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Key, Slot>> {
@@ -113,7 +113,7 @@ impl Layer {
     /// Shows the newest value of every row to `take`, in order. For a frozen layer: nobody waits.
     pub fn each<E>(
         &self,
-        take: &mut dyn FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
+        mut take: impl FnMut(&Key, Option<&[u8]>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.read().iter().try_for_each(|(key, slot)| take(key, slot.value.as_deref()))
     }

@@ -42,9 +42,8 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     }
     folder::remove_half_snapshots(&path)?;
     let damaged = |reason| Error::Damaged { folder: path.clone(), reason: since(reason, &mark) };
-    let db = tree::open(&path).map_err(|error| match error {
-        Error::Damaged { reason, .. } => damaged(reason),
-        other => other,
+    let db = tree::open(&path).map_err(|error| {
+        if let Error::Damaged { reason, .. } = error { damaged(reason) } else { error }
     })?;
     let log_folder = path.join(log::FOLDER);
     folder::make(&log_folder)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::key::Key;
-use super::memtable::{Cursor, Memtable, Snapshot};
+use super::memtable::{Cursor, Entry, Memtable, Snapshot};
 use super::tree;
 
 /// Where all rows are.
@@ -75,7 +75,7 @@ impl Range<'_> {
         Ok(self.ahead.as_ref().and_then(Option::as_ref).map(|(key, _)| &key[..]))
     }
 
-    fn step(&mut self) -> Result<Option<(Key, Option<Vec<u8>>)>, Error> {
+    fn step(&mut self) -> Result<Option<Entry>, Error> {
         let first = self.cursors.iter_mut().filter_map(|cursor| cursor.peek().map(|(key, _)| key));
         let first: Option<Key> = first.min().cloned();
         let tree = self.peek_tree()?;

@@ -39,12 +39,11 @@ fn is_up(service: &mut Service) -> bool {
     })
 }
 
-pub fn isolated(folder: &Path) {
-    let pid = Arc::new(AtomicU32::new(0));
-    let (target, kills) = (Arc::clone(&pid), Arc::new(AtomicU32::new(0)));
-    let (killed, acknowledged) = (Arc::clone(&kills), Arc::new(AtomicBool::new(false)));
-    let taken = Arc::clone(&acknowledged);
-    let models = Server::start(move |request| {
+/// The models `one` and `two`: the mark `poison` kills the service, `hold` waits until nothing more is
+/// acknowledged.
+fn start_models(pid: &Arc<AtomicU32>, kills: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
+    let (target, killed, taken) = (Arc::clone(pid), Arc::clone(kills), Arc::clone(taken));
+    Server::start(move |request| {
         let input = request.json();
         if input["mark"] == json!("hold") {
             let held = || (!taken.load(Ordering::SeqCst)).then_some(());
@@ -56,7 +55,13 @@ pub fn isolated(folder: &Path) {
             kill(&target);
         }
         (200, json!({"echo": input["mark"]}).to_string())
-    });
+    })
+}
+
+pub fn isolated(folder: &Path) {
+    let (pid, kills) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let acknowledged = Arc::new(AtomicBool::new(false));
+    let models = start_models(&pid, &kills, &acknowledged);
     let setup = Setup::new(folder, &folder.join("data"), "");
     for slug in ["one", "two"] {
         let url = models.url("/");

@@ -84,7 +84,8 @@ async fn an_output_url_follows_the_public_url() {
     assert_eq!(fetch(&service, &after, &[]).await.status, 200);
     let history = service.get("/v2/executions?type=prediction&model=image-qr").await.expect(200);
     let listed = history["executions"].as_array().unwrap();
-    assert!(listed.iter().any(|one| one["output"] == after.to_string()), "{history}");
+    let text = after.to_string();
+    assert!(listed.iter().any(|one| one["output"] == text), "{history}");
     let detail = service.completed(&execution).await;
     assert_eq!(detail["output"]["see"], moved(&told));
     let step = detail["step_outputs"].to_string();

@@ -342,6 +342,12 @@ fn words_of_admin(method: &str, path: &str) -> Words {
             query: &["action", "organization", "from", "to", "limit"],
             ..plain("The audit log, newest first", "entries")
         },
+        _ => words_of_admin_money_and_models(method, path),
+    }
+}
+
+fn words_of_admin_money_and_models(method: &str, path: &str) -> Words {
+    match (method, path) {
         ("GET", "/admin/balance") => Words {
             query: &["organization"],
             ..plain("What an organization has", "organization and balance_usd")

@@ -267,7 +267,7 @@ fn make(
 }
 
 fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
-    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
     while from < to {
         let length = usize::try_from(to - from).unwrap_or(ZEROS.len()).min(ZEROS.len());
         let zeros = ZEROS.get(..length).unwrap_or(&ZEROS);
