@@ -21,8 +21,10 @@ use crate::http::{self, Call, Reply, reply};
 /// How long a file may be kept, in seconds.
 const KEEP_MIN: u64 = 60;
 const KEEP_MAX: u64 = 31_536_000;
-/// The longest head of a field (its boundary and headers), in bytes, to within a piece.
-const HEAD_MAX: usize = 64 * 1024;
+/// The longest head of a field (its boundary and headers), in bytes, to within a piece. The form's
+/// reader may take two pieces, each as large as a connection's buffer, before it looks for the end
+/// of a head: the limit is above both.
+const HEAD_MAX: usize = 1024 * 1024;
 /// The longest value of a field beside the file, in bytes.
 const FIELD_MAX: usize = 1024;
 

@@ -19,8 +19,9 @@ const DEPTH_MAX: usize = 200;
 const PART: usize = 4 * 1024;
 /// How long parsing may take: the parser compares each attribute of an element with all others.
 const PARSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Bytes of memory that the parsed and the rendered page take for each byte of HTML.
-const BYTES_EACH: u64 = 200;
+/// Bytes of memory that are counted for each byte of HTML: about twice what the parsed and the rendered
+/// page take, so that a storm of large pages keeps the service below half of the budget.
+const BYTES_EACH: u64 = 400;
 /// The longest text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
@@ -30,7 +31,10 @@ pub(super) const MODEL: Builtin = Builtin {
     description: "Renders HTML as readable plain text, with its links as footnotes.",
     output_type: OutputType::String,
     schema,
-    work: Work::Pure { weigh: |input| weight::of_text(input, "html", BYTES_EACH), run: render },
+    work: Work::Pure {
+        weigh: |input| weight::of_text(input, "html", BYTES_EACH).min(weight::MEMORY_MAX / 2),
+        run: render,
+    },
 };
 
 fn schema() -> Value {

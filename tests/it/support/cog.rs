@@ -27,6 +27,9 @@ impl Cog {
         let child = Command::new(env!("CARGO_BIN_EXE_orrery"))
             .args(["guard", "--parent", &std::process::id().to_string(), "--directory"])
             .arg(folder)
+            // The server writes its outputs to a temporary folder; the fence lets it.
+            .arg("--write")
+            .arg(std::env::temp_dir())
             .arg("--")
             .arg(programs.join("python"))
             .args(["-m", "cog.server.http", "--host", "127.0.0.1"])
