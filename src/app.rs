@@ -155,18 +155,7 @@ fn open(
         files: files.clone(),
         on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
     };
-    let options = engine::Options {
-        active: config.engine.active,
-        workflow_timeout: config.engine.workflow_timeout,
-        enforce_balance: config.billing.enabled && config.billing.enforce,
-        execution_bytes: config.engine.execution_bytes,
-        organization_bytes: config
-            .engine
-            .organization_bytes
-            .unwrap_or_else(|| store.room().total() / 2),
-        ..engine::Options::default()
-    };
-    let engine = Engine::new(doors, options);
+    let engine = Engine::new(doors, engine_options(config, &store));
     let limiter = || {
         let rate = config.limits.rate.as_ref();
         rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
@@ -197,6 +186,18 @@ fn open(
         workflows,
         outbox,
     }))
+}
+
+fn engine_options(config: &Config, store: &Store) -> engine::Options {
+    let share = || store.room().total() / 2;
+    engine::Options {
+        active: config.engine.active,
+        workflow_timeout: config.engine.workflow_timeout,
+        enforce_balance: config.billing.enabled && config.billing.enforce,
+        execution_bytes: config.engine.execution_bytes,
+        organization_bytes: config.engine.organization_bytes.unwrap_or_else(share),
+        ..engine::Options::default()
+    }
 }
 
 /// What only a service that listens has.

@@ -245,12 +245,18 @@ impl Audit {
 
     /// The entries from `number` on (0 is the first ever), oldest first, up to a page of them.
     async fn since(&self, number: u64) -> Result<Vec<Entry>, storage::Error> {
-        let total = self.store.list(&table(), 0, 0).await?.total;
-        let behind = total.saturating_sub(number);
-        let page = behind.min(PAGE as u64);
-        let limit = usize::try_from(page).unwrap_or(PAGE);
-        let rows = self.store.list(&table(), behind.saturating_sub(page), limit).await?.rows;
-        rows.iter().rev().map(|row| Ok(decode(row)?)).collect()
+        let mut total = self.store.list(&table(), 0, 0).await?.total;
+        loop {
+            let behind = total.saturating_sub(number);
+            let page = behind.min(PAGE as u64);
+            let limit = usize::try_from(page).unwrap_or(PAGE);
+            let found = self.store.list(&table(), behind.saturating_sub(page), limit).await?;
+            // Offsets count from the newest entry: one that came in between has moved them.
+            if found.total == total {
+                return found.rows.iter().rev().map(|row| Ok(decode(row)?)).collect();
+            }
+            total = found.total;
+        }
     }
 }
 

@@ -120,10 +120,23 @@ fn work_is_enlisted_although_its_submitter_is_dropped() {
         process.engine.recover().await.unwrap();
         let one = prediction(0, &["works"], false);
         let id = one.id;
-        // The inner future, which nothing spawns, stopped at its first wait: the commit.
+        // The writer stops before it syncs the commit, until the submitter is dropped.
+        let (reached, at_sync) = std::sync::mpsc::channel();
+        let (go_on, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        process.store.faults().at_points(move |point| {
+            if point == Point::Sync {
+                let _dropped = reached.send(());
+                let _dropped = held.lock().unwrap().recv();
+            }
+        });
+        // The inner future, which nothing spawns.
         let mut submitting = Box::pin(process.engine.inner.submit(vec![one], Commit::new()));
-        assert!(futures_util::poll!(submitting.as_mut()).is_pending());
-        drop(submitting);
+        while at_sync.try_recv().is_err() {
+            assert!(futures_util::poll!(submitting.as_mut()).is_pending());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop((submitting, go_on));
         until(|| !process.script.calls.lock().unwrap().is_empty()).await;
         ended(&process, id).await;
         check_rest(&process).await;

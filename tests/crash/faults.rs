@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::load::{Book, Load};
+use crate::load::{Ask, Book, Load};
 use crate::mix::{Mix, Running};
-use crate::support::count_from;
 use crate::support::service::Service;
+use crate::support::{count_from, eventually};
 use crate::world::World;
 
 /// How long one fault lasts.
@@ -183,17 +183,8 @@ fn faults_that_pass_leave_nothing_behind() {
         drop(active);
         faults += 1;
         std::thread::sleep(BETWEEN_FAULTS);
-        if let Some(status) = service.ended() {
-            assert!(!status.success(), "{}: {status}", fault.name());
-            assert!(status.code().is_some(), "{} killed it: {status}", fault.name());
-            ends += 1;
-            service = world.setup.start();
-        }
         clients.end();
-        if service.ended().is_some() {
-            ends += 1;
-            service = world.setup.start();
-        }
+        ends += recover(&mut world, &mut service, fault);
         check_refusals(&world, fault);
         settle_doubts(&world, &mix);
         if Instant::now() > deadline {
@@ -209,6 +200,25 @@ fn faults_that_pass_leave_nothing_behind() {
     service.kill();
     world.setup.run(&["verify"]);
     println!("{faults} faults, {ends} ends of the process, {} predictions", all.len());
+}
+
+/// Waits until the service takes work again. A process that ended because of the fault is started
+/// again; returns how often.
+fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
+    let mut ends = 0;
+    eventually("the service is well again", || {
+        if let Some(status) = service.ended() {
+            assert!(!status.success(), "{}: {status}", fault.name());
+            assert!(status.code().is_some(), "{} killed it: {status}", fault.name());
+            ends += 1;
+            *service = world.setup.start();
+        }
+        let before = world.acknowledged();
+        let ask = Ask::template(world.dice.next(), 0);
+        let _broke_or_refused = ask.send(&mut world.setup.client(&world.key), &world.book);
+        (world.acknowledged() > before).then_some(())
+    });
+    ends
 }
 
 /// What was refused during a fault was refused for now, not for good; forgets it.

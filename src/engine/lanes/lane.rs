@@ -337,9 +337,7 @@ impl<T, G> Lane<T, G> {
                 self.paused = self.paused.saturating_sub(1);
             }
             Some(Member::Running(run)) => {
-                if run.again.take().is_none() {
-                    return;
-                }
+                let Some(_row) = run.again.take() else { return };
             }
             Some(Member::Announced) => return,
         }
