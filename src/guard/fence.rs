@@ -356,7 +356,7 @@ mod tests {
             hide_manifests: Some("/a/models".into()),
             read: vec!["/a/models".into()],
             write: vec!["/var/cache".into()],
-            home: Some("/a/work/1".into()),
+            home: Some("/a/run/1".into()),
             memory_bytes: Some(7),
         };
         let mut line: Vec<OsString> = vec!["fence".into(), "--parent".into(), "17".into()];

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use super::error::Error;
 
@@ -15,6 +16,11 @@ pub fn make(folder: &Path) -> Result<(), Error> {
         .create(folder)
         .map_err(|error| Error::folder(folder, &error))
 }
+
+/// A store that this process closed a moment ago may still hold its lock: in a child that was started
+/// meanwhile and has not become its program yet. It is waited for, a second in all.
+const OWN_LOOKS: u32 = 100;
+const OWN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes the folder's lock for this process. It is held as long as the file is, and goes with the
 /// process however that ends.
@@ -29,14 +35,20 @@ pub fn lock(folder: &Path) -> Result<File, Error> {
         .mode(0o600)
         .open(&path)
         .map_err(fault)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(fs::TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-            return Err(Error::Locked { folder: folder.to_path_buf(), pid });
+    let mut looks = OWN_LOOKS;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(fs::TryLockError::WouldBlock) => {
+                let pid = holder(&mut file);
+                if pid != Some(std::process::id()) || looks == 0 {
+                    return Err(Error::Locked { folder: folder.to_path_buf(), pid });
+                }
+                looks -= 1;
+                std::thread::sleep(OWN_PAUSE);
+            }
+            Err(fs::TryLockError::Error(error)) => return Err(fault(error)),
         }
-        Err(fs::TryLockError::Error(error)) => return Err(fault(error)),
     }
     let note = |file: &mut File| {
         file.set_len(0)?;
@@ -45,6 +57,14 @@ pub fn lock(folder: &Path) -> Result<File, Error> {
     };
     note(&mut file).map_err(fault)?;
     Ok(file)
+}
+
+/// The process that has written its number into the lock's file.
+fn holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Deletes the half-written snapshots that a kill during an earlier start leaves: with one of them
