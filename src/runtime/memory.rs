@@ -6,7 +6,7 @@
 //! thresholds where they are, so that large blocks go back when they are freed, and [`keep_small`]
 //! gives back the free pages between the small ones.
 //!
-//! The other choice, another allocator, cost more memory and latency in every measurement. This is
+//! The other choice, another allocator, cost more memory and latency when it was measured. This is
 //! one of the two places with `unsafe`: three C functions that have no safe form.
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
