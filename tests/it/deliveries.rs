@@ -48,10 +48,12 @@ async fn a_delivery_is_told_with_its_attempts_and_without_its_secret() {
     receiver.next().await;
     let waits = until("second attempt", async || {
         let record = service.get(&format!("/v1/webhooks/{id}")).await.json();
-        (record["attempts"].as_array()?.len() == 2).then_some(record)
+        // The attempt is on the disk a moment before the delivery counts as no longer in flight.
+        let is_done = record["attempts"].as_array()?.len() == 2 && record["status"] == "pending";
+        is_done.then_some(record)
     })
     .await;
-    assert_eq!((&waits["status"], &waits["redeliverable"]), (&json!("pending"), &json!(false)));
+    assert_eq!(waits["redeliverable"], false);
     assert!(waits["next_attempt_at"].is_string());
     assert_eq!((&waits["execution_id"], &waits["source"]), (&json!(id), &json!("api")));
     assert_eq!(waits["url"], receiver.url());
