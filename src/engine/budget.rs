@@ -177,6 +177,10 @@ impl Inner {
             };
             Arc::clone(all.entry(organization).or_insert_with(|| Arc::new(new())))
         };
+        if figures.quota == u64::MAX {
+            // Nothing is refused by them: a submission need not wait for the store.
+            return Ok(figures);
+        }
         let is_unknown = figures.read_at.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         let is_near = figures.used() > figures.quota / 2;
         if is_unknown || (is_near && figures.is_old()) {
