@@ -164,6 +164,7 @@ async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
 async fn flipped_byte_in_the_tree_is_never_silent() {
     let [whole, refused, named] = flipped(turns(), false).await;
     println!("tree: {whole} whole, {refused} refused, {named} named");
+    assert!(refused + named > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
