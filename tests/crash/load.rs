@@ -123,7 +123,12 @@ impl Ask {
             return false;
         };
         if answer.status() != 200 {
-            book.lock().unwrap().refused.push((answer.status(), answer.text()));
+            let mut book = book.lock().unwrap();
+            book.refused.push((answer.status(), answer.text()));
+            // A write that failed may be on the disk all the same.
+            if answer.status() == 503 && self.key.is_some() {
+                book.doubtful.push(self);
+            }
             return true;
         }
         let body = answer.json();

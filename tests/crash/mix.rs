@@ -202,7 +202,7 @@ fn everything_at_once_survives_kills() {
     let folder = tempfile::tempdir().unwrap();
     let (mut world, mut service) = World::new(folder.path(), &folder.path().join("data"));
     let mix = Mix::new(&mut world);
-    for _ in 0..crate::support::count_from("ORRERY_CRASH_MIX", 3) {
+    for _ in 0..crate::support::count_from("ORRERY_CRASH_MIX", 2) {
         let running = mix.start(&mut world);
         world.kill_under_load(service);
         running.end();
