@@ -98,7 +98,7 @@ async fn by_body(
     }
 }
 
-/// The operator: over the control socket, whoever can read the token beside it. A program of a model
+/// The operator: over the control socket, anyone who can read the token beside it. A program of a model
 /// reaches the socket, for it has the service's user, and has no token.
 fn local(services: &Services, call: &Call) -> Result<Admitted, http::Error> {
     let expected = match call.peer {

@@ -179,7 +179,7 @@ impl Inner {
             *left = left.saturating_sub(page.len());
             for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
                 let key = rows::execution(organization, id);
-                // One that cannot be read is named by whoever tries to run it.
+                // One that cannot be read is named when something tries to run it.
                 let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else {
                     continue;
                 };

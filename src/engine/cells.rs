@@ -69,7 +69,7 @@ impl Cells {
     }
 
     /// The execution's cell, with its state where that is not known. A cell that is in use stays as
-    /// it is: whoever uses it has read the state.
+    /// it is: a reader that uses it has read the state.
     pub fn fill(&self, execution: &Execution) -> Hold {
         let hold = self.enter(execution.id);
         if let Ok(mut state) = hold.state.try_lock()

@@ -355,7 +355,7 @@ mod tests {
         assert!(renamed.message.starts_with("step 'z': url is masked"), "{}", renamed.message);
         let moved = one(&|step| step["headers"] = json!({"X-New-Token": "***"}));
         assert_eq!(moved.path, "/steps/0/headers/X-New-Token");
-        // Sent to another host, a secret would reach whoever asked for that.
+        // Sent to another host, a secret would reach the one who asked for that.
         let stolen = one(&|step| step["url"] = json!("https://evil/p"));
         assert_eq!(stolen.path, "/steps/0/auth/username");
     }
