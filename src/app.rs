@@ -45,7 +45,7 @@ use crate::http::tls::Certificates;
 use crate::http::{Body, Reply};
 use crate::idempotency::Idempotency;
 use crate::links::Links;
-use crate::runners::builtin::Bench;
+use crate::runners::builtin::{Bench, Workers};
 use crate::runners::command::Guards;
 use crate::runtime::{Clock, Tasks, fresh, memory};
 use crate::secret::{self, Secret};
@@ -254,8 +254,9 @@ fn open_catalog(
     }
     // Programs start in folders of their own.
     let work = std::path::absolute(config.data_dir.join(WORK)).context("the data folder")?;
+    let workers = Workers::new(config.program.clone(), groups.clone());
     let means = Means {
-        bench: Bench::new(policy.clone(), Some(files.clone())),
+        bench: Bench::new(policy.clone(), Some(files.clone()), workers),
         client: Client::trusted(),
         guards: Guards {
             program: config.program.clone(),

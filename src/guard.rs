@@ -5,9 +5,12 @@
 //! service asks, or when the service is gone, everything that the worker has started ends too, also
 //! what has left its process group or lost its parent. A worker ends with its guard. The guard reads
 //! and writes nothing: the worker's pipes are its own.
+//!
+//! The processes of built-in models need no guard: they can start nothing (see [`sandbox`]).
 
 pub mod fence;
 pub mod groups;
+pub mod sandbox;
 
 use std::ffi::OsString;
 use std::io;

@@ -20,7 +20,7 @@
 //! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
 //! | [`written`], [`secret`] | what people write in files, and the secrets that it refers to |
 //! | [`runners`] | input to output: the built-in models, and any HTTP inference server |
-//! | [`guard`] | the process between the service and a worker of a `command` model |
+//! | [`guard`] | the process between the service and a worker of a `command` model; the sandbox of the built-in models' processes |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
@@ -67,8 +67,9 @@
 //! - An attempt's number is its fence: a report that carries another one changes nothing.
 //! - Whoever changes an execution holds its cell's lock until the commit has returned.
 //! - Every queue, body, window, cache and loop has a limit with a name.
-//! - There is no `unsafe` but in `storage::durable` and `runtime::memory`, and no clock, spawn or
-//!   random number but through [`runtime`].
+//! - There is no `unsafe` but in `storage::durable`, `runtime::memory` and `guard::sandbox`, and no
+//!   clock, spawn or random number but through [`runtime`].
+//! - What clients send for the built-in models is parsed in sandboxed processes, not in the service.
 
 pub mod accounts;
 pub mod api;

@@ -108,7 +108,18 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "cli",
-        &["app", "backup", "catalog", "config", "domain", "guard", "http", "runtime", "telemetry"],
+        &[
+            "app",
+            "backup",
+            "catalog",
+            "config",
+            "domain",
+            "guard",
+            "http",
+            "runners",
+            "runtime",
+            "telemetry",
+        ],
     ),
     ("main", &["cli"]),
 ];
@@ -122,8 +133,8 @@ const TEST_LINES_MAX: usize = 700;
 const DOORS: &[(&str, &[&str], &str)] = &[
     (
         "unsafe",
-        &["src/storage/durable.rs", "src/runtime/memory.rs"],
-        "the store's flush and the allocator's settings are the places with unsafe code",
+        &["src/storage/durable.rs", "src/runtime/memory.rs", "src/guard/sandbox.rs"],
+        "the store's flush, the allocator's settings and the sandbox are the places with unsafe code",
     ),
     ("sled", &["src/storage/"], "nothing else knows which engine keeps the data"),
     ("tokio::spawn", &["src/runtime.rs"], "start tasks through runtime::Tasks"),

@@ -11,7 +11,7 @@ use super::{Fault, Model};
 use crate::domain::model::OutputType;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
-use crate::runners::builtin::{self, Bench, Builtin};
+use crate::runners::builtin::{self, Bench, Builtin, Workers};
 use crate::runners::cog::{self, CogRunner};
 use crate::runners::command::{self, CommandRunner, Guards};
 use crate::runners::http::{HttpRunner, Settings};
@@ -51,7 +51,8 @@ impl Means {
             groups: None,
             tasks: Tasks::new(),
         };
-        let bench = Bench::new(Policy::default(), None);
+        let workers = Workers::new(PathBuf::new(), None);
+        let bench = Bench::new(Policy::default(), None, workers);
         Self { bench, client: Client::trusted(), guards }
     }
 }

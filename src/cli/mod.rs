@@ -35,6 +35,7 @@ use rustix::process::umask;
 use self::output::Output;
 use crate::config::{Config, Fault};
 use crate::guard;
+use crate::runners::builtin::worker;
 use crate::runtime::memory;
 
 /// One static binary that turns a Linux box into an AI model and workflow service.
@@ -98,6 +99,9 @@ enum Command {
     /// Become the program of a model, behind its fence: a guard starts this itself
     #[command(hide = true)]
     Fence(guard::fence::Order),
+    /// Run built-in models without files and network: the service starts this itself
+    #[command(hide = true)]
+    BuiltinWorker(worker::Order),
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -161,6 +165,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Salvage(asked) => block_on(salvage::run(asked, &configuration(file)?))?,
         Command::Guard(order) => return Ok(guarded(guard::run(&order))),
         Command::Fence(order) => return Ok(guarded(Err(guard::fence::run(&order)))),
+        Command::BuiltinWorker(order) => worker::run(&order).context("the worker")?,
         Command::Completions { shell } => completions(shell)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -29,7 +29,7 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set, set_no_new_privs};
 
 /// The newest Landlock interface that is used: an older kernel enforces what it knows.
-const NEWEST: ABI = ABI::V9;
+pub(super) const NEWEST: ABI = ABI::V9;
 /// Memory and ports of the machine.
 const RAW_DEVICES: [&str; 3] = ["mem", "kmem", "port"];
 /// Folders of `/dev` that hold files of programs, not devices.

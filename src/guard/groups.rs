@@ -56,10 +56,7 @@ impl Groups {
     /// # Errors
     /// When the kernel refuses.
     pub fn make(&self, memory_bytes: Option<u64>) -> io::Result<Group> {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let folder = self.folder.join(format!("{PREFIX}worker-{number}"));
-        fs::create_dir(&folder)?;
-        let group = Group { folder };
+        let group = self.make_folder("worker")?;
         if self.has_limits {
             write(&group.folder, "pids.max", &PIDS_MAX.to_string())?;
             if let Some(bytes) = memory_bytes {
@@ -68,6 +65,27 @@ impl Groups {
             }
         }
         Ok(group)
+    }
+
+    /// A group for processes that share limits. When they take too much memory together, the kernel
+    /// kills one of them.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn make_shared(&self, name: &str, memory_bytes: u64, pids: u64) -> io::Result<Group> {
+        let group = self.make_folder(name)?;
+        if self.has_limits {
+            write(&group.folder, "pids.max", &pids.to_string())?;
+            write(&group.folder, "memory.max", &memory_bytes.to_string())?;
+        }
+        Ok(group)
+    }
+
+    fn make_folder(&self, name: &str) -> io::Result<Group> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let folder = self.folder.join(format!("{PREFIX}{name}-{number}"));
+        fs::create_dir(&folder)?;
+        Ok(Group { folder })
     }
 }
 

@@ -297,7 +297,8 @@ pub fn busy() -> Error {
 }
 
 /// An upper bound of the JSON values in `text`, names of fields included, found without parsing it.
-fn count_values(text: &[u8]) -> usize {
+#[must_use]
+pub fn count_values(text: &[u8]) -> usize {
     let (mut values, mut in_string, mut escaped) = (1_usize, false, false);
     for byte in text {
         match byte {

@@ -7,7 +7,7 @@
 //! gives back the free pages between the small ones.
 //!
 //! The other choice, another allocator, cost more memory and latency when it was measured. This is
-//! one of the two places with `unsafe`: three C functions that have no safe form.
+//! one of the three places with `unsafe`: three C functions that have no safe form.
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
 

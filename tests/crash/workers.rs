@@ -1,4 +1,4 @@
-//! Workers of a `command` model when their service dies.
+//! Workers of a `command` model, and of the built-in models, when their service dies.
 
 use std::path::Path;
 
@@ -57,4 +57,32 @@ fn no_worker_and_nothing_that_one_has_started_outlives_the_service() {
         let answer = client.post(&format!("/v1/prediction/{id}/cancel"), &[], "").unwrap();
         assert_eq!((answer.status(), &answer.json()["status"]), (200, &Value::from("cancelled")));
     }
+}
+
+#[test]
+fn no_worker_of_a_built_in_model_outlives_the_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    let template = "{% for i in range(9000) %}{{ long | upper | lower | length }}{% endfor %}";
+    let input = json!({"template": template, "values": {"long": "x".repeat(1_000_000)}});
+    let body = json!({"model": "text-template", "version": "1", "input": input}).to_string();
+    for _ in 0..2 {
+        assert_eq!(client.post("/v1/prediction", &[], &body).unwrap().status(), 200);
+    }
+    let parent = format!("PPid:\t{}\n", service.pid());
+    let workers = eventually("two workers are at work", || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let of_service = |pid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.contains(&parent) && status.contains("NoNewPrivs:\t1")
+        };
+        let workers: Vec<u32> = pids.filter(of_service).collect();
+        (workers.len() == 2).then_some(workers)
+    });
+    service.kill();
+    eventually("every worker is gone", || workers.iter().all(|pid| !lives(*pid)).then_some(()));
 }

@@ -11,6 +11,7 @@ mod backups;
 mod bad_input;
 mod billing;
 mod browser;
+mod builtins;
 mod cancel;
 mod chains;
 mod commands;

@@ -40,11 +40,17 @@ def running():
 
 
 def resident_mib():
-    with open(f"/proc/{service.pid}/status") as file:
-        for line in file:
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-    return 0.0
+    """Of the service and the workers of its built-in models."""
+    total = 0.0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/status") as file:
+                fields = dict(line.split(":", 1) for line in file)
+        except OSError:
+            continue
+        if int(pid) == service.pid or int(fields["PPid"]) == service.pid:
+            total += int(fields.get("VmRSS", "0 kB").split()[0]) / 1024
+    return total
 
 
 made = orrery("key", "create", "--name", "memory")

@@ -19,6 +19,8 @@ use crate::http::client::{self, Overflow};
 pub(super) const FILE_MAX: usize = 20 * 1024 * 1024;
 /// The most pixels on a side.
 pub(super) const SIDE_MAX: u32 = 10_000;
+/// The memory that reading an image's head may take beside the file: profiles and texts in it.
+pub(super) const HEAD_MAX: u64 = 32 * 1024 * 1024;
 /// The memory that decoding may take: a small file can unfold to gigabytes.
 const DECODED_MAX: u64 = 256 * 1024 * 1024;
 /// How long fetching an image may take.

@@ -1,26 +1,30 @@
 //! `json-query`: asks a JSON document by a JMESPath expression.
+//!
+//! An expression of a few hundred characters can double its document forty times over. The worker
+//! process bounds the memory and time that this takes; a counter bounds the result before it is made.
+
+use std::io;
 
 use serde_json::{Value, json};
 
-use super::{Builtin, Work, query_bounds, refuse, text};
+use super::weight::MIB;
+use super::{Builtin, Work, refuse, text};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::OutputType;
 
-/// The longest expression, in characters, and the most brackets and prefixes in it: parsing and
-/// searching recurse with both.
+/// The longest expression, in characters.
 const LONGEST: u64 = 500;
-const NESTING_MAX: usize = 40;
 /// The largest document, in bytes of JSON.
 const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
-/// Bytes of memory that searching takes for each byte of the document.
-const BYTES_EACH: u64 = 100;
-/// The largest result that a query may be able to make, in bytes of JSON.
-const RESULT_MAX: f64 = 32.0 * 1024.0 * 1024.0;
-/// What the result takes as values, at most.
-const RESULT_WEIGHT: u64 = 64 * 1024 * 1024;
-/// The most that a query may be able to touch, in values and bytes: about a second.
-const EFFORT_MAX: f64 = 2e9;
+/// Bytes of memory that searching takes for each byte of the document, at most: many small values.
+const BYTES_EACH: u64 = 150;
+/// Bytes of memory for what the expression makes.
+const WORKING_MEMORY: u64 = 32 * MIB;
+/// The largest result, in bytes of JSON.
+const RESULT_MAX: usize = 32 * 1024 * 1024;
+/// The deepest nesting of a result.
+const DEPTH_MAX: usize = 100;
 
 pub(super) const MODEL: Builtin = Builtin {
     slug: "json-query",
@@ -50,34 +54,58 @@ fn schema() -> Value {
     })
 }
 
-/// What searching the document takes, and the largest result: what is larger is refused before it is
-/// made.
 fn weigh(input: &Value) -> u64 {
     let document = input.get("document").map_or(0, |document| document.to_string().len());
     let searched = (document.min(DOCUMENT_MAX) as u64).saturating_mul(BYTES_EACH);
-    searched.saturating_add(RESULT_WEIGHT)
+    searched.saturating_add(WORKING_MEMORY)
 }
 
 fn query(input: &Value) -> Result<Value, Failure> {
     let fault = |error: jmespath::JmespathError| refuse(format!("the query failed: {error}"));
-    let expression = text(input, "expression");
-    if expression.matches(['[', '(', '{', '!', '&', '@']).count() > NESTING_MAX {
-        return Err(refuse(format!("the query nests more than {NESTING_MAX} times")));
-    }
-    let expression = jmespath::compile(expression).map_err(fault)?;
+    let expression = jmespath::compile(text(input, "expression")).map_err(fault)?;
     let document = input.get("document").unwrap_or(&Value::Null);
-    let bytes = document.to_string().len();
-    if bytes > DOCUMENT_MAX {
+    if document.to_string().len() > DOCUMENT_MAX {
         return Err(refuse(format!("the document is larger than {DOCUMENT_MAX} bytes")));
     }
-    #[expect(clippy::cast_precision_loss, reason = "documents stay far below 2^53 bytes")]
-    let bounds = query_bounds::of(expression.as_ast(), bytes as f64);
-    if bounds.is_none_or(|(size, effort)| size > RESULT_MAX || effort > EFFORT_MAX) {
-        return Err(refuse("the query could take too much work on a document of this size"));
-    }
     let found = expression.search(document).map_err(fault)?;
+    // Parts that the expression names twice are held once, and written twice.
+    let mut room = Room(RESULT_MAX);
+    if serde_json::to_writer(&mut room, &*found).is_err() && room.0 == 0 {
+        return Err(refuse(format!("the result is larger than {RESULT_MAX} bytes")));
+    }
     let result = serde_json::to_value(&*found).map_err(|error| {
         Failure::new(ErrorClass::InternalError, format!("the result has no JSON form: {error}"))
     })?;
+    if depth(&result) > DEPTH_MAX {
+        return Err(refuse(format!("the result nests deeper than {DEPTH_MAX} levels")));
+    }
     Ok(json!({"result": result}))
+}
+
+/// Counts bytes down to nothing.
+struct Room(usize);
+
+impl io::Write for Room {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.checked_sub(bytes.len()) {
+            Some(left) => self.0 = left,
+            None => {
+                self.0 = 0;
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+        }
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    let deepest = match value {
+        Value::Array(items) => items.iter().map(depth).max(),
+        Value::Object(fields) => fields.values().map(depth).max(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
+    };
+    deepest.unwrap_or(0) + 1
 }

@@ -1,19 +1,22 @@
 //! The models that come with the service, so that a box does real work with nothing else installed.
 //!
-//! Each is a thin adapter over a well-kept crate: a request schema and a pure function. They run on
-//! blocking threads, a bounded number at once; since a blocking thread cannot be stopped, each
-//! schema bounds its input so that any run is short. Each run is weighed before it starts, by the
-//! memory that it takes at most, against one budget for all of them ([`MEMORY_MAX`]): it waits its
-//! turn, or is refused when it alone is larger. None keeps state or reads a file.
+//! Each is a thin adapter over a well-kept crate: a request schema and a pure function. None keeps
+//! state or reads a file. All of them run in worker processes of this binary (see `pool` and
+//! `worker`), even those that parse no format: their crates walk through text that clients choose,
+//! and one way for all is simpler than two. A worker can open nothing, and has a limit on memory and
+//! time, so a run that crashes, grows or hangs costs itself alone. The service itself only fetches
+//! the images that inputs name.
+//!
+//! A bounded number of runs work at once. Each is weighed before it starts, by the memory that it
+//! takes at most, against one budget for all of them ([`MEMORY_MAX`]): it waits its turn, or is
+//! refused when it alone is larger. Its worker may take no more than that.
 
 mod html_to_text;
 mod image_qr;
 mod image_resize;
 mod images;
 mod json_query;
-mod query_bounds;
-mod template_bounds;
-mod template_filters;
+mod pool;
 mod text_keywords;
 mod text_language;
 mod text_sentiment;
@@ -21,15 +24,17 @@ mod text_summary;
 mod text_template;
 mod weight;
 mod words;
+pub mod worker;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
+use self::pool::Request;
 use self::weight::Budget;
-use super::{Job, Run, Runner, Success};
+use super::{Job, Run, Runner, Success, Tending};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::{OutputType, Usage};
@@ -37,6 +42,7 @@ use crate::files::Files;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 
+pub use self::pool::Workers;
 pub use self::weight::MEMORY_MAX;
 
 /// Built-in runs that work at once, over all built-in models: one for each core of a small box and
@@ -58,22 +64,6 @@ enum Work {
     },
 }
 
-impl Work {
-    fn weigh(self, input: &Value, image: &[u8]) -> Result<u64, Failure> {
-        match self {
-            Self::Pure { weigh, .. } => Ok(weigh(input)),
-            Self::OnImage { weigh, .. } => weigh(input, image),
-        }
-    }
-
-    fn run(self, input: &Value, image: &[u8]) -> Result<Value, Failure> {
-        match self {
-            Self::Pure { run, .. } => run(input),
-            Self::OnImage { run, .. } => run(input, image),
-        }
-    }
-}
-
 /// A model that comes with the service.
 #[derive(Debug, Clone, Copy)]
 pub struct Builtin {
@@ -84,6 +74,29 @@ pub struct Builtin {
     /// The request schema.
     pub schema: fn() -> Value,
     work: Work,
+}
+
+impl Builtin {
+    /// What the model answers to an input that fits its schema, computed in this process and
+    /// without its limits: for workers, tests and benchmarks. `image` holds the bytes of the image
+    /// that the input names, where the model works on one.
+    ///
+    /// # Errors
+    /// What the model finds wrong with the input.
+    pub fn compute(&self, input: &Value, image: &[u8]) -> Result<Value, Failure> {
+        match self.work {
+            Work::Pure { run, .. } => run(input),
+            Work::OnImage { run, .. } => run(input, image),
+        }
+    }
+
+    /// Bytes of memory that [`Builtin::compute`] takes at most.
+    fn weigh(&self, input: &Value, image: &[u8]) -> Result<u64, Failure> {
+        match self.work {
+            Work::Pure { weigh, .. } => Ok(weigh(input)),
+            Work::OnImage { weigh, .. } => weigh(input, image),
+        }
+    }
 }
 
 /// All of them, by slug.
@@ -108,6 +121,7 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
 /// What the runs of all built-in models share.
 #[derive(Debug, Clone)]
 pub struct Bench {
+    workers: Workers,
     places: Arc<Semaphore>,
     budget: Budget,
     client: Client,
@@ -119,8 +133,9 @@ pub struct Bench {
 impl Bench {
     /// `policy` judges the image URLs that inputs name, but for those of `files`.
     #[must_use]
-    pub fn new(policy: Policy, files: Option<Files>) -> Self {
+    pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
         Self {
+            workers,
             places: Arc::new(Semaphore::new(AT_ONCE)),
             budget: Budget::new(MEMORY_MAX),
             client: Client::guarded(policy.clone()),
@@ -145,50 +160,56 @@ struct BuiltinRunner {
 impl Runner for BuiltinRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let work = self.builtin.work;
-            let image = match work {
+            let image = match self.builtin.work {
                 Work::Pure { .. } => Vec::new(),
                 Work::OnImage { .. } => {
                     images::load(&self.bench, text(&job.input, "image")).await?
                 }
             };
-            let input = Arc::clone(&job.input);
-            let weighed = (Arc::clone(&input), image);
-            let (weight, image) = self
-                .off_thread(move || {
-                    let (input, image) = weighed;
-                    work.weigh(&input, &image).map(|weight| (weight, image))
-                })
-                .await??;
-            let memory = self.bench.budget.take(weight).await?;
+            let Bench { places, budget, workers, .. } = &self.bench;
             let stopped = |_stopped| Failure::new(ErrorClass::InternalError, "the service stops");
-            let place = Arc::clone(&self.bench.places).acquire_owned().await.map_err(stopped)?;
+            // Before the memory: whoever has memory needs nothing else to go on.
+            let _place = places.acquire().await.map_err(stopped)?;
+            let (builtin, input) = (self.builtin, Arc::clone(&job.input));
+            let request = tokio::task::spawn_blocking(move || request(builtin, &input, image));
+            let request = request.await.map_err(|_panic| {
+                Failure::new(ErrorClass::InternalError, "the input cannot be sent to its worker")
+            })??;
             let started = Instant::now();
-            let output = self
-                .off_thread(move || {
-                    // Both are free again when the work is done, also when nobody waits for it or
-                    // it panics.
-                    let _held = (memory, place);
-                    work.run(&input, &image)
-                })
-                .await??;
+            let output = workers.run(request, budget).await?;
             let usage = Usage { run_time: started.elapsed(), ..Usage::default() };
             Ok(Success::new(output, usage))
         })
     }
+
+    fn tend(&self) -> Tending<'_> {
+        self.bench.workers.retire(pool::IDLE_MAX);
+        Box::pin(std::future::ready(()))
+    }
 }
 
-impl BuiltinRunner {
-    /// Runs a function of the model on a blocking thread. A panic fails this run and nothing else.
-    async fn off_thread<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Failure> {
-        tokio::task::spawn_blocking(work).await.map_err(|_panic| {
-            let sentence = format!("the model '{}' panicked", self.builtin.slug);
-            Failure::new(ErrorClass::InternalError, sentence)
-        })
-    }
+/// A run as its worker takes it. An image goes as its bytes, and not in the input too.
+fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, Failure> {
+    let no_json = |error| {
+        let sentence = format!("the input has no JSON form: {error}");
+        Failure::new(ErrorClass::InternalError, sentence)
+    };
+    let (input, weight) = match (builtin.work, input) {
+        (Work::OnImage { .. }, Value::Object(fields)) => {
+            let others = fields.iter().filter(|(name, _)| *name != "image");
+            let others: Map<_, _> = others.map(|(k, v)| (k.clone(), v.clone())).collect();
+            (serde_json::to_vec(&others).map_err(no_json)?, None)
+        }
+        _ => {
+            let weight = builtin.weigh(input, &image)?;
+            let json = serde_json::to_vec(input).map_err(no_json)?;
+            // The worker holds the text of the input while it parses it.
+            let text = json.len() as u64;
+            (json, Some(weight.saturating_add(text)))
+        }
+    };
+    let reading = worker::reading(image.len());
+    Ok(Request { model: builtin.slug, weight, reading, input, image })
 }
 
 /// A text field that the schema has checked; empty when it is absent.

@@ -1,5 +1,5 @@
-//! `text-template`: renders a Jinja template. `template_bounds` bounds its values, fuel its work, a
-//! writer its output.
+//! `text-template`: renders a Jinja template. Fuel bounds the number of its instructions, a writer its
+//! output, and the worker process the memory and time that its values take.
 
 use std::io;
 
@@ -7,18 +7,19 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value, json};
 
-use super::{Builtin, Work, refuse, template_bounds, text};
+use super::weight::MIB;
+use super::{Builtin, Work, refuse, text};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
-/// Instructions that one rendering may take: some tens of milliseconds.
-const FUEL_MAX: f64 = 200_000.0;
-/// Bytes that all instructions together may touch: a second or a few.
-const EFFORT_MAX: f64 = 8e9;
+/// Instructions that one rendering may take: some tens of milliseconds, when their values are small.
+const FUEL_MAX: u64 = 200_000;
 /// The most that the values may take, in bytes of JSON.
 const VALUES_MAX: usize = 1024 * 1024;
 /// Bytes of memory that a template and its values take for each byte of them.
-const BYTES_EACH: u64 = 50;
+const BYTES_EACH: u64 = 200;
+/// Bytes of memory for the rendered text, and for the values that expressions make.
+const WORKING_MEMORY: u64 = 32 * MIB;
 /// The longest rendered text, in bytes.
 const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 
@@ -40,8 +41,8 @@ fn schema() -> Value {
             "template": {
                 "type": "string",
                 "title": "Template",
-                "description": "A Jinja template, such as: Hello {{ name }}! Macros, other templates \
-                                and captured blocks are not part of it.",
+                "description": "A Jinja template, such as: Hello {{ name }}! Macros and other \
+                                templates are not part of it.",
                 "maxLength": 100_000,
             },
             "values": {
@@ -54,12 +55,10 @@ fn schema() -> Value {
     })
 }
 
-/// The parsed template, the values and the rendered text. A value that an expression makes is no
-/// larger than what `template_bounds` allows.
 fn weigh(input: &Value) -> u64 {
     let values = input.get("values").map_or(0, |values| values.to_string().len());
     let read = text(input, "template").len().saturating_add(values.min(VALUES_MAX)) as u64;
-    read.saturating_mul(BYTES_EACH).saturating_add(3 * OUTPUT_MAX as u64)
+    read.saturating_mul(BYTES_EACH).saturating_add(WORKING_MEMORY)
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {
@@ -67,10 +66,8 @@ fn render(input: &Value) -> Result<Value, Failure> {
     if values.to_string().len() > VALUES_MAX {
         return Err(refuse(format!("the values are larger than {VALUES_MAX} bytes")));
     }
-    let heaviest = template_bounds::check(source, values)
-        .map_err(|sentence| refuse(format!("the template cannot be rendered: {sentence}")))?;
     let mut environment = Environment::new();
-    environment.set_fuel(Some(fuel(heaviest)));
+    environment.set_fuel(Some(FUEL_MAX));
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     let fault =
         |error: &minijinja::Error| refuse(format!("the template cannot be rendered: {error}"));
@@ -85,12 +82,6 @@ fn render(input: &Value) -> Result<Value, Failure> {
         });
     }
     Ok(String::from_utf8_lossy(&output.0).into())
-}
-
-/// Instructions that may run when each of them may touch `heaviest` bytes.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to FUEL_MAX")]
-fn fuel(heaviest: f64) -> u64 {
-    (EFFORT_MAX / heaviest).clamp(0.0, FUEL_MAX) as u64
 }
 
 /// Takes no more than [`OUTPUT_MAX`] bytes.

@@ -1,0 +1,354 @@
+//! The worker processes of the built-in models, as the service sees them: one for each run at a time,
+//! used again for the next run, replaced when it ends. See `worker` for the other side.
+//!
+//! A worker that ends, does not answer in time or breaks the protocol costs the run that it has and
+//! is killed. So is one whose run is dropped, one that had a large run (its memory goes back at
+//! once), and one that has been idle for a while. A worker ends with the service.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::time::Instant;
+
+use super::weight::{Budget, MEMORY_MAX, MIB};
+use super::worker::{Answer, CPU_SECONDS_MAX, Head, MEMORY_BESIDE};
+use super::{AT_ONCE, refuse};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::guard::groups::{Group, Groups};
+use crate::http::call::{MOST_VALUES, count_values};
+
+/// How long a worker may take to answer, however busy the machine is. A run that computes ends
+/// before that, by its limit on processor time.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a worker waits for the next run before it is ended.
+pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
+/// A worker that had a run with more memory than this is not used again.
+const KEPT_MEMORY_MAX: u64 = 64 * MIB;
+/// The longest answer: the largest image that a run may make, in base64, and some more.
+const ANSWER_MAX: u64 = 128 * MIB;
+/// The longest message of a failure, in bytes.
+const MESSAGE_MAX: usize = 4096;
+/// Longer answers are parsed on a blocking thread.
+const QUICK_ANSWER: usize = 64 * 1024;
+/// Bytes of what a worker that has ended wrote to standard error.
+const LAST_WORDS_MAX: u64 = 4096;
+/// How long a worker that has closed its streams has to end, before it is killed.
+const ENDING: Duration = Duration::from_secs(1);
+/// Processes in the control group: those at work, and those that are being replaced.
+const PIDS_MAX: u64 = 64;
+
+/// A job as a worker takes it.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub model: &'static str,
+    /// Bytes of memory that the run takes at most; `None`: the worker says it.
+    pub weight: Option<u64>,
+    /// Bytes of memory that the worker may take to find that out.
+    pub reading: u64,
+    /// JSON.
+    pub input: Vec<u8>,
+    pub image: Vec<u8>,
+}
+
+/// The workers of all built-in models; clones share them.
+#[derive(Debug, Clone)]
+pub struct Workers {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    time_max: Duration,
+    idle: Mutex<Vec<(Process, Instant)>>,
+    groups: Option<Arc<Groups>>,
+    /// The control group of all workers, made with the first of them.
+    group: OnceLock<Option<Group>>,
+}
+
+/// One worker. Dropping it kills it.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    jobs: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    errors: ChildStderr,
+}
+
+/// Why a worker gave no answer.
+#[derive(Debug)]
+enum Lost {
+    /// It has closed its streams.
+    Ended,
+    Late,
+    /// It does not keep to the protocol.
+    Nonsense,
+}
+
+impl Workers {
+    /// No worker yet. `program` is this program; `groups` is where the workers get a control group.
+    #[must_use]
+    pub fn new(program: PathBuf, groups: Option<Arc<Groups>>) -> Self {
+        Self::with(program, vec!["builtin-worker".into()], TIME_MAX, groups)
+    }
+
+    fn with(
+        program: PathBuf,
+        arguments: Vec<OsString>,
+        time_max: Duration,
+        groups: Option<Arc<Groups>>,
+    ) -> Self {
+        let (idle, group) = (Mutex::default(), OnceLock::new());
+        let shared = Shared { program, arguments, time_max, idle, groups, group };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Runs one job within the memory of `budget`. Dropping the future kills its worker. To be
+    /// called on a thread that lives as long as the runtime: a worker takes the end of the thread
+    /// that started it for the end of the service.
+    ///
+    /// # Errors
+    /// What the model answers; `invalid_user_input` for a run that takes too much memory, time or
+    /// stack; `internal_error` when its worker ends otherwise.
+    pub(super) async fn run(&self, request: Request, budget: &Budget) -> Result<Value, Failure> {
+        let model = request.model;
+        let mut memory = match request.weight {
+            Some(weight) => Some(budget.take(weight).await?),
+            None => None,
+        };
+        let mut granted = request.weight.unwrap_or(request.reading);
+        let mut process = self.process().map_err(|error| {
+            let sentence = format!("the model '{model}': its worker cannot be started: {error}");
+            Failure::new(ErrorClass::ProviderUnavailable, sentence)
+        })?;
+        let mut answer = self.heard(process.ask(&request, granted)).await;
+        drop(request);
+        if memory.is_none()
+            && let Ok(Answer::Weight(weight)) = answer
+        {
+            granted = weight;
+            // A run that is refused leaves its worker in the middle of it: the worker is killed.
+            memory = Some(budget.take(weight).await?);
+            answer = self.heard(process.go_on(weight)).await;
+        }
+        let result = match answer {
+            Ok(Answer::Output(output)) => Ok(output),
+            Ok(Answer::Failed(failure)) => Err(failure),
+            Ok(Answer::Panicked) => {
+                let sentence = format!("the model '{model}' panicked");
+                return Err(Failure::new(ErrorClass::InternalError, sentence));
+            }
+            Ok(Answer::Weight(_)) => {
+                return Err(process.lost(Lost::Nonsense, model, granted).await);
+            }
+            Err(lost) => return Err(process.lost(lost, model, granted).await),
+        };
+        if granted <= KEPT_MEMORY_MAX {
+            self.keep(process);
+        }
+        drop(memory);
+        result
+    }
+
+    /// Ends workers that have been idle for `time`.
+    pub(super) fn retire(&self, time: Duration) {
+        // Dropped, and so killed, when the lock is free again.
+        let retired: Vec<_> = {
+            let mut idle = self.idle();
+            let (kept, retired) = idle.drain(..).partition(|(_, since)| since.elapsed() < time);
+            *idle = kept;
+            retired
+        };
+        drop::<Vec<(Process, Instant)>>(retired);
+    }
+
+    async fn heard(
+        &self,
+        answer: impl Future<Output = Result<Answer, Lost>>,
+    ) -> Result<Answer, Lost> {
+        tokio::time::timeout(self.shared.time_max, answer).await.unwrap_or(Err(Lost::Late))
+    }
+
+    /// An idle worker, the one used last first, or a new one.
+    fn process(&self) -> io::Result<Process> {
+        loop {
+            let Some((mut process, _)) = self.idle().pop() else { return self.start() };
+            if matches!(process.child.try_wait(), Ok(None)) {
+                return Ok(process);
+            }
+        }
+    }
+
+    fn keep(&self, process: Process) {
+        let mut idle = self.idle();
+        if idle.len() < AT_ONCE {
+            idle.push((process, Instant::now()));
+        }
+    }
+
+    fn start(&self) -> io::Result<Process> {
+        let mut command = Command::new(&self.shared.program);
+        command.args(&self.shared.arguments);
+        command.arg("--parent").arg(std::process::id().to_string());
+        if let Some(group) = self.group() {
+            command.arg("--group").arg(group.path());
+        }
+        command.env_clear().current_dir("/").kill_on_drop(true);
+        // A signal from the terminal is for the service: it lets running work finish.
+        command.process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let (jobs, answers, errors) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(jobs), Some(answers), Some(errors)) = (jobs, answers, errors) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        Ok(Process { child, jobs, answers: BufReader::new(answers), errors })
+    }
+
+    /// The control group of all workers, where the service has groups.
+    fn group(&self) -> Option<&Group> {
+        let Shared { groups, group, .. } = &*self.shared;
+        let made = group.get_or_init(|| {
+            // A second line of defence behind the limits that each worker sets itself.
+            let memory = MEMORY_MAX + AT_ONCE as u64 * MEMORY_BESIDE;
+            let made = groups.as_ref()?.make_shared("builtin", memory, PIDS_MAX);
+            made.inspect_err(|error| {
+                tracing::warn!(%error, "built-in models run without a control group");
+            })
+            .ok()
+        });
+        made.as_ref()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<(Process, Instant)>> {
+        self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Process {
+    /// Sends a job and waits for the first answer.
+    async fn ask(&mut self, request: &Request, memory: u64) -> Result<Answer, Lost> {
+        let head = Head {
+            model: request.model.to_owned(),
+            memory,
+            input: request.input.len(),
+            image: request.image.len(),
+        };
+        let mut line = serde_json::to_vec(&head).map_err(|_error| Lost::Nonsense)?;
+        line.push(b'\n');
+        // Small jobs go in one piece.
+        let rest = if request.input.len() <= QUICK_ANSWER {
+            line.extend_from_slice(&request.input);
+            &[]
+        } else {
+            request.input.as_slice()
+        };
+        self.send(&[&line, rest, &request.image]).await?;
+        self.hear().await
+    }
+
+    /// Grants the memory that the worker has asked for, and waits for the outcome.
+    async fn go_on(&mut self, memory: u64) -> Result<Answer, Lost> {
+        self.send(&[format!("{memory}\n").as_bytes()]).await?;
+        self.hear().await
+    }
+
+    async fn send(&mut self, parts: &[&[u8]]) -> Result<(), Lost> {
+        for part in parts {
+            self.jobs.write_all(part).await.map_err(|_broken_pipe| Lost::Ended)?;
+        }
+        Ok(())
+    }
+
+    async fn hear(&mut self) -> Result<Answer, Lost> {
+        let mut line = Vec::new();
+        let read = (&mut self.answers).take(ANSWER_MAX).read_until(b'\n', &mut line).await;
+        read.map_err(|_broken_pipe| Lost::Ended)?;
+        match line.last() {
+            Some(b'\n') => {}
+            Some(_) if line.len() as u64 >= ANSWER_MAX => return Err(Lost::Nonsense),
+            Some(_) | None => return Err(Lost::Ended),
+        }
+        if line.len() <= QUICK_ANSWER {
+            return parse(&line);
+        }
+        let parsed = tokio::task::spawn_blocking(move || parse(&line)).await;
+        parsed.unwrap_or(Err(Lost::Nonsense))
+    }
+
+    /// Why the run has failed whose worker gave no answer; ends the worker.
+    async fn lost(mut self, lost: Lost, model: &str, memory: u64) -> Failure {
+        match lost {
+            Lost::Late => refuse("the run takes too long: make the input smaller"),
+            Lost::Nonsense => {
+                tracing::error!(%model, "a worker of a built-in model broke the protocol");
+                internal(model, "its worker's answer cannot be read")
+            }
+            Lost::Ended => {
+                let waited = tokio::time::timeout(ENDING, self.child.wait()).await;
+                let status = waited.ok().and_then(Result::ok);
+                let mut said = Vec::new();
+                let mut errors = (&mut self.errors).take(LAST_WORDS_MAX);
+                let reading = errors.read_to_end(&mut said);
+                // What it wrote is in the pipe; nothing else holds the pipe's other end.
+                let _read_or_not = tokio::time::timeout(ENDING, reading).await;
+                ended(status, &String::from_utf8_lossy(&said), model, memory)
+            }
+        }
+    }
+}
+
+/// Reads an answer. The worker is not trusted: its answer may hold as many values as a request.
+fn parse(line: &[u8]) -> Result<Answer, Lost> {
+    if count_values(line) > MOST_VALUES {
+        let sentence = format!("the result holds more than {MOST_VALUES} JSON values");
+        return Ok(Answer::Failed(refuse(sentence)));
+    }
+    let mut answer: Answer = serde_json::from_slice(line).map_err(|_error| Lost::Nonsense)?;
+    if let Answer::Failed(failure) = &mut answer {
+        failure.message.truncate(failure.message.floor_char_boundary(MESSAGE_MAX));
+    }
+    Ok(answer)
+}
+
+/// The failure of a run whose worker has ended. The sentences of the Rust runtime tell an exhausted
+/// memory or stack, which are the input's doing, from everything else.
+fn ended(status: Option<ExitStatus>, said: &str, model: &str, memory: u64) -> Failure {
+    if said.contains("memory allocation of") {
+        return refuse(format!(
+            "the run takes more than the {} MiB of memory that it may: make the input or the \
+             result smaller",
+            memory.div_ceil(MIB)
+        ));
+    }
+    if said.contains("overflowed its stack") {
+        return refuse("the input nests too deeply");
+    }
+    if status.and_then(|status| status.signal()) == Some(libc::SIGXCPU) {
+        return refuse(format!(
+            "the run takes more than {CPU_SECONDS_MAX} s of processor time: make the input smaller"
+        ));
+    }
+    let status = status.map_or_else(|| "no exit status".to_owned(), |status| status.to_string());
+    tracing::warn!(%model, %status, %said, "a worker of a built-in model has ended");
+    internal(model, &format!("its worker ended without an answer ({status})"))
+}
+
+fn internal(model: &str, what: &str) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the model '{model}': {what}"))
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+//! Workers that misbehave: shell scripts in their place.
+
+use std::path::Path;
+
+use futures_util::FutureExt as _;
+use rustix::process::{Pid, test_kill_process};
+use tempfile::TempDir;
+
+use super::*;
+
+/// Workers that are this script, with a folder as `$1`.
+struct Scripted {
+    workers: Workers,
+    folder: TempDir,
+}
+
+impl Scripted {
+    fn new(script: &str) -> Self {
+        Self::within(script, Duration::from_secs(30))
+    }
+
+    fn within(script: &str, time_max: Duration) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!("echo $$ >> \"$1/pids\"; {script}");
+        let arguments =
+            vec!["-c".into(), script.into(), "worker".into(), folder.path().as_os_str().into()];
+        let workers = Workers::with("/bin/sh".into(), arguments, time_max, None);
+        Self { workers, folder }
+    }
+
+    async fn run(&self) -> Result<Value, Failure> {
+        self.run_weighing(Some(MIB)).await
+    }
+
+    async fn run_weighing(&self, weight: Option<u64>) -> Result<Value, Failure> {
+        self.workers.run(request(weight), &Budget::new(MEMORY_MAX)).await
+    }
+
+    /// The processes that were started, in order.
+    fn pids(&self) -> Vec<i32> {
+        let lines = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
+        lines.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Waits until none of them is there any more.
+    async fn all_end(&self) {
+        for pid in self.pids() {
+            let pid = Pid::from_raw(pid).unwrap();
+            while test_kill_process(pid).is_ok() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    }
+}
+
+fn request(weight: Option<u64>) -> Request {
+    let (input, image) = (b"{}".to_vec(), b"bytes".to_vec());
+    Request { model: "m", weight, reading: MIB, input, image }
+}
+
+/// A shell command that answers with this line.
+fn say(answer: &str) -> String {
+    format!("read job; echo '{answer}'; ")
+}
+
+async fn failure(script: &str) -> (ErrorClass, String) {
+    let scripted = Scripted::new(script);
+    let Failure { class, message } = scripted.run().await.unwrap_err();
+    scripted.all_end().await;
+    (class, message)
+}
+
+#[tokio::test]
+async fn worker_that_ends_costs_its_run_and_says_why() {
+    use ErrorClass::{InternalError, InvalidUserInput};
+    for (script, class, expect) in [
+        (
+            "echo 'memory allocation of 99 bytes failed' >&2; kill -ABRT $$",
+            InvalidUserInput,
+            "the run takes more than the 1 MiB of memory that it may",
+        ),
+        (
+            "echo \"thread 'main' has overflowed its stack\" >&2; kill -SEGV $$",
+            InvalidUserInput,
+            "the input nests too deeply",
+        ),
+        ("kill -XCPU $$", InvalidUserInput, "more than 10 s of processor time"),
+        ("kill -ABRT $$", InternalError, "the model 'm': its worker ended without an answer (sig"),
+        ("kill -KILL $$", InternalError, "SIGKILL"),
+        ("exit 3", InternalError, "exit status: 3"),
+        ("read job; echo nonsense", InternalError, "its worker's answer cannot be read"),
+        ("read job; echo '{\"weight\":1}'", InternalError, "its worker's answer cannot be read"),
+        ("read job; echo '\"panicked\"'", InternalError, "the model 'm' panicked"),
+        ("read job; printf '{\"output\":'", InternalError, "ended without an answer"),
+    ] {
+        let (seen, message) = failure(script).await;
+        assert_eq!(seen, class, "{script}: {message}");
+        assert!(message.contains(expect), "{script}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn worker_is_replaced_after_it_was_killed() {
+    let script = format!("{}kill -KILL $$", say(r#"{"output":1}"#).repeat(2));
+    let scripted = Scripted::new(&script);
+    assert_eq!(scripted.run().await, Ok(1.into()));
+    assert_eq!(scripted.run().await, Ok(1.into()));
+    assert_eq!(scripted.pids().len(), 1, "the second run has the worker of the first");
+    // It dies while it is idle, or with the run that it is given.
+    while scripted.pids().len() < 2 {
+        let _ended_or_failed = scripted.run().await;
+    }
+    assert_eq!(scripted.run().await, Ok(1.into()));
+}
+
+#[tokio::test]
+async fn worker_that_hangs_is_killed_in_time() {
+    let scripted = Scripted::within("exec sleep 1000", Duration::from_millis(300));
+    let failure = scripted.run().await.unwrap_err();
+    assert_eq!(failure.class, ErrorClass::InvalidUserInput);
+    assert_eq!(failure.message, "the run takes too long: make the input smaller");
+    scripted.all_end().await;
+    assert!(scripted.pids().len() <= 1);
+}
+
+#[tokio::test]
+async fn worker_of_a_run_that_is_dropped_is_killed() {
+    let scripted = Scripted::new("exec sleep 1000");
+    let budget = Budget::new(MIB);
+    {
+        let mut run = std::pin::pin!(scripted.workers.run(request(Some(MIB)), &budget));
+        while scripted.pids().is_empty() {
+            assert!(run.as_mut().now_or_never().is_none());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    scripted.all_end().await;
+    assert!(budget.take(MIB).now_or_never().is_some(), "its memory is free again");
+}
+
+#[tokio::test]
+async fn idle_worker_is_ended() {
+    let scripted = Scripted::new(&format!("{}read next", say(r#"{"output":1}"#)));
+    scripted.run().await.unwrap();
+    scripted.workers.retire(IDLE_MAX);
+    assert_eq!(scripted.workers.idle().len(), 1);
+    scripted.workers.retire(Duration::ZERO);
+    scripted.all_end().await;
+    assert_eq!(scripted.workers.idle().len(), 0);
+}
+
+#[tokio::test]
+async fn worker_of_a_large_run_is_not_used_again() {
+    let scripted = Scripted::new(&format!("{}read next", say(r#"{"output":1}"#)));
+    scripted.run_weighing(Some(KEPT_MEMORY_MAX + 1)).await.unwrap();
+    scripted.all_end().await;
+    assert_eq!(scripted.workers.idle().len(), 0);
+}
+
+#[tokio::test]
+async fn weight_of_an_image_is_granted_or_refused() {
+    let script = format!(
+        "{}read granted; echo \"{{\\\"output\\\":$granted}}\"",
+        say(&format!(r#"{{"weight":{}}}"#, 5 * MIB))
+    );
+    // `read` takes the job's head; the bytes behind it come before the grant.
+    let scripted = Scripted::new(&script);
+    let failure = scripted.workers.run(request(None), &Budget::new(MIB)).await.unwrap_err();
+    assert!(failure.message.starts_with("the run would take 5 MiB"), "{}", failure.message);
+    scripted.all_end().await;
+    let mut request = request(None);
+    (request.input, request.image) = (Vec::new(), Vec::new());
+    let granted = scripted.workers.run(request, &Budget::new(5 * MIB)).await;
+    assert_eq!(granted, Ok((5 * MIB).into()));
+}
+
+#[tokio::test]
+async fn worker_that_cannot_be_started_is_unavailable() {
+    let workers = Workers::new(Path::new("/nowhere/at/all").into(), None);
+    let failure = workers.run(request(Some(MIB)), &Budget::new(MIB)).await.unwrap_err();
+    assert_eq!(failure.class, ErrorClass::ProviderUnavailable);
+    assert!(failure.message.starts_with("the model 'm': its worker cannot be started: "));
+}
+
+#[test]
+fn answer_of_too_many_values_is_refused() {
+    let line = format!("{{\"output\":[{}1]}}\n", "1,".repeat(MOST_VALUES));
+    let Ok(Answer::Failed(failure)) = parse(line.as_bytes()) else { panic!() };
+    assert_eq!(failure.message, "the result holds more than 1000000 JSON values");
+    assert_eq!(parse(b"{\"output\":[1,2]}\n").unwrap(), Answer::Output(serde_json::json!([1, 2])));
+}

@@ -1,0 +1,225 @@
+//! The worker process of the built-in models (`orrery builtin-worker …`): it computes on input that
+//! clients choose, in the [`Sandbox`], and serves one job at a time until the service closes its
+//! standard input. See `pool` for the other side.
+//!
+//! # Protocol
+//!
+//! A job is a line of JSON ([`Head`]), then the bytes of the input's JSON, then those of the image.
+//! The worker answers with a line of JSON ([`Answer`]). For a model that works on an image it first
+//! answers with the run's weight and waits for a line with the bytes of memory that the run may take.
+
+use std::io::{self, BufRead, BufWriter, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::weight::{MEMORY_MAX, MIB};
+use super::{Work, find, images, refuse};
+use crate::domain::attempt::Failure;
+use crate::guard::groups;
+use crate::guard::sandbox::Sandbox;
+
+/// Data that a worker may have beside that of a run: the program's own, what its allocator keeps.
+pub(super) const MEMORY_BESIDE: u64 = 64 * MIB;
+/// Data that a run may take beside its weight: buffers, tables that a model's crate makes once.
+const RUN_BESIDE: u64 = 8 * MIB;
+/// Processor time of one run, in seconds.
+pub(super) const CPU_SECONDS_MAX: u64 = 10;
+/// The longest line that the service sends.
+const LINE_MAX: u64 = 4096;
+/// Bytes that are read into memory before their number has proved true.
+const READ_AHEAD: usize = 1024 * 1024;
+
+/// How the service starts a worker.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct Order {
+    /// The service: the worker ends with it
+    #[arg(long, value_name = "PID")]
+    pub parent: i32,
+    /// The control group to move to
+    #[arg(long, value_name = "FOLDER")]
+    pub group: Option<std::path::PathBuf>,
+}
+
+/// What a job begins with.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Head {
+    pub model: String,
+    /// Bytes of memory that the run may take; for a model that works on an image, reading its head.
+    pub memory: u64,
+    /// Bytes of the input's JSON.
+    pub input: usize,
+    /// Bytes of the image.
+    pub image: usize,
+}
+
+/// What a worker says.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// Bytes of memory that the run takes at most: the worker waits for a line that grants them.
+    Weight(u64),
+    Output(Value),
+    Failed(Failure),
+    /// The model panicked; the worker is not to be used again.
+    Panicked,
+}
+
+/// Serves jobs until the service closes its end.
+///
+/// # Errors
+/// When the sandbox cannot be entered, or a stream breaks.
+pub fn run(order: &Order) -> io::Result<()> {
+    if let Some(group) = &order.group {
+        groups::enter(group)?;
+    }
+    let sandbox = Sandbox::enter(order.parent, MEMORY_MAX + MEMORY_BESIDE)?;
+    // A panic is reported as an answer, and its message may quote the input.
+    std::panic::set_hook(Box::new(|_panic| {}));
+    let allow = |memory: u64| sandbox.limit(memory.saturating_add(RUN_BESIDE), CPU_SECONDS_MAX);
+    serve(&mut io::stdin().lock(), &mut BufWriter::new(io::stdout().lock()), allow)
+}
+
+/// Serves jobs. `allow` bounds what follows by so many bytes.
+fn serve(
+    jobs: &mut impl BufRead,
+    answers: &mut impl Write,
+    allow: impl Fn(u64) -> io::Result<()>,
+) -> io::Result<()> {
+    while let Some(head) = read_line::<Head>(jobs)? {
+        allow(head.memory)?;
+        let input = read_bytes(jobs, head.input)?;
+        let image = read_bytes(jobs, head.image)?;
+        let builtin = find(&head.model).ok_or(io::ErrorKind::InvalidInput)?;
+        // The service has parsed it before.
+        let Ok(parsed) = serde_json::from_slice::<Value>(&input) else {
+            say(answers, &Answer::Failed(refuse("the input nests too deeply")))?;
+            continue;
+        };
+        drop(input);
+        if matches!(builtin.work, Work::OnImage { .. }) {
+            let weighed = guarded(|| builtin.weigh(&parsed, &image), Answer::Weight);
+            let is_refused = !matches!(weighed, Answer::Weight(_));
+            say(answers, &weighed)?;
+            if is_refused {
+                continue;
+            }
+            let Some(granted) = read_line::<u64>(jobs)? else { return Ok(()) };
+            allow(granted)?;
+        }
+        say(answers, &guarded(|| builtin.compute(&parsed, &image), Answer::Output))?;
+    }
+    Ok(())
+}
+
+/// What the model answers; a panic is an answer too.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Answer) -> Answer {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(result)) => good(result),
+        Ok(Err(failure)) => Answer::Failed(failure),
+        Err(_panic) => Answer::Panicked,
+    }
+}
+
+/// The next line; `None` when the service has closed its end.
+fn read_line<T: for<'d> Deserialize<'d>>(jobs: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    if jobs.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&line)?))
+}
+
+fn read_bytes(jobs: &mut impl BufRead, count: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(count.min(READ_AHEAD));
+    let read = jobs.by_ref().take(count as u64).read_to_end(&mut bytes)?;
+    if read == count { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn say(answers: &mut impl Write, answer: &Answer) -> io::Result<()> {
+    serde_json::to_writer(&mut *answers, answer)?;
+    answers.write_all(b"\n")?;
+    answers.flush()
+}
+
+/// Bytes of memory that a worker may take to read a job with an image and the image's head.
+pub(super) const fn reading(image: usize) -> u64 {
+    (image as u64).saturating_mul(2).saturating_add(images::HEAD_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_in_a_model_is_an_answer() {
+        assert_eq!(guarded(|| panic!("broken"), Answer::Weight), Answer::Panicked);
+        assert_eq!(guarded(|| Err(refuse("x")), Answer::Weight), Answer::Failed(refuse("x")));
+    }
+
+    /// A job as the service sends it.
+    fn job(model: &str, input: &str, image: &[u8]) -> Vec<u8> {
+        let (model, input_bytes) = (model.to_owned(), input.len());
+        let head = Head { model, memory: 7, input: input_bytes, image: image.len() };
+        [&serde_json::to_vec(&head).unwrap(), b"\n".as_slice(), input.as_bytes(), image].concat()
+    }
+
+    fn answers(jobs: &[u8]) -> (Vec<Answer>, Vec<u64>) {
+        let (mut said, allowed) = (Vec::new(), std::cell::RefCell::default());
+        let allow = |memory| {
+            std::cell::RefCell::<Vec<u64>>::borrow_mut(&allowed).push(memory);
+            Ok(())
+        };
+        serve(&mut &*jobs, &mut said, allow).unwrap();
+        let lines = said.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let parsed = lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
+        (parsed, allowed.into_inner())
+    }
+
+    #[test]
+    fn jobs_are_served_one_after_the_other() {
+        let deep = "[".repeat(200);
+        let jobs = [
+            job("text-template", r#"{"template":"a\nb"}"#, &[]),
+            job("text-template", &deep, &[]),
+            job("text-template", r#"{"template":"{{ x }}"}"#, &[]),
+            job("image-resize", "{}", b"no image"),
+            job("text-template", r#"{"template":"end"}"#, &[]),
+        ];
+        let (said, allowed) = answers(&jobs.concat());
+        assert_eq!(said.len(), 5, "{said:?}");
+        assert_eq!(said[0], Answer::Output("a\nb".into()));
+        assert_eq!(said[1], Answer::Failed(refuse("the input nests too deeply")));
+        assert!(
+            matches!(&said[2], Answer::Failed(failure) if failure.message.contains("undefined"))
+        );
+        assert_eq!(said[3], Answer::Failed(refuse("image: its format is not known")));
+        assert_eq!(said[4], Answer::Output("end".into()));
+        assert_eq!(allowed, [7; 5]);
+    }
+
+    #[test]
+    fn run_on_an_image_waits_for_its_memory() {
+        let mut png = std::io::Cursor::new(Vec::new());
+        image::GrayImage::new(9, 9).write_to(&mut png, image::ImageFormat::Png).unwrap();
+        let asked = job("image-resize", r#"{"width":3,"format":"bmp"}"#, png.get_ref());
+        let (said, _) = answers(&asked);
+        let [Answer::Weight(weight)] = said[..] else { panic!("{said:?}") };
+        assert!(weight > 0);
+        let (said, allowed) = answers(&[asked, b"99\n".to_vec()].concat());
+        assert_eq!((said.len(), allowed), (2, vec![7, 99]));
+        assert!(
+            matches!(&said[1], Answer::Output(image) if image.as_str().unwrap().contains("bmp"))
+        );
+    }
+
+    #[test]
+    fn job_that_is_cut_off_is_an_error() {
+        let mut cut: &[u8] = b"12345";
+        assert_eq!(read_bytes(&mut cut, 6).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let mut line: &[u8] = b"{\"model\":\"x\"";
+        assert!(read_line::<Head>(&mut line).is_err());
+        assert!(read_line::<Head>(&mut &b""[..]).unwrap().is_none());
+    }
+}

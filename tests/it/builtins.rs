@@ -1,0 +1,174 @@
+//! The worker processes of the built-in models: what they cannot reach, and what happens to a run
+//! that grows, hangs, or loses its worker.
+
+use std::path::PathBuf;
+
+use orrery::runners::builtin::AT_ONCE;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Service, until};
+
+/// A service whose workers are known by a name of their own for this binary.
+struct Watched {
+    service: Service,
+    program: PathBuf,
+    _folder: TempDir,
+}
+
+impl Watched {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("orrery");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_orrery"), &program).unwrap();
+        let service = Service::adjusted("", |config| config.program.clone_from(&program)).await;
+        Self { service, program, _folder: folder }
+    }
+
+    /// The workers that are there, by their process ids.
+    fn workers(&self) -> Vec<u32> {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_worker = |pid: &u32| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(self.program.to_str().unwrap())
+        };
+        pids.filter(is_worker).collect()
+    }
+
+    async fn run(&self, model: &str, input: Value) -> Value {
+        let id = self.service.create(model, input).await;
+        self.service.ended(&id).await
+    }
+
+    /// Starts a run of many seconds; gives its id and its worker.
+    async fn long_run(&self) -> (String, u32) {
+        let template = "{% for i in range(9000) %}{{ long | upper | lower | length }}{% endfor %}";
+        let input = json!({"template": template, "values": {"long": "x".repeat(1_000_000)}});
+        let id = self.service.create("text-template", input).await;
+        let worker = until("a worker", async || {
+            // Its name changes when it becomes the worker.
+            let workers = self.workers();
+            let status = |pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok();
+            workers
+                .into_iter()
+                .find(|pid| status(*pid).is_some_and(|s| s.contains("NoNewPrivs:\t1")))
+        });
+        (id, worker.await)
+    }
+
+    async fn assert_well(&self) {
+        let ended = self.run("text-template", json!({"template": "well"})).await;
+        assert_eq!(ended["output"], "well", "{ended}");
+    }
+}
+
+/// A line of a file of a process, without its name.
+fn field(pid: u32, file: &str, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn worker_has_no_files_no_privileges_and_no_environment() {
+    let watched = Watched::start().await;
+    watched.assert_well().await;
+    let workers = watched.workers();
+    assert_eq!(workers.len(), 1, "one run after the other needs one worker");
+    let pid = workers[0];
+    assert_eq!(field(pid, "limits", "Max open files")[..2], ["0", "0"]);
+    assert_eq!(field(pid, "limits", "Max processes")[..2], ["0", "0"]);
+    assert_eq!(field(pid, "limits", "Max file size")[..2], ["0", "0"]);
+    assert_eq!(field(pid, "status", "CapPrm:"), ["0000000000000000"]);
+    assert_eq!(field(pid, "status", "CapEff:"), ["0000000000000000"]);
+    assert_eq!(field(pid, "status", "NoNewPrivs:"), ["1"]);
+    assert_eq!(field(pid, "status", "Threads:"), ["1"]);
+    assert_eq!(std::fs::read(format!("/proc/{pid}/environ")).unwrap(), b"");
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let targets = files.map(|entry| std::fs::read_link(entry.path()).unwrap());
+    for target in targets {
+        let shown = target.display().to_string();
+        assert!(shown.starts_with("pipe:") || shown.ends_with("/statm"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn run_that_grows_fails_by_itself() {
+    let watched = Watched::start().await;
+    let doubled = format!("{{% set a = 'x' * 1000 %}}{}", "{% set a = a ~ a %}".repeat(40));
+    let listed = format!("{{% set a = [1, 2] %}}{}{{{{ a }}}}", "{% set a = [a, a] %}".repeat(60));
+    let query = format!("{}@", "map(&[@,@][], [@,@])[]|".repeat(20));
+    for (model, input, expect) in [
+        ("text-template", json!({"template": doubled}), "MiB of memory that it may"),
+        ("text-template", json!({"template": "{{ 'x' * 99999999 }}"}), "MiB of memory that it may"),
+        ("text-template", json!({"template": listed}), "longer than 4194304 bytes"),
+        ("json-query", json!({"expression": query, "document": [1]}), "MiB of memory that it may"),
+    ] {
+        let ended = watched.run(model, input).await;
+        assert_eq!(ended["status"], "error", "{model}: {ended}");
+        assert_eq!(ended["error_classification"], "invalid_user_input", "{ended}");
+        assert!(ended["error"].as_str().unwrap().contains(expect), "{ended}");
+        assert_eq!(ended["attempts"].as_array().unwrap().len(), 1, "it is not tried again");
+    }
+    watched.assert_well().await;
+}
+
+#[tokio::test]
+async fn input_that_exhausts_the_stack_fails_by_itself() {
+    let watched = Watched::start().await;
+    for chain in ["~a", "|e", ".a", "[0]", " and a", " if a else a", "**2"] {
+        let template = format!("{{{{ a{} }}}}", chain.repeat(90_000 / chain.len()));
+        let input = json!({"template": template, "values": {"a": 1}});
+        let ended = watched.run("text-template", input).await;
+        let class = &ended["error_classification"];
+        assert!(ended["status"] == "success" || class == "invalid_user_input", "{chain}: {ended}");
+    }
+    watched.assert_well().await;
+}
+
+#[tokio::test]
+async fn killed_worker_costs_the_run_that_it_has() {
+    let watched = Watched::start().await;
+    let (id, worker) = watched.long_run().await;
+    let killed = std::process::Command::new("kill").args(["-KILL", &worker.to_string()]).status();
+    assert!(killed.unwrap().success());
+    let ended = watched.service.ended(&id).await;
+    assert_eq!(ended["error_classification"], "internal_error", "{ended}");
+    let said = ended["error"].as_str().unwrap();
+    assert!(said.contains("its worker ended without an answer (signal: 9 (SIGKILL))"), "{said}");
+    watched.assert_well().await;
+    assert!(!watched.workers().contains(&worker));
+}
+
+#[tokio::test]
+async fn cancelled_run_loses_its_worker_at_once() {
+    let watched = Watched::start().await;
+    let (id, worker) = watched.long_run().await;
+    watched.service.cancel(&id).await.expect(200);
+    until("the worker ends", async || (!watched.workers().contains(&worker)).then_some(())).await;
+    watched.assert_well().await;
+}
+
+#[tokio::test]
+async fn many_runs_share_a_few_workers() {
+    let watched = Watched::start().await;
+    let (first, other) = tokio::join!(watched.long_run(), watched.long_run());
+    assert_ne!(first.0, other.0);
+    let mut ids = Vec::new();
+    for number in 0..40 {
+        let input = json!({"template": "{{ n }}", "values": {"n": number}});
+        ids.push(watched.service.create("text-template", input).await);
+    }
+    let mut most = 0;
+    for (number, id) in ids.iter().enumerate() {
+        let ended = watched.service.ended(id).await;
+        assert_eq!(ended["output"], number.to_string(), "{ended}");
+        most = most.max(watched.workers().len());
+    }
+    // Both long runs are at work still, beside those that have ended.
+    assert!((3..=AT_ONCE).contains(&most), "{most}");
+    for (id, _) in [first, other] {
+        watched.service.cancel(&id).await.expect(200);
+    }
+}
