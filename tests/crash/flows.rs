@@ -14,6 +14,8 @@ use crate::support::service::Setup;
 
 /// Steps of each workflow.
 pub const STEPS: usize = 5;
+/// What a model step costs.
+pub const STEP_COST_MICROS: i64 = 10;
 /// The longest that a step takes, in microseconds.
 const SLOW_MICROS: u64 = 8_000;
 
@@ -105,6 +107,13 @@ impl Seen {
         *furthest = number.max(*furthest);
         *self.attempts.entry(key).or_default() += 1;
     }
+}
+
+/// What the finished model steps of an execution's detail have cost.
+pub fn finished_cost_micros(detail: &Value) -> i64 {
+    let steps = detail["step_outputs"].as_object().unwrap().values();
+    let paid = steps.filter(|step| step["type"] == "model" && step["status"] == "completed");
+    i64::try_from(paid.count()).unwrap() * STEP_COST_MICROS
 }
 
 fn body(request: &Message) -> Value {

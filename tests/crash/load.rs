@@ -1,7 +1,7 @@
 //! Clients that create predictions, and the book of what was acknowledged to them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -25,6 +25,8 @@ pub struct Ask {
     /// `None`: it fails, on purpose.
     pub output: Option<Value>,
     pub cost_micros: i64,
+    /// How often the service had been started when it was sent first.
+    pub starts: u32,
 }
 
 /// What the clients know.
@@ -36,6 +38,8 @@ pub struct Book {
     pub doubtful: Vec<Ask>,
     /// Answers that refused, and their texts.
     pub refused: Vec<(u16, String)>,
+    /// Counts the starts of the service.
+    pub starts: Arc<AtomicU32>,
 }
 
 pub type Shared = Arc<Mutex<Book>>;
@@ -68,6 +72,7 @@ impl Ask {
             has_webhook: false,
             output: Some(output),
             cost_micros: 0,
+            starts: 0,
         }
     }
 
@@ -81,6 +86,7 @@ impl Ask {
             has_webhook: false,
             output: (!fails).then(|| json!(mark)),
             cost_micros: if fails { 0 } else { COST_MICROS },
+            starts: 0,
         }
     }
 
@@ -93,6 +99,7 @@ impl Ask {
             has_webhook: false,
             output: Some(json!(mark)),
             cost_micros: 0,
+            starts: 0,
         }
     }
 
@@ -112,7 +119,10 @@ impl Ask {
     }
 
     /// Sends it and writes down what came of it. False when the connection broke.
-    pub fn send(self, client: &mut Client, book: &Shared) -> bool {
+    pub fn send(mut self, client: &mut Client, book: &Shared) -> bool {
+        if self.starts == 0 {
+            self.starts = book.lock().unwrap().starts.load(Ordering::SeqCst);
+        }
         let header = self.key.clone();
         let headers: Vec<(&str, &str)> =
             header.iter().map(|key| ("Idempotency-Key", key.as_str())).collect();
@@ -142,8 +152,9 @@ impl Ask {
 }
 
 impl Book {
-    pub fn shared() -> Shared {
-        Arc::default()
+    /// An empty book about the service of `setup`.
+    pub fn shared(setup: &Setup) -> Shared {
+        Arc::new(Mutex::new(Self { starts: setup.starts(), ..Self::default() }))
     }
 
     /// The ids so far.

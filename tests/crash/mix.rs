@@ -2,7 +2,7 @@
 //! predictions of `load`, and a ledger of what was acknowledged for each.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -12,27 +12,48 @@ use crate::flows::{self, Flows};
 use crate::load::Ask;
 use crate::support::dice::Dice;
 use crate::support::http::Client;
+use crate::verdict;
 use crate::world::World;
 
 /// Executions of one bulk trigger.
 const BULK: usize = 10;
 /// What one execution costs: three model steps.
-const EXECUTION_COST_MICROS: i64 = 3 * 10;
+const EXECUTION_COST_MICROS: i64 = 3 * flows::STEP_COST_MICROS;
 /// Bytes of the largest upload.
 const MAX_UPLOAD_BYTES: u64 = 200_000;
 
 /// What the service has acknowledged to the clients of the mix.
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Executions and the outputs that they must end with.
-    executions: HashMap<String, usize>,
+    executions: HashMap<String, Triggered>,
     /// Bulk triggers whose connection broke: repeated under their idempotency key.
-    doubtful: Vec<usize>,
+    doubtful: Vec<Bulk>,
+    /// The marks of predictions that were to be cancelled when the connection broke.
+    not_cancelled: Vec<u64>,
     /// Predictions whose cancellation was answered with `cancelled`.
     cancelled: Vec<String>,
     /// Files and their bytes.
     files: HashMap<String, String>,
     triggered: usize,
+    /// Counts the starts of the service.
+    starts: Arc<AtomicU32>,
+}
+
+/// A bulk trigger.
+#[derive(Debug, Clone, Copy)]
+struct Bulk {
+    /// The input of its first execution.
+    first: usize,
+    /// How often the service had been started when it was sent first.
+    starts: u32,
+}
+
+/// An execution that was acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Triggered {
+    output: usize,
+    /// As in [`Bulk`].
+    starts: u32,
 }
 
 /// The workflow under test and the ledger; shared by all rounds of a test.
@@ -60,7 +81,8 @@ impl Mix {
             (client.get("/v1/models/next").ok()?.status() == 200).then_some(())
         });
         let workflow = flows.create(&mut client);
-        Self { flows, workflow, ledger: Arc::default() }
+        let ledger = Ledger { starts: world.setup.starts(), ..Ledger::default() };
+        Self { flows, workflow, ledger: Arc::new(Mutex::new(ledger)) }
     }
 
     /// Starts one client for each kind of request.
@@ -80,11 +102,18 @@ impl Mix {
         Running { ending, clients }
     }
 
-    /// Repeats every bulk trigger whose connection broke; to be called on a healthy service.
+    /// Repeats every request whose connection broke; to be called on a healthy service.
     pub fn clear_doubts(&self, client: &mut Client) {
-        let doubtful = std::mem::take(&mut self.ledger.lock().unwrap().doubtful);
-        for first in doubtful {
-            let sent = trigger_from(client, &self.workflow, first, &self.ledger);
+        let (doubtful, not_cancelled) = {
+            let mut ledger = self.ledger.lock().unwrap();
+            (std::mem::take(&mut ledger.doubtful), std::mem::take(&mut ledger.not_cancelled))
+        };
+        for mark in not_cancelled {
+            let sent = cancel_marked(client, mark, &self.ledger);
+            assert!(sent.is_some(), "the connection broke while nothing was killed");
+        }
+        for bulk in doubtful {
+            let sent = trigger_from(client, &self.workflow, bulk, &self.ledger);
             assert!(sent.is_some(), "the connection broke while nothing was killed");
         }
     }
@@ -94,12 +123,24 @@ impl Mix {
     pub fn check(&self, client: &mut Client) -> i64 {
         self.clear_doubts(client);
         let ledger = self.ledger.lock().unwrap();
-        for (id, output) in &ledger.executions {
+        let starts = ledger.starts.load(Ordering::SeqCst);
+        let (mut cost, mut isolated) = (0, 0);
+        for (id, triggered) in &ledger.executions {
             let path = format!("/v1/workflows/executions/{id}?timeout=30");
             let detail = client.get(&path).unwrap().json();
+            let paid = verdict::micros(&detail["metrics"]["cost"]);
+            cost += paid;
+            if verdict::is_isolated(&detail["error_cause"], &detail, triggered.starts, starts) {
+                isolated += 1;
+                assert_eq!(detail["status"], "failed", "{detail}");
+                assert_eq!(paid, flows::finished_cost_micros(&detail), "{detail}");
+                continue;
+            }
             assert_eq!(detail["status"], "completed", "{detail}");
-            assert_eq!(detail["output"], *output, "{detail}");
+            assert_eq!(detail["output"], triggered.output, "{detail}");
+            assert_eq!(paid, EXECUTION_COST_MICROS, "{detail}");
         }
+        verdict::check_isolations(isolated, starts);
         for id in &ledger.cancelled {
             let seen = client.get(&format!("/v1/prediction/{id}")).unwrap().json();
             assert_eq!(seen["status"], "cancelled", "a cancellation was undone: {seen}");
@@ -116,7 +157,7 @@ impl Mix {
             ledger.cancelled.len(),
             ledger.files.len()
         );
-        i64::try_from(ledger.executions.len()).unwrap() * EXECUTION_COST_MICROS
+        cost
     }
 }
 
@@ -134,21 +175,22 @@ type Shared = Arc<Mutex<Ledger>>;
 
 /// Triggers ten executions in bulk. `None`: the connection broke.
 fn trigger(client: &mut Client, _dice: &mut Dice, workflow: &str, ledger: &Shared) -> Option<()> {
-    let first = {
+    let bulk = {
         let mut ledger = ledger.lock().unwrap();
         ledger.triggered += BULK;
-        ledger.triggered
+        Bulk { first: ledger.triggered, starts: ledger.starts.load(Ordering::SeqCst) }
     };
-    trigger_from(client, workflow, first, ledger)
+    trigger_from(client, workflow, bulk, ledger)
 }
 
-fn trigger_from(client: &mut Client, workflow: &str, first: usize, ledger: &Shared) -> Option<()> {
+fn trigger_from(client: &mut Client, workflow: &str, bulk: Bulk, ledger: &Shared) -> Option<()> {
+    let Bulk { first, starts } = bulk;
     let inputs: Vec<Value> = (first..first + BULK).map(|n| json!({"n": n})).collect();
     let body = json!({"inputs": inputs}).to_string();
     let path = format!("/v1/workflows/{workflow}/bulk-trigger");
     let key = format!("bulk-{first}");
     let Ok(answer) = client.post(&path, &[("Idempotency-Key", &key)], &body) else {
-        ledger.lock().unwrap().doubtful.push(first);
+        ledger.lock().unwrap().doubtful.push(bulk);
         return None;
     };
     if answer.status() != 202 {
@@ -158,7 +200,7 @@ fn trigger_from(client: &mut Client, workflow: &str, first: usize, ledger: &Shar
     let mut ledger = ledger.lock().unwrap();
     for (n, entry) in answer.json()["executions"].as_array().unwrap().iter().enumerate() {
         let id = entry["execution_id"].as_str().unwrap().to_owned();
-        ledger.executions.insert(id, first + n + flows::STEPS);
+        ledger.executions.insert(id, Triggered { output: first + n + flows::STEPS, starts });
     }
     Some(())
 }
@@ -183,7 +225,18 @@ fn upload(client: &mut Client, dice: &mut Dice, _workflow: &str, ledger: &Shared
 
 /// Creates a prediction that waits for the gate and cancels it.
 fn cancel(client: &mut Client, dice: &mut Dice, _workflow: &str, ledger: &Shared) -> Option<()> {
-    let made = client.post("/v1/prediction/", &[], Ask::stuck(dice.next(), 0).body()).ok()?;
+    let mark = dice.next();
+    let done = cancel_marked(client, mark, ledger);
+    if done.is_none() {
+        ledger.lock().unwrap().not_cancelled.push(mark);
+    }
+    done
+}
+
+fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> {
+    let key = format!("stuck-{mark:x}");
+    let ask = Ask::stuck(mark, 0);
+    let made = client.post("/v1/prediction/", &[("Idempotency-Key", &key)], ask.body()).ok()?;
     if made.status() != 200 {
         assert!([429, 503].contains(&made.status()), "{}", made.text());
         return Some(());

@@ -39,7 +39,8 @@ impl World {
         providers.add_models(&setup);
         let service = setup.start();
         let key = setup.create_key();
-        (Self { setup, providers, book: Book::shared(), dice, key }, service)
+        let book = Book::shared(&setup);
+        (Self { setup, providers, book, dice, key }, service)
     }
 
     pub fn load(&mut self) -> Load {

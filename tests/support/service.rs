@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::eventually;
@@ -25,6 +26,7 @@ pub struct Setup {
     address: Ipv4Addr,
     config: PathBuf,
     data: PathBuf,
+    starts: Arc<AtomicU32>,
 }
 
 impl Setup {
@@ -51,7 +53,13 @@ impl Setup {
         );
         let config = folder.join(format!("config-{address}.toml"));
         fs::write(&config, text).unwrap();
-        Self { folder: folder.to_owned(), address, config, data: data.to_owned() }
+        let (folder, data) = (folder.to_owned(), data.to_owned());
+        Self { folder, address, config, data, starts: Arc::default() }
+    }
+
+    /// Counts the starts of the service.
+    pub fn starts(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.starts)
     }
 
     /// Adds a model; before a start.
@@ -67,6 +75,7 @@ impl Setup {
     /// Starts the process and waits for nothing.
     pub fn spawn(&self) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        self.starts.fetch_add(1, Ordering::SeqCst);
         let child = self.command(&["serve"]).stderr(log).stdout(Stdio::null()).spawn().unwrap();
         Service { child, setup: self.clone() }
     }
