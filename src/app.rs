@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
-use crate::api::{HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
+use crate::api::{Documents, HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
 use crate::audit::Audit;
 use crate::backup::Place;
 use crate::billing::Billing;
@@ -164,6 +164,7 @@ fn open(
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
+        documents: Documents::default(),
         accounts,
         audit: Audit::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),

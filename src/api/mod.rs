@@ -42,6 +42,7 @@ use hyper::Method;
 
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
+pub use self::openapi::Documents;
 pub use self::services::{HostAddress, Keep, Readiness, Services, Settings};
 use crate::http;
 

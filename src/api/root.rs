@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Context, openapi as document};
+use super::Context;
 use crate::http::{self, Reply, reply};
 
 /// `GET /`
@@ -49,7 +49,8 @@ pub async fn ready(context: Context) -> Result<Reply, http::Error> {
 /// `GET /openapi.json`: this host's own document.
 pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
     let url = context.services.url_of(context.role);
-    Ok(reply::json(StatusCode::OK, &document::of_host(context.role, url)))
+    let text = context.services.documents.of_host(context.role, url);
+    Ok(reply::json_text(StatusCode::OK, text.map_err(http::Error::internal)?))
 }
 
 /// `GET /metrics`, in Prometheus' text format.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use super::Role;
+use super::{Documents, Role};
 use crate::accounts::Accounts;
 use crate::audit::Audit;
 use crate::billing::Billing;
@@ -93,6 +93,7 @@ pub struct Services {
     pub clock: Clock,
     pub started_at: Timestamp,
     pub readiness: Readiness,
+    pub documents: Documents,
     pub store: Store,
     pub sealer: Sealer,
     pub accounts: Accounts,

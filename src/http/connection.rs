@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,6 +52,8 @@ pub enum Overdue {
 pub struct Activity {
     timeouts: Timeouts,
     state: Mutex<State>,
+    /// The transport had no byte to read, since the last request began.
+    has_waited: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -81,7 +84,7 @@ impl Activity {
             is_blocked: false,
             unblocked_at: now,
         };
-        Arc::new(Self { timeouts, state: Mutex::new(state) })
+        Arc::new(Self { timeouts, state: Mutex::new(state), has_waited: AtomicBool::new(true) })
     }
 
     /// A request has come; it is being answered until the guard is dropped.
@@ -91,6 +94,14 @@ impl Activity {
         state.awaits_head = false;
         state.next_reply += 1;
         Answering { number: state.next_reply, activity: Arc::clone(self) }
+    }
+
+    /// Lets other connections run first where this request came together with the one before it. A
+    /// client that pipelines thousands of requests would keep its thread otherwise.
+    pub async fn take_turn(&self) {
+        if !self.has_waited.swap(false, Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Resolves when a deadline has passed.
@@ -277,7 +288,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.inner).poll_read(context, buffer))?;
+        match Pin::new(&mut this.inner).poll_read(context, buffer) {
+            Poll::Ready(read) => read?,
+            Poll::Pending => {
+                this.activity.has_waited.store(true, Ordering::Relaxed);
+                return Poll::Pending;
+            }
+        }
         let Some(lines) = &mut this.lines else { return Poll::Ready(Ok(())) };
         if let Some(new) = buffer.filled_mut().get_mut(before..).filter(|new| !new.is_empty()) {
             this.activity.head_begins();

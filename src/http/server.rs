@@ -429,6 +429,7 @@ async fn answer(
     encrypted: bool,
 ) -> Result<Reply, std::convert::Infallible> {
     let guard = activity.begin();
+    activity.take_turn().await;
     let is_head = request.method() == Method::HEAD;
     let request = request.map(|body| body.map_err(Into::into).boxed());
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();

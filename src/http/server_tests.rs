@@ -1,5 +1,7 @@
 //! The server over real sockets on loopback: hostile clients, limits, panics and the drain.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -15,6 +17,7 @@ use crate::http::tls::Certificates;
 struct Sample {
     entered: Arc<Notify>,
     release: Arc<Notify>,
+    called: Arc<AtomicUsize>,
 }
 
 /// A reply without an end, which releases `dropped` when it is dropped.
@@ -48,6 +51,7 @@ fn events(release: Arc<Notify>) -> Reply {
 impl Service for Sample {
     fn call(&self, request: Request<Body>, _: Peer) -> Answering {
         let (entered, release) = (Arc::clone(&self.entered), Arc::clone(&self.release));
+        self.called.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             match request.uri().path() {
                 "/panic" => panic!("as asked"),
@@ -71,6 +75,8 @@ struct Running {
     tasks: Tasks,
     entered: Arc<Notify>,
     release: Arc<Notify>,
+    /// Requests so far.
+    called: Arc<AtomicUsize>,
 }
 
 fn start(connections: usize, header_timeout: Duration) -> Running {
@@ -92,9 +98,11 @@ fn start_with(limits: Limits) -> Running {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address().unwrap();
     let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let service = Sample { entered: Arc::clone(&entered), release: Arc::clone(&release) };
+    let called = Arc::<AtomicUsize>::default();
+    let (entering, releasing) = (Arc::clone(&entered), Arc::clone(&release));
+    let service = Sample { entered: entering, release: releasing, called: Arc::clone(&called) };
     tasks.spawn(listener.serve(None, Arc::new(service), limits, tasks.clone()));
-    Running { address, tasks, entered, release }
+    Running { address, tasks, entered, release, called }
 }
 
 /// Sends `request` and reads until the server closes.
@@ -221,6 +229,30 @@ async fn connections_over_the_share_of_an_address_are_refused_politely() {
 }
 
 #[tokio::test]
+async fn pipelined_requests_let_other_connections_run() {
+    const REQUEST: &[u8] = b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n";
+    async fn answered(stream: &mut TcpStream) {
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"/1") {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+        }
+    }
+    let server = start(10, PATIENT);
+    let mut greedy = TcpStream::connect(server.address).await.unwrap();
+    let mut modest = TcpStream::connect(server.address).await.unwrap();
+    for stream in [&mut greedy, &mut modest] {
+        stream.write_all(REQUEST).await.unwrap();
+        answered(stream).await;
+    }
+    let many = REQUEST.repeat(100);
+    assert_eq!(greedy.try_write(&many).unwrap(), many.len());
+    assert_eq!(modest.try_write(REQUEST).unwrap(), REQUEST.len());
+    answered(&mut modest).await;
+    let called = server.called.load(Ordering::SeqCst);
+    assert!(called < 10, "{called} requests were answered first");
+}
+
+#[tokio::test]
 async fn idle_connections_live_longer_than_a_head_may_take() {
     let (header_timeout, keep_alive) = (4 * SHORT, 12 * SHORT);
     let limits = Limits { header_timeout, keep_alive, ..patient(10) };
@@ -300,7 +332,8 @@ async fn tls_listener_asks_browsers_to_stay_with_tls() {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address().unwrap();
     let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (service, tasks) = (Arc::new(Sample { entered, release }), Tasks::new());
+    let (service, tasks) =
+        (Arc::new(Sample { entered, release, called: Arc::default() }), Tasks::new());
     let serving =
         listener.serve(Some(certificates.acceptor()), service, patient(10), tasks.clone());
     tasks.spawn(serving);

@@ -5,10 +5,36 @@
 
 mod words;
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use self::words::words;
 use super::{Access, BodyLimit, ROUTES, Role, Route};
+
+/// The documents of all hosts, each made once: anyone may ask for them, any number of times.
+#[derive(Debug, Default)]
+pub struct Documents {
+    made: Mutex<HashMap<Role, Bytes>>,
+}
+
+impl Documents {
+    /// The text of one host's document; `url` is where clients reach the host.
+    ///
+    /// # Errors
+    /// When the document has no JSON form.
+    pub fn of_host(&self, role: Role, url: &str) -> Result<Bytes, serde_json::Error> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = made.get(&role) {
+            return Ok(text.clone());
+        }
+        let text = Bytes::from(serde_json::to_vec(&of_host(role, url))?);
+        made.insert(role, text.clone());
+        Ok(text)
+    }
+}
 
 /// The document of one host, reached at `url`.
 #[must_use]
