@@ -190,7 +190,9 @@ impl Idempotency {
         body: String,
         done: watch::Sender<()>,
     ) -> Result<Begin, storage::Error> {
-        let now = self.clock.now();
+        // The later of both readings when it is recorded, the earlier when it is judged: a clock that
+        // is wrong for a while makes no key forgotten too early.
+        let (now, believed) = (self.clock.steady(), self.clock.believed());
         let under_way = Arc::clone(&self.under_way);
         let expect = Expect::Absent(row.clone());
         let mut ticket = Ticket { under_way, place, row, expect, body, now, _done: done };
@@ -198,7 +200,7 @@ impl Idempotency {
             return Ok(Begin::Fresh(ticket));
         };
         let remembered: Remembered = decode(&bytes)?;
-        if remembered.is_past(now) {
+        if remembered.is_past(believed) {
             ticket.expect = Expect::Equal(ticket.row.clone(), bytes);
             Ok(Begin::Fresh(ticket))
         } else if remembered.body == ticket.body {

@@ -82,6 +82,30 @@ async fn who_comes_second_hears_what_the_first_heard() {
 }
 
 #[tokio::test]
+async fn key_is_remembered_while_the_clock_is_wrong() {
+    let (_folder, keys, clock) = keys();
+    let day = 24 * 3600 * 1_000_000;
+    clock.set(Timestamp::from_micros(10 * day));
+    let start = 1000 * day;
+    clock.set(Timestamp::from_micros(start));
+    clock.advance(Duration::from_secs(30 * 24 * 3600));
+    let right = clock.now();
+    // As the clock is when the key is recorded, and when it comes again.
+    for (name, recorded, asked) in
+        [("ahead", 0, 365), ("back", 0, -365), ("was ahead", 365, 0), ("was back", -365, 0)]
+    {
+        let at = |days: i64| Timestamp::from_micros(right.micros() + days * day);
+        clock.set(at(recorded));
+        let ticket = fresh(&keys, name, "body").await;
+        finish(&keys, ticket, name).await;
+        clock.set(at(asked));
+        assert_eq!(word(&begin(&keys, name, "body").await), format!("replay {name}"));
+        assert_eq!(keys.sweep().await.unwrap(), 0, "{name}");
+        clock.set(right);
+    }
+}
+
+#[tokio::test]
 async fn a_key_is_remembered_anew_after_its_day() {
     let (_folder, keys, clock) = keys();
     let ticket = fresh(&keys, "k", "body").await;

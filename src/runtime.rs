@@ -4,6 +4,8 @@
 pub mod memory;
 
 mod clock;
+#[cfg(debug_assertions)]
+mod shift;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

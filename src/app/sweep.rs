@@ -24,6 +24,8 @@ const OTHERS_EVERY: u32 = 60;
 
 /// The believed time is kept at one of so many looks.
 const KEEP_TIME_EVERY: u32 = 10;
+/// When it is tried again after a failure.
+const KEEP_AGAIN: Duration = Duration::from_secs(1);
 
 /// Says which sweeps were refused, for `orrery check`; absent when none was.
 pub const REFUSED: &str = "sweep.refused";
@@ -31,6 +33,7 @@ pub const REFUSED: &str = "sweep.refused";
 /// Sweeps until the shutdown. What was begun before `started` has broken off; the operator may have
 /// accepted that this takes any number of files.
 pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, accepts_loss: bool) {
+    tasks.spawn(keep_jumps(Arc::clone(&services), tasks.clone()));
     let terms = Terms { now: services.clock.believed(), accepts_loss };
     let payloads = services.store.sweep_payloads(started, terms).await;
     let files = services.files.sweep(FileId::from(started.bytes()), terms).await;
@@ -44,7 +47,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
     note_refusals(&services.store.folder().join(REFUSED), &refusals);
     for look in (0..OTHERS_EVERY).cycle() {
         if look % KEEP_TIME_EVERY == 0 {
-            keep_time(&services).await;
+            let _kept_or_logged = keep_time(&services).await;
         }
         if is_ahead(&services.clock, look == 0) {
             tokio::select! {
@@ -72,11 +75,36 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
 /// # Errors
 /// When the store cannot be read.
 pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
-    let row = services.store.get(&time_key()).await?;
-    if let Some(bytes) = row.and_then(|bytes| bytes.try_into().ok()) {
-        services.clock.restore(Timestamp::from_sortable(bytes));
+    if let Some(believed) = read_time(services, &time_key()).await? {
+        // Where nothing is to come, a clock that was wrong for a while is forgotten.
+        let awaits_moment =
+            services.engine.awaits_moment().await? || services.outbox.awaits_moment().await?;
+        let latest = read_time(services, &latest_key()).await?.filter(|_| awaits_moment);
+        services.clock.restore(believed, latest);
     }
     Ok(())
+}
+
+async fn read_time(services: &Services, key: &Key) -> anyhow::Result<Option<Timestamp>> {
+    let row = services.store.get(key).await?;
+    Ok(row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable))
+}
+
+/// Keeps the time whenever the machine's clock has jumped forward, until the shutdown: retries and
+/// webhooks that are put off from then on are due by the new time.
+async fn keep_jumps(services: Arc<Services>, tasks: Tasks) {
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = services.clock.jumped() => {}
+        }
+        while !keep_time(&services).await {
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = tokio::time::sleep(KEEP_AGAIN) => {}
+            }
+        }
+    }
 }
 
 /// Where the believed time is kept.
@@ -84,12 +112,22 @@ fn time_key() -> Key {
     Key::table(Table::Meta).text("believed time")
 }
 
-async fn keep_time(services: &Services) {
+/// Where the latest time that the clock has shown is kept.
+fn latest_key() -> Key {
+    Key::table(Table::Meta).text("latest time")
+}
+
+/// Whether the time is kept.
+async fn keep_time(services: &Services) -> bool {
+    let (believed, latest) = (services.clock.believed(), services.clock.steady());
     let mut commit = Commit::new();
-    commit.put_bytes(time_key(), services.clock.believed().sortable().to_vec());
-    if let Err(error) = services.store.commit(commit).await {
+    commit.put_bytes(time_key(), believed.sortable().to_vec());
+    commit.put_bytes(latest_key(), latest.sortable().to_vec());
+    let kept = services.store.commit(commit).await;
+    if let Err(error) = &kept {
         tracing::error!(%error, "the time cannot be kept");
     }
+    kept.is_ok()
 }
 
 /// Whether nothing may be deleted now because it is old.

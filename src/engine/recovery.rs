@@ -27,6 +27,21 @@ const REFILL_PAGE: usize = lanes::WINDOW;
 const BEGIN_AGAIN: Duration = Duration::from_secs(1);
 
 impl Engine {
+    /// Whether anything on the disk waits for a moment: a timer, or a workflow in its lane, which may
+    /// have steps that do.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn awaits_moment(&self) -> Result<bool, Error> {
+        for prefix in [rows::timers(), rows::queues_of_workflows()] {
+            let page = Page { prefix, after: None, before: None, limit: 1 };
+            if !self.inner.store.page(page).await?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Takes up everything unfinished and begins to run. Answers how many there were. Called once,
     /// before work is submitted.
     ///

@@ -51,6 +51,12 @@ pub fn queues() -> Key {
     Key::table(Table::Lane)
 }
 
+/// All lanes of workflows, as `lane_of_workflow` names them.
+#[must_use]
+pub fn queues_of_workflows() -> Key {
+    Key::table(Table::Lane).raw(b"workflow:")
+}
+
 /// The lane's name and the ids behind a row of a lane; `None` when it is no such row.
 #[must_use]
 pub fn parse_queued(key: &Key, value: &[u8]) -> Option<(String, OrganizationId, ExecutionId)> {

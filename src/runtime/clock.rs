@@ -9,6 +9,10 @@
 //!   It catches up at [`CATCH_UP`] times the speed of time, so that a box that was off for a weekend
 //!   sweeps again within hours, and one whose clock is a year ahead leaves a week to set it right.
 //!
+//! A jump that [`Clock::steady`] follows is announced ([`Clock::jumped`]), so that it can be kept on
+//! the disk: what an earlier process put off until a moment is then due after the same time, also
+//! where the clock was set back before the next start.
+//!
 //! All three are made of the machine's time and of a monotonic reading, which counts the time that
 //! the process has been running.
 
@@ -17,12 +21,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::Notify;
+
 use crate::domain::time::Timestamp;
 
 /// A jump forward up to this is believed at once.
 pub const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How much faster than time a larger one is believed: two days in an hour.
 const CATCH_UP: u32 = 48;
+/// A difference between the machine's time and the time that has passed is a jump from here on.
+const NOTED: Duration = Duration::from_secs(5);
 
 /// Tells the time: the machine's, or one that a test sets. Clones share it.
 #[derive(Clone)]
@@ -33,6 +41,7 @@ pub struct Clock {
 struct Shared {
     source: Source,
     readings: Mutex<Readings>,
+    jumped: Notify,
 }
 
 enum Source {
@@ -77,7 +86,8 @@ impl Clock {
     fn of(source: Source) -> Self {
         let wall = source.wall();
         let readings = Readings { steady: wall, believed: wall, at: source.ran() };
-        Self { shared: Arc::new(Shared { source, readings: Mutex::new(readings) }) }
+        let (readings, jumped) = (Mutex::new(readings), Notify::new());
+        Self { shared: Arc::new(Shared { source, readings, jumped }) }
     }
 
     /// Lets time pass on a scripted clock; the machine's own is not moved by this.
@@ -130,20 +140,30 @@ impl Clock {
         (ahead > JUMP_MAX).then_some(ahead)
     }
 
-    /// Takes over what an earlier process believed. What it did not live to see is believed as any
-    /// jump is.
-    pub fn restore(&self, believed: Timestamp) {
+    /// Takes over what an earlier process believed and the latest time that it showed. What it did
+    /// not live to see is believed as any jump is.
+    pub fn restore(&self, believed: Timestamp, steady: Option<Timestamp>) {
         let mut readings = self.readings();
-        readings.steady = readings.steady.max(believed);
+        readings.steady = readings.steady.max(believed).max(steady.unwrap_or(believed));
         readings.believed = believed;
         drop(readings);
         let _first = self.read();
     }
 
+    /// Resolves when [`Clock::steady`] has jumped forward since the last time.
+    pub async fn jumped(&self) {
+        self.shared.jumped.notified().await;
+    }
+
     fn read(&self) -> Readings {
         let mut readings = self.readings();
-        *readings = readings.next(self.shared.source.wall(), self.shared.source.ran());
-        *readings
+        let next = readings.next(self.shared.source.wall(), self.shared.source.ran());
+        let passed = next.at.saturating_sub(readings.at);
+        if next.steady.since(readings.steady.plus(passed)) > NOTED {
+            self.shared.jumped.notify_one();
+        }
+        *readings = next;
+        next
     }
 
     fn readings(&self) -> std::sync::MutexGuard<'_, Readings> {
@@ -155,7 +175,10 @@ impl Clock {
 #[expect(clippy::disallowed_methods, reason = "this is the door to the clock")]
 pub(super) fn machine_time() -> Timestamp {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX))
+    let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
+    #[cfg(debug_assertions)]
+    let micros = micros.saturating_add(super::shift::micros());
+    Timestamp::from_micros(micros)
 }
 
 impl Source {
@@ -250,7 +273,7 @@ mod tests {
     #[test]
     fn box_that_was_off_is_believed_within_hours() {
         let clock = Clock::scripted(start());
-        clock.restore(start().before(3 * DAY).unwrap());
+        clock.restore(start().before(3 * DAY).unwrap(), None);
         assert_eq!(clock.ahead(), Some(3 * DAY));
         clock.advance(HOUR);
         assert!(clock.ahead().is_some_and(|ahead| ahead <= DAY) || clock.ahead().is_none());
@@ -258,9 +281,32 @@ mod tests {
         assert_eq!((clock.ahead(), clock.believed()), (None, clock.now()));
         // One whose clock was set back while it was off goes on where it was.
         let back = Clock::scripted(start());
-        back.restore(start().plus(DAY));
+        back.restore(start().plus(DAY), None);
         assert_eq!((back.steady(), back.believed()), (start().plus(DAY), start().plus(DAY)));
         back.advance(HOUR);
         assert_eq!(back.steady(), start().plus(DAY).plus(HOUR));
+    }
+
+    #[tokio::test]
+    async fn jump_forward_is_announced_and_outlives_the_process() {
+        let clock = Clock::scripted(start());
+        clock.advance(HOUR);
+        clock.set(start().plus(HOUR + NOTED));
+        let _noise = clock.steady();
+        let announced = async |clock: &Clock| {
+            tokio::time::timeout(Duration::ZERO, clock.jumped()).await.is_ok()
+        };
+        assert!(!announced(&clock).await, "a correction is no jump");
+        clock.set(start().plus(YEAR));
+        let (due, believed) = (clock.steady().plus(Duration::from_secs(1)), clock.believed());
+        assert!(announced(&clock).await);
+        assert!(!announced(&clock).await);
+        // The clock is set right while the process is down.
+        let next = Clock::scripted(start().plus(HOUR));
+        next.restore(believed, Some(due.before(Duration::from_secs(1)).unwrap()));
+        assert!(next.steady() < due);
+        next.advance(Duration::from_secs(1));
+        assert_eq!(next.steady(), due);
+        assert_eq!((next.ahead(), next.now()), (None, start().plus(HOUR + Duration::from_secs(1))));
     }
 }

@@ -51,7 +51,7 @@ pub enum Error {
     #[error("{} cannot be used: {reason}", .folder.display())]
     Misfit { folder: PathBuf, reason: String },
     /// What is there cannot be read.
-    #[error("the store {} cannot be opened: {reason}", .folder.display())]
+    #[error("the store {} is damaged and cannot be opened: {reason}", .folder.display())]
     Damaged { folder: PathBuf, reason: String },
 }
 

@@ -81,6 +81,12 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
                 looks -= 1;
                 std::thread::sleep(LET_GO_PAUSE);
             }
+            Err(sled::Error::Io(error)) if error.raw_os_error().is_some() => {
+                return Err(Error::folder(path, &error));
+            }
+            Err(sled::Error::Corruption { .. }) => {
+                return Err(damaged("a page of its tree is not what was written".to_owned()));
+            }
             Err(error) => return Err(damaged(error.to_string())),
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Error;
 use super::attempt::Context;
+use super::outbox::Outbox;
 use super::roster::{CircuitChange, Item, MAX_RECEIVERS, Name};
 use super::rows::{self, Circuit, Due, Place};
 use crate::domain::delivery::{Attempt, Status};
@@ -235,6 +236,22 @@ async fn sweep(store: &Store, mut after: Option<Key>, now: Timestamp) -> Result<
         found.push(Found { receiver, oldest: first.due, circuit, overdue });
     }
     Ok(Swept { found, after })
+}
+
+impl Outbox {
+    /// Whether anything on the disk waits for a moment: a delivery, or the circuit of a receiver.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when the store cannot be read.
+    pub async fn awaits_moment(&self) -> Result<bool, Error> {
+        for table in [Table::Due, Table::Parked, Table::Circuit] {
+            let page = Page { prefix: Key::table(table), after: None, before: None, limit: 1 };
+            if !self.context.store.page(page).await?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 fn is_overdue(item: &Item, now: Timestamp) -> bool {

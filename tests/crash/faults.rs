@@ -5,15 +5,18 @@
 //! System calls are made to fail from outside, by `strace --inject`. A fault in the log's own writes
 //! ends the process, as it should; it is then started again, as systemd would.
 
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::load::{Ask, Book, Load};
+use crate::flips::{self, Known, Tally};
+use crate::load::{Ask, Book, LARGE_BYTES, Load};
 use crate::mix::{Mix, Running};
-use crate::support::service::Service;
+use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
+use crate::verdict;
 use crate::world::World;
 
 /// How long one fault lasts.
@@ -22,6 +25,14 @@ const FAULT_LASTS: Duration = Duration::from_millis(700);
 const BETWEEN_FAULTS: Duration = Duration::from_millis(300);
 /// Descriptors that a service short of them may have.
 const FEW_DESCRIPTORS: u64 = 40;
+const HOUR_SECONDS: i64 = 3600;
+const YEAR_SECONDS: i64 = 365 * 24 * HOUR_SECONDS;
+/// Faults between two checks of everything acknowledged.
+const FAULTS_IN_A_CHAPTER: u32 = 128;
+/// Acknowledged things of each kind that are looked at after a flip.
+const KNOWN: usize = 40;
+/// One in so many of them is looked at again at the end of all.
+const KEPT_OF_KNOWN: usize = 8;
 
 /// Kinds of faults, each with the arguments of `strace` where it makes it.
 const FAULTS: &[Fault] = &[
@@ -35,6 +46,12 @@ const FAULTS: &[Fault] = &[
     Fault::Syscalls("renames that fail", "rename,renameat,renameat2:error=EIO:when=2+2"),
     Fault::FewDescriptors,
     Fault::PayloadsAway,
+    Fault::Clock("a clock an hour ahead", HOUR_SECONDS),
+    Fault::Clock("a clock a year ahead", YEAR_SECONDS),
+    Fault::Clock("a clock an hour behind", -HOUR_SECONDS),
+    Fault::Clock("a clock a year behind", -YEAR_SECONDS),
+    Fault::ClockAndKill("a kill with the clock a year ahead", YEAR_SECONDS),
+    Fault::ClockAndKill("a kill with the clock an hour behind", -HOUR_SECONDS),
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +60,10 @@ enum Fault {
     Syscalls(&'static str, &'static str),
     FewDescriptors,
     PayloadsAway,
+    /// By how many seconds the clock is wrong.
+    Clock(&'static str, i64),
+    /// As `Clock`; the process is killed while the clock is wrong, and started once it is right.
+    ClockAndKill(&'static str, i64),
 }
 
 /// A fault that lasts until it is dropped.
@@ -51,15 +72,20 @@ enum Active {
     Traced(Child),
     Limited { pid: u32, before: String },
     Away { from: PathBuf, to: PathBuf },
+    Shifted(Setup),
 }
 
 impl Fault {
     fn name(self) -> &'static str {
         match self {
-            Self::Syscalls(name, _) => name,
+            Self::Syscalls(name, _) | Self::Clock(name, _) | Self::ClockAndKill(name, _) => name,
             Self::FewDescriptors => "few descriptors",
             Self::PayloadsAway => "the payload folder away",
         }
+    }
+
+    fn ends_in_a_kill(self) -> bool {
+        matches!(self, Self::ClockAndKill(..))
     }
 
     fn begin(self, world: &World, service: &Service) -> Active {
@@ -76,6 +102,10 @@ impl Fault {
                 let to = world.setup.data().join("payloads-away");
                 fs::rename(&from, &to).unwrap();
                 Active::Away { from, to }
+            }
+            Self::Clock(_, seconds) | Self::ClockAndKill(_, seconds) => {
+                world.setup.shift_clock(seconds);
+                Active::Shifted(world.setup.clone())
             }
         }
     }
@@ -95,6 +125,7 @@ impl Drop for Active {
                 // The service may have made an empty folder in its place.
                 merge_back(to, from);
             }
+            Self::Shifted(setup) => setup.shift_clock(0),
         }
     }
 }
@@ -164,7 +195,8 @@ impl Clients {
     }
 }
 
-/// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after the other.
+/// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after the other. After every
+/// [`FAULTS_IN_A_CHAPTER`] of them, and at the end, everything is checked and bytes are flipped.
 #[test]
 fn faults_that_pass_leave_nothing_behind() {
     if !can_inject() {
@@ -173,33 +205,100 @@ fn faults_that_pass_leave_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let (mut world, mut service) = World::new(folder.path(), &folder.path().join("data"));
     let mix = Mix::new(&mut world);
-    let seconds = count_from("ORRERY_CRASH_FAULT_SECONDS", 12);
+    let seconds = count_from("ORRERY_CRASH_FAULT_SECONDS", 15);
     let deadline = Instant::now() + Duration::from_secs(seconds.into());
-    let (mut faults, mut ends) = (0, 0);
+    let mut so_far = SoFar::default();
     for fault in FAULTS.iter().cycle().copied() {
-        let clients = Clients::start(&mut world, &mix);
-        let active = fault.begin(&world, &service);
-        std::thread::sleep(FAULT_LASTS);
-        drop(active);
-        faults += 1;
-        std::thread::sleep(BETWEEN_FAULTS);
-        clients.end();
-        ends += recover(&mut world, &mut service, fault);
-        check_refusals(&world, fault);
-        settle_doubts(&world, &mix);
-        if Instant::now() > deadline {
+        suffer(&mut world, &mix, &mut service, fault, &mut so_far);
+        let is_over = Instant::now() > deadline;
+        if is_over || so_far.faults.is_multiple_of(FAULTS_IN_A_CHAPTER) {
+            let known = end_chapter(&world, &mix, &mut so_far);
+            let tally = flips::round(&world.setup, &world.key, service, &known, &mut world.dice);
+            service = world.setup.start();
+            so_far.add(tally);
+            println!("{so_far}");
+        }
+        if is_over {
             break;
         }
     }
-    world.providers.gate.open();
-    let cost = mix.check(&mut world.setup.client(&world.key));
-    let all = world.check_all_beside(cost);
-    for gauge in ["orrery_executions_running", "orrery_executions_queued"] {
-        assert_eq!(world.setup.metric(gauge), Some(0.0), "{gauge}");
+    for (path, body) in &so_far.kept {
+        let answer = world.setup.client(&world.key).get(path).unwrap();
+        assert!(answer.body == *body, "{path} has changed after it was told: {}", answer.text());
     }
     service.kill();
     world.setup.run(&["verify"]);
-    println!("{faults} faults, {ends} ends of the process, {} predictions", all.len());
+}
+
+/// What has been done and seen.
+#[derive(Debug, Default)]
+struct SoFar {
+    faults: u32,
+    ends: u32,
+    predictions: usize,
+    /// In micro-dollars.
+    paid: i64,
+    flips: Tally,
+    /// Answers that must be the same at the end.
+    kept: Known,
+}
+
+impl SoFar {
+    fn add(&mut self, tally: Tally) {
+        self.flips.flips += tally.flips;
+        self.flips.refused += tally.refused;
+        self.flips.named += tally.named;
+        self.flips.without_effect += tally.without_effect;
+    }
+}
+
+impl fmt::Display for SoFar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { faults, ends, predictions, flips, .. } = self;
+        let Tally { flips, refused, named, without_effect } = flips;
+        write!(f, "{faults} faults, {ends} ends of the process, {predictions} predictions; ")?;
+        write!(
+            f,
+            "{flips} flips: {refused} refused, {named} named, {without_effect} without effect"
+        )
+    }
+}
+
+/// One fault under load, and the recovery from it.
+fn suffer(world: &mut World, mix: &Mix, service: &mut Service, fault: Fault, so_far: &mut SoFar) {
+    let clients = Clients::start(world, mix);
+    let active = fault.begin(world, service);
+    std::thread::sleep(FAULT_LASTS);
+    if fault.ends_in_a_kill() {
+        service.kill_and_keep();
+    }
+    drop(active);
+    so_far.faults += 1;
+    std::thread::sleep(BETWEEN_FAULTS);
+    clients.end();
+    so_far.ends += recover(world, service, fault);
+    check_refusals(world, fault);
+    settle_doubts(world, mix);
+}
+
+/// Checks that everything acknowledged has ended as it should, forgets it, and gives some of it.
+fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
+    let mut client = world.setup.client(&world.key);
+    let paid = so_far.paid + mix.check(&mut client);
+    let ends = world.check_all_beside(paid);
+    so_far.predictions += ends.len();
+    so_far.paid = -verdict::balance(&mut client);
+    eventually("nothing runs and nothing waits", || {
+        (world.setup.unfinished() == Some(0.0)).then_some(())
+    });
+    let mut known = mix.forget(&mut client, KNOWN);
+    let (large, small): (Vec<_>, Vec<_>) =
+        ends.into_iter().partition(|(_, body)| body.len() > LARGE_BYTES);
+    let some = large.into_iter().take(KNOWN).chain(small.into_iter().take(KNOWN));
+    known.extend(some.map(|(id, body)| (format!("/v1/prediction/{id}"), body)));
+    world.book.lock().unwrap().acknowledged.clear();
+    so_far.kept.extend(known.iter().step_by(KEPT_OF_KNOWN).cloned());
+    known
 }
 
 /// Waits until the service takes work again. A process that ended because of the fault is started
@@ -209,7 +308,8 @@ fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
     eventually("the service is well again", || {
         if let Some(status) = service.ended() {
             assert!(!status.success(), "{}: {status}", fault.name());
-            assert!(status.code().is_some(), "{} killed it: {status}", fault.name());
+            let is_asked = fault.ends_in_a_kill() || status.code().is_some();
+            assert!(is_asked, "{} killed it: {status}", fault.name());
             ends += 1;
             *service = world.setup.start();
         }

@@ -14,7 +14,7 @@ use crate::support::service::Setup;
 
 const CREATE: &str = "/v1/prediction/";
 /// Text that makes a payload a file of its own.
-const LARGE_BYTES: usize = 70_000;
+pub const LARGE_BYTES: usize = 70_000;
 
 /// One prediction to ask for, and what must come of it.
 #[derive(Debug, Clone)]

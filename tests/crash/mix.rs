@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::flows::{self, Flows};
 use crate::load::Ask;
 use crate::support::dice::Dice;
+use crate::support::eventually;
 use crate::support::http::Client;
 use crate::verdict;
 use crate::world::World;
@@ -118,16 +119,43 @@ impl Mix {
         }
     }
 
+    /// Forgets everything acknowledged, once it has been checked; gives some of it: paths and what
+    /// they answer.
+    pub fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
+        let mut ledger = self.ledger.lock().unwrap();
+        let executions = ledger.executions.keys().take(some);
+        let executions = executions.map(|id| format!("/v1/workflows/executions/{id}"));
+        let files = ledger.files.keys().take(some).map(|id| format!("/v1/files/{id}/content"));
+        let cancelled = ledger.cancelled.iter().take(some).map(|id| format!("/v1/prediction/{id}"));
+        let paths = executions.chain(files).chain(cancelled);
+        let read = |path: String| {
+            let answer = client.get(&path).unwrap();
+            (path, answer.body)
+        };
+        let kept = paths.map(read).collect();
+        ledger.executions.clear();
+        ledger.files.clear();
+        ledger.cancelled.clear();
+        kept
+    }
+
     /// Waits until everything acknowledged has ended, checks how, and returns what it cost in
     /// micro-dollars.
     pub fn check(&self, client: &mut Client) -> i64 {
-        self.clear_doubts(client);
+        eventually("no request is in doubt", || {
+            self.clear_doubts(client);
+            let ledger = self.ledger.lock().unwrap();
+            (ledger.doubtful.is_empty() && ledger.not_cancelled.is_empty()).then_some(())
+        });
         let ledger = self.ledger.lock().unwrap();
         let starts = ledger.starts.load(Ordering::SeqCst);
         let (mut cost, mut isolated) = (0, 0);
         for (id, triggered) in &ledger.executions {
             let path = format!("/v1/workflows/executions/{id}?timeout=30");
-            let detail = client.get(&path).unwrap().json();
+            let detail = eventually("the execution ends", || {
+                let detail = client.get(&path).unwrap().json();
+                (!detail["completed_at"].is_null()).then_some(detail)
+            });
             let paid = verdict::micros(&detail["metrics"]["cost"]);
             cost += paid;
             if verdict::is_isolated(&detail["error_cause"], &detail, triggered.starts, starts) {
@@ -195,6 +223,7 @@ fn trigger_from(client: &mut Client, workflow: &str, bulk: Bulk, ledger: &Shared
     };
     if answer.status() != 202 {
         assert!([429, 503].contains(&answer.status()), "{}", answer.text());
+        ledger.lock().unwrap().doubtful.push(bulk);
         return Some(());
     }
     let mut ledger = ledger.lock().unwrap();
@@ -239,12 +268,18 @@ fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> 
     let made = client.post("/v1/prediction/", &[("Idempotency-Key", &key)], ask.body()).ok()?;
     if made.status() != 200 {
         assert!([429, 503].contains(&made.status()), "{}", made.text());
+        // A write that failed may be on the disk all the same.
+        ledger.lock().unwrap().not_cancelled.push(mark);
         return Some(());
     }
     let id = made.json()["predictionID"].as_str().unwrap().to_owned();
     let answer = client.post(&format!("/v1/prediction/{id}/cancel"), &[], "").ok()?;
-    if answer.status() == 200 && answer.json()["status"] == "cancelled" {
-        ledger.lock().unwrap().cancelled.push(id);
+    let mut ledger = ledger.lock().unwrap();
+    match answer.status() {
+        200 if answer.json()["status"] == "cancelled" => ledger.cancelled.push(id),
+        200 | 409 => {}
+        429 | 503 => ledger.not_cancelled.push(mark),
+        _ => panic!("{}", answer.text()),
     }
     Some(())
 }

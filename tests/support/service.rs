@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Setup {
     address: Ipv4Addr,
     config: PathBuf,
     data: PathBuf,
+    /// By how many microseconds the service's clock is wrong; see [`Setup::shift_clock`].
+    clock: PathBuf,
     starts: Arc<AtomicU32>,
 }
 
@@ -54,7 +57,16 @@ impl Setup {
         let config = folder.join(format!("config-{address}.toml"));
         fs::write(&config, text).unwrap();
         let (folder, data) = (folder.to_owned(), data.to_owned());
-        Self { folder, address, config, data, starts: Arc::default() }
+        let clock = folder.join(format!("clock-{address}"));
+        fs::write(&clock, 0_i64.to_le_bytes()).unwrap();
+        Self { folder, address, config, data, clock, starts: Arc::default() }
+    }
+
+    /// Sets the service's clock wrong by so many seconds, while it runs and at its next starts. Only
+    /// a binary with debug assertions follows.
+    pub fn shift_clock(&self, seconds: i64) {
+        let file = OpenOptions::new().write(true).open(&self.clock).unwrap();
+        file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).unwrap();
     }
 
     /// Counts the starts of the service.
@@ -135,6 +147,25 @@ impl Setup {
         value.parse().ok()
     }
 
+    /// How many executions run or wait in a lane.
+    pub fn unfinished(&self) -> Option<f64> {
+        let running = self.metric("orrery_executions_running")?;
+        Some(running + self.metric("orrery_executions_queued")?)
+    }
+
+    /// How long the log of all starts is, and what was written to it after such a length.
+    pub fn log_since(&self, length: usize) -> String {
+        let bytes = fs::read(self.log()).unwrap_or_default();
+        String::from_utf8_lossy(bytes.get(length..).unwrap_or_default()).into_owned()
+    }
+
+    /// Whether a command succeeds, and what it prints and says.
+    pub fn try_run(&self, arguments: &[&str]) -> (bool, String, String) {
+        let done = self.command(arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (done.status.success(), text(&done.stdout), text(&done.stderr))
+    }
+
     /// The last lines of the service's log.
     pub fn log_tail(&self) -> String {
         let text = fs::read_to_string(self.log()).unwrap_or_default();
@@ -154,6 +185,7 @@ impl Setup {
         let mut command = Command::new(BINARY);
         command.arg("--config").arg(&self.config).args(arguments).current_dir(&self.folder);
         command.env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+        command.env("ORRERY_TEST_CLOCK", &self.clock);
         command
     }
 }
@@ -194,6 +226,12 @@ impl Service {
     /// SIGKILL; returns when the process is gone.
     pub fn kill(mut self) {
         self.end();
+    }
+
+    /// As `kill`, for a service that is looked at afterwards.
+    pub fn kill_and_keep(&mut self) {
+        drop(self.child.kill());
+        eventually("the process dies", || self.ended());
     }
 
     /// Resident memory in bytes.

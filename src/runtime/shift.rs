@@ -1,0 +1,44 @@
+//! A shifted clock, for tests of the whole binary: by how much the machine's time is to be wrong.
+//!
+//! Only in builds with debug assertions, and only where the environment variable [`VARIABLE`] names a
+//! file: a signed number of microseconds in 8 bytes, little-endian, which a test may rewrite while
+//! the service runs. A released binary has nothing of this.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Names the file.
+const VARIABLE: &str = "ORRERY_TEST_CLOCK";
+/// How long a value that was read holds.
+const HOLDS: Duration = Duration::from_millis(5);
+
+struct Shift {
+    /// Stays open, so that a process without descriptors can read it.
+    file: File,
+    last: Mutex<(Instant, i64)>,
+}
+
+/// The microseconds to add to the machine's time. Where the file cannot be read, they stay as they
+/// are.
+pub(super) fn micros() -> i64 {
+    static SHIFT: OnceLock<Option<Shift>> = OnceLock::new();
+    let shift = SHIFT.get_or_init(|| {
+        let file = File::open(std::env::var_os(VARIABLE)?).ok()?;
+        let micros = read(&file).unwrap_or_default();
+        Some(Shift { file, last: Mutex::new((Instant::now(), micros)) })
+    });
+    let Some(Shift { file, last }) = shift else { return 0 };
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.0.elapsed() >= HOLDS {
+        *last = (Instant::now(), read(file).unwrap_or(last.1));
+    }
+    last.1
+}
+
+fn read(file: &File) -> Option<i64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(i64::from_le_bytes(bytes))
+}

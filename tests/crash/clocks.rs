@@ -1,0 +1,84 @@
+//! A clock that is wrong for a while, and right again after the next start.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+
+use crate::support::eventually;
+use crate::support::server::Server;
+use crate::support::service::Setup;
+
+const YEAR_SECONDS: i64 = 365 * 24 * 3600;
+
+/// A retry and a webhook that were put off while the clock was a year ahead come in time after a kill
+/// and a start with the right clock; an idempotency key holds on both sides of the jump.
+#[test]
+fn a_clock_set_right_between_two_starts_delays_nothing() {
+    let (asked, delivered) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<bool>>>::default());
+    let (asking, delivering) = (Arc::clone(&asked), Arc::clone(&delivered));
+    // Everything fails until the third call of its kind.
+    let server = Server::start(move |request| {
+        let fails = if request.second_word() == "/hook" {
+            let mut delivered = delivering.lock().unwrap();
+            delivered.push(true);
+            delivered.len() < 3
+        } else {
+            asking.fetch_add(1, Ordering::SeqCst) < 2
+        };
+        (if fails { 503 } else { 200 }, json!({"done": true}).to_string())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let manifest = format!(
+        "slug = \"flaky\"\noutput_type = \"boolean\"\n[request_schema]\ntype = \"object\"\n\
+         [runner]\ntype = \"http\"\nurl = \"{}\"\noutput = \"/done\"\n",
+        server.url("/model")
+    );
+    setup.add_model("flaky", &manifest);
+    let service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    let retry = json!({"max_attempts": 5, "initial_delay_seconds": 2, "max_delay_seconds": 2});
+    let step = json!({"step_id": "a", "type": "model", "model": "flaky", "params": {"n": 1},
+                      "retry": retry});
+    let body = json!({"name": "w", "description": "d", "definition": {"steps": [step]}});
+    let made = client.post("/v1/workflows", &[], &body.to_string()).unwrap();
+    assert_eq!(made.status(), 201, "{}", made.text());
+    let workflow = made.json()["workflow_id"].as_str().unwrap().to_owned();
+
+    let prediction = json!({"model": "text-template", "version": "1",
+                            "input": {"template": "x"}, "webhook_url": server.url("/hook")});
+    let predict = |name: &str| {
+        let header = [("Idempotency-Key", name)];
+        let mut client = setup.client(&key);
+        let made = client.post("/v1/prediction", &header, &prediction.to_string()).unwrap();
+        assert_eq!(made.status(), 200, "{}", made.text());
+        made.json()["predictionID"].as_str().unwrap().to_owned()
+    };
+    let before = predict("before");
+    setup.shift_clock(YEAR_SECONDS);
+    let path = format!("/v1/workflows/{workflow}/trigger");
+    let made = client.post(&path, &[], "{}").unwrap();
+    assert_eq!(made.status(), 202, "{}", made.text());
+    let id = made.json()["execution_id"].as_str().unwrap().to_owned();
+    assert_eq!(predict("before"), before, "a jump of the clock forgets no key");
+    let during = predict("during");
+    // The pause before the retry is on the disk then, and due in a year.
+    eventually("the step waits for its retry", || {
+        let path = format!("/v1/workflows/executions/{id}?timeout=0");
+        let seen = client.get(&path).unwrap().json();
+        (seen["waiting_for"][0]["reason"] == "retry").then_some(())
+    });
+    service.kill();
+    setup.shift_clock(0);
+    let _service = setup.start();
+    let ended = client_get(&setup, &key, &format!("/v1/workflows/executions/{id}?timeout=20"));
+    assert_eq!(ended["status"], "completed", "{ended}");
+    eventually("the webhooks arrive", || (delivered.lock().unwrap().len() >= 4).then_some(()));
+    assert_eq!((predict("before"), predict("during")), (before, during));
+}
+
+fn client_get(setup: &Setup, key: &str, path: &str) -> serde_json::Value {
+    setup.client(key).get(path).unwrap().json()
+}
