@@ -25,6 +25,8 @@ const FAULT_LASTS: Duration = Duration::from_millis(700);
 const BETWEEN_FAULTS: Duration = Duration::from_millis(300);
 /// Descriptors that a service short of them may have.
 const FEW_DESCRIPTORS: u64 = 40;
+/// How long `strace` has for letting go of the service.
+const DETACH_WITHIN: Duration = Duration::from_secs(5);
 const HOUR_SECONDS: i64 = 3600;
 const YEAR_SECONDS: i64 = 365 * 24 * HOUR_SECONDS;
 /// Faults between two checks of everything acknowledged.
@@ -115,10 +117,17 @@ impl Drop for Active {
     fn drop(&mut self) {
         match self {
             Self::Traced(strace) => {
-                // SIGINT makes strace detach and leave the service running.
+                // SIGINT makes strace detach and leave the service running. One whose service has
+                // ended meanwhile may wait for it without an end: SIGKILL detaches too.
                 let pid = strace.id().to_string();
                 drop(Command::new("kill").args(["-INT", &pid]).status());
-                drop(strace.wait());
+                let deadline = Instant::now() + DETACH_WITHIN;
+                while strace.try_wait().is_ok_and(|ended| ended.is_none()) {
+                    if Instant::now() > deadline {
+                        drop(strace.kill());
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
             }
             Self::Limited { pid, before } => limit_descriptors(*pid, before),
             Self::Away { from, to } => {
