@@ -5,6 +5,8 @@
 //! are. (A key has 160 random bits; there is nothing for a slow hash to protect.) The keys in use
 //! are kept in memory, so that most requests touch no disk.
 
+mod usage;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,7 +16,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-use crate::audit::{self, Actor};
+use crate::audit::{Actor, Recorder};
 use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -117,10 +119,11 @@ pub struct Caller {
 type Hash = [u8; 32];
 
 /// What a request needs of a key.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Known {
     caller: Caller,
     expires_at: Option<Timestamp>,
+    noted: usage::Minute,
 }
 
 /// A key that was there when it was looked for.
@@ -150,8 +153,9 @@ pub struct Accounts {
     /// Deletions. A shutdown need not wait for them: the store writes what it was handed, and the
     /// keys in memory end with the process.
     tasks: Tasks,
-    /// Who acts, for the audit log.
-    actor: Actor,
+    recorder: Recorder,
+    /// Last uses of keys that are not written yet.
+    uses: Arc<usage::Pending>,
 }
 
 impl Accounts {
@@ -159,33 +163,15 @@ impl Accounts {
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let deleted = Arc::new(watch::Sender::new(()));
-        Self {
-            store,
-            clock,
-            cache: Arc::default(),
-            deleted,
-            tasks: Tasks::new(),
-            actor: Actor::service(),
-        }
+        let recorder = Recorder::new(clock.clone());
+        let (cache, uses) = (Arc::default(), Arc::default());
+        Self { store, clock, cache, deleted, tasks: Tasks::new(), recorder, uses }
     }
 
     /// The same accounts in the name of `actor`: the audit log says so.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
-        Self { actor, ..self.clone() }
-    }
-
-    /// Adds to the commit of an act what the audit log says of it.
-    fn note(
-        &self,
-        commit: &mut Commit,
-        action: &str,
-        subject: String,
-        organization: OrganizationId,
-    ) -> Result<(), Error> {
-        let (now, organization) = (self.clock.now(), Some(organization));
-        let entry = audit::Entry::done(&self.actor, now, action, subject, organization);
-        Ok(audit::add(commit, &entry)?)
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
     /// Makes an organization.
@@ -203,7 +189,7 @@ impl Accounts {
         commit.expect(Expect::Absent(by_name.clone()));
         commit.put_bytes(by_name, organization.id.bytes().to_vec());
         commit.put(organization_key(organization.id), &organization)?;
-        self.note(&mut commit, "organization.create", name.to_owned(), organization.id)?;
+        self.recorder.add(&mut commit, "organization.create", name, organization.id)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => Err(Error::Exists(name.to_owned())),
             written => Ok(written.map(|()| organization)?),
@@ -278,7 +264,7 @@ impl Accounts {
         commit.put(hash_key(&hash), &key)?;
         commit.put_bytes(id_key(organization, key.id), hash.to_vec());
         let subject = format!("{} {}… {}", key.id, key.prefix, key.name);
-        self.note(&mut commit, "key.create", subject, organization)?;
+        self.recorder.add(&mut commit, "key.create", subject, organization)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => {
                 Err(Error::NoOrganization(organization.to_string()))
@@ -332,7 +318,8 @@ impl Accounts {
         let mut commit = Commit::new();
         commit.expect(Expect::Present(by_id.clone()));
         commit.delete(by_id).delete(Key::table(Table::ApiKey).raw(&hash));
-        self.note(&mut commit, "key.delete", id.to_string(), organization)?;
+        commit.delete(usage::key_use(organization, id));
+        self.recorder.add(&mut commit, "key.delete", id.to_string(), organization)?;
         match self.store.commit(commit).await {
             Ok(()) => {}
             Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),
@@ -411,7 +398,7 @@ impl Accounts {
             // The map has compared already; this comparison is the one that decides, and takes the
             // same time whatever the bytes.
             let held = held.filter(|(held, _)| bool::from(held.ct_eq(&hash)));
-            (held.map(|(_, known)| *known), cache.deletions)
+            (held.map(|(_, known)| known.clone()), cache.deletions)
         };
         if let Some(known) = known {
             return Ok(self.valid(&known));
@@ -419,8 +406,8 @@ impl Accounts {
         let Some(key) = self.store.read::<ApiKey>(&hash_key(&hash)).await? else { return Ok(None) };
         let prefix = Prefix::of(&key.prefix);
         let caller = Caller { organization: key.organization, key: key.id, prefix };
-        let known = Known { caller, expires_at: key.expires_at };
-        self.remember(hash, known, deletions);
+        let known = Known { caller, expires_at: key.expires_at, noted: usage::Minute::default() };
+        self.remember(hash, known.clone(), deletions);
         Ok(self.valid(&known))
     }
 
@@ -435,10 +422,14 @@ impl Accounts {
         }
     }
 
-    /// The caller behind a known key, unless it has expired.
+    /// The caller behind a known key, unless it has expired; notes that the key was used.
     fn valid(&self, known: &Known) -> Option<Caller> {
-        let expired = known.expires_at.is_some_and(|end| end <= self.clock.now());
-        (!expired).then_some(known.caller)
+        if known.expires_at.is_some_and(|end| end <= self.clock.now()) {
+            return None;
+        }
+        let caller = known.caller;
+        self.used(caller.organization, caller.key, &known.noted);
+        Some(caller)
     }
 
     async fn rows(&self, prefix: Key) -> Result<Vec<storage::Row>, Error> {

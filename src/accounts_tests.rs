@@ -80,7 +80,7 @@ async fn the_keys_in_memory_are_bounded() {
     let (_folder, accounts, _, organization) = accounts().await;
     let caller = Caller { organization, key: fresh(), prefix: Prefix::of("smk_abcd") };
     for number in 0..=CACHED_KEYS as u64 {
-        let known = Known { caller, expires_at: None };
+        let known = Known { caller, expires_at: None, noted: usage::Minute::default() };
         accounts.remember(Sha256::digest(number.to_be_bytes()).into(), known, 0);
     }
     assert_eq!(accounts.cache.read().unwrap().keys.len(), 1);
@@ -138,7 +138,8 @@ async fn a_key_that_was_read_before_its_deletion_is_not_kept_behind_it() {
     let caller = accounts.authenticate(&full).await.unwrap().unwrap();
     let read_before = accounts.cache.read().unwrap().deletions;
     accounts.delete_key(organization, key.id).await.unwrap();
-    accounts.remember(hash(&full), Known { caller, expires_at: None }, read_before);
+    let known = Known { caller, expires_at: None, noted: usage::Minute::default() };
+    accounts.remember(hash(&full), known, read_before);
     assert_eq!(accounts.authenticate(&full).await.unwrap(), None);
 }
 

@@ -9,6 +9,7 @@ mod control;
 mod descriptors;
 mod journal;
 mod private;
+mod reload;
 mod sweep;
 
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use crate::api::{Documents, HostAddress, HostService, Keep, Readiness, Role, Ser
 use crate::audit::Audit;
 use crate::backup::Place;
 use crate::billing::Billing;
-use crate::catalog::{Catalog, Means, Report};
+use crate::catalog::{Catalog, Means};
 use crate::chains::Chains;
 use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
@@ -85,24 +86,6 @@ impl Running {
     #[must_use]
     pub fn address(&self, role: Role) -> Option<SocketAddr> {
         self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
-    }
-
-    /// Reads the models folder and the certificate files again.
-    pub async fn reload(&self) {
-        if let Ok(report) = self.services.catalog.reload_off_thread().await {
-            log_faults(&report);
-            tracing::info!(models = report.loaded, "the models folder was read again");
-            self.services.engine.models_changed();
-        }
-        if let Some(certificates) = self.certificates.clone() {
-            let now = self.services.clock.now();
-            // It logs its own faults, and serves the last good certificate on.
-            let reloading = tokio::task::spawn_blocking(move || certificates.reload(now).is_ok());
-            tracing::info!(
-                good = reloading.await.unwrap_or(false),
-                "the certificate was read again"
-            );
-        }
     }
 
     /// Stops: no new connections, what ends within the grace ends, the rest is left to recovery.
@@ -269,7 +252,7 @@ fn open_catalog(
         },
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), means);
-    log_faults(&report);
+    reload::log_faults(&report);
     Ok(catalog)
 }
 
@@ -404,7 +387,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
     listen(control, Role::Control, None, &services, for_operator(&limits), &tasks)?;
     if let Some(certificates) = &certificates {
-        certificates.watch(&tasks, &clock);
+        certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }
     remove_work(&config.data_dir.join(WORK));
     sweep::restore_time(&services).await?;
@@ -412,8 +395,8 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     services.outbox.start(&tasks);
     services.readiness.set();
     tracing::info!(unfinished, models = services.catalog.len(), "the service is up");
-    watch_models(&services, &tasks);
-    keep_models(&services, &tasks);
+    reload::watch_models(&services, &tasks);
+    reload::keep_models(&services, &tasks);
     warn_of_open_networks(&services).await?;
     journal::note_start(&services, config).await?;
     tasks.spawn(journal::run(Arc::clone(&services), tasks.clone(), config.audit.clone()));
@@ -497,26 +480,6 @@ async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     Ok(())
-}
-
-fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
-    let changed = Arc::clone(services);
-    services.catalog.watch(tasks, move |report| {
-        log_faults(report);
-        tracing::info!(models = report.loaded, "the models folder was read again");
-        changed.engine.models_changed();
-    });
-}
-
-fn keep_models(services: &Arc<Services>, tasks: &Tasks) {
-    let changed = Arc::clone(services);
-    services.catalog.keep(tasks, move || changed.engine.models_changed());
-}
-
-fn log_faults(report: &Report) {
-    for fault in &report.faults {
-        tracing::warn!(%fault, "a manifest is at fault; its last good version goes on, if any");
-    }
 }
 
 /// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is

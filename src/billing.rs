@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::audit::{self, Actor};
+use crate::audit::{Actor, Recorder};
 use crate::domain::account::{EntryKind, LedgerEntry};
 use crate::domain::ids::{EntryId, ExecutionId, OrganizationId};
 use crate::domain::money::Usd;
@@ -47,8 +47,7 @@ pub struct Billing {
     pending: Arc<Mutex<HashMap<OrganizationId, Usd>>>,
     /// Held while a balance is looked at and something is reserved on it.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Who acts, for the audit log.
-    actor: Actor,
+    recorder: Recorder,
 }
 
 /// What work may cost, before it has run.
@@ -143,13 +142,14 @@ impl Billing {
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
         let (pending, turn) = (Arc::default(), Arc::default());
-        Self { store, clock, pending, turn, actor: Actor::service() }
+        let recorder = Recorder::new(clock.clone());
+        Self { store, clock, pending, turn, recorder }
     }
 
     /// The same ledgers in the name of `actor`: the audit log says so.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
-        Self { actor, ..self.clone() }
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
     /// Reserves what work may cost, if the balance can pay it. The caller commits [`reserve`] of the
@@ -210,10 +210,7 @@ impl Billing {
         let mut commit = Commit::new();
         write(&mut commit, organization, &entry)?;
         let subject = format!("{} USD, entry {}", amount.dollars(), entry.id);
-        let now = entry.created_at;
-        let act =
-            audit::Entry::done(&self.actor, now, "balance.top-up", subject, Some(organization));
-        audit::add(&mut commit, &act)?;
+        self.recorder.add(&mut commit, "balance.top-up", subject, organization)?;
         self.store.commit(commit).await?;
         Ok(self.balance(organization).await?)
     }

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::audit::{self, Actor};
+use crate::audit::{Actor, Recorder};
 use crate::domain::chain::{Chain, ENTRIES_MAX, Entry, NAME_MAX, is_name};
 use crate::domain::ids::OrganizationId;
 use crate::runners::template::Template;
@@ -64,35 +64,21 @@ pub struct Change {
 pub struct Chains {
     store: Store,
     clock: Clock,
-    /// Who acts, for the audit log.
-    actor: Actor,
+    recorder: Recorder,
 }
 
 impl Chains {
     /// The chains of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, actor: Actor::service() }
+        let recorder = Recorder::new(clock.clone());
+        Self { store, clock, recorder }
     }
 
     /// The same chains in the name of `actor`: the audit log says so.
     #[must_use]
     pub fn by(&self, actor: Actor) -> Self {
-        Self { actor, ..self.clone() }
-    }
-
-    /// Adds to the commit of an act what the audit log says of it.
-    fn note(
-        &self,
-        commit: &mut Commit,
-        action: &str,
-        organization: OrganizationId,
-        model: &str,
-        name: &str,
-    ) -> Result<(), Error> {
-        let (now, subject) = (self.clock.now(), format!("{name} of {model}"));
-        let entry = audit::Entry::done(&self.actor, now, action, subject, Some(organization));
-        Ok(audit::add(commit, &entry)?)
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
     }
 
     /// Saves a new chain, enabled.
@@ -129,7 +115,7 @@ impl Chains {
         let mut commit = Commit::of_new_work();
         commit.expect(Expect::Absent(key.clone()));
         commit.put(key, &chain)?;
-        self.note(&mut commit, "chain.create", organization, model, name)?;
+        self.recorder.add(&mut commit, "chain.create", subject(model, name), organization)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => {
                 Err(Error::Exists { model: model.to_owned(), name: name.to_owned() })
@@ -162,7 +148,7 @@ impl Chains {
         let mut commit = Commit::of_new_work();
         commit.expect(Expect::Equal(key.clone(), before));
         commit.put_bytes(key, encode(&chain)?);
-        self.note(&mut commit, "chain.change", organization, model, name)?;
+        self.recorder.add(&mut commit, "chain.change", subject(model, name), organization)?;
         self.store.commit(commit).await?;
         Ok(chain)
     }
@@ -180,7 +166,7 @@ impl Chains {
         let key = key(organization, model, name);
         let mut commit = Commit::new();
         commit.expect(Expect::Present(key.clone())).delete(key);
-        self.note(&mut commit, "chain.delete", organization, model, name)?;
+        self.recorder.add(&mut commit, "chain.delete", subject(model, name), organization)?;
         match self.store.commit(commit).await {
             Err(storage::Error::Conflict { .. }) => Err(missing(model, name)),
             deleted => Ok(deleted?),
@@ -219,6 +205,11 @@ impl Chains {
 
 fn key(organization: OrganizationId, model: &str, name: &str) -> Key {
     Key::table(Table::Chain).id(organization).text(model).text(name)
+}
+
+/// What the audit log says that an act was on.
+fn subject(model: &str, name: &str) -> String {
+    format!("{name} of {model}")
 }
 
 fn missing(model: &str, name: &str) -> Error {

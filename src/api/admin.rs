@@ -49,10 +49,21 @@ pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
 
 /// `GET /admin/keys?organization=`: of one organization, or of all.
 pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
+    let accounts = &context.services.accounts;
+    // What was noted up to now is part of the answer.
+    accounts.write_uses().await?;
     let mut keys = Vec::new();
     for organization in organizations(&context).await? {
-        let of_one = context.services.accounts.keys(organization.id).await?;
-        keys.extend(of_one.iter().map(|key| describe(key, &organization)));
+        let of_one = accounts.keys(organization.id).await?;
+        let uses = accounts.last_uses(organization.id, of_one.iter().map(|key| key.id)).await?;
+        for (key, last_use) in of_one.iter().zip(uses) {
+            let mut described = describe(key, &organization);
+            if let Value::Object(fields) = &mut described {
+                let last_use = last_use.map(|at| at.to_string());
+                fields.insert("last_used_at".to_owned(), last_use.into());
+            }
+            keys.push(described);
+        }
     }
     Ok(reply::json(StatusCode::OK, &json!({"keys": keys})))
 }
@@ -160,7 +171,9 @@ pub async fn reload(context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
     services.engine.models_changed();
-    let subject = format!("{} models, {} faults", report.loaded, report.faults.len());
+    let changes = report.changes().unwrap_or_else(|| "no changes".to_owned());
+    let (loaded, faults) = (report.loaded, report.faults.len());
+    let subject = format!("{changes}; {loaded} models, {faults} faults");
     services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
     let kept: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     let body = json!({"loaded": report.loaded, "kept": kept, "removed": report.removed});

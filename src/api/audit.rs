@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::audit::{Entry, Filter};
+use crate::audit::Filter;
 use crate::domain::time::Timestamp;
 use crate::http::{self, Reply, reply};
 
@@ -35,19 +35,6 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     // What was counted up to now is part of the answer.
     services.audit.write_denied().await?;
     let entries = services.audit.list(&filter, limit).await?;
-    let entries: Vec<Value> = entries.iter().map(describe).collect();
+    let entries: Vec<Value> = entries.iter().map(|entry| entry.to_json(None)).collect();
     Ok(reply::json(StatusCode::OK, &json!({"entries": entries})))
-}
-
-fn describe(entry: &Entry) -> Value {
-    json!({
-        "at": entry.at.to_string(),
-        "actor": entry.actor,
-        "from": entry.from,
-        "action": entry.action,
-        "subject": entry.subject,
-        "organization_id": entry.organization.map(|id| id.to_string()),
-        "result": entry.result,
-        "count": entry.count,
-    })
 }

@@ -26,10 +26,15 @@ pub async fn write(context: Context) -> Result<Reply, http::Error> {
     let place = Place { store: services.store.clone(), files: files.clone() };
     let (pieces, written) = mpsc::channel(PIECES);
     let hold = files.hold();
-    let writing = tokio::task::spawn_blocking(move || {
-        let out = Pieces { pieces, held: Vec::with_capacity(PIECE) };
-        Ok(backup::write(&place, now, out, &mut |_| {})?.flush()?)
-    });
+    let writing = async move {
+        let writing = tokio::task::spawn_blocking(move || {
+            let out = Pieces { pieces, held: Vec::with_capacity(PIECE) };
+            Ok(backup::write(&place, now, out, &mut |_| {})?.flush()?)
+        });
+        writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()))
+    };
+    let entry = services.audit.entry(&context.actor(), "backup.write", "to the caller");
+    let writing = services.audit.follow(entry, writing);
     let body = stream::unfold(Some((written, writing, files, hold)), next_piece);
     let mut answer = Response::new(body::stream(body));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/zstd"));

@@ -175,9 +175,7 @@ impl Host {
         let action = format!("{} {}", route.method, route.path);
         let audit = &self.services.audit;
         let entry = audit.entry(&context::actor(peer), &action, path).refused(&error.message);
-        if let Err(error) = audit.write(&entry).await {
-            tracing::error!(%error, action, "a refused act is not in the audit log");
-        }
+        audit.write_or_log(&entry).await;
     }
 
     /// The request's origin, where the configuration allows it.

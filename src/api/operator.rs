@@ -76,8 +76,11 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 /// `POST /admin/executions/{execution}/cancel`
 pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let execution = find(&context).await?;
-    let engine = &context.services.engine;
-    let cancelled = engine.cancel(execution.organization, execution.id).await?;
+    let (services, organization, id) = (&context.services, execution.organization, execution.id);
+    let entry = services.audit.entry(&context.actor(), "execution.cancel", id.to_string());
+    let engine = services.engine.clone();
+    let cancel = async move { engine.cancel(organization, id).await };
+    let cancelled = services.audit.record(entry.of(organization), cancel).await?;
     let status = cancelled.status.word(cancelled.kind());
     let body = json!({"execution_id": cancelled.id.to_string(), "status": status});
     Ok(reply::json(StatusCode::OK, &body))
@@ -86,7 +89,10 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
 /// `POST /admin/resume`: lets go on what a restore held back.
 pub async fn resume(context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
-    let engine::Resumed { executions, deliveries } = services.engine.resume().await?;
+    let entry = services.audit.entry(&context.actor(), "restore.resume", "all that was held back");
+    let engine = services.engine.clone();
+    let resumed = services.audit.record(entry, async move { engine.resume().await }).await?;
+    let engine::Resumed { executions, deliveries } = resumed;
     services.outbox.look();
     tracing::warn!(executions, deliveries, "resumed what the restore held back");
     let body = json!({"executions": executions, "deliveries": deliveries});

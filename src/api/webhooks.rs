@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::fields::Fields;
 use super::{Context, Services};
 use crate::accounts::DEFAULT_ORGANIZATION;
-use crate::domain::delivery::{Attempt, Webhook};
+use crate::domain::delivery::{Attempt, Delivery, Webhook};
 use crate::domain::execution::Source;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -56,7 +56,13 @@ pub async fn redeliver(context: Context) -> Result<Reply, http::Error> {
 /// `POST /admin/webhooks/{execution_id}/redeliver?organization=`
 pub async fn redeliver_of(context: Context) -> Result<Reply, http::Error> {
     let organization = organization(&context).await?;
-    redeliver_for(&context, organization).await
+    let id = id_of(&context)?;
+    let services = &context.services;
+    let entry = services.audit.entry(&context.actor(), "webhook.redeliver", id.to_string());
+    let outbox = services.outbox.clone();
+    let redeliver = async move { outbox.redeliver(organization, id).await };
+    let delivery = services.audit.record(entry.of(organization), redeliver).await?;
+    Ok(redelivered(&delivery))
 }
 
 /// `POST /v1/webhooks/replay`: everything that failed in a window.
@@ -158,8 +164,12 @@ async fn redeliver_for(
 ) -> Result<Reply, http::Error> {
     let id = id_of(context)?;
     let delivery = context.services.outbox.redeliver(organization, id).await?;
+    Ok(redelivered(&delivery))
+}
+
+fn redelivered(delivery: &Delivery) -> Reply {
     let body = json!({"delivery_id": delivery.id.to_string(), "status": "pending"});
-    Ok(reply::json(StatusCode::ACCEPTED, &body))
+    reply::json(StatusCode::ACCEPTED, &body)
 }
 
 fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {

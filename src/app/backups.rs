@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::api::Services;
+use crate::audit::Actor;
 use crate::backup::{self, Place, Spared, Summary};
 use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
@@ -32,12 +33,19 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             () = tasks.stopping() => return,
             () = tokio::time::sleep(wait) => {}
         }
-        match make(&services, &config, reserve).await {
-            Ok((path, summary)) => tracing::info!(
-                path = %path.display(), rows = summary.rows, files = summary.files,
-                damaged = summary.damaged.len(), "a backup was written"
-            ),
+        let made = make(&services, &config, reserve).await;
+        let subject = made.as_ref().map_or(&config.folder, |(path, _)| path).display().to_string();
+        let entry = services.audit.entry(&Actor::service_on("timetable"), "backup.write", subject);
+        match made {
+            Ok((path, summary)) => {
+                tracing::info!(
+                    path = %path.display(), rows = summary.rows, files = summary.files,
+                    damaged = summary.damaged.len(), "a backup was written"
+                );
+                services.audit.write_or_log(&entry).await;
+            }
             Err(error) => {
+                services.audit.write_or_log(&entry.refused(&error.to_string())).await;
                 tracing::error!(%error, "no backup was written");
                 tokio::select! {
                     () = tasks.stopping() => return,

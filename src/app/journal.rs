@@ -12,7 +12,7 @@ use crate::runtime::Tasks;
 
 /// How often the file is brought up to date.
 const SHIP_EVERY: Duration = Duration::from_secs(1);
-/// At one of so many looks failed authentications are written: once a minute.
+/// At one of so many looks failed authentications and last uses of keys are written: once a minute.
 const DENIED_EVERY: u32 = 60;
 
 /// Notes that the service starts, and with which configuration: its digest changes when anything
@@ -28,6 +28,28 @@ pub async fn note_start(services: &Services, config: &Config) -> anyhow::Result<
     Ok(services.audit.write(&entry).await?)
 }
 
+/// Notes what a reload has changed; nothing when it has changed nothing.
+pub async fn note_change(services: &Services, actor: &Actor, action: &str, what: Option<String>) {
+    if let Some(what) = what {
+        services.audit.write_or_log(&services.audit.entry(actor, action, what)).await;
+    }
+}
+
+/// A function that notes changes which the service finds by watching files: as `WHAT.reload`.
+pub fn noting(
+    services: &Arc<Services>,
+    tasks: &Tasks,
+    what: &'static str,
+) -> impl Fn(String) + Send + Sync + 'static {
+    let (audit, tasks) = (services.audit.clone(), tasks.clone());
+    move |change| {
+        let action = format!("{what}.reload");
+        let entry = audit.entry(&Actor::service_on("watched files"), &action, change);
+        let audit = audit.clone();
+        tasks.spawn(async move { audit.write_or_log(&entry).await });
+    }
+}
+
 /// Writes what was counted, and the file, until the shutdown; then once more.
 pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) {
     let config::Audit { folder, max_bytes, keep } = options;
@@ -36,6 +58,9 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, options: config::Audit) 
         let is_over = tasks.is_stopping();
         if look == 0 || is_over {
             report(services.audit.write_denied().await);
+            if let Err(error) = services.accounts.write_uses().await {
+                tracing::error!(%error, "last uses of keys cannot be written; it is tried again");
+            }
         }
         report(shipper.ship().await);
         if is_over {

@@ -13,11 +13,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
 
 pub use self::ship::{Options as ShipOptions, Shipper};
 use crate::domain::ids::OrganizationId;
 use crate::domain::time::Timestamp;
-use crate::runtime::Clock;
+use crate::runtime::{Clock, Tasks};
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Record, Store, Table};
 
@@ -42,6 +44,12 @@ impl Actor {
     #[must_use]
     pub fn service() -> Self {
         Self { who: "service".to_owned(), from: "service".to_owned() }
+    }
+
+    /// The service itself, on an event such as a change of a folder that it watches.
+    #[must_use]
+    pub fn service_on(event: &str) -> Self {
+        Self { who: "service".to_owned(), from: event.to_owned() }
     }
 
     /// The owner of the data folder: over the control socket, or by the command line on a stopped
@@ -102,6 +110,73 @@ impl Entry {
         self.result = short(why);
         self
     }
+
+    /// The same act, on something of this organization.
+    #[must_use]
+    pub const fn of(mut self, organization: OrganizationId) -> Self {
+        self.organization = Some(organization);
+        self
+    }
+
+    /// The entry as clients and log shippers read it. `number` is its place in the log, where that
+    /// is part of the form.
+    #[must_use]
+    pub fn to_json(&self, number: Option<u64>) -> Value {
+        let mut fields = Map::new();
+        if let Some(number) = number {
+            fields.insert("number".to_owned(), number.into());
+        }
+        let organization = self.organization.map(|id| id.to_string());
+        for (name, value) in [
+            ("at", json!(self.at.to_string())),
+            ("actor", json!(self.actor)),
+            ("from", json!(self.from)),
+            ("action", json!(self.action)),
+            ("subject", json!(self.subject)),
+            ("organization_id", json!(organization)),
+            ("result", json!(self.result)),
+            ("count", json!(self.count)),
+        ] {
+            fields.insert(name.to_owned(), value);
+        }
+        Value::Object(fields)
+    }
+}
+
+/// Adds entries to the commits of acts, in the name of one actor.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    clock: Clock,
+    actor: Actor,
+}
+
+impl Recorder {
+    /// In the name of the service itself.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, actor: Actor::service() }
+    }
+
+    /// The same in the name of `actor`.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { clock: self.clock.clone(), actor }
+    }
+
+    /// Adds the entry of an act to the commit that carries it out.
+    ///
+    /// # Errors
+    /// As [`add`].
+    pub fn add(
+        &self,
+        commit: &mut Commit,
+        action: &str,
+        subject: impl Into<String>,
+        organization: OrganizationId,
+    ) -> Result<(), Malformed> {
+        let now = self.clock.now();
+        add(commit, &Entry::done(&self.actor, now, action, subject, Some(organization)))
+    }
 }
 
 fn short(text: &str) -> String {
@@ -153,13 +228,15 @@ pub struct Audit {
     store: Store,
     clock: Clock,
     denied: Arc<Mutex<Denied>>,
+    /// Acts that are being carried out and recorded.
+    tasks: Tasks,
 }
 
 impl Audit {
     /// The log of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        Self { store, clock, denied: Arc::default() }
+        Self { store, clock, denied: Arc::default(), tasks: Tasks::new() }
     }
 
     /// Writes an entry that belongs to no other commit.
@@ -170,6 +247,66 @@ impl Audit {
         let mut commit = Commit::new();
         add(&mut commit, entry)?;
         self.store.commit(commit).await
+    }
+
+    /// Carries out an act that has no commit of its own to put its entry into, and writes the entry
+    /// when it succeeds. Both happen in a task of their own, so that a caller who hangs up loses
+    /// neither. Whoever answers the caller records what is refused.
+    ///
+    /// # Errors
+    /// What the act fails with.
+    pub async fn record<T, E>(
+        &self,
+        entry: Entry,
+        act: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<storage::Error> + Send + 'static,
+    {
+        let audit = self.clone();
+        let recording = self.tasks.spawn(async move {
+            let ended = act.await;
+            if ended.is_ok() {
+                audit.write_or_log(&entry).await;
+            }
+            ended
+        });
+        recording.await.unwrap_or_else(|error| {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        })
+    }
+
+    /// Starts an act that goes on behind its answer, and writes how it ended: `entry` as it is, or
+    /// refused with the error.
+    pub fn follow<T, E>(
+        &self,
+        entry: Entry,
+        act: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> JoinHandle<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let audit = self.clone();
+        self.tasks.spawn(async move {
+            let ended = act.await;
+            let entry = match &ended {
+                Ok(_) => entry,
+                Err(error) => entry.refused(&error.to_string()),
+            };
+            audit.write_or_log(&entry).await;
+            ended
+        })
+    }
+
+    /// Writes the entry of an act that is done already; the error log has it when the store does not
+    /// take it.
+    pub async fn write_or_log(&self, entry: &Entry) {
+        if let Err(error) = self.write(entry).await {
+            let Entry { action, subject, result, .. } = entry;
+            tracing::error!(%error, action, subject, result, "an act is not in the audit log");
+        }
     }
 
     /// An act of now, to be written or refused.

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Audit, Entry};
 
@@ -100,7 +100,7 @@ impl Shipper {
             text.push(b'\n');
         }
         for (number, entry) in (first..).zip(entries) {
-            serde_json::to_writer(&mut text, &line(number, entry))?;
+            serde_json::to_writer(&mut text, &entry.to_json(Some(number)))?;
             text.push(b'\n');
         }
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
@@ -117,21 +117,6 @@ impl Shipper {
         }
         Ok(())
     }
-}
-
-/// An entry as a line of the file.
-fn line(number: u64, entry: &Entry) -> Value {
-    json!({
-        "number": number,
-        "at": entry.at.to_string(),
-        "actor": entry.actor,
-        "from": entry.from,
-        "action": entry.action,
-        "subject": entry.subject,
-        "organization_id": entry.organization.map(|id| id.to_string()),
-        "result": entry.result,
-        "count": entry.count,
-    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::read::{self, Entry};
 use super::{Error, SEAL, Summary};
+use crate::audit::{self, Actor};
 use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, read_change};
 use crate::storage::{self, Commit, Key, Options, Page, Store, Table, carried};
@@ -100,7 +101,7 @@ fn fill(
     });
     let written = filled.and_then(|summary| {
         rows.flush()?;
-        pause(&store, now)?;
+        note(&store, &summary, now)?;
         for shelf in &shelves {
             sync(shelf)?;
         }
@@ -222,14 +223,22 @@ impl<'s> Importing<'s> {
     }
 }
 
-/// Notes that the store is held back, if anything in it is.
-fn pause(store: &Store, now: Timestamp) -> io::Result<()> {
+/// Notes in the store where it comes from, and that it is held back if anything in it is.
+fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
+    let Summary { created_at, version, rows, changes, files, sha256, .. } = summary;
+    let subject = format!(
+        "a backup of {created_at} by release {version}: {} rows, {files} files, SHA-256 {sha256}",
+        rows.saturating_add(*changes)
+    );
+    let operator = Actor::operator("command line");
+    let entry = audit::Entry::done(&operator, now, "restore", subject, None);
     let noting = async {
         let page = Page { prefix: carried::all(), after: None, before: None, limit: 1 };
         let mut commit = Commit::new();
         if !store.page(page).await?.is_empty() {
             commit.put_bytes(carried::paused(), now.sortable().to_vec());
         }
+        audit::add(&mut commit, &entry)?;
         store.commit(commit).await
     };
     tokio::runtime::Handle::current().block_on(noting).map_err(io::Error::other)

@@ -78,6 +78,11 @@ async fn what_is_restored_is_what_was_backed_up() {
     assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
     let key = Key::table(Table::Facet).number_largest_first(2999);
     assert_eq!(place.store.get(&key).await.unwrap(), Some(vec![7; 100]));
+    // The restored store says where it comes from.
+    let acts = place.store.list(&Key::table(Table::Audit), 0, 9).await.unwrap();
+    let act: crate::audit::Entry = crate::storage::record::decode(&acts.rows[0]).unwrap();
+    assert_eq!((acts.total, act.action.as_str()), (1, "restore"));
+    assert!(act.subject.ends_with(&summary.sha256), "{}", act.subject);
     // It goes nowhere where something is.
     let refused = restored(&bytes, &into).await.unwrap_err().to_string();
     assert!(refused.contains("holds payloads already"), "{refused}");

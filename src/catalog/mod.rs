@@ -96,6 +96,22 @@ pub struct Report {
     pub faults: Vec<Fault>,
     /// Slugs that are gone.
     pub removed: Vec<String>,
+    /// Slugs of manifests that are new, or are served in another form than before.
+    pub changed: Vec<String>,
+}
+
+impl Report {
+    /// What is served otherwise than before, in a phrase; `None` when nothing is.
+    #[must_use]
+    pub fn changes(&self) -> Option<String> {
+        let parts = [("changed", &self.changed), ("removed", &self.removed)];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter(|(_, slugs)| !slugs.is_empty())
+            .map(|(what, slugs)| format!("{what}: {}", slugs.join(", ")))
+            .collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
 }
 
 type Models = BTreeMap<Slug, Arc<Model>>;
@@ -174,6 +190,8 @@ impl Catalog {
             .map(|model| (model.slug.clone(), Arc::new(model)))
             .collect();
         let found = self.read_folder(&files, &mut report);
+        let was_served =
+            |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
         for (path, Loaded { model, .. }) in &found {
             if let Some(first) = sources.get(&model.slug) {
@@ -183,6 +201,9 @@ impl Catalog {
                 continue;
             }
             sources.insert(model.slug.clone(), path.clone());
+            if !was_served(model) {
+                report.changed.push(model.slug.to_string());
+            }
             models.insert(model.slug.clone(), Arc::clone(model));
         }
         *files = found;

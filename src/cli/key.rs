@@ -73,6 +73,8 @@ struct Key {
     created_by: String,
     created_at: String,
     expires_at: Option<String>,
+    /// To the minute; none: never, or not since this is noted.
+    last_used_at: Option<String>,
 }
 
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
@@ -129,7 +131,8 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
         format!("/admin/keys?{query}")
     });
     let answer: Keys = understood(admin.get(&path).await?)?;
-    let columns = ["ID", "KEY", "NAME", "ORGANIZATION", "CREATED BY", "CREATED", "EXPIRES"];
+    let columns =
+        ["ID", "KEY", "NAME", "ORGANIZATION", "CREATED BY", "CREATED", "EXPIRES", "LAST USED"];
     let rows = answer.keys.iter().map(|key| {
         vec![
             key.id.clone(),
@@ -139,6 +142,7 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
             key.created_by.clone(),
             key.created_at.clone(),
             key.expires_at.clone().unwrap_or("never".to_owned()),
+            key.last_used_at.clone().unwrap_or("never".to_owned()),
         ]
     });
     output.show(&answer, &columns.map(Column::Text), rows)

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 //! TLS of the listeners: a certificate of one's own making, or the operator's files, both renewed
 //! while connections are served.
 //!
@@ -8,7 +9,6 @@
 mod authority;
 mod pair;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -232,18 +232,25 @@ impl Certificates {
     }
 
     /// Reads the files again, and renews a self-made certificate that is due. Reads and writes
-    /// files: not for a thread that serves.
+    /// files: not for a thread that serves. Says what is served now, if that is another certificate
+    /// than before.
     ///
     /// # Errors
     /// [`Error`] when they cannot be served. It is logged already, and the certificate from before
     /// is served on.
-    pub fn reload(&self, now: Timestamp) -> Result<(), Error> {
+    pub fn reload(&self, now: Timestamp) -> Result<Option<String>, Error> {
         self.refresh(&mut self.looked(), now)
     }
 
     /// Reloads when a file has changed, when a self-made certificate is due, and when the last time
     /// failed, until the service stops; logs what clients will not like about the certificate.
-    pub fn watch(&self, tasks: &Tasks, clock: &Clock) {
+    /// `changed` is called with each certificate that takes the place of another.
+    pub fn watch(
+        &self,
+        tasks: &Tasks,
+        clock: &Clock,
+        changed: impl Fn(String) + Send + Sync + 'static,
+    ) {
         let (certificates, clock, stopping) = (self.clone(), clock.clone(), tasks.clone());
         tasks.spawn(async move {
             let mut polls = tokio::time::interval(POLL_EVERY);
@@ -254,47 +261,51 @@ impl Certificates {
                     _ = polls.tick() => {}
                 }
                 let (polled, now) = (certificates.clone(), clock.now());
-                if let Err(error) = tokio::task::spawn_blocking(move || polled.poll(now)).await {
-                    tracing::error!(%error, "the certificate could not be looked at");
+                match tokio::task::spawn_blocking(move || polled.poll(now)).await {
+                    Ok(other) => other.into_iter().for_each(&changed),
+                    Err(error) => {
+                        tracing::error!(%error, "the certificate could not be looked at");
+                    }
                 }
             }
         });
     }
 
-    /// One look of [`Certificates::watch`].
-    fn poll(&self, now: Timestamp) {
+    /// One look of [`Certificates::watch`]; what is served now, if that has changed.
+    fn poll(&self, now: Timestamp) -> Option<String> {
         let mut looked = self.looked();
         let source = &self.shared.source;
         let is_due = looked.failure.is_some()
             || source.stamps() != looked.stamps
             || source.is_due(&looked.pair, now);
-        if is_due {
-            let _logged = self.refresh(&mut looked, now);
-        }
+        // An error is logged already.
+        let other = is_due.then(|| self.refresh(&mut looked, now).ok().flatten()).flatten();
         let concerns = looked.pair.summary(now).concerns;
         for concern in concerns.iter().filter(|concern| !looked.concerns.contains(concern)) {
             let certificate = source.certificate().display();
             tracing::warn!(%certificate, "the certificate {concern}");
         }
         looked.concerns = concerns;
+        other
     }
 
-    fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<(), Error> {
+    fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<Option<String>, Error> {
         let source = &self.shared.source;
         // Taken before the files are read: what changes meanwhile is seen by the next look.
         looked.stamps = source.stamps();
         let certificate = source.certificate().display();
         match source.load(now) {
             Ok(pair) => {
-                if pair.certified.cert != looked.pair.certified.cert || looked.failure.is_some() {
-                    let names = pair.names.join(", ");
-                    let until = pair.not_after;
+                let (names, until) = (pair.names.join(", "), pair.not_after);
+                let is_other = pair.certified.cert != looked.pair.certified.cert;
+                if is_other || looked.failure.is_some() {
                     tracing::info!(%certificate, %names, %until, "the certificate is served");
                 }
+                let other = is_other.then(|| format!("{certificate}, until {until}, for {names}"));
                 self.shared.current.0.store(Arc::clone(&pair.certified));
                 looked.pair = pair;
                 looked.failure = None;
-                Ok(())
+                Ok(other)
             }
             Err(error) => {
                 let text = error.to_string();

@@ -452,7 +452,7 @@ async fn the_watch_sees_changes_and_survives_broken_files() {
     let files = Files::new(&["box.lan"]);
     let server = files.open().unwrap();
     let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
-    server.watch(&tasks, &clock);
+    server.watch(&tasks, &clock, |_| {});
     // The clock is paused: it moves on only when every task, and every thread of theirs, rests.
     let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
     two_looks().await;
@@ -483,7 +483,7 @@ async fn the_watch_renews_what_is_due_and_serves_on_when_it_cannot() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
     let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
-    server.watch(&tasks, &clock);
+    server.watch(&tasks, &clock, |_| {});
     let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
     two_looks().await;
     let first = served(&server);

@@ -23,6 +23,8 @@ pub enum Table {
     ApiKey = b'K',
     /// Hashes of API keys by organization and key id.
     ApiKeyId = b'I',
+    /// When API keys were last used, by organization and key id.
+    KeyUse = b'l',
     /// Executions by organization, newest first.
     Execution = b'E',
     /// Unfinished executions by lane, oldest first.
@@ -104,6 +106,7 @@ const TABLES: &[Table] = &[
     Table::OrganizationName,
     Table::ApiKey,
     Table::ApiKeyId,
+    Table::KeyUse,
     Table::Execution,
     Table::Lane,
     Table::Step,

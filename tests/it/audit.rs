@@ -5,9 +5,9 @@ use std::fs;
 use hyper::Method;
 use orrery::api::Role;
 use orrery::audit::{Actor, Filter};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::{Service, until};
+use crate::support::{Provider, Receiver, Service, until};
 
 async fn acts(service: &Service) -> Vec<(String, String, String)> {
     let audit = &service.running.services.audit;
@@ -50,4 +50,85 @@ async fn acts_and_failed_authentications_are_recorded_and_shipped() {
     for (line, (action, ..)) in lines.iter().zip(&acts) {
         assert_eq!(line["action"], action.as_str());
     }
+}
+
+/// What a command of the operator prints, on the running service.
+fn run(service: &Service, arguments: &[&str]) -> String {
+    let ran = std::process::Command::new(&service.config.program)
+        .arg("--config")
+        .arg(service.folder.path().join("config.toml"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn operator_acts_outside_of_commits_are_recorded_once_each() {
+    let service = Service::configured("webhooks.redelivery_cooldown = '0s'\n").await;
+    let (provider, mut receiver) = (Provider::start().await, Receiver::start().await);
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let held = service.create("held", json!({})).await;
+    provider.arrived(1).await;
+    run(&service, &["execution", "cancel", &held]);
+    run(&service, &["resume"]);
+    let fields = json!({"input": {"template": "hello"}, "webhook_url": receiver.url()});
+    let sent = service.create_with("text-template", fields).await;
+    receiver.next().await;
+    until("delivery", async || {
+        let answer = service.get(&format!("/v1/webhooks/{sent}")).await;
+        (answer.status == 200 && answer.json()["status"] == "delivered").then_some(())
+    })
+    .await;
+    run(&service, &["webhooks", "redeliver", &sent]);
+    receiver.next().await;
+    let file = service.folder.path().join("one.backup");
+    run(&service, &["backup", file.to_str().unwrap()]);
+
+    let acts = acts(&service).await;
+    for action in ["execution.cancel", "restore.resume", "webhook.redeliver", "backup.write"] {
+        let of = acts
+            .iter()
+            .filter(|(act, who, result)| act == action && who == "operator" && result == "ok");
+        assert_eq!(of.count(), 1, "{action}: {acts:?}");
+    }
+    let audit = &service.running.services.audit;
+    let cancels = Filter { action: Some("execution.cancel".to_owned()), ..Filter::default() };
+    let cancel = audit.list(&cancels, 9).await.unwrap().remove(0);
+    assert_eq!((cancel.subject, cancel.organization), (held, Some(service.organization.id)));
+
+    // Keys show when they were last used, to the minute; one that was never used says so.
+    let keys: Value = serde_json::from_str(&run(&service, &["key", "list", "--json"])).unwrap();
+    let last_used = |organization: &str| {
+        let keys = keys["keys"].as_array().unwrap().iter();
+        keys.filter(|key| key["organization"] == organization)
+            .map(|key| key["last_used_at"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert!(last_used("default")[0].as_str().is_some_and(|at| at.ends_with('Z')), "{keys}");
+    assert_eq!(last_used("other"), [Value::Null]);
+    assert!(run(&service, &["key", "list"]).contains("never"));
+}
+
+#[tokio::test]
+async fn reloads_are_recorded_when_they_change_what_is_served() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    let reloads = async || {
+        let audit = &service.running.services.audit;
+        let filter = Filter { action: Some("models.reload".to_owned()), ..Filter::default() };
+        let entries = audit.list(&filter, 100).await.unwrap();
+        entries.into_iter().rev().map(|entry| entry.subject).collect::<Vec<_>>()
+    };
+    service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'First'"));
+    until("first change", async || (reloads().await.len() == 1).then_some(())).await;
+    // Nothing has changed since: a signal records nothing.
+    service.running.reload().await;
+    service.manifest_file("a.toml", &provider.manifest("a", "/echo", "title = 'Second'"));
+    // Found by the signal or by the watch, whichever looks first, and recorded by that one alone.
+    service.running.reload().await;
+    std::fs::remove_file(service.models().join("a.toml")).unwrap();
+    until("removal", async || (reloads().await.len() >= 3).then_some(())).await;
+    assert_eq!(reloads().await, ["changed: a", "changed: a", "removed: a"]);
 }
