@@ -42,7 +42,7 @@ use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::http::rate::Limiter;
 use crate::http::server::{Limits, Listener};
-use crate::http::tls::Certificates;
+use crate::http::tls::{Certificates, machine_name};
 use crate::http::{Body, Reply};
 use crate::idempotency::Idempotency;
 use crate::links::Links;
@@ -55,7 +55,7 @@ use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
 use crate::{config, telemetry};
 
-pub use self::backups::is_damage;
+pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
 
 /// The control socket's name within the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -350,7 +350,10 @@ fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certifi
         TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => {
             let mut names = config.tls.names.clone();
             let hosts = hosts.iter().filter_map(|(_, host)| url::Url::parse(&host.public_url).ok());
-            names.extend(hosts.filter_map(|url| url.host_str().map(str::to_owned)));
+            let machine = machine_name();
+            let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
+            // A URL that is derived has the machine's own name, which may change with each start.
+            names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
             Certificates::self_signed(&config.data_dir, &names, clock.now())?
         }
     };

@@ -44,7 +44,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("billing", &["audit", "domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
     ("files", &["domain", "links", "runtime", "storage"]),
-    ("backup", &["audit", "domain", "files", "storage"]),
+    ("backup", &["audit", "domain", "files", "secret", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
     ("runners", &["domain", "files", "guard", "http", "runtime", "schema", "secret"]),
     (

@@ -29,7 +29,7 @@ pub async fn write(context: Context) -> Result<Reply, http::Error> {
     let writing = async move {
         let writing = tokio::task::spawn_blocking(move || {
             let out = Pieces { pieces, held: Vec::with_capacity(PIECE) };
-            Ok(backup::write(&place, now, out, &mut |_| {})?.flush()?)
+            Ok(backup::write(&place, now, out, &mut |_| {})?.0.flush()?)
         });
         writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()))
     };

@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::api::Services;
 use crate::audit::Actor;
-use crate::backup::{self, Place, Spared, Summary};
+use crate::backup::{self, Encryption, Place, Spared, Summary};
 use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
 use crate::runtime::Tasks;
@@ -22,11 +22,17 @@ use crate::storage;
 const PREFIX: &str = "orrery-";
 const SUFFIX: &str = ".backup";
 const PART: &str = "part";
+/// What it means that a backup is not encrypted, and what to do.
+pub const UNENCRYPTED: &str = "whoever has the file reads everything in it, also the sealed secrets, \
+    since seal.key is inside; set `backup.recipient` or `backup.passphrase_file`";
 
 /// Writes backups until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     let (reserve, config) = (config.limits.disk_reserve, config.backup);
     let Some(every) = config.every else { return };
+    if let Some(concern) = concern(&config) {
+        tracing::warn!("{concern}");
+    }
     loop {
         let wait = until_due(&config.folder, every, services.clock.now());
         tokio::select! {
@@ -106,6 +112,37 @@ fn backups(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Where backups go, and how.
+struct Target {
+    folder: PathBuf,
+    keep: usize,
+    reserve: Option<u64>,
+    encryption: Encryption,
+}
+
+impl Target {
+    fn new(config: &config::Backup, reserve: Option<u64>) -> Result<Self, backup::Error> {
+        let (folder, encryption) = (config.folder.clone(), encryption(config)?);
+        Ok(Self { folder, keep: config.keep, reserve, encryption })
+    }
+}
+
+/// How the configuration has backups encrypted.
+///
+/// # Errors
+/// When a recipient is none, which a configuration that was checked never holds.
+pub fn encryption(config: &config::Backup) -> Result<Encryption, backup::Error> {
+    Encryption::new(&config.recipients, config.passphrase.as_ref())
+}
+
+/// What is to be said of backups on a timetable that are not encrypted.
+#[must_use]
+pub fn concern(config: &config::Backup) -> Option<String> {
+    let is_open = config.recipients.is_empty() && config.passphrase.is_none();
+    (config.every.is_some() && is_open)
+        .then(|| format!("backups on the timetable are not encrypted: {UNENCRYPTED}"))
+}
+
 async fn make(
     services: &Services,
     config: &config::Backup,
@@ -113,8 +150,8 @@ async fn make(
 ) -> Result<(PathBuf, Summary), backup::Error> {
     let hold = services.files.hold();
     let place = Place { store: services.store.clone(), files: services.files.clone() };
-    let (folder, keep, now) = (config.folder.clone(), config.keep, services.clock.now());
-    let writing = tokio::task::spawn_blocking(move || write(&place, &folder, (keep, reserve), now));
+    let (target, now) = (Target::new(config, reserve)?, services.clock.now());
+    let writing = tokio::task::spawn_blocking(move || write(&place, &target, now));
     let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
     services.files.let_go(hold).await?;
     written
@@ -122,10 +159,10 @@ async fn make(
 
 fn write(
     place: &Place,
-    folder: &Path,
-    (keep, reserve): (usize, Option<u64>),
+    target: &Target,
     now: Timestamp,
 ) -> Result<(PathBuf, Summary), backup::Error> {
+    let Target { folder, keep, reserve, encryption } = target;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let name = now.to_string().replace(':', "-");
     let path = folder.join(format!("{PREFIX}{name}{SUFFIX}"));
@@ -140,11 +177,14 @@ fn write(
             .truncate(true)
             .mode(0o600)
             .open(&part)?;
-        let out = Spared::new(BufWriter::new(file), folder, reserve, expected)?;
-        let out = backup::write(place, now, out, &mut |_| {})?;
+        let out = Spared::new(BufWriter::new(file), folder, *reserve, expected)?;
+        let out = encryption.writer(out)?;
+        let (out, summary) = backup::write(place, now, out, &mut |_| {})?;
+        let (out, digest) = out.finish()?;
         out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         // A file that cannot be read back is no backup.
-        let summary = backup::verify(File::open(&part)?, &mut |_| {})?;
+        let file = File::open(&part)?;
+        let summary = encryption.read_back(file, Some(summary), digest, &mut |_| {})?;
         fs::rename(&part, &path)?;
         File::open(folder)?.sync_all()?;
         Ok(summary)
@@ -155,7 +195,7 @@ fn write(
     }
     let summary = written?;
     let found = backups(folder)?;
-    for old in found.iter().take(found.len().saturating_sub(keep)) {
+    for old in found.iter().take(found.len().saturating_sub(*keep)) {
         fs::remove_file(old)?;
     }
     Ok((path, summary))

@@ -13,10 +13,13 @@
 //! end.json               how many of each, and the SHA-256 of all before it
 //! ```
 //!
+//! It may be encrypted as a whole: see [`encryption`].
+//!
 //! A file without its end, or with another one, is no backup. This module knows how rows are
 //! exported and where files stand, and nothing of what they say.
 
 mod check;
+mod encryption;
 mod read;
 mod restore;
 mod salvage;
@@ -29,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use self::check::{Report, check_store};
+pub use self::encryption::{Encrypting, Encryption, Keys, is_encrypted, open};
 pub use self::read::verify;
 pub use self::restore::{compact, restore};
 pub use self::salvage::{check_damaged, salvage};

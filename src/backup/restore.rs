@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::read::{self, Entry};
-use super::{Error, SEAL, Summary};
+use super::{Error, Keys, SEAL, Summary, encryption};
 use crate::audit::{self, Actor};
 use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, read_change};
@@ -23,7 +23,8 @@ const COMMIT_BYTES: usize = 512 * 1024;
 pub(super) const PLACES: [&str; 5] = ["payloads", "files", "tls", SEAL, "store"];
 pub(super) const STORE: &str = "store";
 
-/// Restores `file` into `folder`, which may hold no store yet. The backup is read twice: nothing is
+/// Restores `file`, which `keys` open if it is encrypted, into `folder`, which may hold no store yet.
+/// The backup is read twice: nothing is
 /// written before all of it was found good. Executions and webhooks that had not ended are held back
 /// from `now` on, until they are resumed. Blocks; within a runtime, on a thread of its own.
 ///
@@ -32,6 +33,7 @@ pub(super) const STORE: &str = "store";
 /// [`Error::Storage`]: then the folder is as it was.
 pub fn restore(
     mut file: File,
+    keys: &Keys,
     folder: &Path,
     inline_bytes: usize,
     now: Timestamp,
@@ -44,15 +46,16 @@ pub fn restore(
         );
         return Err(Error::Refused(message));
     }
-    read::verify(BufReader::new(&mut file), progress)?;
+    read::verify(encryption::open(BufReader::new(&mut file), keys)?, progress)?;
     file.rewind()?;
+    let plain = encryption::open(BufReader::new(file), keys)?;
     make(folder)?;
     // It may have been there, open to others.
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
-    let restored = fill(BufReader::new(file), &part, inline_bytes, now, progress);
+    let restored = fill(plain, &part, inline_bytes, now, progress);
     let restored = restored.and_then(|summary| {
         // The store comes last: what has none is no data folder yet.
         for place in PLACES {

@@ -20,7 +20,7 @@ fn open(folder: &Path) -> Place {
 }
 
 /// Rows, a payload in a file, a key and an authority.
-async fn world(folder: &TempDir) -> Place {
+pub(super) async fn world(folder: &TempDir) -> Place {
     let place = open(folder.path());
     Sealer::open(folder.path()).unwrap();
     fs::create_dir(folder.path().join("tls")).unwrap();
@@ -37,18 +37,26 @@ async fn world(folder: &TempDir) -> Place {
     place
 }
 
-async fn backed_up(place: &Place) -> Vec<u8> {
+pub(super) async fn backed_up(place: &Place) -> Vec<u8> {
     let place = place.clone();
     let write = move || write(&place, Timestamp::from_micros(1), Vec::new(), &mut |_| {});
-    tokio::task::spawn_blocking(write).await.unwrap().unwrap()
+    tokio::task::spawn_blocking(write).await.unwrap().unwrap().0
 }
 
 async fn restored(bytes: &[u8], folder: &Path) -> Result<Summary, Error> {
+    restored_with(bytes, folder, Keys::none()).await
+}
+
+pub(super) async fn restored_with(
+    bytes: &[u8],
+    folder: &Path,
+    keys: Keys,
+) -> Result<Summary, Error> {
     let mut file = tempfile::tempfile().unwrap();
     io::Write::write_all(&mut file, bytes).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let folder = folder.to_path_buf();
-    let restore = move || restore(file, &folder, 10, Timestamp::from_micros(7), &mut |_| {});
+    let restore = move || restore(file, &keys, &folder, 10, Timestamp::from_micros(7), &mut |_| {});
     tokio::task::spawn_blocking(restore).await.unwrap()
 }
 

@@ -40,7 +40,7 @@ pub struct Progress {
 }
 
 /// Writes a backup of everything as it is at one moment while this runs. Blocks; for a thread of
-/// its own. The caller keeps a hold on the files of `place`.
+/// its own. The caller keeps a hold on the files of `place`. Gives `out` back, and what was written.
 ///
 /// # Errors
 /// [`Error`]; what was written until then is no backup.
@@ -49,7 +49,7 @@ pub fn write<W: Write>(
     now: Timestamp,
     out: W,
     progress: &mut dyn FnMut(Progress),
-) -> Result<W, Error> {
+) -> Result<(W, Summary), Error> {
     let hold = place.store.hold();
     let mut archive = Archive::begin(out, progress)?;
     let head = Head {
@@ -231,12 +231,12 @@ impl<'p, W: Write> Archive<'p, W> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<W, Error> {
+    fn end(mut self) -> Result<(W, Summary), Error> {
         self.summary.bytes = self.sum.bytes;
         self.summary.sha256 = self.sum.hex();
         let end = serde_json::to_vec(&self.summary).map_err(io::Error::from)?;
         self.add_bytes(END, &end)?;
-        Ok(self.tar.into_inner()?.finish()?)
+        Ok((self.tar.into_inner()?.finish()?, self.summary))
     }
 }
 

@@ -67,6 +67,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     findings.extend(tls(&config, Clock::system().now()));
     findings.extend(ports::findings(&config).await);
     findings.extend(egress(&config).await);
+    findings.extend(backups(&config));
     let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
     let report = Report { good: faults == 0, findings };
     let rows = report.findings.iter().map(|finding| {
@@ -104,6 +105,14 @@ async fn egress(config: &Config) -> Option<Finding> {
         Some(warning) => finding("egress", Verdict::Warning, warning),
         None => finding("egress", Verdict::Good, format!("{organizations} organizations")),
     })
+}
+
+/// Whether backups on a timetable are encrypted.
+fn backups(config: &Config) -> Option<Finding> {
+    if let Some(concern) = service::backup_concern(config) {
+        return Some(finding("backup", Verdict::Warning, concern));
+    }
+    config.backup.every.map(|_| finding("backup", Verdict::Good, "on a timetable, encrypted"))
 }
 
 /// How much the kernel keeps the programs of models from.

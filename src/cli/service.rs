@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
 use super::check::{Finding, Verdict};
-use crate::backup::Place;
+use crate::backup::{Encryption, Place};
 use crate::config::Config;
 use crate::domain::time::Timestamp;
 use crate::http::tls;
@@ -33,6 +33,16 @@ pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Place> {
         anyhow::bail!("there is no store in {}", config.data_dir.display());
     }
     app::stopped_store(config)
+}
+
+/// How the configuration has backups encrypted.
+pub(super) fn encryption(config: &Config) -> anyhow::Result<Encryption> {
+    Ok(app::encryption(&config.backup)?)
+}
+
+/// What is to be said of backups that are not encrypted.
+pub(super) fn backup_concern(config: &Config) -> Option<String> {
+    app::backup_concern(&config.backup)
 }
 
 /// Whether a store was refused for what is wrong with it.

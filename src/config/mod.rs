@@ -284,6 +284,10 @@ pub struct Backup {
     /// How many are kept.
     pub keep: usize,
     pub folder: PathBuf,
+    /// Public keys of age (`age1…`) whose holders can read backups; empty: see `passphrase`.
+    pub recipients: Vec<String>,
+    /// Encrypts backups where there are no recipients; none: they are not encrypted.
+    pub passphrase: Option<Secret>,
 }
 
 /// The audit log's file for log shippers.

@@ -14,7 +14,8 @@ use ipnet::IpNet;
 use super::reader::{Known, Reader, Section};
 use super::values::{
     addresses, duration, flag, host_name, list, log_format, log_level, memory_size, network,
-    number, origin, path, positive, size, some_addresses, text, texts, web_address, whole,
+    number, one_or_more, origin, path, positive, recipient, size, some_addresses, text, texts,
+    web_address, whole,
 };
 use super::{
     Agent, Audit, Backup, Billing, Compat, Config, Cors, Decisions, Egress, Engine, Fault, Files,
@@ -427,9 +428,19 @@ fn upstream_key(section: &mut Section<'_>, folder: &Path) -> Option<Secret> {
 }
 
 fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
+    let passphrase = section.optional("passphrase_file", path(folder)).and_then(|path| {
+        let passphrase = secret::from_file(&path);
+        passphrase.map_err(|message| section.fault("passphrase_file", message)).ok()
+    });
+    if section.span("recipient").is_some() && section.span("passphrase_file").is_some() {
+        let message = "`backup.recipient` and `backup.passphrase_file`: only one can hold";
+        section.fault("passphrase_file", message.to_owned());
+    }
     Backup {
         every: section.optional("every", duration(MINUTE..=366 * DAY)),
         keep: section.get("keep", 7, whole(1..=10_000)),
         folder: section.get("folder", data_dir.join("backups"), path(folder)),
+        recipients: section.optional("recipient", one_or_more(recipient)).unwrap_or_default(),
+        passphrase,
     }
 }

@@ -80,12 +80,14 @@ fn the_examples_options_are_read() {
     let text = example_with_options()
         .replace("mode = \"auto\"", "mode = \"files\"")
         .replace("upstream_key_file = ", "#")
+        .replace("passphrase_file = ", "#")
         .replace("${env:ORRERY_UPSTREAM_KEY}", "${env:PATH}");
     let config = good(&text);
     assert_eq!(config.limits.rate.unwrap().burst.get(), 200);
     assert_eq!(config.router.prices["vendor/chat-large"].per_million_output_tokens, 10.0);
     assert_eq!(config.decisions.aliases["decisions-1"], "vendor/chat-large");
     assert_eq!(config.backup.every, Some(Duration::from_secs(86_400)));
+    assert_eq!(config.backup.recipients.len(), 1);
     assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
     assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
     assert_eq!(config.router.upstream_key.unwrap().expose(), std::env::var("PATH").unwrap());

@@ -142,6 +142,32 @@ pub(super) fn list<T>(
     }
 }
 
+/// A list of at least one element that `element` reads, or one of them.
+pub(super) fn one_or_more<T>(
+    element: impl Fn(&Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    move |value| match value.get_ref().as_array() {
+        Some(array) if array.is_empty() => Err(wrong(value, "at least one")),
+        Some(_) => list(&element)(value),
+        None => element(value).map(|one| vec![one]),
+    }
+}
+
+/// A public key of age, such as `age-keygen` prints.
+pub(super) fn recipient(value: &Value<'_>) -> Parsed<String> {
+    let text = value.get_ref().as_str().unwrap_or_default();
+    if text.parse::<age::x25519::Recipient>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    if text.starts_with("AGE-SECRET-KEY-") {
+        // The fault does not repeat it.
+        let message =
+            "expected a public key of age (age1…), found a secret key: keep that elsewhere";
+        return Err(vec![Problem { at: value.span(), message: message.to_owned() }]);
+    }
+    Err(wrong(value, "a public key of age (age1…)"))
+}
+
 /// A network such as `"10.0.0.0/8"`, or one address.
 pub(super) fn network(value: &Value<'_>) -> Parsed<IpNet> {
     let text = value.get_ref().as_str().unwrap_or_default();

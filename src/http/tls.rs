@@ -1,4 +1,3 @@
-use std::collections::BTreeSet;
 //! TLS of the listeners: a certificate of one's own making, or the operator's files, both renewed
 //! while connections are served.
 //!
@@ -7,6 +6,7 @@ use std::collections::BTreeSet;
 //! its clients can say whether they mind. Which listeners are encrypted is decided elsewhere.
 
 mod authority;
+mod constraints;
 mod pair;
 
 use std::fmt;
@@ -28,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::domain::time::Timestamp;
 use crate::runtime::{Clock, NoRandomness, Tasks};
 
-use authority::Folder;
+use authority::{Folder, Names};
 use pair::Pair;
 pub use pair::{Concern, Summary};
 
@@ -102,6 +102,12 @@ fn hint(error: &io::Error) -> &'static str {
     ""
 }
 
+/// What the kernel calls this machine.
+#[must_use]
+pub fn machine_name() -> String {
+    authority::machine_name()
+}
+
 /// What the listeners prove themselves with. Clones share one state: what one of them reloads, all
 /// of them serve, from the next handshake on.
 #[derive(Clone)]
@@ -120,7 +126,7 @@ struct Shared {
 /// Where the certificate comes from.
 #[derive(Debug)]
 enum Source {
-    SelfMade { folder: Folder, names: BTreeSet<String> },
+    SelfMade { folder: Folder, names: Names },
     Files { certificate: PathBuf, key: PathBuf },
 }
 
@@ -181,8 +187,9 @@ pub fn inspect(certificate: &Path, key: &Path, now: Timestamp) -> Result<Summary
 impl Certificates {
     /// A certificate of this box's own authority, both kept in `dir/tls` and made where they are
     /// missing. It is for `localhost`, 127.0.0.1, ::1, this machine's host name, and `names` (host
-    /// names, also such as `*.box.lan`, and IP addresses). Whoever has been given the authority
-    /// trusts every later certificate too.
+    /// names, also such as `*.box.lan`, and IP addresses). The authority's name constraints permit
+    /// these names and no others: a client that was given it needs another one when a name is added
+    /// to `names`, and for no other reason before it ends.
     ///
     /// Reads and writes files; one process at a time for one `dir`.
     ///

@@ -263,6 +263,7 @@ async fn a_certificate_that_fits_is_kept_and_others_are_made_anew() {
     let client = Client::trusting(first.ca_path().unwrap(), days(366));
     let (authority, certificate) = (read(&dir, "ca.pem"), read(&dir, "server.pem"));
     // 397 days of life, renewed when 30 are left.
+    let mut authority = authority;
     for (names, now, is_kept) in [
         (vec!["BOX.lan", "127.0.0.1"], days(366), true),
         (vec!["box.lan", "shed.lan"], days(366), false),
@@ -275,7 +276,10 @@ async fn a_certificate_that_fits_is_kept_and_others_are_made_anew() {
         let before = read(&dir, "server.pem");
         let server = made(&dir, &names, now).unwrap();
         assert_eq!(read(&dir, "server.pem") == before, is_kept, "{names:?} at {now}");
-        assert_eq!(read(&dir, "ca.pem"), authority);
+        // A name that is added needs another authority; one that is left out does not.
+        let is_added = names.contains(&"shed.lan");
+        assert_eq!(read(&dir, "ca.pem") == authority, !is_added, "{names:?} at {now}");
+        authority = read(&dir, "ca.pem");
         let client = Client::trusting(server.ca_path().unwrap(), now);
         client.connect(&server, "box.lan").await.unwrap();
     }
@@ -589,4 +593,99 @@ fn a_folder_that_takes_no_files_is_named() {
     fs::write(dir.path().join("tls"), "a file").unwrap();
     let error = made(&dir, &[], NOW).unwrap_err().to_string();
     assert!(error.contains(&dir.path().join("tls").display().to_string()), "{error}");
+}
+
+/// Writes an authority of the folder's key, with these constraints or none.
+fn write_authority(dir: &TempDir, permitted: Option<&[&str]>) {
+    let key = dir.path().join("tls/ca.key");
+    let key = KeyPair::from_pem(&fs::read_to_string(key).unwrap()).unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = authority::authority_name(&key);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.name_constraints = permitted.map(|names| {
+        constraints::permitting(&names.iter().map(|name| (*name).to_owned()).collect())
+    });
+    let pem = params.self_signed(&key).unwrap().pem();
+    fs::write(dir.path().join("tls/ca.pem"), pem).unwrap();
+}
+
+#[tokio::test]
+async fn an_authority_vouches_for_no_other_name_whoever_has_its_key() {
+    let dir = folder();
+    let server = made(&dir, &["box.lan", "*.wild.lan"], NOW).unwrap();
+    let authority = server.ca_path().unwrap();
+    let client = Client::trusting(authority, NOW);
+    for name in ["box.lan", "any.wild.lan", "localhost", "127.0.0.1"] {
+        client.connect(&server, name).await.unwrap();
+    }
+    let chain = pair::chain(authority).unwrap();
+    let signer = fs::read_to_string(dir.path().join("tls/ca.key")).unwrap();
+    let signer = KeyPair::from_pem(&signer).unwrap();
+    let issuer = rcgen::Issuer::from_ca_cert_der(&chain[0], signer).unwrap();
+    for (names, is_permitted) in [
+        (vec!["box.lan"], true),
+        (vec!["bank.example"], false),
+        (vec!["box.lan", "bank.example"], false),
+        (vec!["wild.lan.example"], false),
+        (vec!["10.0.0.1"], false),
+        (vec!["::2"], false),
+    ] {
+        let key = KeyPair::generate().unwrap();
+        let all: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let issued = CertificateParams::new(all).unwrap().signed_by(&key, &issuer).unwrap();
+        let (certificate, private) = (dir.path().join("other.pem"), dir.path().join("other.key"));
+        fs::write(&certificate, issued.pem()).unwrap();
+        fs::write(&private, key.serialize_pem()).unwrap();
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
+        let other = Certificates::files(&certificate, &private).unwrap();
+        let connected = client.connect(&other, names[0]).await;
+        assert_eq!(connected.is_ok(), is_permitted, "{names:?}: {connected:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_authority_without_constraints_gets_them_and_clients_go_on() {
+    let dir = folder();
+    made(&dir, &["box.lan"], NOW).unwrap();
+    write_authority(&dir, None);
+    let given = dir.path().join("given-to-a-client.pem");
+    fs::copy(dir.path().join("tls/ca.pem"), &given).unwrap();
+    let key = read(&dir, "ca.key");
+    let server = made(&dir, &["box.lan"], NOW).unwrap();
+    assert_ne!(read(&dir, "ca.pem"), fs::read(&given).unwrap());
+    assert_eq!(read(&dir, "ca.key"), key);
+    for authority in [&given, server.ca_path().unwrap()] {
+        Client::trusting(authority, NOW).connect(&server, "box.lan").await.unwrap();
+    }
+    let written = read(&dir, "ca.pem");
+    made(&dir, &["box.lan"], NOW).unwrap();
+    assert_eq!(read(&dir, "ca.pem"), written, "it is written once");
+    // An authority whose key is kept elsewhere is left as it is, and so is somebody else's.
+    write_authority(&dir, None);
+    let bare = read(&dir, "ca.pem");
+    fs::rename(dir.path().join("tls/ca.key"), dir.path().join("away")).unwrap();
+    made(&dir, &["box.lan"], NOW).unwrap();
+    assert_eq!(read(&dir, "ca.pem"), bare);
+}
+
+#[tokio::test]
+async fn a_machine_name_that_the_authority_does_not_permit_is_left_out() {
+    let dir = folder();
+    made(&dir, &["box.lan"], NOW).unwrap();
+    let permitted = ["127.0.0.1", "::1", "box.lan", "localhost"];
+    write_authority(&dir, Some(&permitted));
+    let authority = read(&dir, "ca.pem");
+    let server = made(&dir, &["box.lan"], NOW).unwrap();
+    assert_eq!(read(&dir, "ca.pem"), authority, "clients would refuse the box");
+    let names =
+        inspect(&dir.path().join("tls/server.pem"), &dir.path().join("tls/server.key"), NOW);
+    assert_eq!(names.unwrap().names, permitted);
+    Client::trusting(server.ca_path().unwrap(), NOW).connect(&server, "box.lan").await.unwrap();
+    // A name that is asked for is worth another authority: who has the former one refuses the box.
+    let given = dir.path().join("given-to-a-client.pem");
+    fs::copy(server.ca_path().unwrap(), &given).unwrap();
+    let server = made(&dir, &["box.lan", "shed.lan"], NOW).unwrap();
+    let refused = Client::trusting(&given, NOW).connect(&server, "box.lan").await.unwrap_err();
+    assert!(refused.contains("NameConstraint"), "{refused}");
+    Client::trusting(server.ca_path().unwrap(), NOW).connect(&server, "shed.lan").await.unwrap();
 }

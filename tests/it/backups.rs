@@ -55,3 +55,75 @@ async fn a_first_backup_is_written_at_once_and_old_ones_go() {
     })
     .await;
 }
+
+/// What a command prints on both outputs, and whether it succeeded.
+fn run(service: &Service, arguments: &[&str]) -> (bool, String) {
+    let ran = std::process::Command::new(&service.config.program)
+        .arg("--config")
+        .arg(service.folder.path().join("config.toml"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = [ran.stdout, ran.stderr].concat();
+    (ran.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[tokio::test]
+async fn backups_for_a_recipient_open_with_its_identity_only() {
+    let identity = age::x25519::Identity::generate();
+    let lines = format!("[backup]\nevery = '1h'\nrecipient = '{}'\n", identity.to_public());
+    let service = Service::configured(&lines).await;
+    let scheduled = until("first backup", async || {
+        let found = backups(&service).pop()?;
+        found.extension().is_some_and(|it| it == "backup").then_some(found)
+    })
+    .await;
+    let key = service.folder.path().join("key.txt");
+    let text = identity.to_string();
+    fs::write(&key, age::secrecy::ExposeSecret::expose_secret(&text)).unwrap();
+    let (key, by_hand) = (key.to_str().unwrap(), service.folder.path().join("one.backup"));
+    let (good, said) = run(&service, &["backup", by_hand.to_str().unwrap()]);
+    assert!(good && said.contains("encrypted for 1 recipients"), "{said}");
+    for file in [&scheduled, &by_hand] {
+        assert!(backup::is_encrypted(file).unwrap());
+        let file = file.to_str().unwrap();
+        let (good, said) = run(&service, &["verify", file]);
+        assert!(!good && said.contains("name what opens it with --identity FILE"), "{said}");
+        let (good, said) = run(&service, &["verify", file, "--identity", key]);
+        assert!(good && !said.contains("warning"), "{said}");
+    }
+    let into = service.folder.path().join("elsewhere");
+    let restore =
+        ["restore", by_hand.to_str().unwrap(), "--into", into.to_str().unwrap(), "--identity", key];
+    let (good, said) = run(&service, &restore);
+    assert!(good && into.join("seal.key").exists(), "{said}");
+}
+
+#[tokio::test]
+async fn backups_with_a_passphrase_are_read_back_and_plain_ones_warn() {
+    let service = Service::start().await;
+    let file = service.folder.path().join("plain.backup");
+    let (good, said) = run(&service, &["backup", file.to_str().unwrap()]);
+    assert!(good && said.contains("warning: this backup is not encrypted"), "{said}");
+    let (good, said) = run(&service, &["verify", file.to_str().unwrap()]);
+    assert!(good && said.contains("warning: this backup is not encrypted"), "{said}");
+
+    // The command line reads the configuration of now.
+    let (config, phrase) =
+        (service.folder.path().join("config.toml"), service.folder.path().join("phrase"));
+    fs::write(&phrase, "correct horse battery staple\n").unwrap();
+    fs::set_permissions(&phrase, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}\n[backup]\npassphrase_file = 'phrase'\n")).unwrap();
+    let file = service.folder.path().join("locked.backup");
+    let (good, said) = run(&service, &["backup", file.to_str().unwrap()]);
+    assert!(good && said.contains("encrypted with the passphrase"), "{said}");
+    let (good, said) = run(&service, &["verify", file.to_str().unwrap()]);
+    assert!(good, "the passphrase of the configuration is tried: {said}");
+    fs::write(&config, text).unwrap();
+    let (good, said) = run(&service, &["verify", file.to_str().unwrap()]);
+    assert!(!good && said.contains("--passphrase-file FILE"), "{said}");
+    let with_file = ["verify", file.to_str().unwrap(), "--passphrase-file"];
+    let (good, said) = run(&service, &[&with_file[..], &[phrase.to_str().unwrap()]].concat());
+    assert!(good, "{said}");
+}

@@ -2,6 +2,9 @@
 //!
 //! Clients are given the authority once. So it is never made anew while its key is there: a
 //! certificate of it that is lost, or near its end, is written again under the same name and key.
+//! The same happens when it permits any name, as those of former releases do, and when it does not
+//! permit a name that the configuration asks for. The machine's own host name alone, which may change
+//! with every start of a container, is left out of the listeners' certificate instead.
 //! The listeners' certificate is for nobody to keep: it is made anew whenever it does not fit.
 
 use std::collections::BTreeSet;
@@ -18,10 +21,11 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, DnsName};
 use sha2::{Digest as _, Sha256};
+use x509_parser::certificate::X509Certificate;
 use x509_parser::time::ASN1Time;
 
-use super::Error;
 use super::pair::{self, Pair};
+use super::{Error, constraints};
 use crate::domain::time::Timestamp;
 use crate::runtime;
 
@@ -75,42 +79,66 @@ impl Folder {
     }
 }
 
-/// The names that the certificate is for: those that every box has, and `more`. Each in the one
-/// form that a certificate carries.
-pub(super) fn all_names(more: &[String]) -> Result<BTreeSet<String>, Error> {
+/// The names that the certificate is for, each in the one form that a certificate carries.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// Those that every box has, and those that are asked for.
+    asked: BTreeSet<String>,
+    /// The machine's own; only where the authority permits it already, or is written anyway.
+    machine: Option<String>,
+}
+
+impl Names {
+    fn all(&self) -> BTreeSet<String> {
+        self.asked.iter().chain(&self.machine).cloned().collect()
+    }
+
+    /// Those that are asked for, and the machine's own if the authority may vouch for it.
+    fn permitted(&self, authority: &X509Certificate<'_>) -> BTreeSet<String> {
+        let mut names = self.all();
+        names.retain(|name| self.asked.contains(name) || constraints::permits(authority, name));
+        names
+    }
+}
+
+/// The names of every box, the machine's own, and `more`.
+pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     let mut names = BTreeSet::new();
     for name in ["localhost", "127.0.0.1", "::1"] {
         names.insert(name.to_owned());
     }
-    // A host name that no certificate can carry is none that a client connects to.
-    names.extend(canonical(&machine_name()));
     for name in more {
         names.insert(canonical(name).ok_or_else(|| Error::Name { name: name.clone() })?);
     }
     if names.len() > MOST_NAMES {
         return Err(Error::Names { count: names.len(), most: MOST_NAMES });
     }
-    Ok(names)
+    // A host name that no certificate can carry is none that a client connects to.
+    Ok(Names { asked: names, machine: canonical(&machine_name()) })
 }
 
 /// The certificate in the folder, if it fits; otherwise a new one, of a new authority if there is
 /// none.
-pub(super) fn provide(
-    folder: &Folder,
-    names: &BTreeSet<String>,
-    now: Timestamp,
-) -> Result<Pair, Error> {
+pub(super) fn provide(folder: &Folder, names: &Names, now: Timestamp) -> Result<Pair, Error> {
     let now = now.max(EARLIEST);
     make(&folder.path)?;
-    let authority = authority(folder, now)?;
+    let authority = authority(folder, names, now)?;
+    let permitted = names.permitted(&pair::parse(&authority, &folder.authority)?);
     let reason = match pair::read(&folder.certificate, &folder.key) {
-        Ok(pair) => match misfit(&pair, folder, &authority, names, now)? {
+        Ok(pair) => match misfit(&pair, folder, &authority, &permitted, now)? {
             None => return Ok(pair),
             Some(reason) => reason.to_owned(),
         },
         Err(error) => error.to_string(),
     };
-    issue(folder, &authority, names, now)?;
+    issue(folder, &authority, &permitted, now)?;
+    if let Some(machine) = names.machine.as_ref().filter(|machine| !permitted.contains(*machine)) {
+        tracing::warn!(
+            %machine,
+            "the certificate is not for the machine's host name, which the authority does not \
+             permit: to have it, add it to `tls.names`, and give clients the new authority"
+        );
+    }
     let certificate = folder.certificate.display();
     tracing::info!(%certificate, %reason, "a certificate was made");
     pair::read(&folder.certificate, &folder.key)
@@ -144,8 +172,13 @@ fn misfit(
     Ok((!is_issued).then_some("the authority changed"))
 }
 
-/// The authority's certificate; made where it is missing or near its end.
-fn authority(folder: &Folder, now: Timestamp) -> Result<CertificateDer<'static>, Error> {
+/// The authority's certificate; made where it is missing, near its end, without constraints, or in
+/// the way of a name.
+fn authority(
+    folder: &Folder,
+    names: &Names,
+    now: Timestamp,
+) -> Result<CertificateDer<'static>, Error> {
     let path = &folder.authority;
     let chain = match pair::chain(path) {
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
@@ -153,18 +186,62 @@ fn authority(folder: &Folder, now: Timestamp) -> Result<CertificateDer<'static>,
         Ok(chain) => Some(chain),
     };
     if let Some(kept) = chain.and_then(|chain| chain.into_iter().next()) {
-        let end = pair::parse(&kept, path)?.validity().not_after.timestamp();
-        if now.plus(AUTHORITY_OVERLAP).unix_seconds() < end {
-            return Ok(kept);
-        }
-        let path = path.display();
-        tracing::warn!(%path, "the authority is near its end: give clients the new file in time");
+        let reason = {
+            let parsed = pair::parse(&kept, path)?;
+            match outdated(folder, &parsed, names, now)? {
+                None => return Ok(kept),
+                Some(reason) => reason,
+            }
+        };
+        tracing::warn!(path = %path.display(), "the authority is written again: {reason}");
     }
-    make_authority(folder, now)
+    make_authority(folder, names, now)
+}
+
+/// Why the authority's certificate is to be written again, and what that means for clients.
+fn outdated(
+    folder: &Folder,
+    authority: &X509Certificate<'_>,
+    names: &Names,
+    now: Timestamp,
+) -> Result<Option<String>, Error> {
+    if now.plus(AUTHORITY_OVERLAP).unix_seconds() >= authority.validity().not_after.timestamp() {
+        return Ok(Some("it is near its end: give clients the new file in time".to_owned()));
+    }
+    // One that somebody else wrote, or that can sign nothing any more, is left as it is. A name that
+    // the latter does not permit is an error where the certificate is issued.
+    let key = match authority_key(folder) {
+        Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        key => key?,
+    };
+    let mark = mark(&key);
+    let is_own = |name: &str| name == mark;
+    if !authority.subject().iter_common_name().any(|name| name.as_str().is_ok_and(is_own)) {
+        return Ok(None);
+    }
+    if !constraints::has_any(authority) {
+        let reason = "clients that have the former file trust it for every name of the network. \
+                      They go on without a change; give them the new file, which holds for this \
+                      box's names only";
+        return Ok(Some(reason.to_owned()));
+    }
+    let new = names.asked.iter().find(|name| !constraints::permits(authority, name));
+    Ok(new.map(|name| {
+        format!(
+            "it did not permit the name {name}. Clients that have the former file refuse this box \
+             until they are given the new one"
+        )
+    }))
 }
 
 /// Writes an authority: of the key that is there, or else of a new one.
-fn make_authority(folder: &Folder, now: Timestamp) -> Result<CertificateDer<'static>, Error> {
+fn make_authority(
+    folder: &Folder,
+    names: &Names,
+    now: Timestamp,
+) -> Result<CertificateDer<'static>, Error> {
     let key = match authority_key(folder) {
         Ok(key) => key,
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -179,6 +256,7 @@ fn make_authority(folder: &Folder, now: Timestamp) -> Result<CertificateDer<'sta
     params.distinguished_name = authority_name(&key);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.name_constraints = Some(constraints::permitting(&names.all()));
     params.serial_number = Some(serial_number()?);
     params.not_before = asn1(EARLIEST)?.to_datetime();
     params.not_after = asn1(now.plus(AUTHORITY_LIFE))?.to_datetime();
@@ -238,12 +316,16 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
 /// A name that goes with the key: two boxes have two, and one box has the same for ever, also when
 /// its host name changes.
 pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
-    let digest = Sha256::digest(key.public_key_raw());
-    let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let mut name = DistinguishedName::new();
     name.push(DnType::OrganizationName, "Orrery");
-    name.push(DnType::CommonName, format!("Orrery authority {mark}"));
+    name.push(DnType::CommonName, mark(key));
     name
+}
+
+fn mark(key: &KeyPair) -> String {
+    let digest = Sha256::digest(key.public_key_raw());
+    let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("Orrery authority {digest}")
 }
 
 /// Random, because a client may refuse two certificates of one authority with the same number.
@@ -275,7 +357,7 @@ fn canonical(name: &str) -> Option<String> {
 }
 
 /// What the kernel calls this machine.
-fn machine_name() -> String {
+pub(super) fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
