@@ -10,6 +10,7 @@ mod descriptors;
 mod journal;
 mod private;
 mod reload;
+mod rotation;
 mod sweep;
 
 use std::net::SocketAddr;
@@ -56,6 +57,7 @@ use crate::workflows::Workflows;
 use crate::{config, telemetry};
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
+pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 
 /// The control socket's name within the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -204,6 +206,9 @@ fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept
     private::tighten(&config.data_dir)?;
     // Before the store: a new folder has its key first.
     let sealer = Sealer::open_used(&config.data_dir)?;
+    if rotation::is_under_way(&config.data_dir) {
+        tracing::warn!("{}", rotation::UNDER_WAY);
+    }
     let store = Store::open(&storage::Options {
         folder: config.data_dir.clone(),
         inline_bytes: config.engine.payload_inline_bytes,
@@ -214,6 +219,12 @@ fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept
     let folder = config.data_dir.join("files");
     let files = Files::new(folder, store.clone(), clock, links.clone(), files_options(config));
     Ok(Kept { store, sealer, accounts, links, files })
+}
+
+/// Whether a rotation of `seal.key` was begun and has not ended.
+#[must_use]
+pub fn is_rotation_under_way(config: &Config) -> bool {
+    rotation::is_under_way(&config.data_dir)
 }
 
 /// What is stored by a service that is stopped.

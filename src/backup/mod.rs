@@ -48,6 +48,8 @@ const CHANGES: &str = "changes/";
 const PAYLOADS: &str = "payloads/";
 const FILES: &str = "files/";
 const SEAL: &str = "seal.key";
+/// There only while a rotation of the key is under way.
+const SEAL_NEXT: &str = "seal.key.next";
 const TLS: &str = "tls/";
 
 /// Why a backup is not written, read or restored.

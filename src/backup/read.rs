@@ -3,8 +3,8 @@
 use std::io::{self, BufReader, Read};
 
 use super::{
-    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum,
-    Summary, TLS, damaged_content,
+    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, SEAL_NEXT,
+    Sum, Summary, TLS, damaged_content,
 };
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
@@ -24,6 +24,8 @@ pub enum Entry {
     Payload(PayloadId),
     Content(Digest),
     Seal,
+    /// The key that is about to take its place.
+    NextSeal,
     /// A file of the TLS folder, by its name.
     Tls(String),
 }
@@ -46,7 +48,11 @@ impl Entry {
             let is_plain = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
             return is_plain.then(|| Self::Tls(name.to_owned()));
         }
-        (name == SEAL).then_some(Self::Seal)
+        match name {
+            SEAL => Some(Self::Seal),
+            SEAL_NEXT => Some(Self::NextSeal),
+            _ => None,
+        }
     }
 }
 
@@ -72,7 +78,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
                     other.push(*digest);
                 }
             }
-            Entry::Payload(_) | Entry::Seal | Entry::Tls(_) => {
+            Entry::Payload(_) | Entry::Seal | Entry::NextSeal | Entry::Tls(_) => {
                 bytes += io::copy(content, &mut io::sink())?;
             }
         }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::read::{self, Entry};
-use super::{Error, Keys, SEAL, Summary, encryption};
+use super::{Error, Keys, SEAL, SEAL_NEXT, Summary, encryption};
 use crate::audit::{self, Actor};
 use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, read_change};
@@ -20,7 +20,7 @@ const COMPACT: &str = "compact.part";
 /// Bytes of rows in one commit.
 const COMMIT_BYTES: usize = 512 * 1024;
 /// What a restore brings.
-pub(super) const PLACES: [&str; 5] = ["payloads", "files", "tls", SEAL, "store"];
+pub(super) const PLACES: [&str; 6] = ["payloads", "files", "tls", SEAL, SEAL_NEXT, "store"];
 pub(super) const STORE: &str = "store";
 
 /// Restores `file`, which `keys` open if it is encrypted, into `folder`, which may hold no store yet.
@@ -95,6 +95,7 @@ fn fill(
                 write_file(&part.join("files").join(shelf).join(&name), content, &mut shelves)?;
             }
             Entry::Seal => write_file(&part.join(SEAL), content, &mut shelves)?,
+            Entry::NextSeal => write_file(&part.join(SEAL_NEXT), content, &mut shelves)?,
             Entry::Tls(name) => {
                 write_file(&part.join("tls").join(name), content, &mut shelves)?;
             }

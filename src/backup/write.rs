@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, Sum,
-    Summary, TLS, damaged_content,
+    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, SEAL_NEXT,
+    Sum, Summary, TLS, damaged_content,
 };
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
@@ -75,6 +75,7 @@ pub fn write<W: Write>(
     place.files.each_content(&mut |digest, path| archive.add_content(digest, &path))?;
     let folder = place.store.folder();
     archive.add_if_there(SEAL, &folder.join(SEAL))?;
+    archive.add_if_there(SEAL_NEXT, &folder.join(SEAL_NEXT))?;
     for (name, path) in plain_files(&folder.join("tls"))? {
         archive.add_if_there(&format!("{TLS}{name}"), &path)?;
     }

@@ -82,10 +82,14 @@ fn show(summary: &Summary, output: &Output) -> anyhow::Result<()> {
 }
 
 /// A bar that turns while bytes go by; nothing where nobody looks.
-pub(super) fn progress_bar(what: &str) -> ProgressBar {
+pub(super) fn byte_bar(what: &str) -> ProgressBar {
+    progress_bar(what, "{bytes} in {elapsed}, {bytes_per_sec}")
+}
+
+/// The same for other things than bytes; `shown` is a template of `indicatif`.
+pub(super) fn progress_bar(what: &str, shown: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
-    let style =
-        ProgressStyle::with_template("{spinner} {msg} {bytes} in {elapsed}, {bytes_per_sec}");
+    let style = ProgressStyle::with_template(&format!("{{spinner}} {{msg}} {shown}"));
     bar.set_style(style.unwrap_or_else(|_template| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
@@ -136,7 +140,7 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
     let (folder, reserve) = (folder.unwrap_or(Path::new(".")), config.limits.disk_reserve);
     let out = encryption.writer(Spared::new(BufWriter::new(out), folder, reserve, 0)?)?;
     let mut out = Checked::new(out, !encryption.can_read_back())?;
-    let bar = progress_bar("backup");
+    let bar = byte_bar("backup");
     admin.download("/admin/backup", &mut out, &mut |bytes| bar.set_position(bytes)).await?;
     let (out, summary) = out.end().await?;
     let (out, digest) = out.finish()?;
@@ -144,7 +148,7 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
     bar.finish_and_clear();
     let written = part.to_path_buf();
     blocking(move || {
-        let bar = progress_bar("verify");
+        let bar = byte_bar("verify");
         let file = File::open(&written)?;
         let mut progress = |bytes| bar.set_position(bytes);
         let read = encryption.read_back(file, summary, digest, &mut progress);
@@ -238,7 +242,7 @@ fn part_of(file: &Path) -> PathBuf {
 }
 
 fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
-    let bar = progress_bar("verify");
+    let bar = byte_bar("verify");
     let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let summary = backup::open(BufReader::new(opened), keys)
         .and_then(|plain| backup::verify(plain, &mut |bytes| bar.set_position(bytes)))
@@ -272,7 +276,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
         Ok(place) => {
             let store = place.store.clone();
             let report = blocking(move || {
-                let bar = progress_bar("verify");
+                let bar = byte_bar("verify");
                 let report = backup::check_store(&place, &mut |rows| bar.set_position(rows))?;
                 bar.finish_and_clear();
                 Ok(report)
@@ -285,7 +289,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
             output::note(&format!("{error:#}"));
             let data = config.data_dir.clone();
             let report = blocking(move || {
-                let bar = progress_bar("verify");
+                let bar = byte_bar("verify");
                 let report = backup::check_damaged(&data, &mut |rows| bar.set_position(rows))?;
                 bar.finish_and_clear();
                 Ok(report)
@@ -327,7 +331,7 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     let opened = File::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     let is_encrypted = backup::is_encrypted(&file)?;
     let summary = blocking(move || {
-        let bar = progress_bar("restore");
+        let bar = byte_bar("restore");
         let now = Clock::system().now();
         let mut progress = |bytes| bar.set_position(bytes);
         let restored = backup::restore(opened, &keys, &folder, inline_bytes, now, &mut progress)?;
@@ -349,7 +353,7 @@ pub(super) async fn compact(config: &Config) -> anyhow::Result<()> {
     super::service::refuse_foreign(config)?;
     let (folder, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
     let (before, after) = blocking(move || {
-        let bar = progress_bar("compact");
+        let bar = byte_bar("compact");
         let sizes = backup::compact(&folder, inline_bytes, &mut |bytes| bar.set_position(bytes))?;
         bar.finish_and_clear();
         Ok(sizes)

@@ -68,6 +68,8 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     findings.extend(ports::findings(&config).await);
     findings.extend(egress(&config).await);
     findings.extend(backups(&config));
+    let rotation = service::rotation_concern(&config);
+    findings.extend(rotation.map(|concern| finding("seal", Verdict::Warning, concern)));
     let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
     let report = Report { good: faults == 0, findings };
     let rows = report.findings.iter().map(|finding| {

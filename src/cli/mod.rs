@@ -20,6 +20,7 @@ mod model;
 mod organization;
 mod output;
 mod salvage;
+mod seal;
 mod serve;
 mod service;
 mod webhook;
@@ -91,6 +92,9 @@ enum Command {
     Resume(Shape),
     /// Write the store of a stopped service anew, so that it gives disk back
     Compact,
+    /// The key of sealed secrets
+    #[command(subcommand)]
+    Seal(seal::Command),
     /// Write everything that can be read of a damaged store into a new data folder
     Salvage(salvage::Salvage),
     /// Guard a worker of a model: the service starts this itself
@@ -162,6 +166,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Execution(command) => block_on(execution::run(command, &configuration(file)?))?,
         Command::Resume(shape) => block_on(execution::resume(shape, &configuration(file)?))?,
         Command::Compact => block_on(backup::compact(&configuration(file)?))?,
+        Command::Seal(command) => block_on(seal::run(command, &configuration(file)?))?,
         Command::Salvage(asked) => block_on(salvage::run(asked, &configuration(file)?))?,
         Command::Guard(order) => return Ok(guarded(guard::run(&order))),
         Command::Fence(order) => return Ok(guarded(Err(guard::fence::run(&order)))),
@@ -267,6 +272,7 @@ mod tests {
             "orrery restore x.backup --identity key.txt",
             "orrery verify x.backup --passphrase-file p",
             "orrery compact",
+            "orrery seal rotate",
             "orrery salvage --into d --json",
             "orrery completions bash",
         ] {
@@ -289,6 +295,7 @@ mod tests {
             "orrery verify x.backup --identity key.txt --passphrase-file p",
             "orrery execution cancel 17",
             "orrery salvage",
+            "orrery seal",
             "orrery completions cobol",
         ] {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Shape;
-use super::backup::{blocking, counted, progress_bar};
+use super::backup::{blocking, byte_bar, counted};
 use super::output::{self, Output};
 use crate::backup;
 use crate::config::Config;
@@ -25,7 +25,7 @@ pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
     let (data, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
     let shown = into.display().to_string();
     let report = blocking(move || {
-        let bar = progress_bar("salvage");
+        let bar = byte_bar("salvage");
         let salvaged =
             backup::salvage(&data, &into, inline_bytes, &mut |bytes| bar.set_position(bytes))?;
         bar.finish_and_clear();

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
 use super::check::{Finding, Verdict};
+use crate::app::{self, Resealed, Watch};
 use crate::backup::{Encryption, Place};
+use crate::catalog;
 use crate::config::Config;
 use crate::domain::time::Timestamp;
 use crate::http::tls;
-use crate::{app, catalog};
 
 /// The way to the running service, or to its store.
 pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
@@ -28,11 +29,30 @@ pub(super) async fn serve(
 
 /// What is stored by a service that is stopped.
 pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Place> {
+    refuse_without_store(config)?;
+    app::stopped_store(config)
+}
+
+/// Makes a new `seal.key` for a service that is stopped.
+pub(super) async fn rotate_seal(
+    config: &Config,
+    watch: &mut Watch<'_>,
+) -> anyhow::Result<Resealed> {
+    app::rotate_seal(config, watch).await
+}
+
+/// Whether a rotation of `seal.key` was interrupted, in a sentence.
+pub(super) fn rotation_concern(config: &Config) -> Option<&'static str> {
+    app::is_rotation_under_way(config).then_some(app::ROTATION_UNDER_WAY)
+}
+
+/// Refuses a data folder without a store, or that another user owns.
+pub(super) fn refuse_without_store(config: &Config) -> anyhow::Result<()> {
     refuse_foreign(config)?;
     if !config.data_dir.join("store").is_dir() {
         anyhow::bail!("there is no store in {}", config.data_dir.display());
     }
-    app::stopped_store(config)
+    Ok(())
 }
 
 /// How the configuration has backups encrypted.

@@ -5,7 +5,8 @@ use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{BulkId, ExecutionId, Id, OrganizationId, WorkflowId};
 use crate::domain::step::{Instance, Step};
 use crate::domain::time::Timestamp;
-use crate::storage::{Key, Record, Table};
+use crate::storage::rotation::{Rotation, Watch};
+use crate::storage::{self, Key, Record, Store, Table};
 
 impl Record for Execution {
     const NAME: &'static str = "execution";
@@ -200,6 +201,23 @@ pub fn payloads_forgotten(organization: OrganizationId) -> Key {
 #[must_use]
 pub fn bulk(bulk: BulkId) -> Key {
     Key::table(Table::Bulk).id(bulk)
+}
+
+/// Seals the webhook secrets of all executions again.
+///
+/// # Errors
+/// As [`Rotation::records`].
+pub async fn reseal(
+    store: &Store,
+    rotation: &mut Rotation,
+    watch: &mut Watch<'_>,
+) -> Result<(), storage::Error> {
+    let executions = Key::table(Table::Execution);
+    rotation.records(store, executions, webhook_secret, watch).await
+}
+
+fn webhook_secret(execution: &mut Execution) -> Option<&mut String> {
+    execution.webhook.as_mut()?.secret.as_mut()
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Sealing: secrets that must be used again (webhook secrets) are stored encrypted under a key
 //! file that only the service's user can read.
 //!
-//! ChaCha20-Poly1305 with a random nonce; the key is made at the first start and never leaves the
-//! data folder. A copy of the store alone reveals no secret.
+//! ChaCha20-Poly1305 with a random nonce; the key is made at the first start and leaves the data folder
+//! in backups only. A copy of the store alone reveals no secret.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,14 +18,78 @@ use super::error::Error;
 use super::{folder, mark};
 use crate::runtime::random_bytes;
 
-const KEY_BYTES: usize = 32;
+pub(super) const KEY_BYTES: usize = 32;
 /// The key's name within the data folder.
-const KEY_FILE: &str = "seal.key";
+pub(super) const KEY_FILE: &str = "seal.key";
+/// The name of the key that is about to take its place: see [`super::rotation`].
+pub(super) const NEXT_FILE: &str = "seal.key.next";
 
-/// Seals and unseals; clones share the key.
+/// One key, for sealed texts.
+#[derive(Clone)]
+pub(super) struct Opener(Arc<LessSafeKey>);
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opener")
+    }
+}
+
+impl Opener {
+    /// Base64 of nonce and ciphertext.
+    pub(super) fn seal(&self, plain: &str) -> Result<String, SealError> {
+        let nonce: [u8; NONCE_LEN] = random_bytes().map_err(|_none| SealError::NoRandomness)?;
+        let mut sealed = plain.as_bytes().to_vec();
+        let used = Nonce::assume_unique_for_key(nonce);
+        self.0
+            .seal_in_place_append_tag(used, Aad::empty(), &mut sealed)
+            .map_err(|_unspecified| SealError::NoRandomness)?;
+        Ok(STANDARD_NO_PAD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    /// The text behind [`Opener::seal`].
+    pub(super) fn open(&self, sealed: &str) -> Result<String, SealError> {
+        let unreadable = || SealError::Unreadable;
+        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_not_base64| unreadable())?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>().ok_or_else(unreadable)?;
+        let mut sealed = sealed.to_vec();
+        let plain = self
+            .0
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::empty(), &mut sealed)
+            .map_err(|_unspecified| unreadable())?;
+        String::from_utf8(plain.to_vec()).map_err(|_not_text| unreadable())
+    }
+}
+
+/// The key in a file.
+pub(super) fn read(path: &Path) -> Result<Opener, Error> {
+    opener(path, &bytes_of(path)?)
+}
+
+fn opener(path: &Path, bytes: &[u8]) -> Result<Opener, Error> {
+    let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).map_err(|_length| Error::Folder {
+        path: path.to_owned(),
+        reason: "it has not 32 bytes: restore it from a backup".to_owned(),
+    })?;
+    Ok(Opener(Arc::new(LessSafeKey::new(key))))
+}
+
+/// The bytes of a key file that nobody but its owner can read.
+fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
+    let bytes = fs::read(path).map_err(|error| Error::folder(path, &error))?;
+    let mode = fs::metadata(path).map_err(|error| Error::folder(path, &error))?.permissions();
+    if mode.mode() & 0o077 != 0 {
+        let reason = "others can read it: run chmod 600 on it".to_owned();
+        return Err(Error::Folder { path: path.to_owned(), reason });
+    }
+    Ok(bytes)
+}
+
+/// Seals and unseals; clones share the keys.
 #[derive(Clone)]
 pub struct Sealer {
-    key: Arc<LessSafeKey>,
+    key: Opener,
+    /// The next key, while a rotation is under way: some is sealed with it already.
+    next: Option<Opener>,
     /// Made from the same file, so that one key has one use.
     mac_key: Arc<hmac::Key>,
 }
@@ -74,28 +137,21 @@ impl Sealer {
     pub fn open(data: &Path) -> Result<Self, Error> {
         let path = data.join(KEY_FILE);
         let fault = |reason: &str| Error::Folder { path: path.clone(), reason: reason.to_owned() };
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let key: [u8; KEY_BYTES] =
-                    random_bytes().map_err(|error| fault(&error.to_string()))?;
-                folder::make(data)?;
-                folder::write_first(&path, &key)?;
-                // Of two that start at once, one was first.
-                fs::read(&path).map_err(|error| Error::folder(&path, &error))?
-            }
-            Err(error) => return Err(Error::folder(&path, &error)),
-        };
-        let mode = fs::metadata(&path).map_err(|error| Error::folder(&path, &error))?.permissions();
-        if mode.mode() & 0o077 != 0 {
-            return Err(fault("others can read it: run chmod 600 on it"));
+        if !fs::exists(&path).map_err(|error| Error::folder(&path, &error))? {
+            let key: [u8; KEY_BYTES] = random_bytes().map_err(|error| fault(&error.to_string()))?;
+            folder::make(data)?;
+            // Of two that start at once, one is first.
+            folder::write_first(&path, &key)?;
         }
-        let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes)
-            .map_err(|_length| fault("it has not 32 bytes: restore it from a backup"))?;
+        let bytes = bytes_of(&path)?;
+        let key = opener(&path, &bytes)?;
+        let next = data.join(NEXT_FILE);
+        let has_next = fs::exists(&next).map_err(|error| Error::folder(&next, &error))?;
+        let next = if has_next { Some(read(&next)?) } else { None };
         let file_key = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
         let mac_key = hmac::sign(&file_key, b"orrery message authentication");
         let mac_key = hmac::Key::new(hmac::HMAC_SHA256, mac_key.as_ref());
-        Ok(Self { key: Arc::new(LessSafeKey::new(key)), mac_key: Arc::new(mac_key) })
+        Ok(Self { key, next, mac_key: Arc::new(mac_key) })
     }
 
     /// The secret as it may be stored: base64 of nonce and ciphertext.
@@ -103,16 +159,7 @@ impl Sealer {
     /// # Errors
     /// [`SealError::NoRandomness`].
     pub fn seal(&self, plain: &str) -> Result<String, SealError> {
-        let nonce: [u8; NONCE_LEN] = random_bytes().map_err(|_none| SealError::NoRandomness)?;
-        let mut sealed = plain.as_bytes().to_vec();
-        self.key
-            .seal_in_place_append_tag(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::empty(),
-                &mut sealed,
-            )
-            .map_err(|_unspecified| SealError::NoRandomness)?;
-        Ok(STANDARD_NO_PAD.encode([&nonce[..], &sealed].concat()))
+        self.key.seal(plain)
     }
 
     /// HMAC-SHA256 of `bytes`: 32 bytes by which this data folder knows again what it gave out.
@@ -133,15 +180,11 @@ impl Sealer {
     /// # Errors
     /// [`SealError::Unreadable`] when it was sealed with another key or was changed.
     pub fn unseal(&self, sealed: &str) -> Result<String, SealError> {
-        let unreadable = || SealError::Unreadable;
-        let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_not_base64| unreadable())?;
-        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>().ok_or_else(unreadable)?;
-        let mut sealed = sealed.to_vec();
-        let plain = self
-            .key
-            .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::empty(), &mut sealed)
-            .map_err(|_unspecified| unreadable())?;
-        String::from_utf8(plain.to_vec()).map_err(|_not_text| unreadable())
+        let opened = self.key.open(sealed);
+        match (&opened, &self.next) {
+            (Err(_), Some(next)) => next.open(sealed),
+            _ => opened,
+        }
     }
 }
 

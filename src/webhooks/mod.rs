@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use history::{Filter, Recorded, Refusal, Standing, Trial};
 pub use outbox::{Figures, Outbox};
-pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key};
+pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key, reseal};
 pub use transport::{Answer, Transport, Unsent};
 
 use crate::storage;

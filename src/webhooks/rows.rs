@@ -21,7 +21,8 @@ use crate::domain::ids::{DeliveryId, ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
 use crate::storage::record::{Malformed, decode};
-use crate::storage::{Commit, Key, Record, Store, Table};
+use crate::storage::rotation::{Rotation, Watch};
+use crate::storage::{self, Commit, Key, Record, Store, Table};
 
 /// What is sent, and to whom: the part of a delivery that never changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -243,6 +244,23 @@ pub async fn load(
         None => Progress::new(created_at),
     };
     Ok(Some(Delivery { id, organization, execution, webhook, body, created_at, progress }))
+}
+
+/// Seals the secrets of all deliveries again.
+///
+/// # Errors
+/// As [`Rotation::records`].
+pub async fn reseal(
+    store: &Store,
+    rotation: &mut Rotation,
+    watch: &mut Watch<'_>,
+) -> Result<(), storage::Error> {
+    let deliveries = Key::table(Table::Delivery);
+    rotation.records(store, deliveries, secret, watch).await
+}
+
+fn secret(contents: &mut Contents) -> Option<&mut String> {
+    contents.webhook.secret.as_mut()
 }
 
 #[cfg(test)]

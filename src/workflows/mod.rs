@@ -7,6 +7,7 @@
 mod categories;
 mod definitions;
 mod list;
+mod reseal;
 mod rows;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub use self::categories::{CATEGORIES, Category};
 pub use self::definitions::Compiled;
 use self::definitions::{Cache, Checked};
 pub use self::list::{Filter, SortKey};
+pub use self::reseal::reseal;
 pub use self::rows::count_trigger;
 use crate::domain::definition::Fault;
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};

@@ -37,6 +37,7 @@ mod reload;
 mod retention;
 mod routes;
 mod runs;
+mod seal;
 mod secrets;
 mod support;
 mod uploads;

@@ -78,6 +78,38 @@ pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) ->
     (definition, is_whole)
 }
 
+/// Seals every sealed credential anew, wherever it stands. `reseal` gives the new form, or `None` for
+/// one that stays. Answers whether anything has changed.
+///
+/// # Errors
+/// What `reseal` says.
+pub fn reseal<E>(
+    definition: &mut Value,
+    reseal: &mut impl FnMut(&str) -> Result<Option<String>, E>,
+) -> Result<bool, E> {
+    if let Some(text) = sealed(definition) {
+        let Some(text) = reseal(text)? else { return Ok(false) };
+        *definition = Value::Object(Map::from_iter([(SEALED.to_owned(), Value::String(text))]));
+        return Ok(true);
+    }
+    let mut has_changed = false;
+    // The depth is that which the parser accepts.
+    match definition {
+        Value::Array(items) => {
+            for item in items {
+                has_changed |= self::reseal(item, reseal)?;
+            }
+        }
+        Value::Object(fields) => {
+            for (_, value) in fields {
+                has_changed |= self::reseal(value, reseal)?;
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    Ok(has_changed)
+}
+
 /// The definition as clients see it, made from an unsealed one. What is sealed still is masked
 /// whole.
 #[must_use]

@@ -117,8 +117,14 @@ impl Service {
     /// Stops it and starts it again on the same folder. What is still running after the grace is
     /// gone then, as it would be with its process.
     pub async fn restart(self) -> Self {
+        self.restart_after(async |_config: &Config| {}).await
+    }
+
+    /// The same, with something done while it is stopped.
+    pub async fn restart_after(self, between: impl AsyncFnOnce(&Config)) -> Self {
         self.running.stop().await;
         self.runtime.end().await;
+        between(&self.config).await;
         let runtime = Own::new();
         let running = runtime.start(&self.config).await;
         let connections = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();

@@ -1,0 +1,40 @@
+//! `orrery seal`: the key of sealed secrets.
+
+use clap::Subcommand;
+
+use super::backup::progress_bar;
+use super::output;
+use super::service;
+use crate::app::Resealed;
+use crate::config::Config;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Make a new seal.key and seal everything again with it, on the store of a stopped service
+    Rotate,
+}
+
+pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
+    let Command::Rotate = command;
+    service::refuse_without_store(config)?;
+    let bar = progress_bar("rotate", "{pos} rows in {elapsed}");
+    let mut watch = |done: Resealed| {
+        bar.set_position(done.rows);
+        Ok(())
+    };
+    let rotated = service::rotate_seal(config, &mut watch).await?;
+    bar.finish_and_clear();
+    output::note(&format!(
+        "seal.key is another one: {} secrets were sealed again. Links and page cursors from before do not \
+         open any more. Backups from before hold the old key and open with it",
+        rotated.secrets
+    ));
+    if rotated.unreadable > 0 {
+        output::note(&format!(
+            "{} secrets or records could not be read with the old key either, and are as they were; \
+             `orrery verify` names damaged records",
+            rotated.unreadable
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Sealing the credentials of stored definitions again, when `seal.key` is rotated.
+
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+
+use super::rows::Definition;
+use crate::domain::definition::secrets;
+use crate::domain::ids::RevisionId;
+use crate::storage::record::{Malformed, decode};
+use crate::storage::rotation::{Rotation, Watch};
+use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
+
+/// Rows that are read at once; their definitions are read one by one.
+const AT_ONCE: usize = 64;
+
+/// Seals the credentials of all definitions again.
+///
+/// # Errors
+/// When the store cannot be read or written, or `watch` says so. What was committed stays.
+pub async fn reseal(
+    store: &Store,
+    rotation: &mut Rotation,
+    watch: &mut Watch<'_>,
+) -> Result<(), storage::Error> {
+    let mut after = None;
+    loop {
+        let prefix = Key::table(Table::Definition);
+        let rows = store.page(Page { prefix, after, before: None, limit: AT_ONCE }).await?;
+        let Some((last, _)) = rows.last() else { return Ok(()) };
+        after = Some(last.clone());
+        for row in rows {
+            rotation.resealed.rows += 1;
+            match reseal_one(store, rotation, row).await {
+                // What is deleted or damaged stays so, with either key.
+                Err(error) if error.is_final() => rotation.resealed.unreadable += 1,
+                done => done?,
+            }
+            watch(rotation.resealed)?;
+        }
+    }
+}
+
+async fn reseal_one(
+    store: &Store,
+    rotation: &mut Rotation,
+    (key, bytes): Row,
+) -> Result<(), storage::Error> {
+    let malformed =
+        |error: serde_json::Error| Malformed { record: "definition", reason: error.to_string() };
+    let Definition { workflow, definition: old } = decode(&bytes)?;
+    let revision = key.last_id::<RevisionId>().ok_or_else(|| Malformed {
+        record: "definition",
+        reason: "its key names no revision".to_owned(),
+    })?;
+    let text = store.read_payload(&old).await?;
+    let mut value: Value = serde_json::from_str(text.get()).map_err(malformed)?;
+    if !secrets::reseal(&mut value, &mut |sealed: &str| rotation.reseal(sealed))? {
+        return Ok(());
+    }
+    let text = to_raw_value(&value).map_err(malformed)?;
+    let definition = store.write_payload(revision, text).await?;
+    let mut commit = Commit::new();
+    store.release(&mut commit, &old);
+    store.claim(&mut commit, &definition);
+    commit.put(key, &Definition { workflow, definition })?;
+    store.commit(commit).await?;
+    // The rest of a kill before this is swept by the next start.
+    store.remove_payload(&old).await
+}
