@@ -28,7 +28,7 @@ use support::median;
 use support::table::{Table, number, ratio};
 
 /// Runs of a model in a round.
-const RUNS: u64 = 300;
+const RUNS: u64 = 200;
 
 /// Nobody listens.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ fn cases() -> Vec<Case> {
             json!({"image": png, "width": 32}),
             RUNS,
         ),
-        Case::new("html-to-text, 440 kB", "html-to-text", json!({"html": page.repeat(8000)}), 5),
+        Case::new("html-to-text, 80 kB", "html-to-text", json!({"html": page.repeat(1450)}), 10),
     ]
 }
 

@@ -44,12 +44,15 @@ impl Scripted {
 
     /// Waits until none of them is there any more.
     async fn all_end(&self) {
-        for pid in self.pids() {
-            let pid = Pid::from_raw(pid).unwrap();
-            while test_kill_process(pid).is_ok() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
+        let ending = async {
+            for pid in self.pids() {
+                let pid = Pid::from_raw(pid).unwrap();
+                while test_kill_process(pid).is_ok() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
             }
-        }
+        };
+        tokio::time::timeout(Duration::from_secs(10), ending).await.expect("all workers end");
     }
 }
 
