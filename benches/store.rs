@@ -1,13 +1,15 @@
 //! The store by itself: `cargo bench --bench store`.
 //!
-//! First, commits per second of 1, 8 and 64 committers, beside a raw log in the same rounds: a file
-//! that the same bytes are appended to, with an `fdatasync` after as many values as there are
-//! committers. Then the engine's segment size:
-//! 512 KiB, its own default, against 8 MiB, what `storage::store` sets, with values of 700 bytes
-//! and of 32 KiB. Each of those runs in a process of its own, so that its memory is its own.
+//! First, commits of 1, 8 and 64 committers: their rate, their latency, their processor time, and
+//! what the disk is given for them. Beside the store, in the same rounds: a raw log, which is a file
+//! that the same bytes are appended to with an `fdatasync` after as many values as there are
+//! committers; and, when `ORRERY_BENCH_BASELINE` names this program as it was built from another
+//! commit, that commit's store (`benches/baseline` builds it). Each run is a process of its own with
+//! a folder of its own. Then the tree's segment size: 512 KiB, the engine's default, against 8 MiB,
+//! what `storage::tree` sets, with values of 700 bytes and of 32 KiB.
 //!
-//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (700: of each round), `ORRERY_BENCH_MEBIBYTES`
-//! (96: what each segment size is given to write).
+//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (1,500: of each round), `ORRERY_BENCH_MEBIBYTES`
+//! (96: what each segment size is given to write; 0 leaves that part out).
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
 #![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
@@ -16,13 +18,14 @@ mod support;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use orrery::domain::ids::ExecutionId;
 use orrery::runtime::fresh;
 use orrery::storage::{Commit, Key, Options, Store, Table as Rows};
 
+use support::disk::{self, Disk};
 use support::process;
 use support::table::{Table, mebibytes, milliseconds, number};
 
@@ -37,13 +40,20 @@ const GROUP_BYTES: usize = 1024 * 1024;
 fn main() {
     if let Some(role) = process::role() {
         return match role.as_str() {
+            "raw" => Round::of_environment().append(),
+            "commit" => {
+                let runtime = tokio::runtime::Runtime::new().unwrap();
+                runtime.block_on(Round::of_environment().commit());
+            }
             "write" => Variant::of_environment().write(),
             _ => Variant::of_environment().open_and_tell(),
         };
     }
-    tokio::runtime::Runtime::new().unwrap().block_on(commits());
-    println!();
-    segments();
+    commits();
+    if support::knob("ORRERY_BENCH_MEBIBYTES", 96) > 0 {
+        println!();
+        segments();
+    }
 }
 
 /// Bytes that do not repeat and do not compress.
@@ -59,80 +69,203 @@ fn value(length: usize) -> Vec<u8> {
     .collect()
 }
 
-async fn commits() {
-    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
-    let time = Duration::from_millis(support::knob("ORRERY_BENCH_MILLIS", 700));
-    let mut table = Table::new(&["commits per second", "700 B", "of raw", "32 KiB", "of raw"]);
-    // For each value and number of committers: the raw log's rates, and the store's.
-    let mut rates = vec![(Vec::new(), Vec::new()); VALUES.len() * COMMITTERS.len()];
-    for (at, length) in VALUES.into_iter().enumerate() {
+/// Who takes the commits of one kind of round.
+struct Subject {
+    name: &'static str,
+    program: PathBuf,
+    role: &'static str,
+}
+
+/// What one round gave.
+#[derive(Clone, Copy)]
+struct Figures {
+    rate: f64,
+    /// Seconds that a commit takes.
+    median: f64,
+    p99: f64,
+    /// Seconds of processor time for each commit.
+    processor: f64,
+    /// Voluntary context switches for each commit.
+    switches: f64,
+    /// What the disk was asked for, by anybody: cache flushes and bytes, for each commit.
+    flushes: f64,
+    bytes: f64,
+}
+
+impl Subject {
+    fn round(&self, length: usize, committers: u64, time: Duration) -> Figures {
         let folder = support::folder();
-        let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
-        let store = Store::open(&options).unwrap();
-        let value = value(length);
-        for _ in 0..rounds {
-            for (row, committers) in COMMITTERS.into_iter().enumerate() {
-                let (raw, stored) = &mut rates[at * COMMITTERS.len() + row];
-                raw.push(bare(&value, committers, time));
-                stored.push(commit_round(&store, committers, &value, time).await);
+        let disk = Disk::of(folder.path());
+        let before = disk.read();
+        let output = process::program(&self.program, self.role)
+            .env("FOLDER", folder.path())
+            .env("VALUE", length.to_string())
+            .env("COMMITTERS", committers.to_string())
+            .env("MILLIS", time.as_millis().to_string())
+            .output()
+            .unwrap();
+        let after = disk.read();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let figures: Vec<f64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let [count, seconds, median, p99, processor, switches] = figures[..] else {
+            panic!("six figures, not {text}");
+        };
+        Figures {
+            rate: count / seconds,
+            median,
+            p99,
+            processor: processor / count,
+            switches: switches / count,
+            flushes: (after.flushes - before.flushes) / count,
+            bytes: (after.bytes - before.bytes) / count,
+        }
+    }
+}
+
+fn commits() {
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
+    let time = Duration::from_millis(support::knob("ORRERY_BENCH_MILLIS", 1_500));
+    let own = std::env::current_exe().unwrap();
+    let mut subjects = vec![
+        Subject { name: "raw log", program: own.clone(), role: "raw" },
+        Subject { name: "store", program: own, role: "commit" },
+    ];
+    if let Some(baseline) = std::env::var_os("ORRERY_BENCH_BASELINE") {
+        subjects.push(Subject { name: "baseline", program: baseline.into(), role: "commit" });
+    }
+    let mut table = Table::new(&[
+        "commits",
+        "per second",
+        "of raw",
+        "of the baseline",
+        "median",
+        "p99",
+        "CPU each",
+        "switches",
+        "flushes",
+        "bytes",
+    ]);
+    for length in VALUES {
+        for committers in COMMITTERS {
+            let rounds: Vec<Vec<Figures>> = (0..rounds)
+                .map(|_| subjects.iter().map(|of| of.round(length, committers, time)).collect())
+                .collect();
+            for (at, subject) in subjects.iter().enumerate() {
+                let name = format!("{}, {length} B, {committers} committers", subject.name);
+                table.row(std::iter::once(name).chain(cells(&rounds, at)));
             }
         }
-        store.close().await;
-    }
-    for (row, committers) in COMMITTERS.into_iter().enumerate() {
-        let (mut raw_cells, mut cells) = (Vec::new(), Vec::new());
-        for rates in rates.chunks(COMMITTERS.len()) {
-            let (raw, stored) = &rates[row];
-            let ratios = stored.iter().zip(raw).map(|(stored, raw)| stored / raw).collect();
-            raw_cells.extend([number(support::median(raw.clone())), String::new()]);
-            let ratio = format!("{:.2}", support::median(ratios));
-            cells.extend([number(support::median(stored.clone())), ratio]);
-        }
-        let name = format!("raw log, fdatasync after each {committers}");
-        table.row(std::iter::once(name).chain(raw_cells));
-        table.row(std::iter::once(format!("store, {committers} committers")).chain(cells));
     }
     table.print();
     println!("{rounds} rounds of {time:?} each");
 }
 
-/// Appends to a file, with an `fdatasync` after each `group` values; values per second.
-fn bare(value: &[u8], group: u64, time: Duration) -> f64 {
-    let folder = support::folder();
-    let mut file = File::create(folder.path().join("bare")).unwrap();
-    let (started, mut count) = (Instant::now(), 0);
-    while started.elapsed() < time {
-        for _ in 0..group {
-            file.write_all(value).unwrap();
-        }
-        file.sync_data().unwrap();
-        count += group;
-    }
-    count as f64 / started.elapsed().as_secs_f64()
+/// The medians over all rounds for the subject at `at`, as text.
+fn cells(rounds: &[Vec<Figures>], at: usize) -> Vec<String> {
+    let of = |figure: fn(&Figures) -> f64| {
+        support::median(rounds.iter().map(|round| figure(&round[at])).collect())
+    };
+    let against = |other: usize| {
+        let ratios = rounds.iter().filter_map(|round| Some(round[at].rate / round.get(other)?.rate));
+        let ratio = support::median(ratios.collect());
+        if other == at || ratio.is_nan() { String::new() } else { format!("{ratio:.2}") }
+    };
+    let micros = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
+    vec![
+        number(of(|figures| figures.rate)),
+        against(0),
+        against(2),
+        micros(of(|figures| figures.median)),
+        micros(of(|figures| figures.p99)),
+        format!("{:.1} µs", of(|figures| figures.processor) * 1e6),
+        format!("{:.2}", of(|figures| figures.switches)),
+        format!("{:.3}", of(|figures| figures.flushes)),
+        number(of(|figures| figures.bytes)),
+    ]
 }
 
-async fn commit_round(store: &Store, committers: u64, value: &[u8], time: Duration) -> f64 {
-    let started = Instant::now();
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..committers {
-        let (store, value) = (store.clone(), value.to_vec());
-        tasks.spawn(async move {
-            let mut count = 0;
-            while started.elapsed() < time {
-                let mut commit = Commit::new();
-                let key = Key::table(Rows::Execution).id(fresh::<ExecutionId>());
-                commit.put_bytes(key, value.clone());
-                store.commit(commit).await.unwrap();
-                count += 1;
+/// One round's settings, in the process that makes the commits.
+struct Round {
+    folder: PathBuf,
+    value: Vec<u8>,
+    committers: u64,
+    time: Duration,
+}
+
+impl Round {
+    fn of_environment() -> Self {
+        Self {
+            folder: std::env::var_os("FOLDER").unwrap().into(),
+            value: value(usize::try_from(support::knob("VALUE", 0)).unwrap()),
+            committers: support::knob("COMMITTERS", 1),
+            time: Duration::from_millis(support::knob("MILLIS", 0)),
+        }
+    }
+
+    /// Appends to a file, with an `fdatasync` after as many values as there are committers.
+    fn append(&self) {
+        let mut file = File::create(self.folder.join("raw")).unwrap();
+        let (before, started, mut latencies) = (Spent::now(), Instant::now(), Vec::new());
+        while started.elapsed() < self.time {
+            let one = Instant::now();
+            for _ in 0..self.committers {
+                file.write_all(&self.value).unwrap();
             }
-            count
-        });
+            file.sync_data().unwrap();
+            let took = one.elapsed().as_secs_f64();
+            latencies.extend((0..self.committers).map(|_| took));
+        }
+        before.print(started, latencies);
     }
-    let mut count = 0;
-    while let Some(done) = tasks.join_next().await {
-        count += done.unwrap();
+
+    /// Commits to a store.
+    async fn commit(&self) {
+        let options = Options { folder: self.folder.clone(), inline_bytes: 65_536 };
+        let store = Store::open(&options).unwrap();
+        let (before, started, time) = (Spent::now(), Instant::now(), self.time);
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..self.committers {
+            let (store, value) = (store.clone(), self.value.clone());
+            tasks.spawn(async move {
+                let mut latencies = Vec::new();
+                while started.elapsed() < time {
+                    let one = Instant::now();
+                    let mut commit = Commit::new();
+                    let key = Key::table(Rows::Execution).id(fresh::<ExecutionId>());
+                    commit.put_bytes(key, value.clone());
+                    store.commit(commit).await.unwrap();
+                    latencies.push(one.elapsed().as_secs_f64());
+                }
+                latencies
+            });
+        }
+        let latencies = tasks.join_all().await.concat();
+        before.print(started, latencies);
     }
-    f64::from(count) / started.elapsed().as_secs_f64()
+}
+
+/// What this process has used so far.
+struct Spent {
+    processor: f64,
+    switches: f64,
+}
+
+impl Spent {
+    fn now() -> Self {
+        let pid = std::process::id();
+        Self { processor: process::processor_seconds(pid), switches: process::switches(pid) }
+    }
+
+    /// Prints what [`Subject::round`] reads.
+    fn print(&self, started: Instant, mut latencies: Vec<f64>) {
+        let (seconds, now) = (started.elapsed().as_secs_f64(), Self::now());
+        latencies.sort_by(f64::total_cmp);
+        let count = latencies.len();
+        let (median, p99) = (latencies[count / 2], latencies[count * 99 / 100]);
+        let (processor, switches) = (now.processor - self.processor, now.switches - self.switches);
+        println!("{count} {seconds} {median} {p99} {processor} {switches}");
+    }
 }
 
 /// One way to lay values out in the engine's log.
@@ -245,7 +378,7 @@ fn segments() {
             let variant = Variant { segment, value: length, row, folder: place("full"), rows };
             let written = variant.figures("write");
             let opened = variant.figures("open");
-            let disk = disk_use(&variant.folder);
+            let disk = disk::kept(&variant.folder);
             let beside = std::fs::read_dir(variant.folder.join("blobs")).map_or(0, Iterator::count);
             let empty = Variant { folder: place("empty"), ..variant }.figures("open");
             table.row([
@@ -262,16 +395,4 @@ fn segments() {
     }
     table.print();
     println!("each given {} to write, every value twice", mebibytes(bytes as f64));
-}
-
-/// Bytes that the folder takes on the disk.
-fn disk_use(folder: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let entry = entry.unwrap();
-        let metadata = entry.metadata().unwrap();
-        bytes += if metadata.is_dir() { disk_use(&entry.path()) } else { metadata.blocks() * 512 };
-    }
-    bytes
 }

@@ -1,8 +1,9 @@
 //! Workflows, from the trigger to the end, by the real binary in a process of its own.
 //!
-//! - Three HTTP calls to an instant server: latency at 1 and at 64 in flight, a burst, processor
-//!   time and commits for each execution; beside it, in the same run, the same calls made directly
-//!   and the same commits made by the store alone.
+//! - Three HTTP calls to an instant server: latency, processor time and context switches at 1 in
+//!   flight, latency at 64, a burst with processor time, commits and bytes written for each
+//!   execution, and the disk that each keeps; beside it, in the same run, the same calls made
+//!   directly and the same commits made by the store alone.
 //! - A sequence of 100 steps against one of 10: each step should cost the same.
 //! - 10,000 executions at once of a model that takes a second and runs 1,000 at a time.
 //!
@@ -29,6 +30,7 @@ use orrery::runtime::fresh;
 use orrery::storage::{Commit, Options, Store};
 use serde_json::{Value, json};
 use support::client::{self, Connection, Load};
+use support::disk::{self, Disk};
 use support::instant;
 use support::process::{self, Killed};
 use support::service::{self, Setup};
@@ -38,6 +40,9 @@ use support::table::{Table, mebibytes, number, ratio};
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Commits that a workflow of three steps takes: its creation, and the end of each step.
 const COMMITS: u64 = 4;
+/// Executions whose latency is measured in a round, at 1 and at 64 in flight.
+const ONE: u64 = 300;
+const MANY: u64 = 6400;
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -74,6 +79,19 @@ impl Subject {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
+    /// Bytes of the data folder, once the store has tidied up.
+    async fn settled(&self) -> f64 {
+        let deadline = Instant::now() + PATIENCE;
+        let (mut last, mut same) = (f64::NAN, 0);
+        while same < 20 && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let now = disk::kept(self.setup.data()) as f64;
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+        }
+        last
+    }
+
     async fn until_ended(&self, count: f64) {
         let deadline = Instant::now() + PATIENCE;
         while self.ended() < count {
@@ -85,6 +103,8 @@ impl Subject {
     /// Triggers `count` executions over `connections` and waits for the end of the last one.
     async fn burst(&self, trigger: &Arc<[u8]>, count: u64, connections: u64) -> Burst {
         let (ended, commits) = (self.ended(), self.commits());
+        let disk = Disk::of(self.setup.data());
+        let written = disk.read().bytes;
         let cpu = process::processor_seconds(self.child.0.id());
         let started = Instant::now();
         let (address, request) = (self.setup.workflows, Arc::clone(trigger));
@@ -100,11 +120,22 @@ impl Subject {
             seconds,
             cpu: cpu / count,
             commits: (self.commits() - commits) / count,
+            written: (disk.read().bytes - written) / count,
         }
     }
 
     fn commits(&self) -> f64 {
         service::metric(self.setup.metrics, "orrery_commits_total")
+    }
+
+    /// What the service uses for each of `count` executions while `work` runs them.
+    async fn used<T>(&self, count: u64, work: impl Future<Output = T>) -> (T, Used) {
+        let pid = self.child.0.id();
+        let (cpu, switches) = (process::processor_seconds(pid), process::switches(pid));
+        let done = work.await;
+        let cpu = (process::processor_seconds(pid) - cpu) / count as f64;
+        let switches = (process::switches(pid) - switches) / count as f64;
+        (done, Used { cpu, switches })
     }
 
     /// Seconds from trigger to end of each of `count` executions, `flight` of them at a time.
@@ -149,6 +180,14 @@ struct Burst {
     /// Seconds of processor time for each execution.
     cpu: f64,
     commits: f64,
+    /// Bytes that the disk was given for each execution, by anybody.
+    written: f64,
+}
+
+/// What the service used for each of some executions.
+struct Used {
+    cpu: f64,
+    switches: f64,
 }
 
 /// The three calls made directly, over as many connections: rounds of three per second.
@@ -247,7 +286,9 @@ async fn three_steps(
     subject.burst(&trigger, burst / 5, 64).await;
     let (mut one, mut many) = (Vec::new(), Vec::new());
     let (mut rates, mut cpu, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut calls, mut alone) = (Vec::new(), Vec::new());
+    let (mut calls, mut alone, mut written) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut one_cpu, mut switches) = (Vec::new(), Vec::new());
+    let before = subject.settled().await;
     for _ in 0..rounds {
         calls.push(direct(address, 64, Duration::from_secs(1)).await);
         alone.push(store_alone(store, 64, Duration::from_secs(1)).await);
@@ -255,9 +296,14 @@ async fn three_steps(
         rates.push(done.rate);
         cpu.push(done.cpu);
         commits.push(done.commits);
-        one.extend(subject.latencies(&trigger, 300, 1).await);
-        many.extend(subject.latencies(&trigger, 6400, 64).await);
+        written.push(done.written);
+        let (latencies, used) = subject.used(ONE, subject.latencies(&trigger, ONE, 1)).await;
+        one.extend(latencies);
+        one_cpu.push(used.cpu);
+        switches.push(used.switches);
+        many.extend(subject.latencies(&trigger, MANY, 64).await);
     }
+    let kept = (subject.settled().await - before) / (rounds * (burst + ONE + MANY)) as f64;
     let rate = support::median(rates);
     let (calls, alone) = (support::median(calls), support::median(alone));
     let mut table = Table::new(&["three HTTP steps", ""]);
@@ -265,11 +311,15 @@ async fn three_steps(
     for (name, value) in [
         ("1 in flight, median", milliseconds(percentile(&one, 0.5))),
         ("1 in flight, p99", milliseconds(percentile(&one, 0.99))),
+        ("1 in flight, processor time for each", milliseconds(support::median(one_cpu))),
+        ("1 in flight, context switches for each", number(support::median(switches))),
         ("64 in flight, median", milliseconds(percentile(&many, 0.5))),
         ("64 in flight, p99", milliseconds(percentile(&many, 0.99))),
         ("burst, executions per second", number(rate)),
         ("processor time for each", milliseconds(support::median(cpu))),
         ("commits for each", ratio(support::median(commits))),
+        ("bytes written to the disk for each", number(support::median(written))),
+        ("bytes that the disk keeps of each", number(kept)),
         ("the calls alone, rounds of three per second", number(calls)),
         ("the store alone, four commits each, per second", number(alone)),
         ("burst, of the calls alone", ratio(rate / calls)),

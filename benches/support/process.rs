@@ -1,6 +1,7 @@
 //! Processes: this program again under another role, and what the kernel says of one's memory and
 //! processor time.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Under which role this program was started again, if it was.
@@ -13,7 +14,12 @@ pub fn role() -> Option<String> {
 
 /// This program once more, as `role`; its standard output can be read.
 pub fn again(role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    program(&std::env::current_exe().unwrap(), role)
+}
+
+/// The same of another build of this program.
+pub fn program(path: &Path, role: &str) -> Command {
+    let mut command = Command::new(path);
     command.env(ROLE, role).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
@@ -55,4 +61,18 @@ pub fn processor_seconds(pid: u32) -> f64 {
     let ticks: f64 =
         rest.split(' ').skip(11).take(2).map(|field| field.parse::<f64>().unwrap()).sum();
     ticks / 100.0
+}
+
+/// How often threads of the process that still run have waited for something.
+pub fn switches(pid: u32) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // A thread may end in between.
+    let texts = threads.filter_map(|thread| {
+        std::fs::read_to_string(thread.ok()?.path().join("status")).ok()
+    });
+    let of_one = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|line| line.trim().parse::<f64>().ok()).unwrap_or(0.0)
+    };
+    texts.map(of_one).sum()
 }

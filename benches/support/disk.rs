@@ -1,0 +1,48 @@
+//! The disk that a folder is on: what it is given to write, and what a folder keeps of it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Counters of the disk that a folder is on. They count everybody's use of it.
+pub struct Disk(Option<PathBuf>);
+
+/// What the disk was given so far; not a number where the kernel does not count it.
+#[derive(Clone, Copy)]
+pub struct Use {
+    /// Flushes of its cache.
+    pub flushes: f64,
+    pub bytes: f64,
+}
+
+impl Disk {
+    /// The disk of `folder`.
+    pub fn of(folder: &Path) -> Self {
+        let device = std::fs::metadata(folder).unwrap().dev();
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
+        Self(path.exists().then_some(path))
+    }
+
+    /// Its counters now.
+    pub fn read(&self) -> Use {
+        let Some(path) = &self.0 else { return Use { flushes: f64::NAN, bytes: f64::NAN } };
+        let text = std::fs::read_to_string(path).unwrap();
+        let fields: Vec<f64> =
+            text.split_whitespace().map(|field| field.parse().unwrap()).collect();
+        // The seventh is sectors written, of 512 bytes; the sixteenth, flush requests.
+        let field = |at: usize| fields.get(at).copied().unwrap_or(f64::NAN);
+        Use { flushes: field(15), bytes: field(6) * 512.0 }
+    }
+}
+
+/// Bytes that the folder takes on the disk.
+pub fn kept(folder: &Path) -> u64 {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        // What is removed at this moment takes nothing.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += if metadata.is_dir() { kept(&entry.path()) } else { metadata.blocks() * 512 };
+    }
+    bytes
+}
