@@ -39,6 +39,11 @@ pub const DEPTH_IN_PLACE_MAX: usize = 64;
 pub const STEPS_MAX: u64 = 32 * 1024 * 1024;
 /// Steps that are taken without waiting for a place: some milliseconds.
 pub const QUICK_STEPS: u64 = 50_000;
+/// Steps that are taken on the caller's own thread: some microseconds.
+const INLINE_STEPS: u64 = 500;
+/// The largest input and the largest schema, in bytes, that are checked there. A schema with patterns
+/// never is: their cost is not counted in steps.
+const INLINE_BYTES: usize = 16 * 1024;
 /// Steps up to which all violations are looked for. Past it the first is told, if one can be: each
 /// takes memory.
 const TELLING_STEPS_MAX: u64 = 1_000_000;
@@ -101,6 +106,8 @@ pub struct Schema {
     nodes: Vec<Node>,
     /// By the ids of the nodes.
     costs: Vec<InPlace>,
+    /// Small inputs are checked without a change of threads.
+    is_inline: bool,
 }
 
 /// What came of a check under a limit.
@@ -130,9 +137,9 @@ impl Schema {
             return Err(Error::TooLarge(bytes));
         }
         check_tree(schema, 0)?;
-        let patterns = patterns(schema);
-        if patterns > PATTERNS_MAX {
-            return Err(Error::TooManyPatterns(patterns));
+        let pattern_count = patterns(schema);
+        if pattern_count > PATTERNS_MAX {
+            return Err(Error::TooManyPatterns(pattern_count));
         }
         let nodes = graph::build(schema)?;
         let costs = size::check(&nodes)?;
@@ -143,7 +150,8 @@ impl Schema {
             .with_pattern_options(patterns)
             .build(schema)
             .map_err(|error| Error::Invalid(error.masked().to_string()))?;
-        Ok(Self { text: schema.clone(), validator, nodes, costs })
+        let is_inline = bytes <= INLINE_BYTES && pattern_count == 0;
+        Ok(Self { text: schema.clone(), validator, nodes, costs, is_inline })
     }
 
     /// The schema as it was written.
@@ -180,6 +188,9 @@ impl Schema {
         let Ok(work) = work::measure(self, &value, steps) else { return Attempt::Over(value) };
         if self.validator.is_valid(&value) {
             return Attempt::Fits(value);
+        }
+        if steps == INLINE_STEPS && work.telling > QUICK_STEPS {
+            return Attempt::Over(value);
         }
         let mut violations: Vec<Violation> = if work.telling <= TELLING_STEPS_MAX {
             let errors = self.validator.iter_errors(&value).take(VIOLATIONS_MAX);

@@ -1,5 +1,6 @@
-//! Where schemas are compiled and inputs validated: on blocking threads, never on those that serve
-//! requests. What takes longer has places, few of them, so that the rest of the service keeps its
+//! Where schemas are compiled and inputs validated: on blocking threads, not on those that serve
+//! requests. The exception is an input that is known to take microseconds, for which a change of
+//! threads would cost more than the check. What takes longer has places, few of them, so that the rest of the service keeps its
 //! cores; a place is free again when its work has ended, even when nobody waits for it any more.
 
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::{Attempt, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much};
+use super::{Attempt, INLINE_BYTES, INLINE_STEPS, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much};
 
 /// Schemas and definitions that are compiled at once.
 pub const COMPILED_AT_ONCE: usize = 2;
@@ -79,16 +80,42 @@ async fn in_turn<T: Send + 'static>(
     }
 }
 
+/// Whether a value has no more than `left` bytes, roughly; stops looking once it has more.
+fn is_small(value: &Value, left: &mut usize) -> bool {
+    let own = match value {
+        Value::String(text) => text.len(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => 0,
+    };
+    let Some(rest) = left.checked_sub(own + 8) else { return false };
+    *left = rest;
+    match value {
+        Value::Array(items) => items.iter().all(|item| is_small(item, left)),
+        Value::Object(fields) => fields.iter().all(|(name, field)| {
+            *left = left.saturating_sub(name.len());
+            is_small(field, left)
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
 impl Schema {
-    /// As [`Schema::check`], on a blocking thread. What takes more than a moment waits for a place.
+    /// As [`Schema::check`], on a blocking thread unless it takes microseconds. What takes more than
+    /// a moment waits for a place.
     ///
     /// # Errors
     /// [`Unfit`].
     pub async fn check_off_thread(
         self: &Arc<Self>,
-        value: Value,
+        mut value: Value,
         patience: Patience,
     ) -> Result<Value, Unfit> {
+        if self.is_inline && is_small(&value, &mut { INLINE_BYTES }) {
+            match self.attempt(value, INLINE_STEPS) {
+                Attempt::Fits(value) => return Ok(value),
+                Attempt::Breaks(violations) => return Err(Unfit::Breaks(violations)),
+                Attempt::Over(partly_filled) => value = partly_filled,
+            }
+        }
         let schema = Arc::clone(self);
         let quick = tokio::task::spawn_blocking(move || schema.attempt(value, QUICK_STEPS)).await;
         let value = match quick {

@@ -216,6 +216,22 @@ fn large_inputs_that_do_not_fit_are_told_without_telling_all() {
 }
 
 #[tokio::test]
+async fn only_small_inputs_of_small_schemas_without_patterns_are_checked_inline() {
+    let compile = |schema: Value| std::sync::Arc::new(Schema::compile(&schema).unwrap());
+    assert!(compile(json!({"type": "object"})).is_inline);
+    assert!(!compile(json!({"pattern": "a"})).is_inline);
+    assert!(!compile(json!({"description": "x".repeat(INLINE_BYTES)})).is_inline);
+    // More steps than are taken inline, and the whole answer all the same.
+    let numbers = compile(json!({"items": {"type": "number", "default": 1}}));
+    let many = json!(vec![1; 1000]);
+    assert!(matches!(numbers.attempt(many.clone(), INLINE_STEPS), Attempt::Over(_)));
+    assert_eq!(numbers.check_off_thread(many.clone(), Patience::Request).await, Ok(many));
+    let long = json!(["x".repeat(INLINE_BYTES)]);
+    let refused = numbers.check_off_thread(long, Patience::Request).await;
+    assert!(matches!(refused, Err(Unfit::Breaks(_))));
+}
+
+#[tokio::test]
 async fn checks_run_on_other_threads_and_give_way_to_none() {
     let schema = std::sync::Arc::new(Schema::compile(&json!({"type": "object"})).unwrap());
     let checked = schema.check_off_thread(json!({"a": 1}), Patience::Request).await;
