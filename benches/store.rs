@@ -167,7 +167,8 @@ fn cells(rounds: &[Vec<Figures>], at: usize) -> Vec<String> {
         support::median(rounds.iter().map(|round| figure(&round[at])).collect())
     };
     let against = |other: usize| {
-        let ratios = rounds.iter().filter_map(|round| Some(round[at].rate / round.get(other)?.rate));
+        let ratios =
+            rounds.iter().filter_map(|round| Some(round[at].rate / round.get(other)?.rate));
         let ratio = support::median(ratios.collect());
         if other == at || ratio.is_nan() { String::new() } else { format!("{ratio:.2}") }
     };

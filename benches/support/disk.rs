@@ -35,10 +35,11 @@ impl Disk {
     }
 }
 
-/// Bytes that the folder takes on the disk.
+/// Bytes that the folder takes on the disk; none when there is no such folder.
 pub fn kept(folder: &Path) -> u64 {
     let mut bytes = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    for entry in entries {
         let entry = entry.unwrap();
         // What is removed at this moment takes nothing.
         let Ok(metadata) = entry.metadata() else { continue };

@@ -67,9 +67,8 @@ pub fn processor_seconds(pid: u32) -> f64 {
 pub fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     // A thread may end in between.
-    let texts = threads.filter_map(|thread| {
-        std::fs::read_to_string(thread.ok()?.path().join("status")).ok()
-    });
+    let texts = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
     let of_one = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
         line.and_then(|line| line.trim().parse::<f64>().ok()).unwrap_or(0.0)

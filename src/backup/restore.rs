@@ -10,7 +10,7 @@ use super::read::{self, Entry};
 use super::{Error, Keys, SEAL, SEAL_NEXT, Summary, encryption};
 use crate::audit::{self, Actor};
 use crate::domain::time::Timestamp;
-use crate::storage::export::{Change, read_change};
+use crate::storage::export::{Change, is_own, read_change};
 use crate::storage::{self, Commit, Key, Options, Page, Store, Table, carried};
 
 /// Where a restore is built, within the folder that it is for.
@@ -208,6 +208,10 @@ impl<'s> Importing<'s> {
     }
 
     pub(super) fn add(&mut self, (key, value): Change) -> io::Result<()> {
+        if is_own(&key) {
+            // Backups of earlier releases hold what their store's tree said of itself.
+            return Ok(());
+        }
         let key = (self.place)(key);
         let bytes = key.as_bytes().len() + value.as_ref().map_or(0, Vec::len);
         match value {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::{Attempt, INLINE_BYTES, INLINE_STEPS, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much};
+use super::{
+    Attempt, INLINE_BYTES, INLINE_STEPS, QUICK_STEPS, STEPS_MAX, Schema, Violation, too_much,
+};
 
 /// Schemas and definitions that are compiled at once.
 pub const COMPILED_AT_ONCE: usize = 2;

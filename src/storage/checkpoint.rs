@@ -109,6 +109,19 @@ impl Progress {
     }
 }
 
+/// How much the thread gives way to those that serve requests, as `nice` counts it. It still gets a
+/// third of what they get: when it falls behind by a whole checkpoint, the writer waits for it.
+const NICENESS: i32 = 5;
+
+/// Lets the threads that serve requests go first: a commit that wakes up should not wait for a
+/// checkpoint's turn to end.
+fn lower_priority() {
+    let thread = rustix::thread::gettid();
+    if let Err(error) = rustix::process::setpriority_process(Some(thread), NICENESS) {
+        tracing::debug!(%error, "checkpoints run at the same priority as everything else");
+    }
+}
+
 /// What the thread is sent. It ends when the sender has gone.
 pub enum Job {
     /// Something was written to a sealed log.
@@ -135,6 +148,7 @@ pub struct Checkpointer {
 impl Checkpointer {
     /// Works until the writer has ended.
     pub fn run(self, jobs: &Receiver<Job>) {
+        lower_priority();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
         let (mut since, mut is_dirty) = (Instant::now(), !self.view.memtable.is_empty());
@@ -212,11 +226,7 @@ impl Checkpointer {
         frozen.layer.each(|key, value| {
             #[cfg(test)]
             self.faults.hit(Point::Row);
-            let put = match value {
-                Some(value) => db.insert(key.as_bytes(), value),
-                None => db.remove(key.as_bytes()),
-            };
-            put.map(|_before| ()).map_err(|error| Error::unavailable(&error))
+            tree::change(db, key, value)
         })?;
         #[cfg(test)]
         self.faults.hit(Point::Applied);

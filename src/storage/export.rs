@@ -165,6 +165,12 @@ fn note(batches: &Receiver<Rows>, spool: File) -> io::Result<File> {
     Ok(spool)
 }
 
+/// Whether a row speaks of the tree that holds it, and so belongs into no other one.
+#[must_use]
+pub fn is_own(key: &Key) -> bool {
+    tree::is_own(key)
+}
+
 /// Writes a change: the lengths of key and value, and both.
 ///
 /// # Errors

@@ -11,8 +11,8 @@
 //! 3. [`memtable`]: the group becomes visible as a whole. Nothing is visible before it is durable.
 //! 4. The commits' hooks run, in order; then the commits are answered.
 //! 5. [`checkpoint`]: in the background, rows go from the memtable into the [`tree`] (sled), in the
-//!    order of keys; then the log that held them goes. What is overwritten before that never reaches
-//!    the tree.
+//!    order of keys, [`pack`]ed; then the log that held them goes. What is overwritten before that
+//!    never reaches the tree.
 //!
 //! [`view`] merges memtable and tree into one ordered map at one moment. [`opening`] reads tree, log
 //! and [`mark`], and refuses parts that do not belong together. A write that fails is never tried
@@ -42,6 +42,7 @@ mod log;
 mod mark;
 mod memtable;
 mod opening;
+mod pack;
 mod payloads;
 mod room;
 mod seal;

@@ -220,7 +220,7 @@ fn refuse_misfits(
     Ok(())
 }
 
-/// Refuses a store of a newer release, and marks a new one.
+/// Refuses a store of a newer release, and notes in any other what this one writes.
 fn check_format(view: &View, data: &Path) -> Result<(), Error> {
     let key: Key = tree::format_key();
     let row = view.get(&key)?;
@@ -236,11 +236,8 @@ fn check_format(view: &View, data: &Path) -> Result<(), Error> {
         Some(found) if found > FORMAT => {
             Err(Error::NewerFormat { folder: data.to_path_buf(), found, known: FORMAT })
         }
-        Some(_) => Ok(()),
-        None => view
-            .db
-            .insert(key.as_bytes(), &FORMAT.to_be_bytes())
-            .map(|_before| ())
-            .map_err(|error| Error::unavailable(&error)),
+        Some(FORMAT) => Ok(()),
+        // Earlier formats are read as they are; from now on this one is written.
+        Some(_) | None => tree::set_format(&view.db, FORMAT),
     }
 }

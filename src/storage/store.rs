@@ -33,8 +33,9 @@ use super::room::Room;
 use super::view::{Moment, View};
 use super::writer::{self, Figures, Message, Writer};
 
-/// The format that this release writes.
-pub const FORMAT: u32 = 1;
+/// The format that this release writes. Since 2, values in the tree may be packed; a store of format 1
+/// has none, and is read as it is.
+pub const FORMAT: u32 = 2;
 /// Reads that run at once.
 const READERS: usize = 16;
 /// Rows that one page may have.

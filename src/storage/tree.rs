@@ -1,7 +1,8 @@
 //! The tree: sled, opened, and the rows in it that say which store it is and how far it has come.
 //!
 //! Rows reach it through checkpoints alone, one by one, never as a batch: a batch makes the engine
-//! roll its buffer twice. Its own background flush only tidies; nothing relies on it.
+//! roll its buffer twice. Its own background flush is off: nothing relies on it, and it would sync beside
+//! the log.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use super::durable;
 use super::error::Error;
 use super::key::{Key, Table};
 use super::log::form::StoreId;
+use super::pack;
 use crate::domain::ids::{Id, RequestId};
 use crate::runtime::fresh;
 
@@ -25,8 +27,6 @@ use crate::runtime::fresh;
 pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// Pages of the tree that are kept in memory.
 const CACHE_BYTES: u64 = 128 * 1024 * 1024;
-/// How often the engine tidies its log.
-const TIDY_EVERY_MS: u64 = 500;
 /// How often, and how far apart, it is looked whether an earlier store has let go of its files: ten
 /// seconds in all.
 const LET_GO_LOOKS: u32 = 1000;
@@ -68,7 +68,7 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
     let config = sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)
-        .flush_every_ms(Some(TIDY_EVERY_MS))
+        .flush_every_ms(None)
         .segment_size(SEGMENT_BYTES)
         .use_compression(false)
         .mode(sled::Mode::HighThroughput);
@@ -95,12 +95,20 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
 /// The bytes under `key` in the tree.
 pub fn get(db: &sled::Db, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let row = db.get(key).map_err(|error| Error::unavailable(&error))?;
-    Ok(row.map(|bytes| bytes.to_vec()))
+    row.map(|held| pack::unpack(&held)).transpose().map_err(Error::from)
+}
+
+/// Puts a row, or removes it. It is durable once [`flush`] has returned.
+pub fn change(db: &sled::Db, key: &Key, value: Option<&[u8]>) -> Result<(), Error> {
+    let changed = match value {
+        Some(value) => db.insert(key.as_bytes(), &*pack::pack(value)),
+        None => db.remove(key.as_bytes()),
+    };
+    changed.map(|_before| ()).map_err(|error| Error::unavailable(&error))
 }
 
 fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
-    let put = db.insert(key.as_bytes(), value);
-    put.map(|_before| ()).map_err(|error| Error::unavailable(&error))
+    change(db, key, Some(value))
 }
 
 /// Makes everything that was put durable, and proves that the flush went through `durable`.
@@ -135,13 +143,18 @@ pub fn format_key() -> Key {
 /// Whether a row speaks of the tree itself: such rows stay when a store is copied.
 pub fn is_own(key: &Key) -> bool {
     key.as_bytes().first() == Some(&(Table::Meta as u8))
-        && [store_key(), applied_key(), started_key()].contains(key)
+        && [store_key(), applied_key(), started_key(), format_key()].contains(key)
 }
 
 /// The store that the tree belongs to; `None` before it was ever noted.
 pub fn store(db: &sled::Db) -> Result<Option<StoreId>, Error> {
     let row = get(db, store_key().as_bytes())?;
     Ok(row.and_then(|bytes| StoreId::try_from(bytes).ok()))
+}
+
+/// Notes the format of the tree's rows.
+pub fn set_format(db: &sled::Db, format: u32) -> Result<(), Error> {
+    put(db, &format_key(), &format.to_be_bytes())
 }
 
 /// Notes which store the tree belongs to.

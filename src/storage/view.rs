@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::key::Key;
 use super::memtable::{Cursor, Entry, Memtable, Snapshot};
-use super::tree;
+use super::{pack, tree};
 
 /// Where all rows are.
 #[derive(Clone)]
@@ -87,7 +87,8 @@ impl Range<'_> {
         };
         if tree_order.is_lt() {
             let row = self.ahead.take().flatten();
-            return Ok(row.map(|(key, value)| (Key::from_bytes(&key), Some(value.to_vec()))));
+            let Some((key, held)) = row else { return Ok(None) };
+            return Ok(Some((Key::from_bytes(&key), Some(pack::unpack(&held)?))));
         }
         if tree_order.is_eq() {
             self.ahead = None;

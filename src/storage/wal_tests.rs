@@ -279,6 +279,29 @@ async fn store_of_an_earlier_release_opens() {
     store.close().await;
     let store = usual(folder.path()).unwrap();
     assert_eq!(rows(&store).await, (31, expected(31)));
+    let format = tree::get(&store.shared.view.db, tree::format_key().as_bytes()).unwrap();
+    assert_eq!(
+        format,
+        Some(FORMAT.to_be_bytes().to_vec()),
+        "an older release has to refuse it now"
+    );
+}
+
+#[tokio::test]
+async fn values_are_packed_in_the_tree_alone() {
+    let (folder, key) = (tempfile::tempdir().unwrap(), Key::table(Table::Facet).text("long"));
+    let value = "{\"status\":\"completed\"}".repeat(20).into_bytes();
+    let store = usual(folder.path()).unwrap();
+    let mut commit = Commit::new();
+    commit.put_bytes(key.clone(), value.clone());
+    store.commit(commit).await.unwrap();
+    store.close().await;
+    let store = usual(folder.path()).unwrap();
+    let held = store.shared.view.db.get(key.as_bytes()).unwrap().unwrap();
+    assert!(held.len() < 100, "{}", held.len());
+    assert_eq!(store.get(&key).await.unwrap(), Some(value.clone()));
+    let page = Page { prefix: key.clone(), after: None, before: None, limit: 2 };
+    assert_eq!(store.page(page).await.unwrap(), [(key, value)]);
 }
 
 /// A store with some rows in its tree and some in its log, as a kill leaves it.

@@ -1,0 +1,142 @@
+//! Packed values: how the tree holds the value of a row.
+//!
+//! A record is JSON, and most of it is the names of its fields. [`pack`] compresses a value with a
+//! dictionary of what records are made of, to a third or a quarter; the tree is written, cached and
+//! kept at that size. Only checkpoints pack and only reads of the tree unpack: the log and the
+//! memtable hold values as they are, so that a commit waits for none of this.
+//!
+//! A packed value begins with [`MAGIC`]. A value that begins so by itself is packed whatever its size,
+//! so that the two are never confused. The dictionary never changes; another one takes another number.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::dict::{DecoderDictionary, EncoderDictionary};
+
+use super::log::form::RECORD_MOST;
+use super::record::Malformed;
+
+/// What a packed value begins with; the last byte is the number of the dictionary. No record, id or
+/// text begins with the first byte.
+const MAGIC: [u8; 4] = [0xff, b'z', b's', 1];
+/// Shorter values stay as they are.
+const PACKED_FROM: usize = 96;
+/// The fastest one: the dictionary does most of the work.
+const LEVEL: i32 = 1;
+/// Fields and texts as records have them, the most usual last.
+static DICTIONARY: &[u8] = include_bytes!("pack.dict");
+
+static ENCODER: LazyLock<EncoderDictionary<'static>> =
+    LazyLock::new(|| EncoderDictionary::copy(DICTIONARY, LEVEL));
+static DECODER: LazyLock<DecoderDictionary<'static>> =
+    LazyLock::new(|| DecoderDictionary::copy(DICTIONARY));
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// The value as the tree holds it.
+pub fn pack(value: &[u8]) -> Cow<'_, [u8]> {
+    let looks_packed = value.starts_with(&MAGIC);
+    if value.len() < PACKED_FROM && !looks_packed {
+        return Cow::Borrowed(value);
+    }
+    let packed = COMPRESSOR.with_borrow_mut(|compressor| {
+        if compressor.is_none() {
+            *compressor = Compressor::with_prepared_dictionary(&ENCODER).ok();
+        }
+        compressor.as_mut()?.compress(value).ok()
+    });
+    match packed {
+        Some(packed) if looks_packed || packed.len() + MAGIC.len() < value.len() => {
+            Cow::Owned([&MAGIC, &packed[..]].concat())
+        }
+        Some(_) | None => Cow::Borrowed(value),
+    }
+}
+
+/// The value behind what the tree holds.
+///
+/// # Errors
+/// [`Malformed`] when it is damaged, or was packed by a later release.
+pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let Some(packed) = held.strip_prefix(&MAGIC) else { return Ok(held.to_vec()) };
+    let malformed = |reason: String| Malformed { record: "row", reason };
+    let length = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
+    let length = length.filter(|length| *length <= RECORD_MOST);
+    let length = length.and_then(|length| usize::try_from(length).ok());
+    let length = length.ok_or_else(|| malformed("its length is damaged".to_owned()))?;
+    let unpacked = DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let decompressor = match decompressor {
+            Some(decompressor) => decompressor,
+            None => decompressor.insert(Decompressor::with_prepared_dictionary(&DECODER)?),
+        };
+        decompressor.decompress(packed, length)
+    });
+    match unpacked {
+        Ok(value) if value.len() == length => Ok(value),
+        Ok(_) => Err(malformed("its end is missing".to_owned())),
+        Err(error) => Err(malformed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STEP: &str = concat!(
+        "\u{1}{\"status\":\"completed\",\"input\":{\"inline\":{\"method\":\"POST\",",
+        "\"url\":\"http://10.0.0.7:8080/step\",\"headers\":{},\"query_params\":{},\"body\":{}}},",
+        "\"output\":{\"inline\":{\"value\":\"an answer\"}},\"attempts\":[{\"number\":1,",
+        "\"outcome\":\"success\",\"started_at\":1795292881767342,",
+        "\"completed_at\":1795292881809335}],\"cost\":0}"
+    );
+
+    #[test]
+    fn a_record_takes_a_third_and_comes_back() {
+        let held = pack(STEP.as_bytes());
+        assert!(held.len() * 3 < STEP.len(), "{} of {}", held.len(), STEP.len());
+        assert_eq!(unpack(&held).unwrap(), STEP.as_bytes());
+    }
+
+    /// Bytes that this release writes: a later one has to read them.
+    #[test]
+    fn golden_bytes() {
+        let digest = crc32fast::hash(DICTIONARY);
+        assert_eq!(
+            digest, 0x2a16_d7b0,
+            "a new dictionary takes a new number, and the old one stays"
+        );
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let held = pack(STEP.as_bytes()).into_owned();
+        for damaged in [&held[..held.len() - 3], &held[..MAGIC.len()], &[&held[..], b"x"].concat()]
+        {
+            assert!(unpack(damaged).is_err());
+        }
+        let longest = [&MAGIC[..], &[0x28, 0xb5, 0x2f, 0xfd, 0xe0], &[0xff; 8]].concat();
+        assert!(unpack(&longest).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_comes_back(
+            value in prop::collection::vec(any::<u8>(), 0..2000),
+            looks_packed: bool,
+            repeated in 1..20_usize,
+        ) {
+            let value = value.repeat(repeated);
+            let value = if looks_packed { [&MAGIC[..], &value].concat() } else { value };
+            let held = pack(&value);
+            prop_assert!(held.len() <= value.len() + 64);
+            prop_assert_eq!(unpack(&held).unwrap(), value);
+        }
+    }
+}
