@@ -2,9 +2,11 @@
 //!
 //! Times are from the spawn of the process to the first 200 of `/ready`. Every process here ends by
 //! `kill -9`, so that each start behind the first one is a recovery: of an empty store, of finished
-//! predictions, and of predictions that wait for a model whose server never answers.
+//! predictions, of predictions that wait for a model whose server never answers, and of workflows that
+//! clients made a moment ago.
 //!
-//! `ORRERY_BENCH_STARTS` (5), `ORRERY_BENCH_FINISHED` (200000), `ORRERY_BENCH_QUEUED` (100000).
+//! `ORRERY_BENCH_STARTS` (5), `ORRERY_BENCH_FINISHED` (200000), `ORRERY_BENCH_QUEUED` (100000),
+//! `ORRERY_BENCH_WORKFLOWS` (30000).
 
 #![expect(
     clippy::unwrap_used,
@@ -16,6 +18,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use orrery::accounts::Accounts;
@@ -26,10 +29,11 @@ use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
 use orrery::engine::rows;
 use orrery::runtime::{Clock, fresh};
-use orrery::storage::{Commit, Options, Store};
+use orrery::storage::{Commit, Options, Sealer, Store};
 use serde_json::json;
 
-use support::client::{self, Load};
+use support::client::{self, Connection, Load};
+use support::instant;
 use support::process::{self, Killed};
 use support::service::{self, Setup};
 use support::table::{Table, mebibytes, milliseconds, number};
@@ -42,13 +46,16 @@ const IDLE: Duration = Duration::from_secs(2);
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    if process::role().is_some() {
-        return runtime.block_on(seed());
+    match process::role().as_deref() {
+        Some("seed") => return runtime.block_on(seed()),
+        Some(_server) => return runtime.block_on(instant::serve()),
+        None => {}
     }
     let mut table = Table::new(&["", "start", "memory, ready", "after 2 s", "peak"]);
     empty(&mut table);
     finished(&mut table);
     runtime.block_on(queued(&mut table));
+    runtime.block_on(workflows(&mut table));
     table.print();
 }
 
@@ -114,7 +121,9 @@ fn finished(table: &mut Table) {
 /// Fills a store with finished predictions, says so, and waits to be killed.
 async fn seed() {
     let count = support::knob("ORRERY_BENCH_FINISHED", 200_000);
-    let folder = std::env::var_os("FOLDER").unwrap().into();
+    let folder: PathBuf = std::env::var_os("FOLDER").unwrap().into();
+    // Made before the store: beside a store, a missing key is refused.
+    Sealer::open(&folder).unwrap();
     let store = Store::open(&Options { folder, inline_bytes: 65_536 }).unwrap();
     let clock = Clock::system();
     let accounts = Accounts::new(store.clone(), clock.clone());
@@ -189,4 +198,54 @@ async fn queued(table: &mut Table) {
         + service::metric(setup.metrics, "orrery_executions_running");
     assert_eq!(waiting, round.good as f64, "every one was taken up");
     row(table, "the same, after kill -9", time, &child);
+}
+
+/// Executions of a workflow of three HTTP steps, made and finished over HTTP. The kill comes at once:
+/// what no checkpoint has carried over is in the log.
+async fn workflows(table: &mut Table) {
+    let count = support::knob("ORRERY_BENCH_WORKFLOWS", 30_000);
+    let folder = support::folder();
+    let setup = Setup::new(folder.path());
+    let (_server, address) = instant::start();
+    let (child, time) = setup.start();
+    let key = setup.key();
+    let step = |number| {
+        json!({"step_id": format!("s{number}"), "type": "http", "method": "POST",
+            "url": format!("http://{address}/step"), "body": {"n": "{{inputs.n}}"}})
+    };
+    let steps: Vec<_> = (0..3).map(step).collect();
+    let body = json!({"name": "bench", "description": "bench", "definition": {"steps": steps}});
+    let request = client::post(setup.workflows, "/api/v1/workflows", &key, &body.to_string());
+    let made = Connection::open(setup.workflows).await.ask(&request).await;
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let path = format!("/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap());
+    let request = client::post(setup.workflows, &path, &key, r#"{"inputs":{"n":"7"}}"#);
+    let load = Load { address: setup.workflows, connections: CONNECTIONS, request };
+    let round = load.run_until(Duration::from_secs(600), count.div_ceil(CONNECTIONS)).await;
+    assert!(round.good >= count, "{round:?}");
+    let unfinished = || {
+        service::metric(setup.metrics, "orrery_executions_queued")
+            + service::metric(setup.metrics, "orrery_executions_running")
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(300);
+    while unfinished() > 0.0 {
+        assert!(std::time::Instant::now() < deadline, "the executions do not end");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    row_at_once(table, &format!("{} workflows over HTTP", number(count as f64)), time, &child);
+    drop(child);
+    let (child, time) = setup.start();
+    row(table, "the same, after kill -9", time, &child);
+}
+
+/// As [`row`], without waiting: the store would tidy up.
+fn row_at_once(table: &mut Table, name: &str, start: Duration, child: &Killed) {
+    let pid = child.0.id();
+    table.row([
+        name.to_owned(),
+        milliseconds(start.as_secs_f64()),
+        mebibytes(process::resident(pid)),
+        String::new(),
+        mebibytes(process::peak(pid)),
+    ]);
 }
