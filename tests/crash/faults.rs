@@ -31,6 +31,8 @@ const HOUR_SECONDS: i64 = 3600;
 const YEAR_SECONDS: i64 = 365 * 24 * HOUR_SECONDS;
 /// Faults between two checks of everything acknowledged.
 const FAULTS_IN_A_CHAPTER: u32 = 128;
+/// Executions that may be left over when the next fault begins.
+const BACKLOG_MAX: f64 = 200.0;
 /// Acknowledged things of each kind that are looked at after a flip.
 const KNOWN: usize = 40;
 /// One in so many of them is looked at again at the end of all.
@@ -288,18 +290,30 @@ fn suffer(world: &mut World, mix: &Mix, service: &mut Service, fault: Fault, so_
     so_far.ends += recover(world, service, fault);
     check_refusals(world, fault);
     settle_doubts(world, mix);
+    settle_to(world, BACKLOG_MAX);
+}
+
+/// Waits until no more than so many executions run or wait. Fails when none of them ends for long.
+fn settle_to(world: &World, most: f64) {
+    let mut before = f64::INFINITY;
+    while before > most {
+        before = eventually("an execution ends", || {
+            let now = world.setup.unfinished()?;
+            (now < before || now <= most).then_some(now)
+        });
+    }
 }
 
 /// Checks that everything acknowledged has ended as it should, forgets it, and gives some of it.
 fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
     let mut client = world.setup.client(&world.key);
+    mix.clear_all_doubts(&mut client);
+    settle_to(world, 0.0);
     let paid = so_far.paid + mix.check(&mut client);
     let ends = world.check_all_beside(paid);
     so_far.predictions += ends.len();
     so_far.paid = -verdict::balance(&mut client);
-    eventually("nothing runs and nothing waits", || {
-        (world.setup.unfinished() == Some(0.0)).then_some(())
-    });
+    settle_to(world, 0.0);
     let mut known = mix.forget(&mut client, KNOWN);
     let (large, small): (Vec<_>, Vec<_>) =
         ends.into_iter().partition(|(_, body)| body.len() > LARGE_BYTES);

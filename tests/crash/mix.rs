@@ -119,6 +119,15 @@ impl Mix {
         }
     }
 
+    /// As `clear_doubts`, until none is left.
+    pub fn clear_all_doubts(&self, client: &mut Client) {
+        eventually("no request is in doubt", || {
+            self.clear_doubts(client);
+            let ledger = self.ledger.lock().unwrap();
+            (ledger.doubtful.is_empty() && ledger.not_cancelled.is_empty()).then_some(())
+        });
+    }
+
     /// Forgets everything acknowledged, once it has been checked; gives some of it: paths and what
     /// they answer.
     pub fn forget(&self, client: &mut Client, some: usize) -> Vec<(String, Vec<u8>)> {
@@ -142,11 +151,7 @@ impl Mix {
     /// Waits until everything acknowledged has ended, checks how, and returns what it cost in
     /// micro-dollars.
     pub fn check(&self, client: &mut Client) -> i64 {
-        eventually("no request is in doubt", || {
-            self.clear_doubts(client);
-            let ledger = self.ledger.lock().unwrap();
-            (ledger.doubtful.is_empty() && ledger.not_cancelled.is_empty()).then_some(())
-        });
+        self.clear_all_doubts(client);
         let ledger = self.ledger.lock().unwrap();
         let starts = ledger.starts.load(Ordering::SeqCst);
         let (mut cost, mut isolated) = (0, 0);
