@@ -2,7 +2,8 @@
 //! each ends once, each is paid once, each webhook arrives.
 //!
 //! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
-//! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`.
+//! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`,
+//! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test stands for.
 
@@ -18,6 +19,8 @@
 mod abuse;
 #[path = "crash/backups.rs"]
 mod backups;
+#[path = "crash/checkpoints.rs"]
+mod checkpoints;
 #[path = "crash/clocks.rs"]
 mod clocks;
 #[path = "crash/deliveries.rs"]
@@ -47,6 +50,8 @@ mod providers;
 mod support;
 #[path = "crash/verdict.rs"]
 mod verdict;
+#[path = "crash/waves.rs"]
+mod waves;
 #[path = "crash/workers.rs"]
 mod workers;
 #[path = "crash/world.rs"]

@@ -72,7 +72,7 @@ enum Fault {
 
 /// A fault that lasts until it is dropped.
 #[derive(Debug)]
-enum Active {
+pub enum Active {
     Traced(Child),
     Limited { pid: u32, before: String },
     Away { from: PathBuf, to: PathBuf },
@@ -164,6 +164,22 @@ fn trace(pid: u32, inject: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// Makes every flush of a running service take longer, until this is dropped.
+pub fn slow_flushes(pid: u32, delay: Duration) -> Active {
+    let inject = format!("fdatasync:delay_exit={}", delay.as_micros());
+    let active = Active::Traced(trace(pid, &inject));
+    eventually("strace holds every thread", || is_traced(pid).then_some(()));
+    active
+}
+
+fn is_traced(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| thread.unwrap().path().join("status")).all(|path| {
+        // A thread may end between the two.
+        fs::read_to_string(path).map_or(true, |status| !status.contains("TracerPid:\t0"))
+    })
+}
+
 fn soft_descriptors(pid: u32) -> String {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -177,7 +193,7 @@ fn limit_descriptors(pid: u32, soft: &str) {
 
 /// Whether this machine has what the faults need; fails when `ORRERY_CRASH_REQUIRE_STRACE` is set
 /// and it has not.
-fn can_inject() -> bool {
+pub fn can_inject() -> bool {
     let tools = ["strace", "prlimit"];
     let missing = tools.iter().find(|tool| {
         let tried = Command::new(tool).arg("--version").stdout(Stdio::null()).status();
