@@ -7,13 +7,14 @@
 //! An arrow may only be followed to the left; `tests/tidy.rs` holds it.
 //!
 //! ```text
-//! domain <- (storage, http, runtime) <- (runners, catalog, engine, workflows, chains, webhooks,
+//! domain <- wire <- (storage, http, runtime) <- (runners, catalog, engine, workflows, chains, webhooks,
 //!           accounts, billing, idempotency, dashboard, schema) <- api <- app <- cli <- main
 //! ```
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`domain`] | plain data and pure functions: ids, money, executions, the machine; workflow definitions to checked plans |
+//! | [`wire`] | the JSON that clients and receivers read and write, and its schemas |
 //! | [`storage`] | a write-ahead log, a memtable and a tree; a write is durable when it returns |
 //! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
 //! | [`runtime`] | the doors to clock, randomness and tasks |
@@ -96,5 +97,6 @@ pub mod secret;
 pub mod storage;
 pub mod telemetry;
 pub mod webhooks;
+pub mod wire;
 pub mod workflows;
 pub mod written;

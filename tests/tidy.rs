@@ -27,13 +27,14 @@ use tree::{File, Tree};
 /// its commit.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
+    ("wire", &["domain"]),
     ("written", &[]),
     ("secret", &["written"]),
     ("schema", &[]),
     ("guard", &[]),
     ("runtime", &["domain"]),
     ("storage", &["domain", "runtime"]),
-    ("http", &["domain", "runtime"]),
+    ("http", &["domain", "runtime", "wire"]),
     ("config", &["secret", "written"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
@@ -49,12 +50,18 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("runners", &["domain", "files", "guard", "http", "runtime", "schema", "secret"]),
     (
         "engine",
-        &["billing", "domain", "files", "http", "runners", "runtime", "storage", "webhooks"],
+        &[
+            "billing", "domain", "files", "http", "runners", "runtime", "storage", "webhooks",
+            "wire",
+        ],
     ),
     ("chains", &["audit", "domain", "runners", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
-    ("catalog", &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "written"]),
+    (
+        "catalog",
+        &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "wire", "written"],
+    ),
     (
         "api",
         &[
@@ -76,6 +83,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "secret",
             "storage",
             "webhooks",
+            "wire",
             "workflows",
         ],
     ),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::doc::Doc;
 use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::KeyId;
@@ -29,6 +30,8 @@ struct NewOrganization {
     name: String,
 }
 
+pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API key");
+
 /// `POST /admin/keys`: the only answer that ever holds a full key.
 pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
     let new: NewKey = context.call.json().await?;
@@ -46,6 +49,8 @@ pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
     }
     Ok(reply::json(StatusCode::CREATED, &body))
 }
+
+pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
 /// `GET /admin/keys?organization=`: of one organization, or of all.
 pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
@@ -68,6 +73,8 @@ pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
     Ok(reply::json(StatusCode::OK, &json!({"keys": keys})))
 }
 
+pub const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
+
 /// `DELETE /admin/keys/{id}`
 pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
     let missing = || http::Error::not_found("there is no such key");
@@ -83,6 +90,9 @@ pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
     Err(missing())
 }
 
+pub const CREATE_ORGANIZATION: Doc =
+    Doc::new("admin", "admin_create_organization", "Create an organization");
+
 /// `POST /admin/organizations`
 pub async fn create_organization(mut context: Context) -> Result<Reply, http::Error> {
     let new: NewOrganization = context.call.json().await?;
@@ -95,12 +105,17 @@ pub async fn create_organization(mut context: Context) -> Result<Reply, http::Er
     Ok(reply::json(StatusCode::CREATED, &describe_organization(&organization)))
 }
 
+pub const LIST_ORGANIZATIONS: Doc =
+    Doc::new("admin", "admin_list_organizations", "List organizations");
+
 /// `GET /admin/organizations`
 pub async fn list_organizations(context: Context) -> Result<Reply, http::Error> {
     let organizations = context.services.accounts.organizations().await?;
     let listed: Vec<Value> = organizations.iter().map(describe_organization).collect();
     Ok(reply::json(StatusCode::OK, &json!({"organizations": listed})))
 }
+
+pub const LIST_MODELS: Doc = Doc::new("admin", "admin_list_models", "List models with their load");
 
 /// `GET /admin/models`
 pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
@@ -131,6 +146,8 @@ struct Trial {
     #[serde(default)]
     input: serde_json::Map<String, Value>,
 }
+
+pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input through a model");
 
 /// `POST /admin/models/test`: runs one input through a model's runner, beside its queue. Nothing is
 /// stored and nobody pays. A run that fails is a good answer.
@@ -165,6 +182,8 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const RELOAD: Doc = Doc::new("admin", "admin_reload", "Read the models folder again");
 
 /// `POST /admin/reload`: reads the models folder again.
 pub async fn reload(context: Context) -> Result<Reply, http::Error> {

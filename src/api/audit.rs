@@ -4,12 +4,15 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::doc::Doc;
 use crate::audit::Filter;
 use crate::domain::time::Timestamp;
 use crate::http::{self, Reply, reply};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
+
+pub const LIST: Doc = Doc::new("admin", "admin_list_audit", "The audit log, newest first");
 
 /// `GET /admin/audit?action=&organization=&from=&to=&limit=`: newest first.
 pub async fn list(context: Context) -> Result<Reply, http::Error> {

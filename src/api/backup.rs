@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Context;
+use super::doc::Doc;
 use crate::backup::{self, Place};
 use crate::files::{Files, Hold};
 use crate::http::body::BoxError;
@@ -18,6 +19,8 @@ use crate::http::{self, Reply, body};
 /// Bytes that are sent at once, and how many such pieces may wait for the reader.
 const PIECE: usize = 256 * 1024;
 const PIECES: usize = 16;
+
+pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Everything in one file, as it is now");
 
 /// `GET /admin/backup`
 pub async fn write(context: Context) -> Result<Reply, http::Error> {

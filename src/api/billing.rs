@@ -4,12 +4,14 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::doc::{Doc, Response};
 use super::{Context, Services};
 use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::billing;
 use crate::domain::account::{LedgerEntry, Organization};
 use crate::domain::money::Usd;
 use crate::http::{self, Reply, reply};
+use crate::wire::service::Balance;
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
@@ -21,6 +23,11 @@ struct TopUp {
     amount_usd: f64,
 }
 
+pub const BALANCE: Doc = Doc {
+    responses: &[Response::json::<Balance>(200, "The balance")],
+    ..Doc::new("billing", "get_balance", "The balance of the organization")
+};
+
 /// `GET /v1/billing/balance`
 pub async fn balance(context: Context) -> Result<Reply, http::Error> {
     if !context.services.settings.billing_enabled {
@@ -28,8 +35,10 @@ pub async fn balance(context: Context) -> Result<Reply, http::Error> {
     }
     let organization = context.caller()?.organization;
     let balance = context.services.billing.balance(organization).await?;
-    Ok(reply::json(StatusCode::OK, &json!({"balance_usd": balance.dollars()})))
+    Ok(reply::json(StatusCode::OK, &Balance { balance_usd: balance.dollars() }))
 }
+
+pub const SHOW: Doc = Doc::new("admin", "admin_show_balance", "The balance of an organization");
 
 /// `GET /admin/balance?organization=`
 pub async fn show(context: Context) -> Result<Reply, http::Error> {
@@ -38,6 +47,8 @@ pub async fn show(context: Context) -> Result<Reply, http::Error> {
     let balance = services.billing.balance(organization.id).await?;
     Ok(reply::json(StatusCode::OK, &describe(&organization, balance)))
 }
+
+pub const TOP_UP: Doc = Doc::new("admin", "admin_top_up", "Add to a balance");
 
 /// `POST /admin/balance/top-up`
 pub async fn top_up(mut context: Context) -> Result<Reply, http::Error> {
@@ -53,6 +64,9 @@ pub async fn top_up(mut context: Context) -> Result<Reply, http::Error> {
     };
     Ok(reply::json(StatusCode::CREATED, &describe(&organization, balance)))
 }
+
+pub const LEDGER: Doc =
+    Doc::new("admin", "admin_list_ledger", "The entries that add up to a balance");
 
 /// `GET /admin/balance/ledger?organization=&limit=`: the newest entries.
 pub async fn ledger(context: Context) -> Result<Reply, http::Error> {

@@ -5,6 +5,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::doc::Doc;
 use super::{Context, Services};
 use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::chains::Change;
@@ -31,6 +32,8 @@ struct Changed {
     enabled: Option<bool>,
 }
 
+pub const CREATE: Doc = Doc::new("admin", "admin_create_chain", "Save a fallback chain");
+
 /// `POST /admin/chains`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let new: New = context.call.json().await?;
@@ -44,6 +47,8 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
         .await?;
     Ok(reply::json(StatusCode::CREATED, &describe(&made, &organization)))
 }
+
+pub const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Change a fallback chain");
 
 /// `PUT /admin/chains`: changes entries, enables or disables.
 pub async fn change(mut context: Context) -> Result<Reply, http::Error> {
@@ -60,6 +65,8 @@ pub async fn change(mut context: Context) -> Result<Reply, http::Error> {
     Ok(reply::json(StatusCode::OK, &describe(&chain, &organization)))
 }
 
+pub const LIST: Doc = Doc::new("admin", "admin_list_chains", "List fallback chains");
+
 /// `GET /admin/chains?organization=`: of one organization, or of all.
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
@@ -74,6 +81,8 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     }
     Ok(reply::json(StatusCode::OK, &json!({"chains": chains})))
 }
+
+pub const DELETE: Doc = Doc::new("admin", "admin_delete_chain", "Delete a fallback chain");
 
 /// `DELETE /admin/chains?organization=&model=&name=`
 pub async fn delete(context: Context) -> Result<Reply, http::Error> {

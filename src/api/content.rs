@@ -8,17 +8,18 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use futures_util::stream;
+use hyper::StatusCode;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
     IF_RANGE, RANGE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::{Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::digest::{Context as Hash, SHA256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::Context;
+use super::doc::{Doc, Response};
 use super::files::missing;
 use crate::domain::file::{Digest, File};
 use crate::files;
@@ -34,6 +35,26 @@ const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; i
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
+
+/// The part that a 206 has.
+const PART: (&str, &str) = ("Content-Range", "Which bytes of how many");
+
+pub const GET: Doc = Doc {
+    responses: &[
+        Response::raw(200, "*/*", "The bytes, with the content type of the file"),
+        Response {
+            headers: &[PART],
+            ..Response::raw(206, "*/*", "The `Range` that was asked for")
+        },
+        Response::empty(304, "`If-None-Match` names this content"),
+        Response::error(404, "There is no such file"),
+        Response {
+            headers: &[("Content-Range", "How many bytes there are")],
+            ..Response::error(416, "The `Range` lies outside of the file")
+        },
+    ],
+    ..Doc::new("files", "get_file_content", "The bytes of a file")
+};
 
 /// `GET /v1/files/{id}/content`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
@@ -75,7 +96,7 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     if check.is_some() && file.size <= CHECKED_FIRST {
         context.services.files.check_content(file.sha256).await?;
     }
-    let mut answer = Response::new(read(path, first, length, check).await?);
+    let mut answer = hyper::Response::new(read(path, first, length, check).await?);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     describe(&file, &etag, readers, headers);

@@ -224,7 +224,8 @@ fn describe(headers: &mut HeaderMap) {
     }
 }
 
-fn has_no_request_id(path: &str) -> bool {
+/// Whether the answers of this path carry no `X-Request-Id`.
+pub fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }
 

@@ -12,6 +12,7 @@ use hyper::StatusCode;
 use serde_json::json;
 
 use super::context::Grant;
+use super::doc::{Doc, Response};
 use super::predictions;
 use super::{Context, Services};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -21,6 +22,19 @@ use crate::http::{self, Reply, reply};
 
 /// The last part of the id of the last event.
 const END: &str = "end";
+
+pub const FOLLOW: Doc = Doc {
+    responses: &[
+        Response::events(
+            200,
+            "Server-sent events: `status`, `log`, `output`, `reset`, and at last `end` with the \
+             prediction. Resumable by `Last-Event-ID`",
+        ),
+        Response::empty(204, "The client has seen the end"),
+        Response::error(404, "There is no such prediction"),
+    ],
+    ..Doc::new("predictions", "follow_prediction", "Follow a prediction")
+};
 
 /// `GET /v1/prediction/{id}/events`
 pub async fn follow(context: Context) -> Result<Reply, http::Error> {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::value::to_raw_value;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
 use super::fields::{Fields, unfit};
 use super::idempotent::{self, Turn};
 use super::{Context, Role};
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Execution, Source, Work, WorkflowRun};
+use crate::domain::execution::{self, Execution, Source, Work, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
 use crate::domain::workflow::{Status, Version, Workflow};
 use crate::engine::lists::Query;
@@ -24,15 +25,46 @@ use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::schema::{Patience, Unfit};
 use crate::storage::Commit;
+use crate::wire;
+use crate::wire::execution::{Cancelled, List, Summary};
+use crate::wire::trigger::{
+    Accepted, BULK_MAX, Bulk, BulkEntry, BulkTrigger, BulkVersionTrigger, PublicTrigger, Trigger,
+    VersionTrigger,
+};
 use crate::workflows::{self, Compiled, count_trigger};
 
-/// The most inputs of one bulk trigger (`spec/api.md`, "Limits").
-pub const BULK_MAX: usize = 10;
 /// How long the detail of an unfinished execution is held, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 const TIMEOUT_MAX: u64 = 30;
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
+
+/// What every trigger may answer.
+macro_rules! triggers {
+    ($accepted:expr, $missing:literal) => {
+        &[
+            $accepted,
+            Response::error(402, "The balance does not cover it"),
+            Response::error(404, $missing),
+            Response::error(
+                409,
+                "The workflow is archived, or a request with this Idempotency-Key is still being \
+                 answered",
+            ),
+        ]
+    };
+}
+
+const ACCEPTED: Response = Response::json::<Accepted>(202, "The execution is durable and will end");
+const STARTED: Response = Response::json::<Bulk>(202, "What came of each of the inputs");
+const NO_EXECUTION: Response = Response::error(404, "There is no such execution");
+
+pub const TRIGGER: Doc = Doc {
+    request: Some(Request::optional_json::<Trigger>()),
+    is_idempotent: true,
+    responses: triggers!(ACCEPTED, "There is no such workflow or version"),
+    ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
+};
 
 /// `POST /{workflow}/trigger`
 pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
@@ -42,6 +74,13 @@ pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
     start_one(&context, &bytes, &workflow, named.as_deref()).await
 }
 
+pub const TRIGGER_VERSION: Doc = Doc {
+    request: Some(Request::optional_json::<VersionTrigger>()),
+    id: "trigger_version",
+    summary: "Trigger a version of a workflow",
+    ..TRIGGER
+};
+
 /// `POST /v1/workflows/trigger/{workflow}/{version}`
 pub async fn trigger_version(mut context: Context) -> Result<Reply, http::Error> {
     let bytes = context.call.body().await?;
@@ -49,8 +88,19 @@ pub async fn trigger_version(mut context: Context) -> Result<Reply, http::Error>
     start_one(&context, &bytes, &workflow, Some(context.call.param("version"))).await
 }
 
-/// `POST /public/{workflow}/versions/{version}/trigger`: whoever's workflow it is; the caller owns
-/// and pays for the execution.
+pub const TRIGGER_PUBLIC: Doc = Doc {
+    request: Some(Request::optional_json::<PublicTrigger>()),
+    is_idempotent: true,
+    responses: triggers!(ACCEPTED, "There is no such version, or it is not shared"),
+    ..Doc::new(
+        "executions",
+        "trigger_public_version",
+        "Trigger a shared version of any organization's workflow; the key may be in the body",
+    )
+};
+
+/// `POST /public/{workflow}/versions/{version}/trigger`: whichever organization the workflow belongs
+/// to, the caller owns and pays for the execution.
 pub async fn trigger_public(mut context: Context) -> Result<Reply, http::Error> {
     let bytes = context.call.body().await?;
     let missing = || http::Error::not_found("workflow version not found or not publicly available");
@@ -110,16 +160,15 @@ async fn start_one(
 }
 
 fn accepted(execution: &Execution) -> Reply {
-    reply::json(StatusCode::ACCEPTED, &started(execution))
+    reply::json(StatusCode::ACCEPTED, &Accepted::from(execution))
 }
 
-fn started(execution: &Execution) -> Value {
-    json!({
-        "execution_id": execution.id.to_string(),
-        "status": "queued",
-        "started_at": execution.created_at.to_string(),
-    })
-}
+pub const BULK: Doc = Doc {
+    request: Some(Request::json::<BulkTrigger>()),
+    is_idempotent: true,
+    responses: triggers!(STARTED, "There is no such workflow or version"),
+    ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for 1 to 10 inputs")
+};
 
 /// `POST /{workflow}/bulk-trigger`
 pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
@@ -128,6 +177,13 @@ pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
     let named = Fields::parse(&bytes)?.text("version_id")?.map(str::to_owned);
     start_bulk(&context, &bytes, &workflow, named.as_deref()).await
 }
+
+pub const BULK_VERSION: Doc = Doc {
+    request: Some(Request::json::<BulkVersionTrigger>()),
+    id: "trigger_version_in_bulk",
+    summary: "Trigger a version of a workflow for 1 to 10 inputs",
+    ..BULK
+};
 
 /// `POST /v1/workflows/bulk-trigger/{workflow}/{version}`
 pub async fn bulk_version(mut context: Context) -> Result<Reply, http::Error> {
@@ -161,24 +217,24 @@ async fn start_bulk(
     let webhook = fields.webhook(services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let (bulk, mut beside): (BulkId, _) = (fresh(), Commit::new());
-    let now = services.clock.now().to_string();
-    let (mut submissions, mut answers) = (Vec::new(), Vec::new());
+    let now = services.clock.now();
+    let (mut submissions, mut executions) = (Vec::new(), Vec::new());
     for inputs in entries {
         match check_entry(&compiled, inputs).await? {
-            Err(message) => answers.push(json!({"status": "failed", "message": message})),
+            Err(message) => executions.push(BulkEntry::refused(message)),
             Ok(inputs) => {
                 let webhook = webhook.clone();
                 let entry = submission(context, workflow, version, Some(bulk), &inputs, webhook)?;
                 count_trigger(&mut beside, workflow.id, &version.id);
-                let id = entry.id.to_string();
-                answers.push(json!({"execution_id": id, "status": "queued", "started_at": now}));
+                executions.push(BulkEntry::Accepted(Accepted::at(entry.id, now)));
                 submissions.push(entry);
             }
         }
     }
-    let body = json!({"bulk_id": bulk.to_string(), "executions": answers});
+    let body = Bulk { bulk_id: bulk, executions };
     if let Some(ticket) = &ticket {
-        let answered = Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), body.clone());
+        let kept = serde_json::to_value(&body).map_err(http::Error::internal)?;
+        let answered = Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept);
         ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
     }
     services.engine.submit(submissions, beside).await?;
@@ -254,6 +310,32 @@ pub fn submission(
     })
 }
 
+/// The values of `status` in the query of a list.
+const STANDINGS: [(&str, Standing); 4] = [
+    ("running", Standing::Unfinished),
+    ("completed", Standing::Completed),
+    ("failed", Standing::Failed),
+    ("cancelled", Standing::Cancelled),
+];
+
+fn statuses() -> Vec<&'static str> {
+    STANDINGS.iter().map(|(word, _)| *word).collect()
+}
+
+pub const LIST: Doc = Doc {
+    query: &[
+        Param::new("bulk_id", Kind::Uuid, "The executions of one bulk trigger"),
+        Param::new("status", Kind::OneOf(statuses), "How they have ended; `running` for not yet"),
+        OFFSET,
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+    ],
+    responses: &[
+        Response::json::<List>(200, "Executions, newest first"),
+        Response::error(404, "There is no such workflow"),
+    ],
+    ..Doc::new("executions", "list_workflow_executions", "List the executions of a workflow")
+};
+
 /// `GET /workflows/{workflow}/executions?bulk_id=&status=&offset=&limit=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -267,13 +349,13 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     };
     let standing = match query.get("status").filter(|status| !status.is_empty()) {
         None => None,
-        Some("running") => Some(Standing::Unfinished),
-        Some("completed") => Some(Standing::Completed),
-        Some("failed") => Some(Standing::Failed),
-        Some("cancelled") => Some(Standing::Cancelled),
-        Some(_) => {
-            let message = "status must be one of running, completed, failed, cancelled";
-            return Err(http::Error::bad_request(message));
+        Some(status) => {
+            let known = STANDINGS.iter().find(|(word, _)| *word == status);
+            let (_, standing) = known.ok_or_else(|| {
+                let message = format!("status must be one of {}", statuses().join(", "));
+                http::Error::bad_request(message)
+            })?;
+            Some(*standing)
         }
     };
     let offset = query.number("offset", 0..=u64::from(u32::MAX), 0)?;
@@ -283,37 +365,25 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
         services.workflows.find_any(organization, context.call.param("workflow")).await?;
     let wanted = Query { bulk, standing, offset, limit: usize::try_from(limit)? };
     let (found, total) = services.engine.executions_of(organization, workflow.id, wanted).await?;
-    let executions: Vec<Value> = found.iter().map(|one| summary(one, &workflow)).collect();
-    let mut body = json!({"executions": executions, "total_count": total});
-    if let Value::Object(fields) = &mut body {
-        let (name, value) =
-            if context.role == Role::Base { ("limit", limit) } else { ("offset", offset) };
-        fields.insert(name.to_owned(), value.into());
-    }
+    let is_base = context.role == Role::Base;
+    let body = List {
+        executions: found.iter().map(|one| Summary::of(one, &workflow)).collect(),
+        total_count: total,
+        limit: is_base.then_some(limit),
+        offset: (!is_base).then_some(offset),
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
-fn summary(execution: &Execution, workflow: &Workflow) -> Value {
-    let status = match Standing::from(execution.status) {
-        Standing::Unfinished => "running",
-        Standing::Completed => "completed",
-        Standing::Failed => "failed",
-        Standing::Cancelled => "cancelled",
-    };
-    let started = execution.started_at.unwrap_or(execution.created_at);
-    let updated = execution.completed_at.unwrap_or(started);
-    json!({
-        "execution_id": execution.id.to_string(),
-        "flow_id": workflow.id.to_string(),
-        "flow_name": workflow.name,
-        "version_id": execution.workflow().map_or("", |run| run.version.as_str()),
-        "status": status,
-        "started_at": started.to_string(),
-        "ended_at": execution.completed_at.map(|time| time.to_string()),
-        "created_at": execution.created_at.to_string(),
-        "updated_at": updated.to_string(),
-    })
-}
+pub const GET: Doc = Doc {
+    query: &[Param::new(
+        "timeout",
+        Kind::Whole { min: 0, max: TIMEOUT_MAX, default: TIMEOUT_DEFAULT },
+        "For how many seconds the answer is held until the execution ends",
+    )],
+    responses: &[Response::json::<wire::execution::Execution>(200, "The execution"), NO_EXECUTION],
+    ..Doc::new("executions", "get_execution", "An execution of a workflow")
+};
 
 /// `GET /executions/{execution}?timeout=`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
@@ -323,9 +393,17 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let engine = &context.services.engine;
     engine.wait(organization, id, Duration::from_secs(patience)).await?;
     let detail = engine.detail(organization, id).await?;
-    let text = Bytes::from(Box::<str>::from(detail.body).into_string());
-    Ok(reply::json_text(StatusCode::OK, text))
+    Ok(reply::json(StatusCode::OK, &detail.view))
 }
+
+pub const CANCEL: Doc = Doc {
+    responses: &[
+        Response::json::<Cancelled>(200, "The execution is cancelled"),
+        NO_EXECUTION,
+        Response::error(409, "The execution has ended already"),
+    ],
+    ..Doc::new("executions", "cancel_execution", "Cancel an execution")
+};
 
 /// `POST /executions/{execution}/cancel`
 pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
@@ -342,9 +420,26 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
         }
         error.into()
     })?;
-    let body = json!({"execution_id": id.to_string(), "status": "cancelled"});
+    let body = Cancelled { execution_id: id, status: execution::Status::Cancelled.into() };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const REDRIVE: Doc = Doc {
+    request: Some(Request::optional_json::<Map<String, Value>>()),
+    is_idempotent: true,
+    responses: &[
+        ACCEPTED,
+        Response::error(402, "The balance does not cover it"),
+        NO_EXECUTION,
+        Response::error(409, "The execution has not failed"),
+        Response::error(410, "What its steps gave is no longer stored"),
+    ],
+    ..Doc::new(
+        "executions",
+        "redrive_execution",
+        "Run a failed execution again from where it failed",
+    )
+};
 
 /// `POST /executions/{execution}/redrive`
 pub async fn redrive(mut context: Context) -> Result<Reply, http::Error> {
@@ -373,10 +468,7 @@ pub async fn redrive(mut context: Context) -> Result<Reply, http::Error> {
 }
 
 fn redriven(execution: &Execution, source: ExecutionId) -> Reply {
-    let mut body = started(execution);
-    if let Value::Object(fields) = &mut body {
-        fields.insert("redriven_from".to_owned(), source.to_string().into());
-    }
+    let body = Accepted { redriven_from: Some(source), ..Accepted::from(execution) };
     reply::json(StatusCode::ACCEPTED, &body)
 }
 

@@ -1,17 +1,25 @@
 //! Files: their records, lists, what they come to, and deleting one (`spec/decisions.md` part 8).
 
 use hyper::StatusCode;
-use serde::Serialize;
-use serde_json::json;
 
 use super::context::Grant;
+use super::doc::{CURSOR, Doc, Param, Response};
 use super::{Context, Services, cursor};
-use crate::domain::file::{File, Upload};
+use crate::domain::file::{self as domain, Upload};
 use crate::domain::ids::FileId;
 use crate::http::{self, Reply, reply};
+use crate::wire::file::{File, List, Usage};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
+
+const NO_FILE: Response = Response::error(404, "There is no such file");
+
+pub const LIST: Doc = Doc {
+    query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), CURSOR],
+    responses: &[Response::json::<List>(200, "Files, newest first")],
+    ..Doc::new("files", "list_files", "List files")
+};
 
 /// `GET /v1/files?limit=&cursor=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
@@ -22,15 +30,18 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let after = cursor::read(&context, &asked)?;
     let services = &context.services;
     let listed = services.files.list(organization, after, usize::try_from(limit)?).await?;
-    let records: Vec<Record> =
-        listed.files.iter().map(|file| Record::of(services, file, &grant)).collect();
-    let body = json!({
-        "files": serde_json::to_value(&records).map_err(http::Error::internal)?,
-        "has_more": listed.more_behind.is_some(),
-        "next_cursor": listed.more_behind.map(|id| cursor::behind(services, &asked, id)),
-    });
+    let body = List {
+        files: listed.files.iter().map(|file| view(services, file, &grant)).collect(),
+        has_more: listed.more_behind.is_some(),
+        next_cursor: listed.more_behind.map(|id| cursor::behind(services, &asked, id)),
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const GET: Doc = Doc {
+    responses: &[Response::json::<File>(200, "The file, or the announced upload"), NO_FILE],
+    ..Doc::new("files", "get_file", "The record of a file")
+};
 
 /// `GET /v1/files/{id}`: also of an upload that was announced and has not come.
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
@@ -39,17 +50,28 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let id: FileId = context.call.param("id").parse().map_err(|_no_id| missing())?;
     let services = &context.services;
     if let Some((file, _path)) = services.files.find(organization, id).await? {
-        return Ok(reply::json(StatusCode::OK, &Record::of(services, &file, &grant)));
+        return Ok(reply::json(StatusCode::OK, &view(services, &file, &grant)));
     }
     let upload = services.files.announced(organization, id).await?.ok_or_else(missing)?;
-    Ok(reply::json(StatusCode::OK, &Record::of_upload(services, &upload, &grant)))
+    let url = public_url(services, &upload, &grant);
+    Ok(reply::json(StatusCode::OK, &File::of_upload(&upload, url)))
 }
+
+pub const USAGE: Doc = Doc {
+    responses: &[Response::json::<Usage>(200, "Count and bytes")],
+    ..Doc::new("files", "get_file_usage", "What the files add up to")
+};
 
 /// `GET /v1/files/usage`
 pub async fn usage(context: Context) -> Result<Reply, http::Error> {
     let usage = context.services.files.usage(context.caller()?.organization).await?;
-    Ok(reply::json(StatusCode::OK, &json!({"count": usage.files, "bytes": usage.bytes})))
+    Ok(reply::json(StatusCode::OK, &Usage { count: usage.files, bytes: usage.bytes }))
 }
+
+pub const DELETE: Doc = Doc {
+    responses: &[Response::empty(204, "The file is deleted"), NO_FILE],
+    ..Doc::new("files", "delete_file", "Delete a file")
+};
 
 /// `DELETE /v1/files/{id}`
 pub async fn delete(context: Context) -> Result<Reply, http::Error> {
@@ -69,58 +91,11 @@ pub fn missing() -> http::Error {
 /// The link to the file that an announced upload becomes.
 pub fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
     let link = grant.link(services.files.latest_end(upload));
-    services.links.url(link, &File::content_path(upload.id))
+    services.links.url(link, &domain::File::content_path(upload.id))
 }
 
-/// A file as clients read it.
-#[derive(Debug, Serialize)]
-pub struct Record {
-    id: String,
-    filename: Option<String>,
-    content_type: String,
-    size: Option<u64>,
-    sha256: Option<String>,
-    source: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    execution_id: Option<String>,
-    created_at: String,
-    expires_at: String,
-    url: String,
-    status: &'static str,
-}
-
-impl Record {
-    /// Of a file that is there, with a link in the name of `grant` that ends with the file.
-    pub fn of(services: &Services, file: &File, grant: &Grant) -> Self {
-        Self {
-            id: file.id.to_string(),
-            filename: file.filename.clone(),
-            content_type: file.content_type.clone(),
-            size: Some(file.size),
-            sha256: Some(file.sha256.to_string()),
-            source: file.source.as_str(),
-            execution_id: file.execution.map(|id| id.to_string()),
-            created_at: file.created_at.to_string(),
-            expires_at: file.expires_at.to_string(),
-            url: services.links.url(grant.link(file.expires_at), &File::content_path(file.id)),
-            status: "ready",
-        }
-    }
-
-    /// Of one that was announced: `expires_at` is when it has to have come.
-    fn of_upload(services: &Services, upload: &Upload, grant: &Grant) -> Self {
-        Self {
-            id: upload.id.to_string(),
-            filename: upload.filename.clone(),
-            content_type: upload.content_type.clone(),
-            size: upload.size,
-            sha256: upload.sha256.map(|digest| digest.to_string()),
-            source: "upload",
-            execution_id: None,
-            created_at: upload.created_at.to_string(),
-            expires_at: upload.expires_at.to_string(),
-            url: public_url(services, upload, grant),
-            status: "pending",
-        }
-    }
+/// A file that is there, with a link in the name of `grant` that ends with the file.
+pub fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
+    let link = grant.link(file.expires_at);
+    File::of(file, services.links.url(link, &domain::File::content_path(file.id)))
 }

@@ -1,33 +1,53 @@
-//! Executions in their older shape (`spec/api.md`, "Execution record"; `spec/decisions.md` part 6):
+//! Executions in the legacy shape (`spec/api.md`, "Execution record"; `spec/decisions.md` part 6):
 //! trigger, bulk, list, look up.
 
 use hyper::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Context;
+use super::doc::{Doc, OFFSET, Param, Request, Response};
 use super::executions::{check_entry, find, submission, version_of};
 use super::fields::Fields;
 use super::idempotent::{self, Turn};
-use crate::domain::execution::Execution;
+use crate::domain::execution::{Execution, TOGETHER_MAX};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId};
 use crate::domain::legacy;
 use crate::domain::workflow::Workflow;
 use crate::engine;
-use crate::engine::lists::{Query, TOGETHER_MAX};
+use crate::engine::lists::Query;
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::storage::Commit;
+use crate::wire::execution::Steps;
+use crate::wire::legacy::{
+    BulkTrigger, Bulked, ExecutionList, LOOK_UP_MAX, LookUp, LookedUp, Record, Trigger, Triggered,
+};
 use crate::workflows::{Compiled, count_trigger};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
-/// Ids that one look-up takes.
-const LOOK_UP_MAX: usize = 100;
 /// Bytes of details that one answer is made from; the records past it leave out what the steps gave.
 const DETAILS_MAX: usize = 32 << 20;
-/// The version that every model has.
-const MODEL_VERSION: &str = "0.0.1";
+
+const UNPAID: Response = Response::error(402, "The balance does not cover it");
+const NO_WORKFLOW: Response = Response::error(404, "There is no such workflow");
+const CONFLICT: Response = Response::error(
+    409,
+    "The workflow is archived, or a request with this Idempotency-Key is still being answered",
+);
+
+pub const TRIGGER: Doc = Doc {
+    request: Some(Request::optional_json::<Trigger>()),
+    is_idempotent: true,
+    responses: &[
+        Response::json::<Triggered<'static>>(200, "The execution is durable and will end"),
+        UNPAID,
+        NO_WORKFLOW,
+        CONFLICT,
+    ],
+    ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
+};
 
 /// `POST /api/v1/{workflow}/trigger`
 pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
@@ -37,9 +57,27 @@ pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
     let started = start(&context, &bytes, fields, vec![parameters], Together::One).await?;
     let id = started.first().cloned().unwrap_or_default();
     let message = "Workflow triggered successfully";
-    let body = json!({"status": "success", "message": message, "trigger_id": id});
+    let body = Triggered { status: "success", message, trigger_id: &id };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const BULK: Doc = Doc {
+    request: Some(Request::json::<BulkTrigger>()),
+    is_idempotent: true,
+    responses: &[
+        Response::json::<Bulked<'static>>(200, "The executions are durable and will end"),
+        UNPAID,
+        NO_WORKFLOW,
+        CONFLICT,
+    ],
+    ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for many inputs")
+};
+
+pub const BULK_ALIAS: Doc = Doc {
+    id: "trigger_workflow_in_bulk_alias",
+    summary: "Trigger a workflow for many inputs, as `POST /api/v2/{workflow}/bulk` does",
+    ..BULK
+};
 
 /// `POST /api/v2/{workflow}/bulk`: all of them start, or none.
 pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
@@ -54,7 +92,7 @@ pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
     }
     let ids = start(&context, &bytes, fields, parameters, Together::Bulk).await?;
     let message = "Workflows triggered successfully";
-    let body = json!({"status": "success", "message": message, "execution_ids": ids});
+    let body = Bulked { status: "success", message, execution_ids: &ids };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -131,6 +169,15 @@ async fn check(
     check_entry(compiled, parameters).await
 }
 
+pub const LIST: Doc = Doc {
+    query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
+    responses: &[
+        Response::json::<ExecutionList<'static>>(200, "Executions, newest first"),
+        NO_WORKFLOW,
+    ],
+    ..Doc::new("executions", "list_executions", "List the executions of a workflow")
+};
+
 /// `GET /api/v1/{workflow}/executions?limit=&offset=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -142,14 +189,23 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let engine = &context.services.engine;
     let (found, total) = engine.executions_of(organization, workflow.id, wanted).await?;
     let records = records(&context, &workflow, &found).await?;
-    let body = json!({
-        "status": "success",
-        "message": "Executions fetched successfully",
-        "total": total,
-        "executions": records,
-    });
+    let body = ExecutionList {
+        status: "success",
+        message: "Executions fetched successfully",
+        total,
+        executions: records,
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const LOOK_UP: Doc = Doc {
+    request: Some(Request::json::<LookUp>()),
+    responses: &[
+        Response::json::<LookedUp<'static>>(200, "Those of the executions that there are"),
+        NO_WORKFLOW,
+    ],
+    ..Doc::new("executions", "look_up_executions", "Look executions up by their ids")
+};
 
 /// `POST /api/v1/{workflow}/executions/bulk`: those of the ids that there are.
 pub async fn look_up(mut context: Context) -> Result<Reply, http::Error> {
@@ -162,10 +218,18 @@ pub async fn look_up(mut context: Context) -> Result<Reply, http::Error> {
     for id in ids.iter().filter_map(|id| id.parse::<ExecutionId>().ok()) {
         found.extend(of_workflow(&context, organization, &workflow, id).await?);
     }
-    let records = records(&context, &workflow, &found).await?;
-    let body = json!({"status": "success", "total": records.len(), "executions": records});
+    let executions = records(&context, &workflow, &found).await?;
+    let body = LookedUp { status: "success", total: executions.len(), executions };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const GET: Doc = Doc {
+    responses: &[
+        Response::json::<Record<'static>>(200, "The execution"),
+        Response::error(404, "There is no such workflow or execution"),
+    ],
+    ..Doc::new("executions", "get_execution", "An execution")
+};
 
 /// `GET /api/v1/{workflow}/executions/{execution}`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
@@ -200,108 +264,25 @@ async fn of_workflow(
 }
 
 /// Executions as records; of those past [`DETAILS_MAX`], without what the steps gave.
-async fn records(
+async fn records<'a>(
     context: &Context,
-    workflow: &Workflow,
+    workflow: &'a Workflow,
     executions: &[Execution],
-) -> Result<Vec<Value>, http::Error> {
+) -> Result<Vec<Record<'a>>, http::Error> {
     let services = &context.services;
-    let (mut records, mut bytes) = (Vec::with_capacity(executions.len()), 0);
+    let (mut records, mut bytes) = (Vec::with_capacity(executions.len()), 0_usize);
     for execution in executions {
         let detail = services.engine.detail(workflow.organization, execution.id).await?;
-        bytes += detail.body.get().len();
-        let mut body: Value =
-            serde_json::from_str(detail.body.get()).map_err(http::Error::internal)?;
-        if let Value::Object(fields) = &mut body
-            && bytes > DETAILS_MAX
-        {
-            fields.remove("step_outputs");
-            fields.remove("output");
+        let mut view = detail.view;
+        bytes = bytes.saturating_add(view.text_bytes());
+        if bytes > DETAILS_MAX {
+            view.step_outputs = Steps::default();
+            view.output = None;
         }
         let key = services.accounts.key(execution.organization, execution.key).await?;
         // Of a key that was deleted nothing is known any more.
         let shown = key.map_or_else(|| "smk_…".to_owned(), |key| format!("{}…", key.prefix));
-        records.push(record(workflow, &detail.execution, &body, &shown));
+        records.push(Record::of(workflow, &detail.execution, &view, shown));
     }
     Ok(records)
-}
-
-fn record(workflow: &Workflow, execution: &Execution, detail: &Value, key: &str) -> Value {
-    let empty = Map::new();
-    let steps = detail.get("step_outputs").and_then(Value::as_object).unwrap_or(&empty);
-    let inputs = detail.get("inputs").and_then(Value::as_object).unwrap_or(&empty);
-    let parameters: Vec<Value> =
-        inputs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
-    let output = detail.get("output").unwrap_or(&Value::Null);
-    let run = execution.workflow();
-    let ended = execution.completed_at;
-    let updated = ended.or(execution.started_at).unwrap_or(execution.created_at);
-    json!({
-        "flow_id": workflow.id.to_string(),
-        "average_percent": percent(execution, steps),
-        "flow_name": workflow.name,
-        "organization_id": execution.organization.to_string(),
-        "api_key": key,
-        "execution_id": execution.id.to_string(),
-        "source_ip_address": run.and_then(|run| run.source_ip).map_or_else(String::new, |ip| ip.to_string()),
-        "parameters": parameters,
-        "step_results": steps.values().map(step_result).collect::<Vec<_>>(),
-        "status": word(execution.status.execution_word()),
-        "output": as_text(output),
-        "output_json": as_object(output),
-        "created_at": execution.created_at.to_string(),
-        "started_at": execution.started_at.map(|time| time.to_string()),
-        "ended_at": ended.map(|time| time.to_string()),
-        "updated_at": updated.to_string(),
-        "deleted_at": null,
-    })
-}
-
-/// What clients of this shape wait for.
-fn word(status: &str) -> &str {
-    if status == "completed" { "succeeded" } else { status }
-}
-
-/// How much of it is done: its steps that have ended, of all.
-fn percent(execution: &Execution, steps: &Map<String, Value>) -> f64 {
-    if execution.status == crate::domain::execution::Status::Success {
-        return 100.0;
-    }
-    let is_done = |step: &&Value| {
-        let status = step.get("status").and_then(Value::as_str).unwrap_or_default();
-        !["queued", "running"].contains(&status)
-    };
-    let done = steps.values().filter(is_done).count();
-    #[expect(clippy::cast_precision_loss, reason = "a definition has 500 steps at most")]
-    let share = done as f64 / steps.len().max(1) as f64;
-    (share * 1000.0).round() / 10.0
-}
-
-fn step_result(step: &Value) -> Value {
-    let field = |name: &str| step.get(name).cloned().unwrap_or_default();
-    let model = step.get("metadata").and_then(|metadata| metadata.get("model")?.as_str());
-    let output = field("output");
-    let name = step.get("name").and_then(Value::as_str);
-    json!({
-        "step_id": field("step_id"),
-        "step_name": name.map_or_else(|| field("step_id"), Value::from),
-        "model": model.unwrap_or_default(),
-        "version": if model.is_some() { MODEL_VERSION } else { "" },
-        "started_at": field("started_at"),
-        "ended_at": field("completed_at"),
-        "status": word(step.get("status").and_then(Value::as_str).unwrap_or_default()),
-        "output": as_text(&output),
-        "output_json": as_object(&output),
-        "input": as_text(&field("input")),
-    })
-}
-
-/// A value as JSON text; nothing as no text.
-fn as_text(value: &Value) -> String {
-    if value.is_null() { String::new() } else { value.to_string() }
-}
-
-/// The value itself where it is an object, else one that holds it.
-fn as_object(value: &Value) -> Value {
-    if value.is_object() { value.clone() } else { json!({"output": value}) }
 }

@@ -1,23 +1,41 @@
-//! Workflows in their older shape (`spec/api.md`, "Legacy workflows"; `spec/decisions.md` part 6):
+//! Workflows in the legacy shape (`spec/api.md`, "Legacy workflows"; `spec/decisions.md` part 6):
 //! the same workflows as on the workflows host, made, read and changed in other words.
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Context;
+use super::doc::{Doc, OFFSET, Param, Request, Response};
 use super::fields::Fields;
 use super::idempotent::{self, Turn};
 use crate::domain::ids::WorkflowId;
-use crate::domain::legacy::{self, View};
+use crate::domain::legacy;
 use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::storage::Commit;
+use crate::wire::legacy::{Category, Created, List, Listed, NewWorkflow, Workflow as Shape};
 use crate::workflows::{self, CATEGORIES, Filter, New, Put, SortKey};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
+
+const NO_WORKFLOW: Response = Response::error(404, "There is no such workflow");
+
+pub const CREATE: Doc = Doc {
+    request: Some(Request::json::<NewWorkflow>()),
+    is_idempotent: true,
+    responses: &[
+        Response::json::<Created<'static>>(200, "The workflow is created"),
+        Response::error(
+            409,
+            "There are too many workflows, or a request with this Idempotency-Key is still being \
+             answered",
+        ),
+    ],
+    ..Doc::new("workflows", "create_workflow", "Create a workflow")
+};
 
 /// `POST /api/v1/`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
@@ -51,9 +69,19 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
 
 fn created(id: &str) -> Reply {
     let message = "Workflow created successfully";
-    let body = json!({"status": "success", "message": message, "workflow_id": id});
-    reply::json(StatusCode::OK, &body)
+    reply::json(StatusCode::OK, &Created { status: "success", message, workflow_id: id })
 }
+
+pub const UPDATE: Doc = Doc {
+    request: Some(Request::json::<NewWorkflow>()),
+    responses: &[
+        Response::json::<Shape>(200, "The workflow as it is now"),
+        Response::error(403, "The version or the workflow is locked"),
+        NO_WORKFLOW,
+        Response::error(409, "It was changed at the same time"),
+    ],
+    ..Doc::new("workflows", "update_workflow", "Change a workflow and its latest version")
+};
 
 /// `POST /api/v1/{workflow}`: the latest version is changed, and what the workflow is called.
 pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
@@ -80,8 +108,14 @@ pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
     let changed =
         services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
     let definition = definition_of(&context, self::latest(&changed)?).await?;
-    Ok(reply::json(StatusCode::OK, &body_of(&changed, &legacy::view(&definition))))
+    Ok(reply::json(StatusCode::OK, &Shape::of(&changed, &definition)))
 }
+
+pub const LIST: Doc = Doc {
+    query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
+    responses: &[Response::json::<List<'static>>(200, "Workflows, newest first")],
+    ..Doc::new("workflows", "list_workflows", "List workflows")
+};
 
 /// `GET /api/v1/?limit=&offset=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
@@ -102,15 +136,20 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     for workflow in &found {
         shown.push(listed(&context, workflow).await?);
     }
-    let body = json!({
-        "status": "success",
-        "message": "Workflows fetched successfully",
-        "total": total,
-        "workflows": shown,
-        "flows": shown,
-    });
+    let body = List {
+        status: "success",
+        message: "Workflows fetched successfully",
+        total,
+        workflows: &shown,
+        flows: &shown,
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const GET: Doc = Doc {
+    responses: &[Response::json::<Listed<'static>>(200, "The workflow"), NO_WORKFLOW],
+    ..Doc::new("workflows", "get_workflow", "A workflow")
+};
 
 /// `GET /api/v1/{workflow}`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
@@ -155,58 +194,17 @@ async fn definition_of(context: &Context, version: &Version) -> Result<Value, ht
     serde_json::from_str(text.get()).map_err(http::Error::internal)
 }
 
-/// The fields that a client writes.
-fn body_of(workflow: &Workflow, view: &View) -> Value {
-    json!({
-        "workspace_id": view.workspace_id,
-        "name": workflow.name,
-        "description": workflow.description,
-        "thumbnail_url": view.thumbnail_url,
-        "inputs": view.inputs,
-        "outputs": view.outputs,
-        "steps": view.steps,
-        "nodes_json": view.nodes_json,
-        "edges_json": view.edges_json,
-    })
-}
-
 /// A workflow as lists show it.
-async fn listed(context: &Context, workflow: &Workflow) -> Result<Value, http::Error> {
-    let view = legacy::view(&definition_of(context, latest(workflow)?).await?);
+async fn listed<'w>(context: &Context, workflow: &'w Workflow) -> Result<Listed<'w>, http::Error> {
+    let definition = definition_of(context, latest(workflow)?).await?;
     let triggers = context.services.workflows.triggers(workflow).await?.total;
-    let mut body = body_of(workflow, &view);
-    let more = json!({
-        "organization_id": workflow.organization.to_string(),
-        // A workflow belongs to its organization; no person is kept with it.
-        "user_id": "",
-        "id": workflow.id.to_string(),
-        "category": category(workflow),
-        "status": workflow.status.as_str(),
-        "edges": view.edges,
-        "premium": false,
-        "trigger_count": triggers,
-        "popularity": triggers,
-        "last_updated_by": "",
-        "created_at": workflow.created_at.to_string(),
-        "updated_at": workflow.updated_at.to_string(),
-    });
-    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
-        body.extend(more);
-    }
-    Ok(body)
+    Ok(Listed::of(workflow, &definition, category(workflow), triggers))
 }
 
 /// The first of its categories, or the one for any purpose.
-fn category(workflow: &Workflow) -> Value {
+fn category(workflow: &Workflow) -> Category<'_> {
     let slug = workflow.categories.first().map_or("general", String::as_str);
     let known = CATEGORIES.into_iter().find(|category| category.slug == slug);
     let (name, description) = known.map_or(("", ""), |known| (known.label, known.description));
-    json!({
-        "id": slug,
-        "name": name,
-        "description": description,
-        "slug": slug,
-        "icon": "",
-        "thumbnail": "",
-    })
+    Category { id: slug, name, description, slug, icon: "", thumbnail: "" }
 }

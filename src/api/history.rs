@@ -5,18 +5,19 @@ use std::collections::HashMap;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue, LINK};
-use serde::Serialize;
-use serde_json::json;
 
+use super::doc::{CURSOR, Doc, Kind as Values, OFFSET, Param, Response};
 use super::predictions::shown;
 use super::webhooks::parse_time;
 use super::{Context, Services, cursor};
 use crate::domain::classify::ErrorClass;
-use crate::domain::execution::{Execution, Kind, Prediction, Source, Status, StepOf};
+use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
 use crate::engine::history::Filter;
 use crate::http::{self, Reply, reply};
+use crate::wire::Text;
+use crate::wire::history::{OfWorkflow, Page, PageByOffset, Row};
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
@@ -38,6 +39,51 @@ const WORDS: [(&str, &[(Kind, Status)]); 10] = [
     ("failed", &[(Kind::Workflow, Status::Error)]),
 ];
 
+fn statuses() -> Vec<&'static str> {
+    WORDS.iter().map(|(word, _)| *word).collect()
+}
+
+fn classes() -> Vec<&'static str> {
+    ErrorClass::ALL.iter().map(|class| class.as_str()).collect()
+}
+
+fn types() -> Vec<&'static str> {
+    vec!["prediction", "workflow"]
+}
+
+/// What both lists can be asked for, with their way of paging.
+macro_rules! query {
+    ($paging:expr) => {
+        &[
+            Param::new("model", Values::Text, "The model that ran, or that was asked for"),
+            Param::new("status", Values::ListOf(statuses), "Any of these"),
+            Param::new("type", Values::OneOf(types), "Predictions, or executions of workflows"),
+            Param::new(
+                "workflow_id",
+                Values::Uuid,
+                "Of a workflow, the predictions of its steps \
+                        included",
+            ),
+            Param::new("workflow_execution_id", Values::Uuid, "The steps of an execution"),
+            Param::new("error_classification", Values::ListOf(classes), "Any of these"),
+            Param::new("from", Values::Time, "Created then or later"),
+            Param::new("to", Values::Time, "Created before"),
+            Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+            $paging,
+        ]
+    };
+}
+
+pub const BY_OFFSET: Doc = Doc {
+    is_deprecated: true,
+    query: query!(OFFSET),
+    responses: &[Response {
+        headers: &[("Deprecation", "`true`"), ("Link", "The route to use instead")],
+        ..Response::json::<PageByOffset<'static>>(200, "At most the newest 1000")
+    }],
+    ..Doc::new("history", "list_executions_by_offset", "The history of the organization")
+};
+
 /// `GET /v1/executions`: deprecated.
 pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -52,14 +98,13 @@ pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
     let span = (usize::try_from(offset)?, usize::try_from(limit)?);
     let of = usize::try_from(OFFSET_ROWS)?;
     let first = services.engine.first(organization, &filter, of, span).await?;
-    let records = records(services, organization, &first.executions).await?;
-    let body = json!({
-        "executions": serde_json::to_value(&records).map_err(http::Error::internal)?,
-        "total_count": first.total,
-        "total_capped": first.is_capped,
-        "offset": offset,
-        "limit": limit,
-    });
+    let body = PageByOffset {
+        executions: rows(services, organization, &first.executions).await?,
+        total_count: first.total,
+        total_capped: first.is_capped,
+        offset,
+        limit,
+    };
     let mut answer = reply::json(StatusCode::OK, &body);
     let successor = HeaderValue::from_static("</v2/executions>; rel=\"successor-version\"");
     answer.headers_mut().insert(LINK, successor);
@@ -67,6 +112,12 @@ pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
     answer.headers_mut().insert(deprecation, HeaderValue::from_static("true"));
     Ok(answer)
 }
+
+pub const BY_CURSOR: Doc = Doc {
+    query: query!(CURSOR),
+    responses: &[Response::json::<Page<'static>>(200, "A page, newest first")],
+    ..Doc::new("history", "list_executions", "The history of the organization")
+};
 
 /// `GET /v2/executions`
 pub async fn by_cursor(context: Context) -> Result<Reply, http::Error> {
@@ -77,13 +128,12 @@ pub async fn by_cursor(context: Context) -> Result<Reply, http::Error> {
     let after = cursor::read(&context, &asked)?;
     let most = usize::try_from(limit)?;
     let page = services.engine.history(organization, &filter, after, most).await?;
-    let records = records(services, organization, &page.executions).await?;
-    let body = json!({
-        "executions": serde_json::to_value(&records).map_err(http::Error::internal)?,
-        "limit": limit,
-        "has_more": page.more_behind.is_some(),
-        "next_cursor": page.more_behind.map(|id| cursor::behind(services, &asked, id)),
-    });
+    let body = Page {
+        executions: rows(services, organization, &page.executions).await?,
+        limit,
+        has_more: page.more_behind.is_some(),
+        next_cursor: page.more_behind.map(|id| cursor::behind(services, &asked, id)),
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -147,64 +197,15 @@ fn standings(
     }
 }
 
-/// An execution as the history shows it.
-#[derive(Serialize)]
-struct Record<'a> {
-    id: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    model: Option<&'a str>,
-    requested_model: Option<&'a str>,
-    workflow_id: Option<String>,
-    workflow_name: Option<String>,
-    version_id: Option<&'a str>,
-    workflow_execution_id: Option<String>,
-    bulk_id: Option<String>,
-    status: &'static str,
-    error: Option<&'a str>,
-    error_cause: Option<&'a str>,
-    error_classification: Option<&'static str>,
-    execution_cost: f64,
-    run_time: Option<f64>,
-    created_at: String,
-    started_at: Option<String>,
-    completed_at: Option<String>,
-    output: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_error: Option<String>,
-    api_key_id: String,
-    source: Source,
-}
-
-/// What an execution is of a workflow: it, its version, the run whose step it is, the bulk.
-struct OfWorkflow<'a> {
-    workflow: WorkflowId,
-    version: &'a str,
-    run: Option<ExecutionId>,
-    bulk: Option<String>,
-}
-
-fn of_workflow(execution: &Execution) -> Option<OfWorkflow<'_>> {
-    if let Some(run) = execution.workflow() {
-        let bulk = run.bulk.map(|bulk| bulk.to_string());
-        return Some(OfWorkflow { workflow: run.workflow, version: &run.version, run: None, bulk });
-    }
-    let step: &StepOf = execution.prediction()?.step.as_ref()?;
-    let bulk = step.bulk.map(|bulk| bulk.to_string());
-    let (workflow, version) = (step.workflow, step.version.as_str());
-    Some(OfWorkflow { workflow, version, run: Some(step.execution), bulk })
-}
-
-async fn records<'a>(
+async fn rows<'a>(
     services: &Services,
     organization: OrganizationId,
     executions: &'a [Execution],
-) -> Result<Vec<Record<'a>>, http::Error> {
+) -> Result<Vec<Row<'a>>, http::Error> {
     let mut names: HashMap<WorkflowId, Option<String>> = HashMap::new();
-    let (mut records, mut bytes) = (Vec::with_capacity(executions.len()), 0);
+    let (mut rows, mut bytes) = (Vec::with_capacity(executions.len()), 0);
     for execution in executions {
-        let of = of_workflow(execution);
-        let name = match of.as_ref().map(|of| of.workflow) {
+        let name = match OfWorkflow::of(execution).map(|of| of.workflow) {
             None => None,
             Some(id) => match names.get(&id) {
                 Some(name) => name.clone(),
@@ -217,11 +218,11 @@ async fn records<'a>(
             },
         };
         let most = SHOWN_MAX.saturating_sub(bytes);
-        let (output, output_error) = output(services, execution, most).await?;
-        bytes += output.as_ref().map_or(0, String::len);
-        records.push(Record { output_error, ..record(execution, of, name, output) });
+        let row = Row::of(execution, name, output(services, execution, most).await?);
+        bytes += row.output.as_ref().map_or(0, String::len);
+        rows.push(row);
     }
-    Ok(records)
+    Ok(rows)
 }
 
 /// The output's text, if it has at most so many bytes; of a lost one, why it is missing.
@@ -229,49 +230,10 @@ async fn output(
     services: &Services,
     execution: &Execution,
     most: usize,
-) -> Result<(Option<String>, Option<String>), http::Error> {
+) -> Result<Text, http::Error> {
     let is_shown =
         |payload: &&Payload| usize::try_from(payload.len()).unwrap_or(usize::MAX) <= most;
-    let (text, error) = shown(services, execution.output.as_ref().filter(is_shown)).await?;
+    let Text { text, error } = shown(services, execution.output.as_ref().filter(is_shown)).await?;
     let text = text.map(|text| services.links.render(execution.organization, text));
-    Ok((text.map(|text| Box::<str>::from(text).into_string()), error))
-}
-
-fn record<'a>(
-    execution: &'a Execution,
-    of: Option<OfWorkflow<'a>>,
-    workflow_name: Option<String>,
-    output: Option<String>,
-) -> Record<'a> {
-    let fault = execution.fault.as_ref();
-    let prediction = execution.prediction();
-    let kind = execution.kind();
-    let of = of.as_ref();
-    Record {
-        id: execution.id.to_string(),
-        kind: match kind {
-            Kind::Prediction => "prediction",
-            Kind::Workflow => "workflow",
-        },
-        model: prediction.map(Prediction::model),
-        requested_model: prediction.map(Prediction::requested_model),
-        workflow_id: of.map(|of| of.workflow.to_string()),
-        workflow_name,
-        version_id: of.map(|of| of.version),
-        workflow_execution_id: of.and_then(|of| of.run).map(|run| run.to_string()),
-        bulk_id: of.and_then(|of| of.bulk.clone()),
-        status: execution.status.word(kind),
-        error: fault.map(|fault| fault.name.as_str()),
-        error_cause: fault.map(|fault| fault.cause.as_str()),
-        error_classification: fault.map(|fault| fault.class.as_str()),
-        execution_cost: execution.cost.dollars(),
-        run_time: execution.run_time().map(|time| time.as_secs_f64()),
-        created_at: execution.created_at.to_string(),
-        started_at: execution.started_at.map(|time| time.to_string()),
-        completed_at: execution.completed_at.map(|time| time.to_string()),
-        output,
-        output_error: None,
-        api_key_id: execution.key.to_string(),
-        source: execution.source,
-    }
+    Ok(Text { text, error })
 }

@@ -1,11 +1,11 @@
 //! The API: what clients see. [`ROUTES`] is the whole of it on one screen.
 //!
-//! A handler parses, calls one verb of a layer below, replies. Wire types stand beside their
-//! handlers and are never the stored types. Nothing here keeps state.
+//! A handler parses, calls one verb of a layer below, replies. What it reads and answers are types of
+//! `wire`, never the stored types. Nothing here keeps state.
 //!
-//! To add an endpoint: a handler in the file of its resource, a row in [`ROUTES`] with every column
-//! filled in, its words in `openapi.rs`, a test of each of its answers under `tests/it/`, and the
-//! new line of the route snapshot.
+//! To add an endpoint: a handler in the file of its resource with its [`doc::Doc`] above it, a row in
+//! [`ROUTES`] with every column filled in, its types in `wire`, a test of each of its answers under
+//! `tests/it/`, and the new line of the route snapshot.
 
 mod access;
 mod admin;
@@ -18,6 +18,7 @@ mod context;
 mod cursor;
 mod dashboard;
 mod dispatch;
+pub mod doc;
 mod events;
 mod executions;
 mod failures;
@@ -42,7 +43,8 @@ use hyper::Method;
 
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
-pub use self::openapi::Documents;
+use self::doc::Doc;
+pub use self::openapi::{Documents, of_host as openapi_of};
 pub use self::services::{HostAddress, Keep, Readiness, Services, Settings};
 use crate::http;
 
@@ -127,6 +129,8 @@ pub struct Route {
     pub body: BodyLimit,
     pub rate: Rate,
     pub handler: fn(Context) -> Handling,
+    /// What clients read of it in the host's OpenAPI document.
+    pub doc: Doc,
 }
 
 use Access::{BodyKey, Key, Link, Local, Public};
@@ -139,7 +143,7 @@ const ENGINE: &[Role] = &[Workflows];
 const ALL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard];
 
 macro_rules! route {
-    ($hosts:expr, $method:ident, $path:literal, $access:ident, $body:ident, $rate:ident, $handler:path) => {
+    ($hosts:expr, $method:ident, $path:literal, $access:ident, $body:ident, $rate:ident, $handler:path, $doc:path) => {
         Route {
             hosts: $hosts,
             method: Method::$method,
@@ -148,125 +152,127 @@ macro_rules! route {
             body: $body,
             rate: $rate,
             handler: |context| Box::pin($handler(context)),
+            doc: $doc,
         }
     };
 }
 
-/// Every route: hosts, method, path, access, body, rate, handler. Nothing is defaulted. The router,
-/// 405, the OpenAPI documents, the metrics' labels and the route snapshot are made from this.
+/// Every route: hosts, method, path, access, body, rate, handler, documentation. Nothing is defaulted.
+/// The router, 405, the OpenAPI documents, the metrics' labels and the route snapshot are made from
+/// this.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    route!(API, GET, "/", Public, Bare, Free, root::index),
-    route!(ALL, GET, "/health", Public, Bare, Free, root::health),
-    route!(ALL, GET, "/ready", Public, Bare, Free, root::ready),
-    route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi),
-    route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics),
+    route!(API, GET, "/", Public, Bare, Free, root::index, root::INDEX),
+    route!(ALL, GET, "/health", Public, Bare, Free, root::health, root::HEALTH),
+    route!(ALL, GET, "/ready", Public, Bare, Free, root::ready, root::READY),
+    route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi, root::OPENAPI),
+    route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics, root::METRICS),
 
-    route!(&[Base], GET, "/v1/models", Public, Bare, Free, models::list),
-    route!(&[Base], GET, "/v1/models/{*slug}", Public, Bare, Free, models::get),
-    route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Bare, Free, models::openapi),
-    route!(&[Base], GET, "/v1/model", Public, Bare, Free, models::get_by_query),
+    route!(&[Base], GET, "/v1/models", Public, Bare, Free, models::list, models::LIST),
+    route!(&[Base], GET, "/v1/models/{*slug}", Public, Bare, Free, models::get, models::GET),
+    route!(&[Base], GET, "/v1/models/{*slug}/schemas/openapi", Public, Bare, Free, models::openapi, models::OPENAPI),
+    route!(&[Base], GET, "/v1/model", Public, Bare, Free, models::get_by_query, models::GET_BY_QUERY),
 
-    route!(&[Base], POST, "/v1/prediction", Key, Body, Keyed, predictions::create),
-    route!(&[Base], POST, "/v1/prediction/run", Key, Body, Keyed, predictions::run),
-    route!(&[Base], GET, "/v1/prediction/{id}", Key, Bare, Keyed, predictions::get),
-    route!(&[Base], GET, "/v1/prediction/{id}/events", Link, Bare, Keyed, events::follow),
-    route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, Body, Keyed, predictions::cancel),
+    route!(&[Base], POST, "/v1/prediction", Key, Body, Keyed, predictions::create, predictions::CREATE),
+    route!(&[Base], POST, "/v1/prediction/run", Key, Body, Keyed, predictions::run, predictions::RUN),
+    route!(&[Base], GET, "/v1/prediction/{id}", Key, Bare, Keyed, predictions::get, predictions::GET),
+    route!(&[Base], GET, "/v1/prediction/{id}/events", Link, Bare, Keyed, events::follow, events::FOLLOW),
+    route!(&[Base], POST, "/v1/prediction/{id}/cancel", Key, Body, Keyed, predictions::cancel, predictions::CANCEL),
 
-    route!(ENGINE, POST, "/api/v1/workflows", Key, Body, Keyed, workflows::create),
-    route!(ENGINE, GET, "/api/v1/workflows", Key, Bare, Keyed, workflows::list),
-    route!(ENGINE, GET, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get),
-    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update),
-    route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete),
-    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions),
-    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version),
-    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version),
-    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list),
-    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger),
-    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk),
-    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public),
-    route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
-    route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
-    route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories),
+    route!(ENGINE, POST, "/api/v1/workflows", Key, Body, Keyed, workflows::create, workflows::CREATE),
+    route!(ENGINE, GET, "/api/v1/workflows", Key, Bare, Keyed, workflows::list, workflows::LIST),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get, workflows::GET),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update, workflows::UPDATE),
+    route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete, workflows::DELETE),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions, workflows::LIST_VERSIONS),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
+    route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
+    route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
+    route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
+    route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
-    route!(&[Base], POST, "/v1/workflows", Key, Body, Keyed, workflows::create),
-    route!(&[Base], POST, "/v1/workflows/create", Key, Body, Keyed, workflows::create),
-    route!(&[Base], GET, "/v1/workflows", Key, Bare, Keyed, workflows::list),
-    route!(&[Base], GET, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get),
-    route!(&[Base], PUT, "/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update),
-    route!(&[Base], DELETE, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete),
-    route!(&[Base], GET, "/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions),
-    route!(&[Base], GET, "/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version),
-    route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version),
-    route!(&[Base], GET, "/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list),
-    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, executions::trigger),
-    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk),
-    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version),
-    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, executions::bulk_version),
-    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public),
-    route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Bare, Keyed, executions::get),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel),
-    route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive),
-    route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories),
+    route!(&[Base], POST, "/v1/workflows", Key, Body, Keyed, workflows::create, workflows::CREATE),
+    route!(&[Base], POST, "/v1/workflows/create", Key, Body, Keyed, workflows::create, workflows::CREATE_ALIAS),
+    route!(&[Base], GET, "/v1/workflows", Key, Bare, Keyed, workflows::list, workflows::LIST),
+    route!(&[Base], GET, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::get, workflows::GET),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}", Key, Body, Keyed, workflows::update, workflows::UPDATE),
+    route!(&[Base], DELETE, "/v1/workflows/{workflow}", Key, Bare, Keyed, workflows::delete, workflows::DELETE),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/versions", Key, Bare, Keyed, workflows::list_versions, workflows::LIST_VERSIONS),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
+    route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version, executions::TRIGGER_VERSION),
+    route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, executions::bulk_version, executions::BULK_VERSION),
+    route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
+    route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
-    route!(&[Flows], POST, "/api/v1", Key, Body, Keyed, flows::create),
-    route!(&[Flows], GET, "/api/v1", Key, Bare, Keyed, flows::list),
-    route!(&[Flows], GET, "/api/v1/{workflow}", Key, Bare, Keyed, flows::get),
-    route!(&[Flows], POST, "/api/v1/{workflow}", Key, Body, Keyed, flows::update),
-    route!(&[Flows], POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, flow_executions::trigger),
-    route!(&[Flows], POST, "/api/v1/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk),
-    route!(&[Flows], POST, "/api/v2/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk),
-    route!(&[Flows], GET, "/api/v1/{workflow}/executions", Key, Bare, Keyed, flow_executions::list),
-    route!(&[Flows], POST, "/api/v1/{workflow}/executions/bulk", Key, Body, Keyed, flow_executions::look_up),
-    route!(&[Flows], GET, "/api/v1/{workflow}/executions/{execution}", Key, Bare, Keyed, flow_executions::get),
+    route!(&[Flows], POST, "/api/v1", Key, Body, Keyed, flows::create, flows::CREATE),
+    route!(&[Flows], GET, "/api/v1", Key, Bare, Keyed, flows::list, flows::LIST),
+    route!(&[Flows], GET, "/api/v1/{workflow}", Key, Bare, Keyed, flows::get, flows::GET),
+    route!(&[Flows], POST, "/api/v1/{workflow}", Key, Body, Keyed, flows::update, flows::UPDATE),
+    route!(&[Flows], POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, flow_executions::trigger, flow_executions::TRIGGER),
+    route!(&[Flows], POST, "/api/v1/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk, flow_executions::BULK_ALIAS),
+    route!(&[Flows], POST, "/api/v2/{workflow}/bulk", Key, Body, Keyed, flow_executions::bulk, flow_executions::BULK),
+    route!(&[Flows], GET, "/api/v1/{workflow}/executions", Key, Bare, Keyed, flow_executions::list, flow_executions::LIST),
+    route!(&[Flows], POST, "/api/v1/{workflow}/executions/bulk", Key, Body, Keyed, flow_executions::look_up, flow_executions::LOOK_UP),
+    route!(&[Flows], GET, "/api/v1/{workflow}/executions/{execution}", Key, Bare, Keyed, flow_executions::get, flow_executions::GET),
 
-    route!(&[Base], GET, "/v1/executions", Key, Bare, Keyed, history::by_offset),
-    route!(&[Base], GET, "/v2/executions", Key, Bare, Keyed, history::by_cursor),
+    route!(&[Base], GET, "/v1/executions", Key, Bare, Keyed, history::by_offset, history::BY_OFFSET),
+    route!(&[Base], GET, "/v2/executions", Key, Bare, Keyed, history::by_cursor, history::BY_CURSOR),
 
-    route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list),
-    route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get),
-    route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, Body, Keyed, webhooks::redeliver),
-    route!(&[Base], POST, "/v1/webhooks/replay", Key, Body, Keyed, webhooks::replay),
-    route!(&[Base], POST, "/v1/webhooks/test", Key, Body, Keyed, webhooks::test),
+    route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list, webhooks::LIST),
+    route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get, webhooks::GET),
+    route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, Body, Keyed, webhooks::redeliver, webhooks::REDELIVER),
+    route!(&[Base], POST, "/v1/webhooks/replay", Key, Body, Keyed, webhooks::replay, webhooks::REPLAY),
+    route!(&[Base], POST, "/v1/webhooks/test", Key, Body, Keyed, webhooks::test, webhooks::TEST),
 
-    route!(&[Base], POST, "/v1/upload/presign", Key, Body, Keyed, uploads::presign),
-    route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put),
-    route!(&[Base], POST, "/v1/files", Key, File, Keyed, uploads::post),
-    route!(&[Base], GET, "/v1/files", Key, Bare, Keyed, files::list),
-    route!(&[Base], GET, "/v1/files/usage", Key, Bare, Keyed, files::usage),
-    route!(&[Base], GET, "/v1/files/{id}", Key, Bare, Keyed, files::get),
-    route!(&[Base], DELETE, "/v1/files/{id}", Key, Bare, Keyed, files::delete),
-    route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, content::get),
+    route!(&[Base], POST, "/v1/upload/presign", Key, Body, Keyed, uploads::presign, uploads::PRESIGN),
+    route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put, uploads::PUT),
+    route!(&[Base], POST, "/v1/files", Key, File, Keyed, uploads::post, uploads::POST),
+    route!(&[Base], GET, "/v1/files", Key, Bare, Keyed, files::list, files::LIST),
+    route!(&[Base], GET, "/v1/files/usage", Key, Bare, Keyed, files::usage, files::USAGE),
+    route!(&[Base], GET, "/v1/files/{id}", Key, Bare, Keyed, files::get, files::GET),
+    route!(&[Base], DELETE, "/v1/files/{id}", Key, Bare, Keyed, files::delete, files::DELETE),
+    route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, content::get, content::GET),
 
-    route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance),
+    route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
 
-    route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page),
-    route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status),
-    route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset),
+    route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
+    route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status, dashboard::STATUS),
+    route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset, dashboard::ASSET),
 
-    route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key),
-    route!(&[Control], GET, "/admin/keys", Local, Bare, Free, admin::list_keys),
-    route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key),
-    route!(&[Control], POST, "/admin/organizations", Local, Body, Free, admin::create_organization),
-    route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations),
-    route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create),
-    route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change),
-    route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list),
-    route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete),
-    route!(&[Control], GET, "/admin/webhooks", Local, Bare, Free, webhooks::list_of),
-    route!(&[Control], GET, "/admin/webhooks/{execution}", Local, Bare, Free, webhooks::get_of),
-    route!(&[Control], POST, "/admin/webhooks/{execution}/redeliver", Local, Body, Free, webhooks::redeliver_of),
-    route!(&[Control], GET, "/admin/balance", Local, Bare, Free, billing::show),
-    route!(&[Control], POST, "/admin/balance/top-up", Local, Body, Free, billing::top_up),
-    route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger),
-    route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list),
-    route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get),
-    route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel),
-    route!(&[Control], POST, "/admin/resume", Local, Body, Free, operator::resume),
-    route!(&[Control], GET, "/admin/audit", Local, Bare, Free, audit::list),
-    route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models),
-    route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model),
-    route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write),
-    route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload),
+    route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key, admin::CREATE_KEY),
+    route!(&[Control], GET, "/admin/keys", Local, Bare, Free, admin::list_keys, admin::LIST_KEYS),
+    route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key, admin::DELETE_KEY),
+    route!(&[Control], POST, "/admin/organizations", Local, Body, Free, admin::create_organization, admin::CREATE_ORGANIZATION),
+    route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
+    route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
+    route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
+    route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),
+    route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete, chains::DELETE),
+    route!(&[Control], GET, "/admin/webhooks", Local, Bare, Free, webhooks::list_of, webhooks::LIST_OF),
+    route!(&[Control], GET, "/admin/webhooks/{execution}", Local, Bare, Free, webhooks::get_of, webhooks::GET_OF),
+    route!(&[Control], POST, "/admin/webhooks/{execution}/redeliver", Local, Body, Free, webhooks::redeliver_of, webhooks::REDELIVER_OF),
+    route!(&[Control], GET, "/admin/balance", Local, Bare, Free, billing::show, billing::SHOW),
+    route!(&[Control], POST, "/admin/balance/top-up", Local, Body, Free, billing::top_up, billing::TOP_UP),
+    route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger, billing::LEDGER),
+    route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list, operator::LIST),
+    route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get, operator::GET),
+    route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel, operator::CANCEL),
+    route!(&[Control], POST, "/admin/resume", Local, Body, Free, operator::resume, operator::RESUME),
+    route!(&[Control], GET, "/admin/audit", Local, Bare, Free, audit::list, audit::LIST),
+    route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models, admin::LIST_MODELS),
+    route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model, admin::TEST_MODEL),
+    route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write, backup::WRITE),
+    route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload, admin::RELOAD),
 ];

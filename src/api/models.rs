@@ -4,14 +4,33 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
+use serde_json::{Map, Value};
 
 use super::Context;
-use crate::catalog::{self, Model};
+use super::doc::{Doc, Kind, OFFSET, Param, Response};
+use crate::catalog;
 use crate::http::{self, Reply, reply};
+use crate::wire::model::Model;
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 500;
 const X_TOTAL_COUNT: HeaderName = HeaderName::from_static("x-total-count");
+
+/// How many models there are.
+const TOTAL: (&str, &str) = ("X-Total-Count", "How many models match in all");
+
+pub const LIST: Doc = Doc {
+    query: &[
+        Param::new("name", Kind::Text, "A part of the slug or the title, in any letter case"),
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        OFFSET,
+    ],
+    responses: &[Response {
+        headers: &[TOTAL],
+        ..Response::json::<Vec<Model<'static>>>(200, "Models by slug")
+    }],
+    ..Doc::new("models", "list_models", "List models")
+};
 
 /// `GET /v1/models?name=&limit=&offset=`: a bare array, the total in `X-Total-Count`.
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
@@ -19,7 +38,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let offset = usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?;
     let name = query.get("name").unwrap_or_default().to_lowercase();
-    let matches = |model: &Arc<Model>| {
+    let matches = |model: &Arc<catalog::Model>| {
         model.slug.as_str().to_lowercase().contains(&name)
             || model.title.to_lowercase().contains(&name)
     };
@@ -31,11 +50,35 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     Ok(answer)
 }
 
+pub const GET: Doc = Doc {
+    responses: &[
+        Response::json::<Model<'static>>(200, "The model"),
+        Response::error(404, "There is no such model"),
+    ],
+    ..Doc::new("models", "get_model", "A model")
+};
+
 /// `GET /v1/models/{slug}`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let model = find(&context, context.call.param("slug"))?;
     Ok(reply::json_text(StatusCode::OK, catalog::detail_json(&model)))
 }
+
+pub const GET_BY_QUERY: Doc = Doc {
+    is_deprecated: true,
+    query: &[Param {
+        is_required: true,
+        ..Param::new("slug", Kind::Text, "The slug of the model")
+    }],
+    responses: &[
+        Response {
+            headers: &[("Deprecation", "`true`"), ("Link", "The route to use instead")],
+            ..Response::json::<Model<'static>>(200, "The model")
+        },
+        Response::error(404, "There is no such model"),
+    ],
+    ..Doc::new("models", "get_model_by_query", "A model")
+};
 
 /// `GET /v1/model?slug=`, deprecated.
 pub async fn get_by_query(context: Context) -> Result<Reply, http::Error> {
@@ -52,13 +95,21 @@ pub async fn get_by_query(context: Context) -> Result<Reply, http::Error> {
     Ok(answer)
 }
 
+pub const OPENAPI: Doc = Doc {
+    responses: &[
+        Response::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
+        Response::error(404, "There is no such model"),
+    ],
+    ..Doc::new("models", "get_model_openapi", "The request schema of a model, for older tools")
+};
+
 /// `GET /v1/models/{slug}/schemas/openapi`
 pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
     let model = find(&context, context.call.param("slug"))?;
     Ok(reply::json(StatusCode::OK, &catalog::openapi(&model)))
 }
 
-fn find(context: &Context, slug: &str) -> Result<Arc<Model>, http::Error> {
+fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, http::Error> {
     context.services.catalog.get(slug).ok_or_else(not_found)
 }
 

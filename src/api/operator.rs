@@ -7,15 +7,18 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::doc::Doc;
 use crate::domain::account::Organization;
 use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine;
 use crate::engine::history::Filter;
-use crate::engine::{self, Detail};
 use crate::http::{self, Reply, reply};
 
 const LIMIT_DEFAULT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
+
+pub const LIST: Doc = Doc::new("admin", "admin_list_executions", "Executions of all organizations");
 
 /// `GET /admin/executions?organization=&unfinished=&limit=`: the newest, or all that have not ended.
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
@@ -58,6 +61,8 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     Ok(reply::json(StatusCode::OK, &json!({"executions": listed})))
 }
 
+pub const GET: Doc = Doc::new("admin", "admin_get_execution", "An execution");
+
 /// `GET /admin/executions/{execution}`: as its organization reads it, whichever that is.
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let execution = find(&context).await?;
@@ -66,12 +71,13 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
         Kind::Prediction => super::predictions::detail(services, &execution).await?,
         Kind::Workflow => {
             let detail = services.engine.detail(execution.organization, execution.id).await;
-            let Detail { body, .. } = detail?;
-            Box::<str>::from(body).into_string()
+            serde_json::to_string(&detail?.view).map_err(http::Error::internal)?
         }
     };
     Ok(reply::json_text(StatusCode::OK, text.into()))
 }
+
+pub const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "End an execution now");
 
 /// `POST /admin/executions/{execution}/cancel`
 pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
@@ -85,6 +91,8 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let body = json!({"execution_id": cancelled.id.to_string(), "status": status});
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume what a restore held back");
 
 /// `POST /admin/resume`: lets go on what a restore held back.
 pub async fn resume(context: Context) -> Result<Reply, http::Error> {

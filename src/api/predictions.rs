@@ -4,36 +4,72 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LINK};
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::Value;
+use serde_json::value::to_raw_value;
 
+use super::doc::{Doc, Kind, Param, Request, Response};
 use super::fields::{Fields, unfit};
 use super::idempotent::{self, Turn};
 use super::{Context, Role, Services, models};
 use crate::accounts::Caller;
 use crate::chains;
-use crate::domain::attempt::Attempt;
 use crate::domain::chain::Entry;
 use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
-use crate::engine::outcome::Metrics;
 use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::storage::Commit;
+use crate::wire::Text;
+use crate::wire::prediction::{Accepted, Ended, NewPrediction, Prediction, Shown, Urls};
 use crate::workflows;
 
 /// The longest `wait` of a `GET`, in seconds.
 const WAIT_MAX: u64 = 60;
+
+/// The link to the events of a prediction.
+const MONITOR: (&str, &str) = ("Link", "`rel=\"monitor\"`: its events, without a key, for a day");
+const UNPAID: Response = Response::error(402, "The balance does not cover it");
+const NO_MODEL: Response = Response::error(404, "There is no such model");
+const NO_PREDICTION: Response = Response::error(404, "There is no such prediction");
+
+pub const CREATE: Doc = Doc {
+    request: Some(Request::json::<NewPrediction>()),
+    is_idempotent: true,
+    responses: &[
+        Response {
+            headers: &[MONITOR],
+            ..Response::json::<Accepted<'static>>(200, "The prediction is durable and will end")
+        },
+        UNPAID,
+        NO_MODEL,
+    ],
+    ..Doc::new("predictions", "create_prediction", "Create a prediction")
+};
 
 /// `POST /v1/prediction/`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let id = submit(&mut context, "prediction").await?;
     Ok(followed(&context, id, reply::json(StatusCode::OK, &created(id))))
 }
+
+pub const RUN: Doc = Doc {
+    responses: &[
+        Response::json::<Ended<'static>>(200, "The prediction has ended, in whatever way"),
+        Response {
+            headers: &[MONITOR],
+            ..Response::json::<Accepted<'static>>(202, "It takes longer than the answer is held")
+        },
+        UNPAID,
+        NO_MODEL,
+    ],
+    tag: "predictions",
+    id: "run_prediction",
+    summary: "Create a prediction and wait for its end",
+    ..CREATE
+};
 
 /// `POST /v1/prediction/run`: as create, and waits for the end.
 pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
@@ -51,18 +87,33 @@ pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
         Status::Error => ("failed", "Prediction failed"),
         Status::Cancelled => ("cancelled", "Prediction was cancelled"),
     };
-    let (output, output_error) = shown(services, execution.output.as_ref()).await?;
-    let output = output.map(|text| services.links.render(execution.organization, text));
+    let output = shown_output(services, &execution).await?;
     let body = Ended {
         status,
         message,
-        prediction_id: id.to_string(),
-        output,
-        output_error,
+        prediction_id: id,
+        output: output.text,
+        output_error: output.error,
         error: execution.fault.as_ref().map_or("", |fault| fault.cause.as_str()),
     };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const GET: Doc = Doc {
+    query: &[Param::new(
+        "wait",
+        Kind::Whole { min: 0, max: WAIT_MAX, default: 0 },
+        "For how many seconds the answer is held until the prediction ends",
+    )],
+    responses: &[
+        Response {
+            headers: &[MONITOR],
+            ..Response::json::<Prediction<'static>>(200, "The prediction")
+        },
+        NO_PREDICTION,
+    ],
+    ..Doc::new("predictions", "get_prediction", "A prediction")
+};
 
 /// `GET /v1/prediction/{id}?wait=`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
@@ -80,12 +131,18 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 pub async fn detail(services: &Services, execution: &Execution) -> Result<String, http::Error> {
     let is_hidden = is_of_foreign_step(services, execution).await?;
     let input = (!is_hidden).then_some(&execution.input);
-    let (input, input_error) = shown(services, input).await?;
-    let (output, output_error) = shown(services, execution.output.as_ref()).await?;
-    let output = output.map(|text| services.links.render(execution.organization, text));
-    let input = input.unwrap_or_else(|| RawValue::NULL.to_owned());
-    let mut view = view(services, execution, &input, output.as_deref())?;
-    (view.input_error, view.output_error) = (input_error, output_error);
+    let prediction = execution.prediction().ok_or_else(missing)?;
+    let url = format!("{}/v1/prediction/{}", services.url_of(Role::Base), execution.id);
+    let view = Prediction::of(
+        execution,
+        prediction,
+        Shown {
+            input: shown(services, input).await?,
+            output: shown_output(services, execution).await?,
+            logs: logs(services, execution, prediction),
+            urls: Urls { cancel: format!("{url}/cancel"), get: url },
+        },
+    );
     serde_json::to_string(&view).map_err(http::Error::internal)
 }
 
@@ -104,6 +161,15 @@ async fn is_of_foreign_step(
     }
 }
 
+pub const CANCEL: Doc = Doc {
+    responses: &[
+        Response::json::<Accepted<'static>>(200, "The prediction is cancelled"),
+        NO_PREDICTION,
+        Response::error(409, "The prediction has ended already"),
+    ],
+    ..Doc::new("predictions", "cancel_prediction", "Cancel a prediction")
+};
+
 /// `POST /v1/prediction/{id}/cancel`
 pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let id = id_of(&context)?;
@@ -121,11 +187,11 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
         }
         not_found(error)
     })?;
-    let body = json!({
-        "status": "cancelled",
-        "message": "Prediction canceled successfully",
-        "predictionID": id.to_string(),
-    });
+    let body = Accepted {
+        status: "cancelled",
+        message: "Prediction canceled successfully",
+        prediction_id: id,
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -145,12 +211,9 @@ fn followed(context: &Context, id: ExecutionId, mut answer: Reply) -> Reply {
     answer
 }
 
-fn created(id: ExecutionId) -> Value {
-    json!({
-        "status": "success",
-        "message": "Prediction created successfully",
-        "predictionID": id.to_string(),
-    })
+const fn created(id: ExecutionId) -> Accepted<'static> {
+    let message = "Prediction created successfully";
+    Accepted { status: "success", message, prediction_id: id }
 }
 
 pub fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
@@ -255,102 +318,23 @@ async fn chain(
 
 /// A payload's text; of one that is lost or damaged, what is wrong with it in a sentence, so that the
 /// rest of the record can be read.
-pub async fn shown(
-    services: &Services,
-    payload: Option<&Payload>,
-) -> Result<(Option<Box<RawValue>>, Option<String>), http::Error> {
-    let Some(payload) = payload else { return Ok((None, None)) };
+pub async fn shown(services: &Services, payload: Option<&Payload>) -> Result<Text, http::Error> {
+    let Some(payload) = payload else { return Ok(Text::default()) };
     match services.store.read_payload(payload).await {
-        Ok(text) => Ok((Some(text), None)),
+        Ok(text) => Ok(Text::of(text)),
         Err(error) if error.is_final() => {
             tracing::error!(%error, "a record is shown without a payload");
-            Ok((None, Some(error.to_string())))
+            Ok(Text::missing(error.to_string()))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// The answer of a run that has ended.
-#[derive(Serialize)]
-struct Ended<'a> {
-    status: &'static str,
-    message: &'static str,
-    #[serde(rename = "predictionID")]
-    prediction_id: String,
-    output: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_error: Option<String>,
-    error: &'a str,
-}
-
-/// A prediction as clients read it.
-#[derive(Serialize)]
-struct Prediction<'a> {
-    id: String,
-    model: &'a str,
-    status: &'static str,
-    input: &'a RawValue,
-    /// Why the input is missing: its payload is lost or damaged.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    input_error: Option<String>,
-    output: Option<&'a RawValue>,
-    /// Why the output is missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_error: Option<String>,
-    logs: Option<String>,
-    error: Option<&'a str>,
-    error_classification: Option<&'static str>,
-    metrics: Metrics,
-    urls: Urls,
-    created_at: String,
-    started_at: Option<String>,
-    completed_at: Option<String>,
-    attempts: Vec<Tried<'a>>,
-}
-
-#[derive(Serialize)]
-struct Urls {
-    get: String,
-    cancel: String,
-}
-
-#[derive(Serialize)]
-struct Tried<'a> {
-    model: &'a str,
-    status: &'static str,
-    error: Option<&'a str>,
-    error_classification: Option<&'static str>,
-    started_at: String,
-    completed_at: Option<String>,
-}
-
-fn view<'a>(
-    services: &Services,
-    execution: &'a Execution,
-    input: &'a RawValue,
-    output: Option<&'a RawValue>,
-) -> Result<Prediction<'a>, http::Error> {
-    let prediction = execution.prediction().ok_or_else(missing)?;
-    let fault = execution.fault.as_ref();
-    let url = format!("{}/v1/prediction/{}", services.url_of(Role::Base), execution.id);
-    Ok(Prediction {
-        id: execution.id.to_string(),
-        model: prediction.requested_model(),
-        status: execution.status.prediction_word(),
-        input,
-        input_error: None,
-        output,
-        output_error: None,
-        logs: logs(services, execution, prediction),
-        error: fault.map(|fault| fault.cause.as_str()),
-        error_classification: fault.map(|fault| fault.class.as_str()),
-        metrics: Metrics::of(execution),
-        urls: Urls { cancel: format!("{url}/cancel"), get: url },
-        created_at: execution.created_at.to_string(),
-        started_at: execution.started_at.map(|time| time.to_string()),
-        completed_at: execution.completed_at.map(|time| time.to_string()),
-        attempts: prediction.attempts.iter().map(tried).collect(),
-    })
+/// The output's text, with current URLs of files.
+async fn shown_output(services: &Services, execution: &Execution) -> Result<Text, http::Error> {
+    let Text { text, error } = shown(services, execution.output.as_ref()).await?;
+    let text = text.map(|text| services.links.render(execution.organization, text));
+    Ok(Text { text, error })
 }
 
 /// What its attempts have written until now; of one that waits and has written nothing, why it
@@ -365,15 +349,4 @@ fn logs(
         execution::append_logs(&mut logs, services.engine.logs_so_far(execution.id));
     }
     logs.or_else(|| services.engine.waiting_for(execution))
-}
-
-fn tried(attempt: &Attempt) -> Tried<'_> {
-    Tried {
-        model: &attempt.model,
-        status: attempt.outcome.as_str(),
-        error: attempt.failure.as_ref().map(|failure| failure.message.as_str()),
-        error_classification: attempt.failure.as_ref().map(|failure| failure.class.as_str()),
-        started_at: attempt.started_at.to_string(),
-        completed_at: attempt.completed_at.map(|time| time.to_string()),
-    }
 }

@@ -1,35 +1,51 @@
 //! What every host answers without a key: who it is, whether it is well, what it offers.
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::Context;
+use super::doc::{Doc, Response};
 use crate::http::{self, Reply, reply};
+use crate::wire::service::{Health, Index, Links, Ready};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub const INDEX: Doc = Doc {
+    responses: &[Response::json::<Index<'static>>(200, "Name, version, role and links")],
+    ..Doc::new("service", "index", "Who this host is")
+};
 
 /// `GET /`
 pub async fn index(context: Context) -> Result<Reply, http::Error> {
     let own = context.services.url_of(context.role);
     let link = |path: &str| format!("{own}{path}");
-    Ok(reply::json(
-        StatusCode::OK,
-        &json!({
-            "name": "orrery",
-            "version": env!("CARGO_PKG_VERSION"),
-            "role": context.role.as_str(),
-            "links": {
-                "health": link("/health"),
-                "ready": link("/ready"),
-                "openapi": link("/openapi.json"),
-            },
-        }),
-    ))
+    let body = Index {
+        name: "orrery",
+        version: VERSION,
+        role: context.role.as_str(),
+        links: Links {
+            health: link("/health"),
+            ready: link("/ready"),
+            openapi: link("/openapi.json"),
+        },
+    };
+    Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const HEALTH: Doc = Doc {
+    responses: &[Response::json::<Health<'static>>(200, "The process answers")],
+    ..Doc::new("service", "health", "Whether the process answers")
+};
 
 /// `GET /health`
 pub async fn health(_context: Context) -> Result<Reply, http::Error> {
-    let body = json!({"status": "healthy", "version": env!("CARGO_PKG_VERSION")});
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(reply::json(StatusCode::OK, &Health { status: "healthy", version: VERSION }))
 }
+
+pub const READY: Doc = Doc {
+    responses: &[Response::json::<Ready<'static>>(200, "The store is open, recovery is complete")],
+    ..Doc::new("service", "ready", "Whether the service takes work")
+};
 
 /// `GET /ready`: 503 until recovery has been read. `paused` while what a restore carried over waits
 /// for `orrery resume`.
@@ -37,14 +53,15 @@ pub async fn ready(context: Context) -> Result<Reply, http::Error> {
     if !context.services.readiness.get() {
         return Err(http::Error::unavailable("starting: unfinished work is being read"));
     }
-    let mut body = json!({"status": "ready", "version": env!("CARGO_PKG_VERSION")});
-    if let Value::Object(fields) = &mut body
-        && context.services.engine.paused_since().is_some()
-    {
-        fields.insert("paused".to_owned(), true.into());
-    }
+    let paused = context.services.engine.paused_since().map(|_since| true);
+    let body = Ready { status: "ready", version: VERSION, paused };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const OPENAPI: Doc = Doc {
+    responses: &[Response::json::<Map<String, Value>>(200, "OpenAPI 3.1")],
+    ..Doc::new("service", "openapi", "This document")
+};
 
 /// `GET /openapi.json`: this host's own document.
 pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
@@ -52,6 +69,11 @@ pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
     let text = context.services.documents.of_host(context.role, url);
     Ok(reply::json_text(StatusCode::OK, text.map_err(http::Error::internal)?))
 }
+
+pub const METRICS: Doc = Doc {
+    responses: &[Response::raw(200, "text/plain", "Prometheus' text format")],
+    ..Doc::new("service", "metrics", "Metrics for Prometheus")
+};
 
 /// `GET /metrics`, in Prometheus' text format.
 pub async fn metrics(context: Context) -> Result<Reply, http::Error> {

@@ -9,24 +9,33 @@ use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::CONTENT_TYPE;
 use multer::{Field, Multipart};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Context;
+use super::doc::{Doc, Request, Response};
 use super::fields::Fields;
-use super::files::{Record, missing, public_url};
-use crate::domain::file::{self, Digest, File};
-use crate::files::{Announced, Files, NAME_MAX, Receiving};
+use super::files::{missing, public_url, view};
+use crate::domain::file::{self, Digest, File, NAME_MAX};
+use crate::files::{Announced, Files, Receiving};
 use crate::http::{self, Call, Reply, reply};
+use crate::wire;
+use crate::wire::file::{FileForm, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
 
-/// How long a file may be kept, in seconds.
-const KEEP_MIN: u64 = 60;
-const KEEP_MAX: u64 = 31_536_000;
 /// The longest head of a field (its boundary and headers), in bytes, to within a piece. The form's
 /// reader may take two pieces, each as large as a connection's buffer, before it looks for the end
 /// of a head: the limit is above both.
 const HEAD_MAX: usize = 1024 * 1024;
 /// The longest value of a field beside the file, in bytes.
 const FIELD_MAX: usize = 1024;
+
+pub const PRESIGN: Doc = Doc {
+    request: Some(Request::json::<NewUpload>()),
+    responses: &[
+        Response::json::<wire::file::Announced>(200, "Where the bytes are sent"),
+        Response::error(413, "The body is over the limit, or the upload is over a quota"),
+    ],
+    ..Doc::new("files", "announce_upload", "Announce an upload")
+};
 
 /// `POST /v1/upload/presign`
 pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
@@ -52,15 +61,32 @@ pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
     let upload = services.files.announce(grant.organization, announced).await?;
     let link = grant.link(upload.expires_at);
-    let body = json!({
-        "id": upload.id.to_string(),
-        "presigned_url": services.links.url(link, &File::upload_path(upload.id)),
-        "public_url": public_url(services, &upload, &grant),
-        "expires_at": upload.expires_at.to_string(),
-        "required_headers": {"Content-Type": upload.content_type},
-    });
+    let body = wire::file::Announced {
+        id: upload.id,
+        presigned_url: services.links.url(link, &File::upload_path(upload.id)),
+        public_url: public_url(services, &upload, &grant),
+        expires_at: upload.expires_at.into(),
+        required_headers: RequiredHeaders { content_type: upload.content_type },
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
+
+pub const PUT: Doc = Doc {
+    request: Some(Request::bytes()),
+    responses: &[
+        Response::json::<wire::file::File>(200, "The file"),
+        Response::error(404, "There is no such upload"),
+        Response::error(409, "The bytes came already"),
+        Response::error(410, "The upload has expired"),
+        Response::error(413, "The file is over a limit or a quota"),
+        Response::error(422, "The bytes are not those that were announced"),
+    ],
+    ..Doc::new(
+        "files",
+        "upload",
+        "Send the bytes of an announced upload, with the Content-Type that was announced",
+    )
+};
 
 /// `PUT /v1/upload/{id}`: the bytes that were announced.
 pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
@@ -79,8 +105,18 @@ pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
         receiving.write(&piece).await?;
     }
     let file = receiving.finish(organization, Announced::from(&upload), Some(&upload)).await?;
-    Ok(reply::json(StatusCode::OK, &Record::of(&services, &file, &grant)))
+    Ok(reply::json(StatusCode::OK, &view(&services, &file, &grant)))
 }
+
+pub const POST: Doc = Doc {
+    request: Some(Request::form::<FileForm>()),
+    responses: &[
+        Response::json::<wire::file::File>(201, "The file"),
+        Response::error(413, "The file is over a limit or a quota"),
+        Response::error(422, "The file was not kept"),
+    ],
+    ..Doc::new("files", "create_file", "Send a file in a form")
+};
 
 /// `POST /v1/files`: a form with the field `file`.
 pub async fn post(context: Context) -> Result<Reply, http::Error> {
@@ -121,7 +157,7 @@ pub async fn post(context: Context) -> Result<Reply, http::Error> {
     }
     let received = received.ok_or_else(|| http::Error::bad_request("file is required"))?;
     let file = received.finish(organization, announced, None).await?;
-    Ok(reply::json(StatusCode::CREATED, &Record::of(&services, &file, &grant)))
+    Ok(reply::json(StatusCode::CREATED, &view(&services, &file, &grant)))
 }
 
 /// Why the body of a form ended before its end.

@@ -2,19 +2,25 @@
 //! it again. One set of answers for clients and for the operator.
 
 use hyper::StatusCode;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value};
 
+use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
 use super::fields::Fields;
 use super::{Context, Services};
 use crate::accounts::DEFAULT_ORGANIZATION;
-use crate::domain::delivery::{Attempt, Delivery, Webhook};
-use crate::domain::execution::Source;
+use crate::domain::delivery::{self, Webhook};
+use crate::domain::execution::{self, Source};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::http::{self, Reply, reply};
 use crate::runtime::fresh;
 use crate::webhooks::{Filter, Recorded, Refusal, Standing};
+use crate::wire::delivery::{
+    Attempt, Delivery, DeliveryStatus, List, NewTestDelivery, Redelivered, Replay, Replayed, Shown,
+    TestDelivery,
+};
+use crate::wire::prediction::{Announcement, Metrics};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
@@ -23,11 +29,34 @@ const SHOWN_MAX: usize = 4 * 1024 * 1024;
 /// Stands for what is not shown.
 const MASK: &str = "********";
 
+fn statuses() -> Vec<&'static str> {
+    Standing::ALL.map(Standing::as_str).to_vec()
+}
+
+const NO_DELIVERY: Response = Response::error(404, "The execution has no delivery");
+
+pub const LIST: Doc = Doc {
+    query: &[
+        Param::new("status", Kind::OneOf(statuses), "The status of the delivery"),
+        Param::new("execution", Kind::Uuid, "The delivery of an execution"),
+        Param::new("host", Kind::Text, "The host of the receiver, with or without its port"),
+        Param::new("from", Kind::Time, "Created then or later"),
+        Param::new("to", Kind::Time, "Created before"),
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        OFFSET,
+    ],
+    responses: &[Response::json::<List>(200, "Deliveries, newest first")],
+    ..Doc::new("webhooks", "list_deliveries", "List deliveries")
+};
+
 /// `GET /v1/webhooks?status=&execution=&host=&from=&to=&limit=&offset=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     list_for(&context, organization).await
 }
+
+pub const LIST_OF: Doc =
+    Doc::new("admin", "admin_list_deliveries", "Deliveries of an organization");
 
 /// `GET /admin/webhooks?organization=`, and the same.
 pub async fn list_of(context: Context) -> Result<Reply, http::Error> {
@@ -35,11 +64,18 @@ pub async fn list_of(context: Context) -> Result<Reply, http::Error> {
     list_for(&context, organization).await
 }
 
+pub const GET: Doc = Doc {
+    responses: &[Response::json::<Delivery>(200, "The delivery"), NO_DELIVERY],
+    ..Doc::new("webhooks", "get_delivery", "The delivery of an execution, with every attempt")
+};
+
 /// `GET /v1/webhooks/{execution_id}`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     get_for(&context, organization).await
 }
+
+pub const GET_OF: Doc = Doc::new("admin", "admin_get_delivery", "A delivery");
 
 /// `GET /admin/webhooks/{execution_id}?organization=`
 pub async fn get_of(context: Context) -> Result<Reply, http::Error> {
@@ -47,11 +83,23 @@ pub async fn get_of(context: Context) -> Result<Reply, http::Error> {
     get_for(&context, organization).await
 }
 
+pub const REDELIVER: Doc = Doc {
+    responses: &[
+        Response::json::<Redelivered>(202, "The same bytes are sent again"),
+        NO_DELIVERY,
+        Response::error(409, "The delivery has not ended"),
+        Response::error(410, "The payload is no longer stored"),
+    ],
+    ..Doc::new("webhooks", "redeliver", "Send a delivery again that has ended")
+};
+
 /// `POST /v1/webhooks/{execution_id}/redeliver`
 pub async fn redeliver(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     redeliver_for(&context, organization).await
 }
+
+pub const REDELIVER_OF: Doc = Doc::new("admin", "admin_redeliver", "Send a delivery again");
 
 /// `POST /admin/webhooks/{execution_id}/redeliver?organization=`
 pub async fn redeliver_of(context: Context) -> Result<Reply, http::Error> {
@@ -64,6 +112,12 @@ pub async fn redeliver_of(context: Context) -> Result<Reply, http::Error> {
     let delivery = services.audit.record(entry.of(organization), redeliver).await?;
     Ok(redelivered(&delivery))
 }
+
+pub const REPLAY: Doc = Doc {
+    request: Some(Request::json::<Replay>()),
+    responses: &[Response::json::<Replayed>(202, "How many are sent again")],
+    ..Doc::new("webhooks", "replay", "Send every failed delivery of a window again")
+};
 
 /// `POST /v1/webhooks/replay`: everything that failed in a window.
 pub async fn replay(mut context: Context) -> Result<Reply, http::Error> {
@@ -82,8 +136,14 @@ pub async fn replay(mut context: Context) -> Result<Reply, http::Error> {
         return Err(http::Error::bad_request("status must be failed: nothing else is sent again"));
     }
     let count = context.services.outbox.replay(organization, from, to).await?;
-    Ok(reply::json(StatusCode::ACCEPTED, &json!({"count": count})))
+    Ok(reply::json(StatusCode::ACCEPTED, &Replayed { count }))
 }
+
+pub const TEST: Doc = Doc {
+    request: Some(Request::json::<NewTestDelivery>()),
+    responses: &[Response::json::<TestDelivery>(200, "What the receiver answered")],
+    ..Doc::new("webhooks", "test_receiver", "Send one sample delivery")
+};
 
 /// `POST /v1/webhooks/test`: one sample delivery, and what the receiver said.
 pub async fn test(mut context: Context) -> Result<Reply, http::Error> {
@@ -93,34 +153,36 @@ pub async fn test(mut context: Context) -> Result<Reply, http::Error> {
     let webhook = fields.webhook_at("url", services)?;
     let webhook = webhook.ok_or_else(|| http::Error::bad_request("url is required"))?;
     let id: ExecutionId = fresh();
-    let now = services.clock.now().to_string();
-    let sample = json!({
-        "execution_id": id.to_string(),
-        "exec_id": id.to_string(),
-        "flow_id": null,
-        "status": "completed",
-        "output": "This is a test delivery: nothing was run.",
-        "error": "",
-        "error_cause": null,
-        "started_at": now,
-        "metrics": {"predict_time": 0.0, "queue_time": 0.0, "cost": 0.0},
-        "test": true,
-    });
+    let output = "This is a test delivery: nothing was run.";
+    let output = to_raw_value(output).map_err(http::Error::internal)?;
+    let sample = Announcement {
+        execution_id: id,
+        exec_id: id,
+        flow_id: None,
+        status: execution::Status::Success.into(),
+        output: Some(&output),
+        error: "",
+        error_cause: None,
+        started_at: services.clock.now().into(),
+        metrics: Metrics { predict_time: Some(0.0), queue_time: Some(0.0), cost: 0.0 },
+        test: Some(true),
+    };
+    let sample = serde_json::to_string(&sample).map_err(http::Error::internal)?;
     let headers = headers(&webhook, MASK, services);
     let url = webhook.url.clone();
-    let trial = services.outbox.try_out(organization, webhook, sample.to_string()).await;
+    let trial = services.outbox.try_out(organization, webhook, sample).await;
     let trial = trial?;
-    let tried = Tried::of(&trial.attempt);
-    let body = json!({
-        "url": url,
-        "status": tried.status,
-        "status_code": tried.status_code,
-        "response": tried.response,
-        "error_message": tried.error_message,
-        "duration_ms": tried.duration_ms,
-        "request": trial.body,
-        "headers": headers,
-    });
+    let tried = Attempt::from(&trial.attempt);
+    let body = TestDelivery {
+        url,
+        status: tried.status,
+        status_code: tried.status_code,
+        response: tried.response,
+        error_message: tried.error_message,
+        duration_ms: tried.duration_ms,
+        request: trial.body,
+        headers,
+    };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -141,12 +203,7 @@ async fn list_for(context: &Context, organization: OrganizationId) -> Result<Rep
         record.attempts = None;
         shown.push(record);
     }
-    let body = json!({
-        "webhooks": serde_json::to_value(&shown).map_err(http::Error::internal)?,
-        "limit": limit,
-        "offset": offset,
-        "total_count": total,
-    });
+    let body = List { webhooks: shown, limit, offset, total_count: total };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -167,8 +224,8 @@ async fn redeliver_for(
     Ok(redelivered(&delivery))
 }
 
-fn redelivered(delivery: &Delivery) -> Reply {
-    let body = json!({"delivery_id": delivery.id.to_string(), "status": "pending"});
+fn redelivered(delivery: &delivery::Delivery) -> Reply {
+    let body = Redelivered { delivery_id: delivery.id, status: DeliveryStatus::Pending };
     reply::json(StatusCode::ACCEPTED, &body)
 }
 
@@ -233,72 +290,12 @@ impl From<Refusal> for http::Error {
     }
 }
 
-/// A delivery as clients read it.
-#[derive(Serialize)]
-struct Record {
-    delivery_id: String,
-    execution_id: String,
-    url: String,
-    status: &'static str,
-    /// The payload, as it is sent; null when it is no longer stored, or does not fit into a list.
-    request: Option<String>,
-    headers: Value,
-    source: &'static str,
-    created_at: String,
-    next_attempt_at: Option<String>,
-    redeliverable: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempts: Option<Vec<Tried>>,
-}
-
-#[derive(Serialize)]
-struct Tried {
-    number: u32,
-    status: &'static str,
-    status_code: Option<u16>,
-    response: Option<String>,
-    error_message: Option<String>,
-    duration_ms: Option<u64>,
-    redelivery: bool,
-    created_at: Option<String>,
-}
-
-impl Tried {
-    fn of(attempt: &Attempt) -> Self {
-        Self {
-            number: attempt.number,
-            status: if attempt.error.is_none() { "SUCCESS" } else { "FAILED" },
-            status_code: attempt.status_code,
-            response: attempt.response.clone(),
-            error_message: attempt.error.clone(),
-            duration_ms: Some(attempt.duration_ms),
-            redelivery: attempt.redelivery,
-            created_at: Some(attempt.created_at.to_string()),
-        }
-    }
-
-    /// The attempt that is being made.
-    const fn pending(number: u32, redelivery: bool) -> Self {
-        Self {
-            number,
-            status: "PENDING",
-            status_code: None,
-            response: None,
-            error_message: None,
-            duration_ms: None,
-            redelivery,
-            created_at: None,
-        }
-    }
-}
-
 async fn record(
     services: &Services,
     recorded: &Recorded,
     with_body: bool,
-) -> Result<Record, http::Error> {
+) -> Result<Delivery, http::Error> {
     let Recorded { delivery, standing, redeliverable } = recorded;
-    let progress = &delivery.progress;
     let request = match with_body {
         false => None,
         true => match services.outbox.body(delivery).await {
@@ -307,36 +304,34 @@ async fn record(
             Err(refusal) => return Err(refusal.into()),
         },
     };
-    let mut attempts: Vec<Tried> = progress.attempts.iter().map(Tried::of).collect();
-    if *standing == Standing::Delivering {
-        attempts.push(Tried::pending(progress.next_number(), progress.redelivery));
-    }
     let execution = services.engine.get(delivery.organization, delivery.execution).await;
-    Ok(Record {
-        delivery_id: delivery.id.to_string(),
-        execution_id: delivery.execution.to_string(),
-        url: delivery.webhook.url.clone(),
-        status: standing.as_str(),
-        headers: headers(&delivery.webhook, &delivery.id.to_string(), services),
-        source: match execution.map_or(Source::Api, |execution| execution.source) {
-            Source::Api => "api",
-            Source::Dashboard => "dashboard",
-            Source::Agent => "agent",
-        },
-        created_at: delivery.created_at.to_string(),
-        next_attempt_at: progress.next_attempt_at.map(|time| time.to_string()),
-        redeliverable: *redeliverable && (request.is_some() || !with_body),
+    let redeliverable = *redeliverable && (request.is_some() || !with_body);
+    let shown = Shown {
+        status: (*standing).into(),
         request,
-        attempts: Some(attempts),
-    })
+        headers: headers(&delivery.webhook, &delivery.id.to_string(), services),
+        source: execution.map_or(Source::Api, |execution| execution.source),
+        redeliverable,
+    };
+    Ok(Delivery::of(delivery, shown))
+}
+
+impl From<Standing> for DeliveryStatus {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Pending => Self::Pending,
+            Standing::Delivering => Self::Delivering,
+            Standing::Delivered => Self::Delivered,
+            Standing::Failed => Self::Failed,
+        }
+    }
 }
 
 /// The headers of a delivery by name; what is secret or made at each sending is masked.
-fn headers(webhook: &Webhook, id: &str, services: &Services) -> Value {
-    let mut headers = json!({
-        "Content-Type": "application/json",
-        "X-Webhook-Delivery-Id": id,
-    });
+fn headers(webhook: &Webhook, id: &str, services: &Services) -> Map<String, Value> {
+    let mut headers: Map<String, Value> = Map::new();
+    headers.insert("Content-Type".to_owned(), "application/json".into());
+    headers.insert("X-Webhook-Delivery-Id".to_owned(), id.into());
     let signed = [
         "X-Webhook-Timestamp",
         "X-Webhook-Signature",
@@ -344,12 +339,10 @@ fn headers(webhook: &Webhook, id: &str, services: &Services) -> Value {
         "webhook-timestamp",
         "webhook-signature",
     ];
-    if let Value::Object(fields) = &mut headers
-        && webhook.secret.is_some()
-    {
-        fields.extend(signed.map(|name| (name.to_owned(), MASK.into())));
+    if webhook.secret.is_some() {
+        headers.extend(signed.map(|name| (name.to_owned(), MASK.into())));
         if services.outbox.sends_plain_secret() {
-            fields.insert("X-Webhook-Secret".to_owned(), MASK.into());
+            headers.insert("X-Webhook-Secret".to_owned(), MASK.into());
         }
     }
     headers

@@ -3,25 +3,51 @@
 //! the base host.
 
 use hyper::StatusCode;
-use serde::Serialize;
-use serde_json::json;
-use serde_json::value::RawValue;
 
 use super::Context;
+use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
 use super::fields::Fields;
 use super::idempotent::{self, Turn};
 use crate::domain::ids::WorkflowId;
 use crate::domain::workflow::{
-    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, Version, Workflow,
+    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, Workflow,
 };
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::storage::Commit;
+use crate::wire;
+use crate::wire::workflow::{Categories, List, NewVersion, NewWorkflow, Versions, WorkflowChange};
 use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
+
+const NO_WORKFLOW: Response = Response::error(404, "There is no such workflow");
+const NO_VERSION: Response = Response::error(404, "There is no such workflow or version");
+const SHOWN: Response = Response::json::<wire::workflow::Workflow<'static>>(200, "The workflow");
+const SHOWN_VERSION: Response =
+    Response::json::<wire::workflow::Version<'static>>(200, "The version with its definition");
+
+pub const CREATE: Doc = Doc {
+    request: Some(Request::json::<NewWorkflow>()),
+    is_idempotent: true,
+    responses: &[
+        Response::json::<wire::workflow::Workflow<'static>>(201, "The workflow with one version"),
+        Response::error(
+            409,
+            "There are too many workflows, or a request with this Idempotency-Key is still being \
+             answered",
+        ),
+    ],
+    ..Doc::new("workflows", "create_workflow", "Create a workflow")
+};
+
+pub const CREATE_ALIAS: Doc = Doc {
+    id: "create_workflow_alias",
+    summary: "Create a workflow, as `POST /v1/workflows` does",
+    ..CREATE
+};
 
 /// `POST /workflows`
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
@@ -94,6 +120,33 @@ fn read_tags(fields: &Fields) -> Result<Option<Vec<String>>, http::Error> {
     Ok(tags)
 }
 
+fn statuses() -> Vec<&'static str> {
+    Status::ALL.map(Status::as_str).to_vec()
+}
+
+fn sort_keys() -> Vec<&'static str> {
+    SortKey::ALL.map(SortKey::as_str).to_vec()
+}
+
+fn directions() -> Vec<&'static str> {
+    vec!["asc", "desc"]
+}
+
+pub const LIST: Doc = Doc {
+    query: &[
+        Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+        OFFSET,
+        Param::new("category", Kind::Text, "The slug of a category"),
+        Param::new("tag", Kind::Text, "A tag"),
+        Param::new("keyword", Kind::Text, "A part of the name, the slug or the description"),
+        Param::new("status", Kind::OneOf(statuses), "The status; deleted ones only if named"),
+        Param::new("sort_key", Kind::OneOf(sort_keys), "What to sort by; `created_at` by default"),
+        Param::new("sort_direction", Kind::OneOf(directions), "`desc` by default"),
+    ],
+    responses: &[Response::json::<List<'static>>(200, "Workflows")],
+    ..Doc::new("workflows", "list_workflows", "List workflows")
+};
+
 /// `GET /workflows?limit=&offset=&category=&tag=&keyword=&status=&sort_key=&sort_direction=`
 pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -104,7 +157,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     for workflow in &found {
         views.push(view(workflow, &workflows.triggers(workflow).await?));
     }
-    let body = json!({"workflows": views, "offset": filter.offset, "total_count": total});
+    let body = List { workflows: views, offset: filter.offset, total_count: total };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -145,6 +198,11 @@ fn read_filter(context: &Context) -> Result<Filter, http::Error> {
     })
 }
 
+pub const GET: Doc = Doc {
+    responses: &[SHOWN, NO_WORKFLOW],
+    ..Doc::new("workflows", "get_workflow", "A workflow with all of its versions")
+};
+
 /// `GET /workflows/{workflow}`
 pub async fn get(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -157,6 +215,17 @@ async fn answer(context: &Context, workflow: &Workflow) -> Result<Reply, http::E
     let triggers = context.services.workflows.triggers(workflow).await?;
     Ok(reply::json(StatusCode::OK, &view(workflow, &triggers)))
 }
+
+pub const UPDATE: Doc = Doc {
+    request: Some(Request::optional_json::<WorkflowChange>()),
+    responses: &[
+        SHOWN,
+        Response::error(403, "The workflow is locked"),
+        NO_WORKFLOW,
+        Response::error(409, "It was changed at the same time"),
+    ],
+    ..Doc::new("workflows", "update_workflow", "Change a workflow's own fields")
+};
 
 /// `PUT /workflows/{workflow}`
 pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
@@ -187,6 +256,16 @@ pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
     answer(&context, &changed).await
 }
 
+pub const DELETE: Doc = Doc {
+    responses: &[
+        Response::empty(204, "The workflow is deleted"),
+        Response::error(403, "The workflow is locked"),
+        NO_WORKFLOW,
+        Response::error(409, "It was changed at the same time"),
+    ],
+    ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
+};
+
 /// `DELETE /workflows/{workflow}`
 pub async fn delete(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -195,6 +274,17 @@ pub async fn delete(context: Context) -> Result<Reply, http::Error> {
     context.services.workflows.update(organization, reference, change).await?;
     Ok(reply::empty(StatusCode::NO_CONTENT))
 }
+
+pub const PUT_VERSION: Doc = Doc {
+    request: Some(Request::json::<NewVersion>()),
+    responses: &[
+        SHOWN_VERSION,
+        Response::error(403, "The version or the workflow is locked"),
+        NO_WORKFLOW,
+        Response::error(409, "It was changed at the same time"),
+    ],
+    ..Doc::new("workflows", "put_version", "Create or change a version, the latest from then on")
+};
 
 /// `PUT /workflows/{workflow}/versions/{version}`
 pub async fn put_version(mut context: Context) -> Result<Reply, http::Error> {
@@ -228,6 +318,11 @@ pub async fn put_version(mut context: Context) -> Result<Reply, http::Error> {
     answer_version(&context, &changed, &version_id).await
 }
 
+pub const GET_VERSION: Doc = Doc {
+    responses: &[SHOWN_VERSION, NO_VERSION],
+    ..Doc::new("workflows", "get_version", "A version with its definition")
+};
+
 /// `GET /workflows/{workflow}/versions/{version}`
 pub async fn get_version(context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
@@ -246,10 +341,15 @@ async fn answer_version(
     let triggers = workflows.triggers(workflow).await?;
     let counts = workflow.versions.iter().zip(&triggers.versions);
     let count = counts.into_iter().find(|(held, _)| held.id == id).map_or(0, |(_, count)| *count);
-    let mut view = view_version(workflow, version, count);
+    let mut view = wire::workflow::Version::of(workflow, version, count);
     view.definition = Some(workflows.definition(version.revision).await?);
     Ok(reply::json(StatusCode::OK, &view))
 }
+
+pub const LIST_VERSIONS: Doc = Doc {
+    responses: &[Response::json::<Versions<'static>>(200, "Versions, oldest first"), NO_WORKFLOW],
+    ..Doc::new("workflows", "list_versions", "List the versions of a workflow")
+};
 
 /// `GET /workflows/{workflow}/versions`
 pub async fn list_versions(context: Context) -> Result<Reply, http::Error> {
@@ -257,99 +357,29 @@ pub async fn list_versions(context: Context) -> Result<Reply, http::Error> {
     let workflows = &context.services.workflows;
     let workflow = workflows.find(organization, context.call.param("workflow")).await?;
     let view = view(&workflow, &workflows.triggers(&workflow).await?);
-    let total = view.versions.len();
-    Ok(reply::json(StatusCode::OK, &json!({"versions": view.versions, "total_count": total})))
+    let total_count = view.versions.len();
+    Ok(reply::json(StatusCode::OK, &Versions { versions: view.versions, total_count }))
 }
+
+pub const CATEGORIES_DOC: Doc = Doc {
+    responses: &[Response::json::<Categories<'static>>(200, "Categories")],
+    ..Doc::new("workflows", "list_categories", "List categories")
+};
 
 /// `GET /categories`
 pub async fn categories(_context: Context) -> Result<Reply, http::Error> {
-    let made = Category::created_at().to_string();
-    let categories = CATEGORIES.map(|category| {
-        json!({
-            "slug": category.slug,
-            "label": category.label,
-            "description": category.description,
-            "is_default": true,
-            "created_at": made,
-            "updated_at": made,
-        })
+    let made = Category::created_at();
+    let categories = CATEGORIES.map(|category| wire::workflow::Category {
+        slug: category.slug,
+        label: category.label,
+        description: category.description,
+        is_default: true,
+        created_at: made.into(),
+        updated_at: made.into(),
     });
-    Ok(reply::json(StatusCode::OK, &json!({"categories": categories})))
+    Ok(reply::json(StatusCode::OK, &Categories { categories: categories.into() }))
 }
 
-// --- the wire shapes ---
-
-#[derive(Serialize)]
-struct WorkflowView<'a> {
-    workflow_id: String,
-    slug: &'a str,
-    name: &'a str,
-    description: &'a str,
-    categories: &'a [String],
-    tags: &'a [String],
-    locked: bool,
-    production: bool,
-    latest_version_id: &'a str,
-    status: &'static str,
-    trigger_count: i64,
-    created_at: String,
-    updated_at: String,
-    versions: Vec<VersionView<'a>>,
-}
-
-#[derive(Serialize)]
-struct VersionView<'a> {
-    version_id: &'a str,
-    slug: &'a str,
-    locked: bool,
-    production: bool,
-    allowed_to_share: bool,
-    trigger_count: i64,
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    updated_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    definition: Option<Box<RawValue>>,
-}
-
-fn view<'a>(workflow: &'a Workflow, triggers: &Triggers) -> WorkflowView<'a> {
-    let counts = triggers.versions.iter().copied().chain(std::iter::repeat(0));
-    WorkflowView {
-        workflow_id: workflow.id.to_string(),
-        slug: &workflow.slug,
-        name: &workflow.name,
-        description: &workflow.description,
-        categories: &workflow.categories,
-        tags: &workflow.tags,
-        locked: workflow.locked,
-        production: workflow.production,
-        latest_version_id: &workflow.latest,
-        status: workflow.status.as_str(),
-        trigger_count: triggers.total,
-        created_at: workflow.created_at.to_string(),
-        updated_at: workflow.updated_at.to_string(),
-        versions: workflow
-            .versions
-            .iter()
-            .zip(counts)
-            .map(|(version, count)| view_version(workflow, version, count))
-            .collect(),
-    }
-}
-
-fn view_version<'a>(workflow: &'a Workflow, version: &'a Version, count: i64) -> VersionView<'a> {
-    VersionView {
-        version_id: &version.id,
-        slug: &workflow.slug,
-        locked: version.locked,
-        production: version.production,
-        allowed_to_share: version.allowed_to_share,
-        trigger_count: count,
-        status: version.status.as_str(),
-        created_at: Some(version.created_at.to_string()),
-        updated_at: Some(version.updated_at.to_string()),
-        definition: None,
-    }
+fn view<'a>(workflow: &'a Workflow, triggers: &Triggers) -> wire::workflow::Workflow<'a> {
+    wire::workflow::Workflow::of(workflow, triggers.total, &triggers.versions)
 }

@@ -17,6 +17,9 @@ use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
 
+/// The most executions that can be triggered together.
+pub const TOGETHER_MAX: usize = 100;
+
 /// How an execution stands. It moves down this list and never back; the last three are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -83,6 +86,18 @@ pub enum Source {
     Api,
     Dashboard,
     Agent,
+}
+
+impl Source {
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Dashboard => "dashboard",
+            Self::Agent => "agent",
+        }
+    }
 }
 
 /// One model of a chain.

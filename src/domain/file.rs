@@ -11,6 +11,9 @@ pub const UNKNOWN_TYPE: &str = "application/octet-stream";
 /// The longest content type that is kept, in bytes.
 const TYPE_MAX: usize = 128;
 
+/// The longest name that is kept, in characters.
+pub const NAME_MAX: usize = 255;
+
 /// Where a file came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -172,7 +172,8 @@ fn executions_end_after_a_disk_error_that_passes() {
         while !shown {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let detail = process.engine.detail(organization, run).await.unwrap();
-            shown = detail.body.get().contains(r#""reason":"service","cause":"the service could"#);
+            let view = serde_json::to_string(&detail.view).unwrap();
+            shown = view.contains(r#""reason":"service","cause":"the service could"#);
         }
         // A paused one can be cancelled.
         process.engine.cancel(organization, ids[0]).await.unwrap();

@@ -6,15 +6,13 @@
 
 use super::rows::{self, Standing};
 use super::{Engine, Error};
-use crate::domain::execution::{Execution, Kind, Status, lane_of_workflow};
+use crate::domain::execution::{Execution, Kind, Status, TOGETHER_MAX, lane_of_workflow};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId, WorkflowId};
 use crate::storage::record::decode;
 use crate::storage::{Key, Page};
 
 /// Rows of an index that are read at once.
 const PAGE: usize = 1000;
-/// The most that can be triggered together.
-pub const TOGETHER_MAX: usize = 100;
 
 /// Which executions of a workflow.
 #[derive(Debug, Clone, Copy)]

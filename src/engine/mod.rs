@@ -66,7 +66,7 @@ use crate::runtime::{Clock, Tasks};
 use crate::storage::{self, Commit, Store};
 
 pub use self::attempt::try_out;
-pub use self::detail::{Detail, Waiting};
+pub use self::detail::Detail;
 pub use self::follow::Follower;
 pub use self::lanes::Load;
 pub use self::models::{CheckingInput, FindingOwner, FindingPlan, Models, Plans, Work};

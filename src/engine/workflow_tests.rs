@@ -212,7 +212,7 @@ async fn outcomes(process: &Process) -> Outcomes {
         let detail = process.engine.detail(execution.organization, execution.id).await.unwrap();
         let id = execution.id.to_string();
         let mut detail: Value =
-            serde_json::from_str(&detail.body.get().replace(&id, "ID")).unwrap();
+            serde_json::from_str(&json!(detail.view).to_string().replace(&id, "ID")).unwrap();
         let outcome = if execution.status == Status::Success {
             Ok(detail["output"].take())
         } else {

@@ -25,15 +25,12 @@ use self::content::{Contents, Incoming};
 pub use self::end::Hold;
 pub use self::list::{Listed, Usage};
 pub use self::upload::{Announced, Receiving, Refusal};
-use crate::domain::file::{self, Digest, File, FileSource, Upload};
+use crate::domain::file::{self, Digest, File, FileSource, NAME_MAX, Upload};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::links::Links;
 use crate::runtime::Clock;
 use crate::storage::{self, Commit, Store};
-
-/// The longest name that is kept, in characters.
-pub const NAME_MAX: usize = 255;
 
 /// The pauses before a file that cannot be read now is read again.
 const READ_AGAIN: [Duration; 4] = [

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{self, HeaderName, HeaderValue};
-use serde::Serialize;
 use serde_json::Value;
 
 use super::body::BoxError;
 use super::reply::{self, Reply};
+use crate::wire;
 
 /// A refused request or a failed answer. The body is `spec/api.md`'s "Error body".
 #[derive(Debug)]
@@ -29,15 +29,6 @@ struct More {
     is_busy: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
     source: Option<BoxError>,
-}
-
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a Value>,
 }
 
 impl Error {
@@ -174,7 +165,7 @@ impl Error {
     /// The reply that the client gets.
     #[must_use]
     pub fn into_reply(self) -> Reply {
-        let body = ErrorBody {
+        let body = wire::error::Error {
             error: &self.message,
             status: (!self.more.bare).then_some(self.status.as_u16()),
             details: self.more.details.as_ref(),

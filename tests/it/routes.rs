@@ -6,7 +6,7 @@ use hyper::Method;
 use orrery::api::{Access, ROUTES, Role, Route};
 use serde_json::Value;
 
-use crate::support::Service;
+use crate::support::{Service, conformance};
 
 const TCP: [Role; 6] =
     [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard, Role::Metrics];
@@ -140,11 +140,15 @@ async fn each_host_describes_itself_from_the_table() {
         assert_eq!(document["openapi"], "3.1.0");
         let url = format!("http://{}", service.address(role));
         assert_eq!(document["servers"][0]["url"], url);
-        let mut described = BTreeSet::new();
+        let (mut described, mut ids) = (BTreeSet::new(), BTreeSet::new());
         for (path, operations) in document["paths"].as_object().unwrap() {
             for (method, operation) in operations.as_object().unwrap() {
                 described.insert(format!("{} {path}", method.to_uppercase()));
                 assert!(!operation["summary"].as_str().unwrap().is_empty(), "{path}");
+                let id = operation["operationId"].as_str().unwrap();
+                assert!(ids.insert(id.to_owned()), "{id} names two operations");
+                let answers = operation["responses"].as_object().unwrap();
+                assert!(answers.keys().any(|status| status.starts_with('2')), "{method} {path}");
             }
         }
         let expected: BTreeSet<String> = ROUTES
@@ -153,6 +157,7 @@ async fn each_host_describes_itself_from_the_table() {
             .map(|route| format!("{} {}", route.method, route.path.replace("{*", "{")))
             .collect();
         assert_eq!(described, expected, "{}", role.as_str());
+        conformance::check_examples(role);
         let keyed = |route: &&Route| {
             route.hosts.contains(&role) && [Access::Key, Access::Link].contains(&route.access)
         };

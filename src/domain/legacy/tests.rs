@@ -1,4 +1,4 @@
-//! The two shapes, there and back.
+//! The legacy shape as a definition.
 
 use serde_json::json;
 
@@ -27,18 +27,6 @@ fn fields() -> Fields {
     }
 }
 
-fn again(view: &View) -> Fields {
-    Fields {
-        workspace_id: view.workspace_id.clone(),
-        thumbnail_url: view.thumbnail_url.clone(),
-        inputs: view.inputs.clone().into(),
-        outputs: view.outputs.clone().into(),
-        steps: view.steps.clone().into(),
-        nodes_json: view.nodes_json.clone(),
-        edges_json: view.edges_json.clone(),
-    }
-}
-
 #[test]
 fn the_older_shape_becomes_a_definition() {
     let made = definition(&fields(), None).unwrap();
@@ -58,46 +46,6 @@ fn the_older_shape_becomes_a_definition() {
     assert_eq!(made["metadata"]["output_mapping"], json!({"result": "{{b.output}}"}));
     let faults = Plan::compile(Some(&made), &|_| true).unwrap_err();
     assert!(faults.to_string().contains("prompts"), "an unknown name is the compiler's to refuse");
-}
-
-#[test]
-fn there_and_back_is_the_same() {
-    let mut fields = fields();
-    fields.steps[1]["params"]["text"] = json!("{{a.output}}");
-    let made = definition(&fields, None).unwrap();
-    Plan::compile(Some(&made), &|_| true).unwrap();
-    let seen = view(&made);
-    assert_eq!((&seen.nodes_json, &seen.edges_json), (&fields.nodes_json, &fields.edges_json));
-    assert_eq!(seen.steps[0]["params"]["image"], "{{Image 1}}");
-    assert_eq!(seen.steps[0]["model_version"], "7");
-    assert_eq!(seen.outputs, *fields.outputs.as_array().unwrap());
-    assert_eq!(seen.edges, [json!({"id": "a-b", "source": "a", "target": "b", "type": "default"})]);
-    let names: Vec<_> = seen.inputs.iter().map(|input| &input["default_value"]).collect();
-    assert_eq!(names, ["", "", "2.5"]);
-    let twice = definition(&again(&seen), Some(&made)).unwrap();
-    assert_eq!(twice, made);
-}
-
-#[test]
-fn what_the_other_host_changed_shows_and_its_own_fields_stay() {
-    let mut fields = fields();
-    fields.steps[1]["params"]["text"] = json!("{{a.output}}");
-    let mut made = definition(&fields, None).unwrap();
-    made["steps"][0]["fallback"] = json!({"model": "n"});
-    made["steps"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"step_id": "c", "type": "wait", "seconds": 1, "depends_on": ["b"]}));
-    let seen = view(&made);
-    assert_eq!(seen.steps[2]["type"], "wait");
-    assert_eq!(seen.steps[2]["params"], json!({"seconds": 1, "depends_on": ["b"]}));
-    assert!(seen.nodes_json.contains("\"c\""), "the drawing was of other steps");
-    assert_eq!(seen.edges.len(), 2);
-    let back = definition(&again(&seen), Some(&made)).unwrap();
-    let mut expected = made["steps"].clone();
-    expected[2] = json!({"step_id": "c", "name": "c", "type": "wait", "seconds": 1,
-        "depends_on": ["b"]});
-    assert_eq!(back["steps"], expected);
 }
 
 #[test]

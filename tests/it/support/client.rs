@@ -1,5 +1,7 @@
 //! The client: one request put together in one line, one answer with what tests ask of it.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -7,8 +9,10 @@ use hyper::header::HeaderMap;
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use orrery::api::Role;
 use serde_json::Value;
 
+use super::conformance::{self, Exchange};
 use super::within;
 
 pub type Connections = Client<HttpConnector, Full<Bytes>>;
@@ -17,16 +21,35 @@ pub type Connections = Client<HttpConnector, Full<Bytes>>;
 #[derive(Debug, Clone)]
 pub struct Ask {
     connections: Connections,
+    role: Role,
     method: Method,
-    url: String,
+    host: String,
+    path: String,
     headers: Vec<(String, Vec<u8>)>,
     body: Bytes,
+    /// Whether a request that is accepted has to be as the document says.
+    is_documented: bool,
 }
 
 impl Ask {
-    pub fn new(connections: &Connections, method: Method, url: String) -> Self {
-        let connections = connections.clone();
-        Self { connections, method, url, headers: Vec::new(), body: Bytes::new() }
+    /// A request to the host of `role` at this address.
+    pub fn new(
+        connections: &Connections,
+        role: Role,
+        host: SocketAddr,
+        method: Method,
+        path: &str,
+    ) -> Self {
+        Self {
+            connections: connections.clone(),
+            role,
+            method,
+            host: host.to_string(),
+            path: path.to_owned(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+            is_documented: true,
+        }
     }
 
     /// With an API key, in the header of that name.
@@ -49,9 +72,16 @@ impl Ask {
         self
     }
 
+    /// A request that only a setting lets the service accept.
+    pub fn undocumented(mut self) -> Self {
+        self.is_documented = false;
+        self
+    }
+
     /// Sends it and gives the answer with its body unread.
     pub async fn open(self) -> Response<Incoming> {
-        let mut request = Request::builder().method(self.method).uri(&self.url);
+        let url = format!("http://{}{}", self.host, self.path);
+        let mut request = Request::builder().method(self.method).uri(url);
         for (name, value) in &self.headers {
             request = request.header(name, value.as_slice());
         }
@@ -59,13 +89,24 @@ impl Ask {
         within("answer", self.connections.request(request)).await.unwrap()
     }
 
-    /// Sends it and reads the whole answer.
+    /// Sends it, reads the whole answer, and holds both against the document of the host.
     pub async fn send(self) -> Answer {
+        let sent = self.clone();
         let answer = self.open().await;
         let (parts, body) = answer.into_parts();
         let bytes = within("body", body.collect()).await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
-        Answer { status: parts.status.as_u16(), headers: parts.headers, text }
+        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, text };
+        conformance::check(&Exchange {
+            role: sent.role,
+            method: &sent.method,
+            path: sent.path.split('?').next().unwrap_or_default(),
+            sent: if sent.is_documented { &sent.body } else { &[] },
+            status: answer.status,
+            headers: &answer.headers,
+            text: &answer.text,
+        });
+        answer
     }
 }
 

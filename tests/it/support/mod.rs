@@ -2,6 +2,7 @@
 
 mod client;
 mod cog;
+pub mod conformance;
 mod provider;
 mod receiver;
 mod server;

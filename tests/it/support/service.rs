@@ -137,7 +137,7 @@ impl Service {
 
     /// A request to any host, without a key.
     pub fn ask(&self, role: Role, method: Method, path: &str) -> Ask {
-        Ask::new(&self.connections, method, format!("http://{}{path}", self.address(role)))
+        Ask::new(&self.connections, role, self.address(role), method, path)
     }
 
     /// A GET of the base host, with the first organization's key.

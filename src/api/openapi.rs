@@ -1,0 +1,328 @@
+//! The OpenAPI 3.1 document of a host, made from the table that serves its requests and from the
+//! types of `wire`.
+//!
+//! Each operation has the answers that its documentation names and those that follow from its row:
+//! 401 of a route that asks for a key, 408 and 413 of one that reads a body, 429 of one with a rate.
+//! `tests/it` holds every answer of every test against these documents.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use schemars::transform::ReplaceBoolSchemas;
+use serde_json::{Map, Value, json};
+
+use super::doc::{Content, Doc, Kind, Param, Request, Response};
+use super::{Access, BodyLimit, ROUTES, Rate, Role, Route, dispatch};
+use crate::domain::workflow::VERSION_ID_MAX;
+use crate::idempotency;
+use crate::wire;
+
+const ERROR: &str = "#/components/schemas/Error";
+
+/// The documents of all hosts, each made once: anyone may ask for them, any number of times.
+#[derive(Debug, Default)]
+pub struct Documents {
+    made: Mutex<HashMap<Role, Bytes>>,
+}
+
+impl Documents {
+    /// The text of one host's document; `url` is where clients reach the host.
+    ///
+    /// # Errors
+    /// When the document has no JSON form.
+    pub fn of_host(&self, role: Role, url: &str) -> Result<Bytes, serde_json::Error> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = made.get(&role) {
+            return Ok(text.clone());
+        }
+        let text = Bytes::from(serde_json::to_vec(&of_host(role, url))?);
+        made.insert(role, text.clone());
+        Ok(text)
+    }
+}
+
+/// The document of one host, reached at `url`.
+#[must_use]
+pub fn of_host(role: Role, url: &str) -> Value {
+    let mut schemas = Schemas::new();
+    let mut paths: Map<String, Value> = Map::new();
+    for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
+        let operations = paths.entry(path_of(route)).or_insert_with(|| json!({}));
+        if let Value::Object(operations) = operations {
+            let method = route.method.as_str().to_lowercase();
+            operations.insert(method, operation(route, &mut schemas));
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": format!("Orrery, {} host", role.as_str()),
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},
+        },
+        "servers": [{"url": if url.is_empty() { "/" } else { url }}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "Bearer": {"type": "http", "scheme": "bearer"},
+                "Link": {
+                    "type": "apiKey",
+                    "in": "query",
+                    "name": crate::links::PARAMETER,
+                    "description": "The token of a link that the service gave out",
+                },
+            },
+            "schemas": schemas.take(),
+        },
+    })
+}
+
+fn path_of(route: &Route) -> String {
+    route.path.replace("{*", "{")
+}
+
+/// The schemas of a document: of what is read, and of what is sent, where an absent field differs
+/// from one that is null.
+struct Schemas {
+    read: SchemaGenerator,
+    sent: SchemaGenerator,
+}
+
+impl Schemas {
+    fn new() -> Self {
+        let settings = || {
+            let mut settings = SchemaSettings::draft2020_12();
+            settings.definitions_path = "/components/schemas".into();
+            settings.meta_schema = None;
+            let mut plain = ReplaceBoolSchemas::default();
+            plain.skip_additional_properties = true;
+            settings.with_transform(plain)
+        };
+        Self {
+            read: settings().for_deserialize().into_generator(),
+            sent: settings().for_serialize().into_generator(),
+        }
+    }
+
+    fn take(mut self) -> Map<String, Value> {
+        self.sent.subschema_for::<wire::error::Error<'static>>();
+        let mut schemas = self.sent.take_definitions(true);
+        schemas.extend(self.read.take_definitions(true));
+        schemas
+    }
+}
+
+fn operation(route: &Route, schemas: &mut Schemas) -> Value {
+    let doc = &route.doc;
+    let mut operation = json!({
+        "operationId": doc.id,
+        "tags": [doc.tag],
+        "summary": doc.summary,
+        "parameters": parameters(route),
+    });
+    let Value::Object(fields) = &mut operation else { return operation };
+    if doc.is_deprecated {
+        fields.insert("deprecated".to_owned(), true.into());
+    }
+    if let Some(request) = &doc.request {
+        fields.insert("requestBody".to_owned(), request_body(request, schemas));
+    }
+    fields.insert("responses".to_owned(), responses(route, schemas));
+    fields.insert("security".to_owned(), security(route.access));
+    operation
+}
+
+/// The ways to be let in, any of which will do.
+fn security(access: Access) -> Value {
+    let by_key = [json!({"ApiKey": []}), json!({"Bearer": []})];
+    let mut ways = match access {
+        Access::Public | Access::Local => Vec::new(),
+        Access::Key | Access::BodyKey | Access::Link => by_key.to_vec(),
+    };
+    match access {
+        Access::Link => ways.push(json!({"Link": []})),
+        // The key in the body is no security scheme.
+        Access::BodyKey => ways.push(json!({})),
+        Access::Public | Access::Local | Access::Key => {}
+    }
+    ways.into()
+}
+
+fn parameters(route: &Route) -> Value {
+    let in_path = route.path.split('/').filter_map(|part| {
+        let name = part.strip_prefix('{')?.strip_suffix('}')?.trim_start_matches('*');
+        let (description, schema) = path_parameter(name);
+        Some(json!({
+            "name": name,
+            "in": "path",
+            "required": true,
+            "description": description,
+            "schema": schema,
+        }))
+    });
+    let mut all: Vec<Value> = in_path.chain(route.doc.query.iter().map(query_parameter)).collect();
+    if route.doc.is_idempotent {
+        all.push(json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "description": "For 24 hours, the same request under this key gets the first answer",
+            "schema": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": idempotency::KEY_MAX,
+                "pattern": "^[!-~]+$",
+            },
+        }));
+    }
+    all.into()
+}
+
+/// What the parts of paths are: one name is the same thing on each route.
+fn path_parameter(name: &str) -> (&'static str, Value) {
+    let text = || json!({"type": "string", "minLength": 1});
+    let uuid = || json!({"type": "string", "format": "uuid"});
+    match name {
+        "id" => ("The id", uuid()),
+        "execution" => ("The id of the execution", uuid()),
+        "workflow" => ("The id of the workflow, or its slug", text()),
+        "version" => {
+            let pattern = format!("^[A-Za-z0-9._-]{{1,{VERSION_ID_MAX}}}$");
+            ("The id of the version", json!({"type": "string", "pattern": pattern}))
+        }
+        "slug" => ("The slug of the model, which may hold `/`", text()),
+        _ => ("The path of the file", text()),
+    }
+}
+
+fn query_parameter(param: &Param) -> Value {
+    let schema = match param.kind {
+        Kind::Text => json!({"type": "string"}),
+        Kind::Uuid => json!({"type": "string", "format": "uuid"}),
+        Kind::Time => json!({"type": "string", "format": "date-time"}),
+        Kind::Whole { min, max, default } => {
+            json!({"type": "integer", "minimum": min, "maximum": max, "default": default})
+        }
+        Kind::OneOf(values) => json!({"type": "string", "enum": values()}),
+        Kind::ListOf(values) => {
+            json!({"type": "array", "items": {"type": "string", "enum": values()}})
+        }
+    };
+    let mut parameter = json!({
+        "name": param.name,
+        "in": "query",
+        "required": param.is_required,
+        "description": param.description,
+        "schema": schema,
+    });
+    if let Value::Object(fields) = &mut parameter
+        && matches!(param.kind, Kind::ListOf(_))
+    {
+        fields.insert("explode".to_owned(), false.into());
+    }
+    parameter
+}
+
+fn request_body(request: &Request, schemas: &mut Schemas) -> Value {
+    let schema = match request.schema {
+        Some(schema) => schema(&mut schemas.read).to_value(),
+        None => binary(),
+    };
+    json!({
+        "required": request.is_required,
+        "content": {request.media_type: {"schema": schema}},
+    })
+}
+
+fn binary() -> Value {
+    json!({"type": "string", "format": "binary"})
+}
+
+/// The answers that follow from a row of the table.
+fn general_responses(route: &Route) -> Vec<Response> {
+    let Doc { request, is_idempotent, .. } = route.doc;
+    let mut all = vec![
+        Response::error(400, "The request is malformed; the message says what is wrong"),
+        Response::error(500, "An error of the service"),
+        Response {
+            headers: &[RETRY_AFTER],
+            ..Response::error(
+                503,
+                "The service cannot answer now: it is busy, stopping, or its disk is full",
+            )
+        },
+    ];
+    if matches!(route.access, Access::Key | Access::BodyKey | Access::Link) {
+        all.push(Response::error(401, "Invalid or missing API key"));
+    }
+    if request.is_some() && route.body != BodyLimit::None {
+        all.push(Response::error(408, "The body came too slowly"));
+        all.push(Response::error(413, "The body is over a limit"));
+    }
+    if is_idempotent {
+        all.push(Response::error(
+            409,
+            "A request with this Idempotency-Key is still being answered, or a conflict",
+        ));
+        all.push(Response::error(422, "This Idempotency-Key was used with another body"));
+    }
+    if route.rate != Rate::Free {
+        all.push(Response {
+            headers: &[RETRY_AFTER],
+            ..Response::error(429, "Too many requests, or a full queue")
+        });
+    }
+    all
+}
+
+const RETRY_AFTER: (&str, &str) = ("Retry-After", "Seconds until another try is worth it");
+const REQUEST_ID: (&str, &str) = ("X-Request-Id", "The id of the request, as in the service's log");
+
+fn responses(route: &Route, schemas: &mut Schemas) -> Value {
+    let mut by_status: BTreeMap<u16, Response> = BTreeMap::new();
+    for response in general_responses(route) {
+        by_status.insert(response.status, response);
+    }
+    for response in route.doc.responses {
+        by_status.insert(response.status, *response);
+    }
+    let has_id = !dispatch::has_no_request_id(route.path);
+    let described = by_status.into_values().map(|response| {
+        let described = describe(&response, has_id, schemas);
+        (response.status.to_string(), described)
+    });
+    Value::Object(described.collect())
+}
+
+fn describe(response: &Response, has_id: bool, schemas: &mut Schemas) -> Value {
+    let mut described = json!({"description": response.description});
+    let Value::Object(fields) = &mut described else { return described };
+    let own = response.headers.iter().copied();
+    let headers = own.chain(has_id.then_some(REQUEST_ID)).map(|(name, description)| {
+        let header = json!({"description": description, "schema": {"type": "string"}});
+        (name.to_owned(), header)
+    });
+    let headers: Map<String, Value> = headers.collect();
+    if !headers.is_empty() {
+        fields.insert("headers".to_owned(), Value::Object(headers));
+    }
+    let content = match response.content {
+        Content::Nothing => return described,
+        Content::Error => json!({"application/json": {"schema": {"$ref": ERROR}}}),
+        Content::Json(schema) => {
+            json!({"application/json": {"schema": schema(&mut schemas.sent).to_value()}})
+        }
+        Content::Raw(media_type) => {
+            let is_text = media_type.starts_with("text/");
+            let schema = if is_text { json!({"type": "string"}) } else { binary() };
+            json!({media_type: {"schema": schema}})
+        }
+        // A stream has no schema of its own in OpenAPI 3.1.
+        Content::Events => json!({"text/event-stream": {}}),
+    };
+    fields.insert("content".to_owned(), content);
+    described
+}

@@ -1,0 +1,157 @@
+//! The history of an organization: predictions and executions of workflows in one list.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{ExecutionStatus, PredictionStatus, Text, Time};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Kind, Prediction, Source, StepOf};
+use crate::domain::ids::{BulkId, ExecutionId, KeyId, WorkflowId};
+
+/// An execution, as the history shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HistoryRow")]
+pub struct Row<'a> {
+    pub id: ExecutionId,
+    #[serde(rename = "type")]
+    pub kind: RowType,
+    /// The model that ran or runs; null for a workflow.
+    pub model: Option<&'a str>,
+    /// The model that was asked for.
+    pub requested_model: Option<&'a str>,
+    pub workflow_id: Option<WorkflowId>,
+    pub workflow_name: Option<String>,
+    pub version_id: Option<&'a str>,
+    /// The execution of which this prediction is a step.
+    pub workflow_execution_id: Option<ExecutionId>,
+    pub bulk_id: Option<BulkId>,
+    pub status: RowStatus,
+    /// The name of the error.
+    pub error: Option<&'a str>,
+    /// What happened.
+    pub error_cause: Option<&'a str>,
+    pub error_classification: Option<ErrorClass>,
+    /// US dollars.
+    pub execution_cost: f64,
+    /// Seconds.
+    pub run_time: Option<f64>,
+    pub created_at: Time,
+    pub started_at: Option<Time>,
+    pub completed_at: Option<Time>,
+    /// The output as JSON text; null also where the page has no room for it.
+    pub output: Option<String>,
+    /// Why the output is missing: it is lost or damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<String>,
+    pub api_key_id: KeyId,
+    pub source: Source,
+}
+
+/// What a row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "HistoryRowType")]
+pub enum RowType {
+    Prediction,
+    Workflow,
+}
+
+/// The status of a row, in the words of its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "HistoryRowStatus")]
+pub enum RowStatus {
+    Prediction(PredictionStatus),
+    Workflow(ExecutionStatus),
+}
+
+/// What an execution is of a workflow: the workflow, its version, the run whose step it is, the bulk.
+#[derive(Debug, Clone, Copy)]
+pub struct OfWorkflow<'a> {
+    pub workflow: WorkflowId,
+    version: &'a str,
+    run: Option<ExecutionId>,
+    bulk: Option<BulkId>,
+}
+
+impl<'a> OfWorkflow<'a> {
+    /// Of a run of a workflow, and of a prediction that is a step of one.
+    #[must_use]
+    pub fn of(execution: &'a Execution) -> Option<Self> {
+        if let Some(run) = execution.workflow() {
+            let version = run.version.as_str();
+            return Some(Self { workflow: run.workflow, version, run: None, bulk: run.bulk });
+        }
+        let step: &StepOf = execution.prediction()?.step.as_ref()?;
+        Some(Self {
+            workflow: step.workflow,
+            version: &step.version,
+            run: Some(step.execution),
+            bulk: step.bulk,
+        })
+    }
+}
+
+impl<'a> Row<'a> {
+    /// The row of `execution`; the name and the output's text are found by the caller.
+    #[must_use]
+    pub fn of(execution: &'a Execution, workflow_name: Option<String>, output: Text) -> Self {
+        let fault = execution.fault.as_ref();
+        let prediction = execution.prediction();
+        let of = OfWorkflow::of(execution);
+        let (kind, status) = match execution.kind() {
+            Kind::Prediction => {
+                (RowType::Prediction, RowStatus::Prediction(execution.status.into()))
+            }
+            Kind::Workflow => (RowType::Workflow, RowStatus::Workflow(execution.status.into())),
+        };
+        Self {
+            id: execution.id,
+            kind,
+            model: prediction.map(Prediction::model),
+            requested_model: prediction.map(Prediction::requested_model),
+            workflow_id: of.map(|of| of.workflow),
+            workflow_name,
+            version_id: of.map(|of| of.version),
+            workflow_execution_id: of.and_then(|of| of.run),
+            bulk_id: of.and_then(|of| of.bulk),
+            status,
+            error: fault.map(|fault| fault.name.as_str()),
+            error_cause: fault.map(|fault| fault.cause.as_str()),
+            error_classification: fault.map(|fault| fault.class),
+            execution_cost: execution.cost.dollars(),
+            run_time: execution.run_time().map(|time| time.as_secs_f64()),
+            created_at: execution.created_at.into(),
+            started_at: execution.started_at.map(Time::from),
+            completed_at: execution.completed_at.map(Time::from),
+            output: output.text.map(|text| Box::<str>::from(text).into_string()),
+            output_error: output.error,
+            api_key_id: execution.key,
+            source: execution.source,
+        }
+    }
+}
+
+/// A page by offset.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HistoryPageByOffset")]
+pub struct PageByOffset<'a> {
+    pub executions: Vec<Row<'a>>,
+    /// How many there are, up to 1000.
+    pub total_count: usize,
+    /// Whether there are more than were counted.
+    pub total_capped: bool,
+    pub offset: u64,
+    pub limit: u64,
+}
+
+/// A page by cursor.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HistoryPage")]
+pub struct Page<'a> {
+    pub executions: Vec<Row<'a>>,
+    pub limit: u64,
+    pub has_more: bool,
+    /// The `cursor` of the next page.
+    pub next_cursor: Option<String>,
+}

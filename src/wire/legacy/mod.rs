@@ -1,0 +1,13 @@
+//! The legacy shapes of workflows and executions (`spec/api.md`, "Legacy workflow" and "Execution
+//! record"), made from the same views as the current ones.
+
+mod execution;
+#[cfg(test)]
+mod tests;
+mod workflow;
+
+pub use self::execution::{
+    BulkTrigger, Bulked, LOOK_UP_MAX, List as ExecutionList, LookUp, LookedUp, Record, Trigger,
+    Triggered,
+};
+pub use self::workflow::{Category, Created, List, Listed, NewWorkflow, Workflow};

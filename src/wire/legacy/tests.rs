@@ -1,0 +1,105 @@
+//! The legacy shape, there and back.
+
+use serde_json::{Value, json};
+
+use super::Workflow;
+use crate::domain::definition::Plan;
+use crate::domain::ids::{OrganizationId, WorkflowId};
+use crate::domain::legacy::{Fields, definition};
+use crate::domain::time::Timestamp;
+use crate::domain::workflow::{self, Status};
+
+fn fields() -> Fields {
+    Fields {
+        workspace_id: "w".to_owned(),
+        thumbnail_url: "http://h/t.png".to_owned(),
+        inputs: json!([
+            {"name": "prompt", "type": "string", "default_value": ""},
+            {"name": "Image 1", "type": "image"},
+            {"name": "n", "type": "number", "default_value": "2.5"},
+        ]),
+        outputs: json!([{"name": "result", "type": "image", "value": "{{b.output}}"}]),
+        steps: json!([
+            {"id": "a", "name": "First", "type": "1019Model", "model_slug": "m",
+             "model_version": "7", "params": {"text": "a {{ prompt }} of {{n}}, \\{{prompt}}",
+             "image": "{{Image 1}}"}},
+            {"id": "b", "name": "b", "type": "1019Model", "model_slug": "m",
+             "model_version": "0.0.1", "params": {"text": "{{a.output}} {{prompts}}"}},
+        ]),
+        nodes_json: "[{\"id\": 1}]".to_owned(),
+        edges_json: "[ ]".to_owned(),
+    }
+}
+
+fn seen(definition: &Value) -> Workflow {
+    let workflow = workflow::Workflow {
+        id: WorkflowId::from([0; 16]),
+        organization: OrganizationId::from([0; 16]),
+        slug: String::new(),
+        name: String::new(),
+        description: String::new(),
+        categories: Vec::new(),
+        tags: Vec::new(),
+        locked: false,
+        production: false,
+        status: Status::Active,
+        latest: "v1".to_owned(),
+        versions: Vec::new(),
+        created_at: Timestamp::default(),
+        updated_at: Timestamp::default(),
+    };
+    Workflow::of(&workflow, definition)
+}
+
+fn again(view: &Workflow) -> Fields {
+    Fields {
+        workspace_id: view.workspace_id.clone(),
+        thumbnail_url: view.thumbnail_url.clone(),
+        inputs: json!(view.inputs),
+        outputs: json!(view.outputs),
+        steps: json!(view.steps),
+        nodes_json: view.nodes_json.clone(),
+        edges_json: view.edges_json.clone(),
+    }
+}
+
+#[test]
+fn there_and_back_is_the_same() {
+    let mut fields = fields();
+    fields.steps[1]["params"]["text"] = json!("{{a.output}}");
+    let made = definition(&fields, None).unwrap();
+    Plan::compile(Some(&made), &|_| true).unwrap();
+    let seen = seen(&made);
+    assert_eq!((&seen.nodes_json, &seen.edges_json), (&fields.nodes_json, &fields.edges_json));
+    assert_eq!(seen.steps[0].params["image"], "{{Image 1}}");
+    assert_eq!(seen.steps[0].model_version, "7");
+    assert_eq!(json!(seen.outputs), fields.outputs);
+    let edge = json!({"id": "a-b", "source": "a", "target": "b", "type": "default"});
+    assert_eq!(json!(seen.edges), json!([edge]));
+    let names: Vec<_> = seen.inputs.iter().map(|input| input.default_value.as_str()).collect();
+    assert_eq!(names, ["", "", "2.5"]);
+    let twice = definition(&again(&seen), Some(&made)).unwrap();
+    assert_eq!(twice, made);
+}
+
+#[test]
+fn what_the_other_host_changed_shows_and_its_own_fields_stay() {
+    let mut fields = fields();
+    fields.steps[1]["params"]["text"] = json!("{{a.output}}");
+    let mut made = definition(&fields, None).unwrap();
+    made["steps"][0]["fallback"] = json!({"model": "n"});
+    made["steps"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"step_id": "c", "type": "wait", "seconds": 1, "depends_on": ["b"]}));
+    let seen = seen(&made);
+    assert_eq!(seen.steps[2].r#type, "wait");
+    assert_eq!(seen.steps[2].params, json!({"seconds": 1, "depends_on": ["b"]}));
+    assert!(seen.nodes_json.contains("\"c\""), "the drawing was of other steps");
+    assert_eq!(seen.edges.len(), 2);
+    let back = definition(&again(&seen), Some(&made)).unwrap();
+    let mut expected = made["steps"].clone();
+    expected[2] = json!({"step_id": "c", "name": "c", "type": "wait", "seconds": 1,
+        "depends_on": ["b"]});
+    assert_eq!(back["steps"], expected);
+}

@@ -1,0 +1,47 @@
+//! The JSON that clients and webhook receivers read and write: plain types, made from the domain's.
+//!
+//! One type renders one shape, wherever it is sent: the detail of an execution is the body of its
+//! webhook, and the legacy shapes are made from the same view. The types derive their JSON Schemas,
+//! from which `api::openapi` makes the documents of the hosts; a field's comment is its description
+//! there. Types of requests describe what `api::fields` reads.
+//!
+//! Nothing here is stored, and nothing here reads JSON that the service made itself.
+
+pub mod delivery;
+pub mod error;
+pub mod execution;
+pub mod file;
+pub mod history;
+pub mod legacy;
+pub mod model;
+pub mod prediction;
+pub mod scalars;
+pub mod service;
+pub mod trigger;
+pub mod workflow;
+
+use serde_json::value::RawValue;
+
+pub use self::scalars::{AttemptStatus, ExecutionStatus, PredictionStatus, Time};
+
+/// A payload's text as it is shown, or why it is missing.
+#[derive(Debug, Default)]
+pub struct Text {
+    pub text: Option<Box<RawValue>>,
+    /// A sentence about a payload that is lost or damaged.
+    pub error: Option<String>,
+}
+
+impl Text {
+    /// A payload that was read.
+    #[must_use]
+    pub const fn of(text: Box<RawValue>) -> Self {
+        Self { text: Some(text), error: None }
+    }
+
+    /// A payload that cannot be read any more.
+    #[must_use]
+    pub const fn missing(error: String) -> Self {
+        Self { text: None, error: Some(error) }
+    }
+}

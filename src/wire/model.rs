@@ -1,0 +1,97 @@
+//! Models, as the catalog shows them.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::domain::model::{OutputType, Pricing};
+
+/// The version of every model; deprecated by the specification.
+pub const VERSION: &str = "0.0.1";
+const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
+const USAGE_BASED: &str = "Usage-based pricing";
+
+/// A model. Every key is always there.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({
+    "title": "Caption",
+    "slug": "vendor/caption",
+    "version": "0.0.1",
+    "output_type": "string",
+    "request_schema": {"type": "object", "properties": {"image": {"type": "string"}}},
+    "cost": {
+        "currency": "USD",
+        "type": "fixed",
+        "amount": 0.01,
+        "unit": "execution",
+        "estimate": "$0.01 per execution",
+        "description": DISCLAIMER,
+    },
+}))]
+pub struct Model<'a> {
+    pub title: &'a str,
+    pub slug: &'a str,
+    /// Always `0.0.1`; deprecated.
+    pub version: &'static str,
+    pub output_type: OutputType,
+    /// The JSON Schema of the input.
+    pub request_schema: &'a Value,
+    /// Null when no estimate is known.
+    pub cost: Option<Cost>,
+}
+
+impl<'a> Model<'a> {
+    /// The view of a model.
+    #[must_use]
+    pub fn of(
+        slug: &'a str,
+        title: &'a str,
+        output_type: OutputType,
+        request_schema: &'a Value,
+        pricing: Option<&Pricing>,
+    ) -> Self {
+        let cost = pricing.map(Cost::from);
+        Self { title, slug, version: VERSION, output_type, request_schema, cost }
+    }
+}
+
+/// What a run costs.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ModelCost")]
+pub struct Cost {
+    /// `USD`
+    pub currency: &'static str,
+    pub r#type: CostType,
+    /// US dollars; null unless fixed.
+    pub amount: Option<f64>,
+    /// `execution`; null unless fixed.
+    pub unit: Option<&'static str>,
+    /// A text to be shown.
+    pub estimate: String,
+    pub description: &'static str,
+}
+
+/// How a cost is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CostType {
+    Fixed,
+    UsageBased,
+}
+
+impl From<&Pricing> for Cost {
+    fn from(pricing: &Pricing) -> Self {
+        let (r#type, amount, unit, estimate) = match pricing {
+            Pricing::Fixed { amount } => {
+                let dollars = amount.dollars();
+                let estimate = format!("${dollars} per execution");
+                (CostType::Fixed, Some(dollars), Some("execution"), estimate)
+            }
+            Pricing::UsageBased { estimate, .. } => {
+                let estimate = estimate.clone().unwrap_or_else(|| USAGE_BASED.to_owned());
+                (CostType::UsageBased, None, None, estimate)
+            }
+        };
+        Self { currency: "USD", r#type, amount, unit, estimate, description: DISCLAIMER }
+    }
+}

@@ -1,0 +1,186 @@
+//! Times, ids and enumerations, with their schemas.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+
+use crate::domain::attempt::Outcome;
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Source, Status};
+use crate::domain::file::FileSource;
+use crate::domain::ids;
+use crate::domain::model::OutputType;
+use crate::domain::time::Timestamp;
+use crate::domain::{step, workflow};
+
+/// A moment in UTC: RFC 3339 with milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time(Timestamp);
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        Self(time)
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl JsonSchema for Time {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "format": "date-time"})
+    }
+}
+
+macro_rules! ids {
+    ($($name:ident),+ $(,)?) => {$(
+        impl JsonSchema for ids::$name {
+            fn inline_schema() -> bool {
+                true
+            }
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({"type": "string", "format": "uuid"})
+            }
+        }
+    )+};
+}
+
+ids!(BulkId, DeliveryId, ExecutionId, FileId, KeyId, OrganizationId, WorkflowId);
+
+/// Enumerations of the domain that are sent as they are stored.
+macro_rules! enumerations {
+    ($($name:literal: $domain:path [$($variant:ident),+];)+) => {$(
+        impl JsonSchema for $domain {
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                use $domain as Of;
+                const fn name(value: Of) -> &'static str {
+                    match value {
+                        $(Of::$variant => value.as_str(),)+
+                    }
+                }
+                json_schema!({"type": "string", "enum": [$(name(Of::$variant)),+]})
+            }
+        }
+    )+};
+}
+
+enumerations! {
+    "ErrorClassification": ErrorClass [
+        ContentModeration, ExecutionTimeout, InvalidUserInput, InvalidModelConfig, ProviderAuth,
+        ProviderError, ProviderRateLimit, ProviderUnavailable, InternalError, Unknown
+    ];
+    "ExecutionSource": Source [Api, Dashboard, Agent];
+    "FileSource": FileSource [Upload, Output];
+    "OutputType": OutputType [
+        String, Array, Object, Number, Boolean, Image, Audio, Video, File
+    ];
+    "StepStatus": step::Status [Queued, Running, Completed, Failed, Cancelled, Skipped];
+    "WorkflowStatus": workflow::Status [Active, Archived, Deleted];
+}
+
+/// Values of the domain that the wire names in its own way.
+macro_rules! renamed {
+    ($($(#[$doc:meta])* $name:ident: $domain:path, $word:ident [$($variant:ident),+];)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name($domain);
+
+        impl $name {
+            /// As clients read it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                use $domain as Of;
+                match self.0 {
+                    $(Of::$variant => self.0.$word(),)+
+                }
+            }
+        }
+        impl From<$domain> for $name {
+            fn from(value: $domain) -> Self {
+                Self(value)
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                use $domain as Of;
+                json_schema!({"type": "string", "enum": [$(Self(Of::$variant).as_str()),+]})
+            }
+        }
+    )+};
+}
+
+renamed! {
+    /// The status of a prediction.
+    PredictionStatus: Status, prediction_word [Created, Processing, Success, Error, Cancelled];
+    /// The status of a workflow's execution.
+    ExecutionStatus: Status, execution_word [Created, Processing, Success, Error, Cancelled];
+    /// The status of an attempt.
+    AttemptStatus: Outcome, as_str [Running, Success, Error, Cancelled];
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The schema and the serializer name the same values.
+    #[test]
+    fn enumerations_are_sent_as_their_schemas_say() {
+        fn check<T: JsonSchema + Serialize>(all: &[T]) {
+            let schema = schemars::schema_for!(T);
+            let sent: Vec<Value> = all.iter().map(|value| json!(value)).collect();
+            assert_eq!(schema.get("enum"), Some(&Value::from(sent)));
+        }
+        check(&ErrorClass::ALL);
+        check(&[Source::Api, Source::Dashboard, Source::Agent]);
+        check(&[FileSource::Upload, FileSource::Output]);
+        check(&workflow::Status::ALL);
+        check(&Status::ALL.map(PredictionStatus::from));
+        check(&Status::ALL.map(ExecutionStatus::from));
+        use OutputType as Out;
+        check(&[
+            Out::String,
+            Out::Array,
+            Out::Object,
+            Out::Number,
+            Out::Boolean,
+            Out::Image,
+            Out::Audio,
+            Out::Video,
+            Out::File,
+        ]);
+        use step::Status::{Cancelled, Completed, Failed, Queued, Running, Skipped};
+        check(&[Queued, Running, Completed, Failed, Cancelled, Skipped]);
+    }
+
+    #[test]
+    fn a_time_is_sent_as_it_is_printed() {
+        let time = Timestamp::from_micros(1_795_132_800_000_000);
+        assert_eq!(json!(Time::from(time)), "2026-11-20T00:00:00.000Z");
+    }
+}

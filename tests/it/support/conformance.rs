@@ -1,0 +1,115 @@
+//! Holds the answers of every test against the OpenAPI document of their host: the status is among
+//! those of the operation, the body has the documented shape, and so has a request that was accepted.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use hyper::Method;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use jsonschema::Validator;
+use orrery::api::{ROUTES, Role, Route, openapi_of};
+use orrery::http::router::{Outcome, Router};
+use serde_json::{Value, json};
+
+/// A host as its document describes it.
+struct Host {
+    router: Router<&'static Route>,
+    document: Value,
+}
+
+/// The hosts that serve a document.
+static HOSTS: LazyLock<HashMap<Role, Host>> = LazyLock::new(|| {
+    let roles = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
+    let host = |role: Role| {
+        let mut router = Router::new();
+        for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
+            router.insert(route.method.clone(), route.path, route).unwrap();
+        }
+        (role, Host { router, document: openapi_of(role, "") })
+    };
+    roles.into_iter().map(host).collect()
+});
+
+static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
+
+/// A request and what came back.
+pub struct Exchange<'a> {
+    pub role: Role,
+    pub method: &'a Method,
+    pub path: &'a str,
+    pub sent: &'a [u8],
+    pub status: u16,
+    pub headers: &'a HeaderMap,
+    pub text: &'a str,
+}
+
+/// Panics when the exchange is not as the document says. Paths and methods that it does not name are
+/// not its matter.
+#[track_caller]
+pub fn check(exchange: &Exchange<'_>) {
+    let Exchange { role, method, path, sent, status, headers, text } = exchange;
+    let Some(host) = HOSTS.get(role) else { return };
+    let Ok(Outcome::Found { value: route, .. }) = host.router.find(method, path) else { return };
+    let place = format!("{} {} of the {} host", route.method, route.path, role.as_str());
+    let document = &host.document;
+    let path = route.path.replace("{*", "{");
+    let operation = &document["paths"][path][route.method.as_str().to_lowercase()];
+    let answer = &operation["responses"][status.to_string()];
+    assert!(answer.is_object(), "{place}: the status {status} is not documented: {text}");
+    let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+    if (200..300).contains(status) && body.is_object() && !sent.is_empty() {
+        let sent = serde_json::from_slice(sent).unwrap();
+        validate(document, body, &sent, &format!("{place}, an accepted request"));
+    }
+    if *method == Method::HEAD {
+        return;
+    }
+    let Some(content) = answer["content"].as_object() else {
+        assert_eq!(*text, "", "{place}: {status} has no documented body");
+        return;
+    };
+    let sent_type = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap());
+    let sent_type = sent_type.split(';').next().unwrap_or_default();
+    let known = content.get(sent_type).or_else(|| content.get("*/*"));
+    let schema = known.unwrap_or_else(|| panic!("{place}: {status} is documented as {content:?}"));
+    if sent_type == "application/json" && !content.contains_key("*/*") {
+        let body = serde_json::from_str(text).unwrap();
+        validate(document, &schema["schema"], &body, &format!("{place}, {status}"));
+    }
+}
+
+/// Whether `value` fits `schema`, a part of `document`.
+#[track_caller]
+fn validate(document: &Value, schema: &Value, value: &Value, place: &str) {
+    let validator = validator(document, schema);
+    let errors: Vec<String> = validator
+        .iter_errors(value)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{place} is not as documented: {errors:#?}\n{value:#}");
+}
+
+fn validator(document: &Value, schema: &Value) -> Arc<Validator> {
+    let name = format!("{} {schema}", document["info"]["title"]);
+    let mut validators = VALIDATORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = validators.entry(name).or_insert_with(|| {
+        let whole = json!({"components": document["components"], "allOf": [schema]});
+        let options = jsonschema::draft202012::options();
+        Arc::new(options.should_validate_formats(true).build(&whole).unwrap())
+    });
+    Arc::clone(made)
+}
+
+/// Each example of a document fits its schema.
+pub fn check_examples(role: Role) {
+    let document = &HOSTS[&role].document;
+    let mut examples = 0;
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        for example in schema["examples"].as_array().into_iter().flatten() {
+            let place = format!("the example of {name}");
+            validate(document, schema, example, &place);
+            examples += 1;
+        }
+    }
+    assert!(examples > 0, "the document of the {} host has no example", role.as_str());
+}
