@@ -31,6 +31,7 @@ mod keys;
 mod limits;
 mod links;
 mod models;
+mod openapi;
 mod payloads;
 mod predictions;
 mod reload;

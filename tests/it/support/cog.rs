@@ -1,12 +1,11 @@
 //! The real Cog server, from PyPI, with the predictor of `tests/cog`.
-//!
-//! It is installed once, below the build folder. Without a way to PyPI that fails, and so does the
-//! test.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+
+use super::python::installed;
 
 /// A Cog server; it ends with this value.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ impl Cog {
     /// Starts a server; it may take some seconds until it is ready.
     pub fn start() -> Self {
         static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-        let programs = INSTALLED.get_or_init(install);
+        let programs = INSTALLED.get_or_init(|| installed("cog"));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog");
         let port = free_port();
         // Behind a guard, so that nothing of it stays when the test ends by a panic.
@@ -57,29 +56,4 @@ impl Drop for Cog {
 /// A port that nobody listens on. Another may take it before the server does; then the test fails.
 fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
-}
-
-/// The folder of the programs.
-fn install() -> PathBuf {
-    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cog/requirements.txt");
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cog");
-    let programs = place.join("bin");
-    let installed = place.join("requirements.txt");
-    let text = std::fs::read_to_string(&wanted).unwrap();
-    if std::fs::read_to_string(&installed).is_ok_and(|there| there == text) {
-        return programs;
-    }
-    let run = |command: &mut Command| {
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            output.status.success(),
-            "Cog cannot be installed with python3 and its venv from PyPI: {said}"
-        );
-    };
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place));
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
-    run(Command::new(programs.join("python")).args(pip).arg(&wanted));
-    std::fs::write(installed, text).unwrap();
-    programs
 }

@@ -1,0 +1,151 @@
+//! The OpenAPI documents, held against public tools from PyPI (`tests/openapi/requirements.txt`): a
+//! validator, schemathesis, and a generator of clients.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Service, installed};
+
+/// The hosts for programs.
+const HOSTS: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
+/// The longest that one program may take.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// What schemathesis looks for in every answer.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_schema_conformance,unsupported_method,ignored_auth";
+/// Requests that are sent to each operation, beside those for the edges of its parameters.
+const EXAMPLES: &str = "8";
+
+/// A program of the installed ones, in a folder of its own.
+fn program(name: &str, folder: &Path) -> tokio::process::Command {
+    let programs: PathBuf = installed("openapi");
+    let mut command = tokio::process::Command::new(programs.join(name));
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", programs.display()));
+    command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(folder).kill_on_drop(true);
+    command
+}
+
+/// Runs a program that must succeed.
+async fn run(command: &mut tokio::process::Command) {
+    let output = tokio::time::timeout(PATIENCE, command.output()).await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}:\n{said}\n{errors}");
+}
+
+/// The host's document, as a file.
+async fn document(service: &Service, role: Role) -> PathBuf {
+    let text = service.ask(role, Method::GET, "/openapi.json").send().await.text;
+    let path = service.folder.path().join(format!("{}.json", role.as_str()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn documents_are_valid_openapi() {
+    let service = Service::start().await;
+    for role in HOSTS.into_iter().chain([Role::Dashboard]) {
+        let document = document(&service, role).await;
+        run(program("openapi-spec-validator", service.folder.path()).arg(document)).await;
+    }
+}
+
+/// Something of each kind, so that not every answer is a 404. The paths' parts that name it, for
+/// each operation where they are not the same everywhere.
+async fn furnish(service: &Service) -> String {
+    let steps = json!([{"step_id": "a", "type": "model", "model": "text-template",
+        "params": {"template": "x"}}]);
+    let workflow = service.workflow(steps).await;
+    let execution = service.trigger(&workflow, json!({})).await;
+    service.completed(&execution).await;
+    let prediction = service.create("text-template", json!({"template": "x"})).await;
+    service.ended(&prediction).await;
+    let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\
+                Content-Type: text/plain\r\n\r\nx\r\n--b--\r\n";
+    let sent = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
+    let sent = sent.header("content-type", "multipart/form-data; boundary=b").body(form);
+    let file = sent.send().await.expect(201)["id"].clone();
+    let of_predictions = format!("{{ \"path.id\" = \"{prediction}\" }}");
+    let of_files = format!("{{ \"path.id\" = {file} }}");
+    format!(
+        "[parameters]\n\"path.workflow\" = \"{workflow}\"\n\"path.version\" = \"v1\"\n\
+         \"path.execution\" = \"{execution}\"\n\"path.slug\" = \"text-template\"\n\
+         [[operations]]\ninclude-path-regex = \"^/v1/prediction/\"\n\
+         parameters = {of_predictions}\n\
+         [[operations]]\ninclude-path-regex = \"^/v1/files/\"\n\
+         parameters = {of_files}\n"
+    )
+}
+
+/// Sends what the document allows and what it does not, and holds each answer against it.
+async fn examine(role: Role) {
+    let service = Service::start().await;
+    let known = furnish(&service).await;
+    let config = service.folder.path().join("known.toml");
+    std::fs::write(&config, known).unwrap();
+    let url = format!("http://{}/openapi.json", service.address(role));
+    let schemathesis = |phases: &str, config: Option<&Path>| {
+        let mut command = program("schemathesis", service.folder.path());
+        if let Some(config) = config {
+            command.arg("--config-file").arg(config);
+        }
+        command.args(["run", &url, "--no-color", "--checks", CHECKS]);
+        command.args(["--max-examples", EXAMPLES, "--generation-deterministic"]);
+        command.args(["--phases", phases]);
+        command.args(["--suppress-health-check", "all", "--request-timeout", "40"]);
+        command.args(["--header", &format!("X-API-Key: {}", service.key)]);
+        // A delete would take away what the other requests read.
+        command.args(["--exclude-method", "DELETE"]);
+        command
+    };
+    run(&mut schemathesis("examples,coverage", None)).await;
+    // Nor may a request archive or delete the workflow that the others name.
+    let mut known = schemathesis("examples,coverage,fuzzing", Some(&config));
+    run(known.args(["--exclude-operation-id", "update_workflow"])).await;
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing_on_the_base_host() {
+    examine(Role::Base).await;
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing_on_the_workflows_host() {
+    examine(Role::Workflows).await;
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing_on_the_flows_host() {
+    examine(Role::Flows).await;
+}
+
+#[tokio::test]
+async fn schemathesis_finds_nothing_on_the_agent_host() {
+    examine(Role::Agent).await;
+}
+
+/// `tests/openapi/client.py` uses a client that was generated from the documents.
+#[tokio::test]
+async fn a_generated_client_works() {
+    let service = Service::start().await;
+    let folder = service.folder.path();
+    for role in [Role::Base, Role::Flows] {
+        let document = document(&service, role).await;
+        let mut generate = program("openapi-python-client", folder);
+        generate.args(["generate", "--meta", "none", "--path"]);
+        generate.arg(document).arg("--output-path").arg(folder.join(role.as_str()));
+        run(&mut generate).await;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openapi/client.py");
+    let url = |role| format!("http://{}", service.address(role));
+    let mut client = program("python", folder);
+    client.arg(script).args([url(Role::Base), url(Role::Flows), service.key.clone()]);
+    run(client.env("PYTHONPATH", folder)).await;
+    let rows = service.get("/v2/executions").await.expect(200);
+    assert_ne!(rows["executions"], Value::from(Vec::<Value>::new()));
+}

@@ -1,0 +1,31 @@
+//! Python programs from PyPI that tests run, in an environment of their own below the build folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder of the programs that `tests/<name>/requirements.txt` lists. They are installed once;
+/// without a way to PyPI that fails, and so does the test.
+pub fn installed(name: &str) -> PathBuf {
+    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    let wanted = wanted.join("requirements.txt");
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let programs = place.join("bin");
+    let done = place.join("requirements.txt");
+    let text = std::fs::read_to_string(&wanted).unwrap();
+    if std::fs::read_to_string(&done).is_ok_and(|there| there == text) {
+        return programs;
+    }
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.success(),
+            "{name} cannot be installed with python3 and its venv from PyPI: {said}"
+        );
+    };
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place));
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+    run(Command::new(programs.join("python")).args(pip).arg(&wanted));
+    std::fs::write(done, text).unwrap();
+    programs
+}
