@@ -10,7 +10,7 @@
 //! stays up: see `in_flight`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::executor::Permit;
@@ -222,7 +222,18 @@ impl Inner {
         self.open_lane(&lane);
         let Some(task) = self.lanes().start_held(&lane, id) else { return };
         let permit = Permit::new(Arc::clone(self), Arc::from(lane), id, task);
+        self.set_suspect(Some(id));
         permit.take(Entry { organization, cell: None }).await;
+        self.set_suspect(None);
+    }
+
+    fn set_suspect(&self, id: Option<ExecutionId>) {
+        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    }
+
+    /// Whether this execution was held back and runs now.
+    pub(super) fn runs_as_suspect(&self, id: ExecutionId) -> bool {
+        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) == Some(id)
     }
 }
 

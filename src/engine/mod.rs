@@ -203,6 +203,8 @@ struct Inner {
     in_flight: InFlight,
     /// Executions that are held back until they run alone.
     held: Mutex<HashSet<ExecutionId>>,
+    /// The one of them that runs now.
+    suspect: Mutex<Option<ExecutionId>>,
     /// Whether what a stop left has been taken up: before that, nothing runs.
     is_recovered: AtomicBool,
     /// When the store was restored, while what it carried over is held back.
@@ -265,6 +267,7 @@ impl Engine {
             waiters: Waiters::default(),
             in_flight: InFlight::default(),
             held: Mutex::default(),
+            suspect: Mutex::default(),
             is_recovered: AtomicBool::new(false),
             paused: Mutex::default(),
             resuming: tokio::sync::Mutex::default(),

@@ -355,11 +355,16 @@ impl<T, G> Lanes<T, G> {
         is_free
     }
 
-    /// Puts a guest at the end of those that wait; its number takes it back.
-    pub fn ask(&mut self, name: &str, guest: G) -> u64 {
+    /// Puts a guest at the end of those that wait, or before them; its number takes it back.
+    pub fn ask(&mut self, name: &str, guest: G, is_first: bool) -> u64 {
         self.last_guest += 1;
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.guests.push_back((self.last_guest, guest));
+            let entry = (self.last_guest, guest);
+            if is_first {
+                lane.guests.push_front(entry);
+            } else {
+                lane.guests.push_back(entry);
+            }
         }
         self.call_guests(name);
         self.last_guest

@@ -202,7 +202,7 @@ impl World {
         if self.lanes.enter(&name(lane)) {
             self.admitted.push((lane, self.next_id));
         } else {
-            let number = self.lanes.ask(&name(lane), self.next_id);
+            let number = self.lanes.ask(&name(lane), self.next_id, false);
             self.asking.push((lane, number, self.next_id));
         }
     }
@@ -428,6 +428,19 @@ fn guests_and_the_lanes_own_take_turns_at_a_place() {
         order.push((world.running.len(), world.admitted.len()));
     }
     assert_eq!(order, [(0, 1), (1, 0), (0, 1), (1, 0)]);
+}
+
+#[test]
+fn guest_that_goes_first_passes_those_that_wait() {
+    let mut world = World::new(1, 1, 10);
+    world.submit(0, false);
+    while world.step() {}
+    for (guest, is_first) in [(1, false), (2, false), (3, true)] {
+        world.lanes.ask(&name(0), guest, is_first);
+    }
+    world.finish(0);
+    let next = world.lanes.next();
+    assert!(matches!(next, Some(Next::Admit { guest: 3, .. })), "{next:?}");
 }
 
 /// A workflow that has its place must reach its models although no further place is left.

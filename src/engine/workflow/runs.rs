@@ -154,7 +154,7 @@ impl Actor {
             self.push(instance, run);
             return true;
         };
-        let seat = inner.sit(slug);
+        let seat = inner.sit(slug, self.id);
         let has_place = seat.waits.is_none();
         let run = if has_place {
             self.seated.insert(instance.clone());
@@ -397,8 +397,9 @@ impl Inner {
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
 
-    /// A place at the model, or the wait for one.
-    fn sit(self: &Arc<Self>, slug: &str) -> Seat {
+    /// A place at the model, or the wait for one. What runs because of a crash waits before all
+    /// others: what is still held back behind it would wait as often as there are places taken.
+    fn sit(self: &Arc<Self>, slug: &str, id: ExecutionId) -> Seat {
         let lane = lane_of_model(slug);
         self.open_lane(&lane);
         let inner = Arc::clone(self);
@@ -408,7 +409,7 @@ impl Inner {
             return Seat { inner, lane, waits: None };
         }
         let (sender, told) = oneshot::channel();
-        let number = lanes.ask(&lane, sender);
+        let number = lanes.ask(&lane, sender, self.runs_as_suspect(id));
         drop(lanes);
         // A place may be free that only the turn keeps from it.
         self.scheduler.wake();
