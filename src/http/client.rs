@@ -5,7 +5,7 @@
 //! and an answer is read up to a limit within a time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -26,6 +26,10 @@ const KEEP_IDLE: Duration = Duration::from_secs(60);
 const IDLE_PER_HOST: usize = 64;
 /// How long resolving, connecting and the TLS handshake may take together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The pauses between two tries of a request that this machine cannot send.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long an answer may take and how large it may be.
 #[derive(Debug, Clone, Copy)]
@@ -146,6 +150,31 @@ impl Client {
             Err(_elapsed) => Err(Error::Timeout { limit }),
         };
         answer.inspect_err(|error| report(&host, error))
+    }
+
+    /// As [`Client::send`], but a request that this machine cannot send (no file descriptor, no memory)
+    /// is tried again until `limits.total` is over. Nothing of it has left the machine by then. For
+    /// work that must not end because of a shortage that passes.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn send_when_able(
+        &self,
+        request: Request<Bytes>,
+        limits: &Limits,
+    ) -> Result<Answer, Error> {
+        let began = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let left = limits.total.saturating_sub(began.elapsed());
+            let answer = self.send(request.clone(), &Limits { total: left, ..*limits }).await;
+            let is_short = matches!(answer, Err(Error::Connection(connector::Error::Local { .. })));
+            if !is_short || began.elapsed() + pause >= limits.total {
+                return answer;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     /// Sends a request and gives the answer with its body unread. The caller bounds the reading.

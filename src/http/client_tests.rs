@@ -1,6 +1,7 @@
 //! The client against servers that misbehave, and names that resolve to where they must not.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -22,6 +23,49 @@ impl Resolve for Fixed {
     fn resolve_here<'a>(&'a self, _: &'a str) -> Resolving<'a> {
         Box::pin(std::future::ready(Err("it is in no file".to_owned().into())))
     }
+}
+
+/// Has no descriptor for the first two questions.
+#[derive(Debug, Default)]
+struct Short(AtomicUsize);
+
+impl Resolve for Short {
+    fn resolve<'a>(&'a self, _: &'a str) -> Resolving<'a> {
+        let asked = self.0.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            if asked < 2 {
+                return Err("Too many open files (os error 24)".to_owned().into());
+            }
+            Ok(vec![IpAddr::from([127, 0, 0, 1])])
+        })
+    }
+
+    fn resolve_here<'a>(&'a self, name: &'a str) -> Resolving<'a> {
+        self.resolve(name)
+    }
+}
+
+#[tokio::test]
+async fn request_that_this_machine_cannot_send_waits_until_it_can() {
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+    let port = server(answer, 1).await;
+    let client = |short: &Arc<Short>| {
+        Builder::new(None).resolver(Arc::clone(short) as Arc<dyn Resolve>).build()
+    };
+    let request = || {
+        let url = format!("http://name.test:{port}/");
+        Request::get(url).body(Bytes::new()).unwrap()
+    };
+    let short = Arc::<Short>::default();
+    let refused = client(&short).send(request(), &LIMITS).await;
+    assert!(matches!(refused, Err(Error::Connection(connector::Error::Local { .. }))));
+    let short = Arc::<Short>::default();
+    let limits = Limits { total: FIRST_PAUSE, ..LIMITS };
+    let refused = client(&short).send_when_able(request(), &limits).await;
+    assert!(refused.is_err(), "it does not wait past its limit");
+    let short = Arc::<Short>::default();
+    let answer = client(&short).send_when_able(request(), &LIMITS).await.unwrap();
+    assert_eq!((&answer.body[..], short.0.load(Ordering::SeqCst)), (&b"hi"[..], 3));
 }
 
 const LIMITS: Limits =

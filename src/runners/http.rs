@@ -135,7 +135,7 @@ impl Runner for HttpRunner {
                 overflow: Overflow::Fail,
             };
             let started = Instant::now();
-            let answer = self.client.send(request, &limits).await;
+            let answer = self.client.send_when_able(request, &limits).await;
             let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
             self.read(&answer, started.elapsed())
         })

@@ -300,7 +300,7 @@ impl OpenAiRunner {
             answer_bytes: ANSWER_MAX,
             overflow: Overflow::Fail,
         };
-        let answer = self.client.send(request, &limits).await;
+        let answer = self.client.send_when_able(request, &limits).await;
         let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
         if let Some(failure) = self.refusal(answer.status.as_u16(), &answer.body) {
             return Err(failure);

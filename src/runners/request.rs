@@ -149,7 +149,7 @@ pub async fn send(
     request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
     request.headers_mut().entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
     let limits = Limits { total: timeout, answer_bytes: ANSWER_MAX, overflow: Overflow::Fail };
-    let answer = client.send(request, &limits).await.map_err(|error| {
+    let answer = client.send_when_able(request, &limits).await.map_err(|error| {
         Failure::new(class_of(&error), format!("the request to '{host}' failed: {error}"))
     })?;
     let status = answer.status.as_u16();

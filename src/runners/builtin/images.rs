@@ -46,7 +46,7 @@ pub(super) async fn load(bench: &Bench, source: &str) -> Result<Vec<u8>, Failure
     let request = request.map_err(|error| refuse(format!("image: {error}")))?;
     let limits =
         client::Limits { total: FETCH_TIMEOUT, answer_bytes: FILE_MAX, overflow: Overflow::Fail };
-    let answer = client.send(request, &limits).await;
+    let answer = client.send_when_able(request, &limits).await;
     let answer = answer.map_err(|error| refuse(format!("image: {error}")))?;
     if !answer.status.is_success() {
         return Err(refuse(format!("image: the URL answered {}", answer.status.as_u16())));

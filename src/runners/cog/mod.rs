@@ -105,7 +105,7 @@ impl CogRunner {
                 let what = format!("the request cannot be made: {error}");
                 self.failure(ErrorClass::InvalidModelConfig, &what)
             })?;
-            let answer = self.client.send(request, &limits).await;
+            let answer = self.client.send_when_able(request, &limits).await;
             let answer =
                 answer.map_err(|error| self.failure(class_of(&error), &error.to_string()))?;
             // 202: this very run is under way, from before a crash. 409: every place is taken.
