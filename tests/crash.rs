@@ -3,7 +3,8 @@
 //!
 //! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
 //! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`,
-//! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`.
+//! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`,
+//! `ORRERY_CRASH_MOMENTS=1000`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test stands for.
 
@@ -39,6 +40,8 @@ mod image;
 mod load;
 #[path = "crash/mix.rs"]
 mod mix;
+#[path = "crash/moments.rs"]
+mod moments;
 #[path = "crash/money.rs"]
 mod money;
 #[path = "crash/poison.rs"]

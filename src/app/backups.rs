@@ -1,8 +1,10 @@
 //! Scheduled backups: one each `backup.every` into `backup.folder`, of which the newest
-//! `backup.keep` stay.
+//! `backup.keep` stay, with the kept log behind the oldest of them.
 //!
 //! A backup has its name only when it is whole and on the disk. One that fails is logged and tried
 //! again at the next turn; those that are there stay then.
+
+mod kept_log;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -28,16 +30,23 @@ pub const UNENCRYPTED: &str = "whoever has the file reads everything in it, also
 
 /// Writes backups until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
+    tasks.spawn(kept_log::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let (reserve, config) = (config.limits.disk_reserve, config.backup);
     let Some(every) = config.every else { return };
     if let Some(concern) = concern(&config) {
         tracing::warn!("{concern}");
     }
     loop {
-        let wait = until_due(&config.folder, every, services.clock.now());
+        let due = until_due(&config.folder, every, services.clock.now());
+        let due = if lacks_base(&services, &config) { Duration::ZERO } else { due };
+        // A chain of the kept log that is given up needs a backup at once.
+        let wait = config.log.map_or(due, |log| due.min(log));
         tokio::select! {
             () = tasks.stopping() => return,
             () = tokio::time::sleep(wait) => {}
+        }
+        if wait < due {
+            continue;
         }
         let made = make(&services, &config, reserve).await;
         let subject = made.as_ref().map_or(&config.folder, |(path, _)| path).display().to_string();
@@ -60,6 +69,13 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             }
         }
     }
+}
+
+/// Whether the log is to be kept and no backup is there that the chain follows.
+fn lacks_base(services: &Services, config: &config::Backup) -> bool {
+    let has_base = |kept: storage::Kept| backup::has_base(&config.folder, kept.chain);
+    config.log.is_some()
+        && !services.store.kept().is_some_and(|kept| has_base(kept).unwrap_or(true))
 }
 
 /// How long until the newest backup is `every` old.
@@ -148,12 +164,18 @@ async fn make(
     config: &config::Backup,
     reserve: Option<u64>,
 ) -> Result<(PathBuf, Summary), backup::Error> {
+    if config.log.is_some() && services.store.kept().is_none() {
+        services.store.begin_keeping()?;
+    }
     let hold = services.files.hold();
     let place = Place { store: services.store.clone(), files: services.files.clone() };
     let (target, now) = (Target::new(config, reserve)?, services.clock.now());
     let writing = tokio::task::spawn_blocking(move || write(&place, &target, now));
     let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
     services.files.let_go(hold).await?;
+    if written.is_ok() && services.store.kept().is_some() {
+        kept_log::note_given_up(services, None);
+    }
     written
 }
 
@@ -165,7 +187,8 @@ fn write(
     let Target { folder, keep, reserve, encryption } = target;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let name = now.to_string().replace(':', "-");
-    let path = folder.join(format!("{PREFIX}{name}{SUFFIX}"));
+    let file_name = format!("{PREFIX}{name}{SUFFIX}");
+    let path = folder.join(&file_name);
     let part = path.with_extension(PART);
     // It will be about as large as the last one.
     let last = backups(folder)?.last().and_then(|last| fs::metadata(last).ok());
@@ -185,6 +208,9 @@ fn write(
         // A file that cannot be read back is no backup.
         let file = File::open(&part)?;
         let summary = encryption.read_back(file, Some(summary), digest, &mut |_| {})?;
+        if let Some(point) = &summary.point {
+            backup::note_base(folder, point, &file_name)?;
+        }
         fs::rename(&part, &path)?;
         File::open(folder)?.sync_all()?;
         Ok(summary)
@@ -197,6 +223,9 @@ fn write(
     let found = backups(folder)?;
     for old in found.iter().take(found.len().saturating_sub(*keep)) {
         fs::remove_file(old)?;
+    }
+    if let Err(error) = backup::prune(folder, place.store.kept().map(|kept| kept.chain)) {
+        tracing::warn!(%error, "kept log that no backup needs cannot be deleted");
     }
     Ok((path, summary))
 }

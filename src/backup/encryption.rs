@@ -99,6 +99,17 @@ impl Encryption {
         Ok(Encrypting(Inner::Age(encryptor.wrap_output(out)?)))
     }
 
+    /// What opens the files that it writes, where that is at hand.
+    pub(super) fn own_keys(&self) -> Option<Keys> {
+        match self {
+            Self::Off => Some(Keys::none()),
+            Self::Passphrase(passphrase) => {
+                Some(Keys::of_passphrase(passphrase, "backup.passphrase_file"))
+            }
+            Self::Recipients(_) => None,
+        }
+    }
+
     /// Reads a backup that was just written back from the disk: all of it where that is possible,
     /// else its bytes alone, against `digest`. `written` is what went into it, where that is known.
     ///
@@ -111,24 +122,27 @@ impl Encryption {
         digest: [u8; 32],
         progress: &mut dyn FnMut(u64),
     ) -> Result<Summary, Error> {
-        let mut file = io::BufReader::new(file);
-        let keys = match self {
-            Self::Off => Keys::none(),
-            Self::Passphrase(passphrase) => {
-                Keys::of_passphrase(passphrase, "backup.passphrase_file")
-            }
-            Self::Recipients(_) => {
-                let mut hash = Sha256::new();
-                io::copy(&mut file, &mut hash)?;
-                let is_same = hash.finalize()[..] == digest[..];
-                return written.filter(|_| is_same).ok_or_else(|| {
-                    let message = "the file on the disk is not what was written to it";
-                    Error::Damaged(message.to_owned())
-                });
-            }
+        let Some(keys) = self.own_keys() else {
+            return match written {
+                Some(written) if has_digest(file, digest)? => Ok(written),
+                Some(_) | None => Err(not_written()),
+            };
         };
+        let file = io::BufReader::new(file);
         read::verify(open(file, &keys)?, progress)
     }
+}
+
+/// Whether a file has the bytes that were written to it.
+pub(super) fn has_digest(mut file: File, digest: [u8; 32]) -> io::Result<bool> {
+    let mut hash = Sha256::new();
+    io::copy(&mut file, &mut hash)?;
+    Ok(hash.finalize()[..] == digest[..])
+}
+
+/// Why a file that was just written does not count.
+pub(super) fn not_written() -> Error {
+    Error::Damaged("the file on the disk is not what was written to it".to_owned())
 }
 
 fn secret_string(secret: &Secret) -> SecretString {

@@ -9,18 +9,26 @@
 //! changes/00000000 …     what was written meanwhile; applied behind the rows
 //! payloads/ID            payloads too large for a row
 //! files/SHA-256          the bytes of files
+//! records/00000000 …     instead of rows, in a file of the kept log: groups of commits
 //! seal.key, tls/…        the key of sealed secrets, the self-made authority
 //! end.json               how many of each, and the SHA-256 of all before it
 //! ```
 //!
-//! It may be encrypted as a whole: see [`encryption`].
+//! Beside the backups, `log/CHAIN/FIRST-LAST-TIME.log` are files of the kept log ([`keep`]): each holds the
+//! commits FIRST to LAST and the bytes that they refer to, in the same form. A restore applies them
+//! behind a backup ([`replay`]).
+//!
+//! A file may be encrypted as a whole: see [`encryption`].
 //!
 //! A file without its end, or with another one, is no backup. This module knows how rows are
 //! exported and where files stand, and nothing of what they say.
 
+mod chain;
 mod check;
 mod encryption;
+mod keep;
 mod read;
+mod replay;
 mod restore;
 mod salvage;
 mod spared;
@@ -30,14 +38,19 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
+pub use self::chain::{LOG, has_base, note_base, prune};
 pub use self::check::{Report, check_store};
 pub use self::encryption::{Encrypting, Encryption, Keys, is_encrypted, open};
+pub use self::keep::{Part, keep};
 pub use self::read::verify;
-pub use self::restore::{compact, restore};
+pub use self::replay::{Plan, Reached, Replay};
+pub use self::restore::{compact, restore, restore_until};
 pub use self::salvage::{check_damaged, salvage};
 pub use self::spared::Spared;
 pub use self::write::{Place, Progress, write};
+use crate::domain::time::Timestamp;
 
 /// The form of the file that this release writes.
 const FORMAT: u32 = 1;
@@ -47,6 +60,7 @@ const ROWS: &str = "rows/";
 const CHANGES: &str = "changes/";
 const PAYLOADS: &str = "payloads/";
 const FILES: &str = "files/";
+const RECORDS: &str = "records/";
 const SEAL: &str = "seal.key";
 /// There only while a rotation of the key is under way.
 const SEAL_NEXT: &str = "seal.key.next";
@@ -61,6 +75,9 @@ pub enum Error {
     /// There is something where it should go.
     #[error("{0}")]
     Refused(String),
+    /// The chain of the kept log cannot go on.
+    #[error("{0}")]
+    Chain(String),
     #[error(transparent)]
     Disk(#[from] io::Error),
     #[error(transparent)]
@@ -96,8 +113,38 @@ pub struct Summary {
     /// that could be read are in it as they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
+    /// Of a backup; releases before the kept log say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub point: Option<Point>,
+    /// Of a file of the kept log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<Range>,
     /// Of the entries before the end: each with its name, its length and its content.
     pub sha256: String,
+}
+
+/// Where in the log of its store a backup was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Point {
+    pub store: Uuid,
+    /// The chain that keeps the log behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<Uuid>,
+    /// The last record of the log that it holds.
+    pub record: u64,
+    /// When that was, in microseconds; no commit that it holds is later.
+    pub at: Timestamp,
+}
+
+/// Which records of which log a file of the kept log holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    pub store: Uuid,
+    pub chain: Uuid,
+    pub first: u64,
+    pub last: u64,
+    /// When the last one was written, in microseconds.
+    pub last_at: Timestamp,
 }
 
 /// The most damaged things that one backup lists; with more it is refused.
@@ -132,5 +179,7 @@ impl Sum {
     }
 }
 
+#[cfg(test)]
+mod keep_tests;
 #[cfg(test)]
 mod tests;

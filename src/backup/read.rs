@@ -3,8 +3,8 @@
 use std::io::{self, BufReader, Read};
 
 use super::{
-    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, SEAL_NEXT,
-    Sum, Summary, TLS, damaged_content,
+    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, RECORDS, ROWS, SEAL,
+    SEAL_NEXT, Sum, Summary, TLS, damaged_content,
 };
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
@@ -28,6 +28,8 @@ pub enum Entry {
     NextSeal,
     /// A file of the TLS folder, by its name.
     Tls(String),
+    /// Groups of commits, in a file of the kept log.
+    Records,
 }
 
 impl Entry {
@@ -37,6 +39,9 @@ impl Entry {
         }
         if name.starts_with(CHANGES) {
             return Some(Self::Changes);
+        }
+        if name.starts_with(RECORDS) {
+            return Some(Self::Records);
         }
         if let Some(id) = name.strip_prefix(PAYLOADS) {
             return id.parse().ok().map(Self::Payload);
@@ -78,6 +83,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
                     other.push(*digest);
                 }
             }
+            Entry::Records => return Err(not_alone()),
             Entry::Payload(_) | Entry::Seal | Entry::NextSeal | Entry::Tls(_) => {
                 bytes += io::copy(content, &mut io::sink())?;
             }
@@ -95,8 +101,13 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
     }
 }
 
+/// Why a file of the kept log is no backup.
+pub(super) fn not_alone() -> io::Error {
+    io::Error::other("it is a file of the kept log: name the backup that it follows instead")
+}
+
 /// The length of a content, and whether its bytes are those that its name promises.
-fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
+pub(super) fn check_content(digest: Digest, content: &mut dyn Read) -> io::Result<(u64, bool)> {
     use sha2::{Digest as _, Sha256};
     let mut hash = Sha256::new();
     let bytes = io::copy(content, &mut hash)?;

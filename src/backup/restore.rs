@@ -7,8 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::read::{self, Entry};
+use super::replay::{Plan, Reached, Replay};
 use super::{Error, Keys, SEAL, SEAL_NEXT, Summary, encryption};
 use crate::audit::{self, Actor};
+use crate::domain::file::Digest;
 use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, is_own, read_change};
 use crate::storage::{self, Commit, Key, Options, Page, Store, Table, carried};
@@ -23,22 +25,40 @@ const COMMIT_BYTES: usize = 512 * 1024;
 pub(super) const PLACES: [&str; 6] = ["payloads", "files", "tls", SEAL, SEAL_NEXT, "store"];
 pub(super) const STORE: &str = "store";
 
-/// Restores `file`, which `keys` open if it is encrypted, into `folder`, which may hold no store yet.
-/// The backup is read twice: nothing is
-/// written before all of it was found good. Executions and webhooks that had not ended are held back
-/// from `now` on, until they are resumed. Blocks; within a runtime, on a thread of its own.
+/// Restores `file` alone into `folder`, see [`restore_until`].
 ///
 /// # Errors
-/// [`Error::Refused`] where something is there; [`Error::Damaged`]; [`Error::Disk`],
-/// [`Error::Storage`]: then the folder is as it was.
+/// As [`restore_until`].
 pub fn restore(
-    mut file: File,
+    file: File,
     keys: &Keys,
     folder: &Path,
     inline_bytes: usize,
     now: Timestamp,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Summary, Error> {
+    let alone = Replay::default();
+    let restored = restore_until(file, keys, folder, inline_bytes, now, &alone, progress)?;
+    Ok(restored.0)
+}
+
+/// Restores `file`, which `keys` open if it is encrypted, into `folder`, which may hold no store yet,
+/// and applies the kept log behind it as `replay` says. The backup is read twice: nothing is
+/// written before all of it was found good. Executions and webhooks that had not ended are held back
+/// from `now` on, until they are resumed. Blocks; within a runtime, on a thread of its own.
+///
+/// # Errors
+/// [`Error::Refused`] where something is there; [`Error::Damaged`]; [`Error::Disk`],
+/// [`Error::Storage`]: then the folder is as it was.
+pub fn restore_until(
+    mut file: File,
+    keys: &Keys,
+    folder: &Path,
+    inline_bytes: usize,
+    now: Timestamp,
+    replay: &Replay,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Summary, Option<Reached>), Error> {
     if let Some(place) = PLACES.iter().find(|place| folder.join(place).exists()) {
         let message = format!(
             "{} holds {place} already: restore into another folder (--into), or move it away",
@@ -46,7 +66,8 @@ pub fn restore(
         );
         return Err(Error::Refused(message));
     }
-    read::verify(encryption::open(BufReader::new(&mut file), keys)?, progress)?;
+    let summary = read::verify(encryption::open(BufReader::new(&mut file), keys)?, progress)?;
+    let plan = replay.plan(&summary, keys, progress)?;
     file.rewind()?;
     let plain = encryption::open(BufReader::new(file), keys)?;
     make(folder)?;
@@ -55,8 +76,8 @@ pub fn restore(
     let part = folder.join(PART);
     remove_folder(&part)?;
     make(&part)?;
-    let restored = fill(plain, &part, inline_bytes, now, progress);
-    let restored = restored.and_then(|summary| {
+    let restored = fill(plain, &part, inline_bytes, (now, &plan, keys), progress);
+    let restored = restored.and_then(|restored| {
         // The store comes last: what has none is no data folder yet.
         for place in PLACES {
             if part.join(place).exists() {
@@ -64,7 +85,7 @@ pub fn restore(
             }
         }
         sync(folder)?;
-        Ok(summary)
+        Ok(restored)
     });
     remove_folder(&part)?;
     restored
@@ -74,9 +95,9 @@ fn fill(
     from: impl Read,
     part: &Path,
     inline_bytes: usize,
-    now: Timestamp,
+    (now, plan, keys): (Timestamp, &Plan, &Keys),
     progress: &mut dyn FnMut(u64),
-) -> Result<Summary, Error> {
+) -> Result<(Summary, Option<Reached>), Error> {
     let store = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;
     let mut rows = Importing::into(&store, carried::hold_back);
     let mut shelves = Vec::new();
@@ -90,10 +111,9 @@ fn fill(
             }
             Entry::Payload(id) => write_file(&store.payload_path(*id), content, &mut shelves)?,
             Entry::Content(digest) => {
-                let name = digest.to_string();
-                let shelf = name.get(..2).unwrap_or_default();
-                write_file(&part.join("files").join(shelf).join(&name), content, &mut shelves)?;
+                write_file(&content_path(part, *digest), content, &mut shelves)?;
             }
+            Entry::Records => return Err(read::not_alone()),
             Entry::Seal => write_file(&part.join(SEAL), content, &mut shelves)?,
             Entry::NextSeal => write_file(&part.join(SEAL_NEXT), content, &mut shelves)?,
             Entry::Tls(name) => {
@@ -105,11 +125,12 @@ fn fill(
     });
     let written = filled.and_then(|summary| {
         rows.flush()?;
+        let reached = plan.apply(part, keys, &mut rows, &mut shelves)?;
         note(&store, &summary, now)?;
         for shelf in &shelves {
             sync(shelf)?;
         }
-        Ok(summary)
+        Ok((summary, reached))
     });
     close(store)?;
     written
@@ -178,7 +199,7 @@ fn copy_rows(
             progress(rows.total);
             Ok(())
         });
-        let copied = exported.and_then(|_claims| rows.flush());
+        let copied = exported.and_then(|_exported| rows.flush());
         total = rows.total;
         // What is closed is in the tree.
         close(new)?;
@@ -257,7 +278,17 @@ pub(super) fn close(store: Store) -> io::Result<()> {
     Ok(())
 }
 
-fn write_file(path: &Path, content: &mut dyn Read, shelves: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Where the content of that digest is in a data folder.
+pub(super) fn content_path(data: &Path, digest: Digest) -> PathBuf {
+    let name = digest.to_string();
+    data.join("files").join(name.get(..2).unwrap_or_default()).join(name)
+}
+
+pub(super) fn write_file(
+    path: &Path,
+    content: &mut dyn Read,
+    shelves: &mut Vec<PathBuf>,
+) -> io::Result<()> {
     let shelf = path.parent().unwrap_or(path).to_path_buf();
     make(&shelf)?;
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -273,7 +304,7 @@ pub(super) fn make(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-fn sync(path: &Path) -> io::Result<()> {
+pub(super) fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, ROWS, SEAL, SEAL_NEXT,
-    Sum, Summary, TLS, damaged_content,
+    CHANGES, DAMAGED_MAX, END, Error, FILES, FORMAT, HEAD, Head, PAYLOADS, Point, ROWS, SEAL,
+    SEAL_NEXT, Sum, Summary, TLS, damaged_content,
 };
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
@@ -18,7 +18,7 @@ use crate::storage::export::{Change, write_change};
 use crate::storage::{self, Claim, Store};
 
 /// Bytes of rows in one entry.
-const CHUNK: usize = 4 * 1024 * 1024;
+pub(super) const CHUNK: usize = 4 * 1024 * 1024;
 /// zstd's own default: the usual balance of speed and size.
 const LEVEL: i32 = 3;
 
@@ -51,19 +51,10 @@ pub fn write<W: Write>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(W, Summary), Error> {
     let hold = place.store.hold();
-    let mut archive = Archive::begin(out, progress)?;
-    let head = Head {
-        format: FORMAT,
-        store_format: storage::FORMAT,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        created_at: now.to_string(),
-    };
-    archive.add_bytes(HEAD, &serde_json::to_vec(&head).map_err(io::Error::from)?)?;
-    archive.summary.version = head.version;
-    archive.summary.created_at = head.created_at;
+    let mut archive = Archive::begin(out, now, progress)?;
     let mut rows = Rows { archive: &mut archive, chunk: Vec::new(), number: 0, is_behind: false };
     let mut last = None;
-    let claims = place.store.export(&mut |change| {
+    let exported = place.store.export(&mut |change| {
         // Rows come in the order of their keys; the first that does not is one written meanwhile.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
@@ -71,7 +62,19 @@ pub fn write<W: Write>(
         rows.add(&change)
     })?;
     rows.flush()?;
-    claims.each(&mut |id, claim| archive.add_payload(id, claim, &place.store.payload_path(id)))?;
+    archive.summary.point = Some(Point {
+        store: place.store.id(),
+        chain: place
+            .store
+            .kept()
+            .filter(|kept| kept.from <= exported.record)
+            .map(|kept| kept.chain),
+        record: exported.record,
+        at: exported.at,
+    });
+    exported
+        .claims
+        .each(&mut |id, claim| archive.add_payload(id, claim, &place.store.payload_path(id)))?;
     place.files.each_content(&mut |digest, path| archive.add_content(digest, &path))?;
     let folder = place.store.folder();
     archive.add_if_there(SEAL, &folder.join(SEAL))?;
@@ -143,22 +146,37 @@ impl<W: Write> Rows<'_, '_, W> {
 }
 
 /// The archive, summed up as it is written.
-struct Archive<'p, W: Write> {
+pub(super) struct Archive<'p, W: Write> {
     tar: tar::Builder<zstd::Encoder<'static, W>>,
     sum: Sum,
-    summary: Summary,
+    pub summary: Summary,
     progress: &'p mut dyn FnMut(Progress),
 }
 
 impl<'p, W: Write> Archive<'p, W> {
-    fn begin(out: W, progress: &'p mut dyn FnMut(Progress)) -> io::Result<Self> {
+    /// Begins with the entry that says what it is.
+    pub fn begin(
+        out: W,
+        now: Timestamp,
+        progress: &'p mut dyn FnMut(Progress),
+    ) -> io::Result<Self> {
         let mut encoder = zstd::Encoder::new(out, LEVEL)?;
         encoder.include_checksum(true)?;
-        let (sum, summary) = (Sum::default(), Summary::default());
-        Ok(Self { tar: tar::Builder::new(encoder), sum, summary, progress })
+        let head = Head {
+            format: FORMAT,
+            store_format: storage::FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            created_at: now.to_string(),
+        };
+        let (sum, mut summary) = (Sum::default(), Summary::default());
+        summary.version.clone_from(&head.version);
+        summary.created_at.clone_from(&head.created_at);
+        let mut archive = Self { tar: tar::Builder::new(encoder), sum, summary, progress };
+        archive.add_bytes(HEAD, &serde_json::to_vec(&head)?)?;
+        Ok(archive)
     }
 
-    fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    pub fn add_bytes(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.add(name, bytes.len() as u64, bytes)
     }
 
@@ -169,7 +187,12 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 
     /// A payload: whole, or listed as damaged. One that is missing is listed alone.
-    fn add_payload(&mut self, id: PayloadId, claim: Option<Claim>, path: &Path) -> io::Result<()> {
+    pub fn add_payload(
+        &mut self,
+        id: PayloadId,
+        claim: Option<Claim>,
+        path: &Path,
+    ) -> io::Result<()> {
         let bytes = match fs::read(path) {
             Err(error) if is_damage(&error) => {
                 return self.list(format!("the payload {id} cannot be read: {error}"));
@@ -184,7 +207,7 @@ impl<'p, W: Write> Archive<'p, W> {
     }
 
     /// A content; of one that cannot be read to its end, the rest is zeros, and it is listed.
-    fn add_content(&mut self, digest: Digest, path: &Path) -> io::Result<()> {
+    pub fn add_content(&mut self, digest: Digest, path: &Path) -> io::Result<()> {
         let file = match File::open(path) {
             Err(error) if is_damage(&error) => {
                 return self.list(format!("the content {digest} cannot be read: {error}"));
@@ -232,7 +255,7 @@ impl<'p, W: Write> Archive<'p, W> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<(W, Summary), Error> {
+    pub fn end(mut self) -> Result<(W, Summary), Error> {
         self.summary.bytes = self.sum.bytes;
         self.summary.sha256 = self.sum.hex();
         let end = serde_json::to_vec(&self.summary).map_err(io::Error::from)?;

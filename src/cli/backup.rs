@@ -18,8 +18,9 @@ use tokio::task::JoinHandle;
 use super::Shape;
 use super::output::{self, Column, Output};
 use crate::app::UNENCRYPTED;
-use crate::backup::{self, Encryption, Keys, Spared, Summary};
+use crate::backup::{self, Encryption, Keys, Reached, Replay, Spared, Summary};
 use crate::config::Config;
+use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
 
 /// Write everything that the service holds into one file
@@ -32,24 +33,39 @@ pub(super) struct Backup {
     shape: Shape,
 }
 
-/// Check a backup, or, without one, the store of a service that is stopped
+/// Check a backup and the kept log behind it, or, without one, the store of a stopped service
 #[derive(Debug, clap::Args)]
 pub(super) struct Verify {
     /// The backup
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+    /// The folder of the kept log; without it, `log` beside the backup
+    #[arg(long, value_name = "DIR", requires = "file")]
+    log: Option<PathBuf>,
     #[command(flatten)]
     opener: Opener,
     #[command(flatten)]
     shape: Shape,
 }
 
-/// Restore a backup into an empty data folder
+/// Restore a backup, with the kept log behind it, into an empty data folder
 #[derive(Debug, clap::Args)]
 pub(super) struct Restore {
     /// The backup
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Apply the kept log up to this moment (RFC 3339); without it, to its end
+    #[arg(long, value_name = "TIME")]
+    until: Option<Timestamp>,
+    /// The folder of the kept log; without it, `log` beside the backup
+    #[arg(long, value_name = "DIR")]
+    log: Option<PathBuf>,
+    /// The data folder of the damaged store: apply what its own log holds behind the kept log
+    #[arg(long, value_name = "DIR")]
+    live_log: Option<PathBuf>,
+    /// Restore the backup alone
+    #[arg(long, conflicts_with_all = ["until", "log", "live_log"])]
+    no_log: bool,
     /// Where to; without it, the configuration's data folder
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
@@ -66,17 +82,44 @@ fn counts(rows: &[(&str, String)]) -> Vec<Vec<String>> {
 
 const COLUMNS: [Column; 2] = [Column::Text("WHAT"), Column::Number("COUNT")];
 
-fn show(summary: &Summary, output: &Output) -> anyhow::Result<()> {
-    let rows = counts(&[
+/// How far the kept log behind a backup goes.
+#[derive(Serialize)]
+struct KeptLog {
+    files: usize,
+    /// Its last commit, and when that was written.
+    record: u64,
+    at: String,
+    notes: Vec<String>,
+}
+
+/// What a backup holds, and the log behind it.
+#[derive(Serialize)]
+struct Shown<'s> {
+    #[serde(flatten)]
+    summary: &'s Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<KeptLog>,
+}
+
+fn show(summary: &Summary, log: Option<KeptLog>, output: &Output) -> anyhow::Result<()> {
+    let mut rows = counts(&[
         ("rows", (summary.rows + summary.changes).to_string()),
         ("payloads", summary.payloads.to_string()),
         ("files", summary.files.to_string()),
         ("bytes", summary.bytes.to_string()),
         ("damaged", summary.damaged.len().to_string()),
     ]);
-    output.show(summary, &COLUMNS, rows)?;
+    if let Some(log) = &log {
+        rows.extend(counts(&[("files of the kept log", log.files.to_string())]));
+    }
+    let shown = Shown { summary, log };
+    output.show(&shown, &COLUMNS, rows)?;
     if !output.is_json() {
         summary.damaged.iter().for_each(|damage| output::note(damage));
+        if let Some(log) = &shown.log {
+            output::note(&format!("the log goes up to commit {} of {}", log.record, log.at));
+            log.notes.iter().for_each(|note| output::note(note));
+        }
     }
     Ok(())
 }
@@ -110,7 +153,7 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
     fs::rename(&part, &file)?;
     let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-    show(&summary, &Output::new(shape.json))?;
+    show(&summary, None, &Output::new(shape.json))?;
     let said = match encryption {
         Encryption::Off => format!("warning: this backup is not encrypted: {UNENCRYPTED}"),
         Encryption::Passphrase(_) => {
@@ -263,14 +306,11 @@ struct Found {
 
 /// `orrery verify [FILE]`: false when there are faults.
 pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<bool> {
-    let Verify { file, opener, shape } = asked;
+    let Verify { file, log, opener, shape } = asked;
     let output = Output::new(shape.json);
     if let Some(file) = file {
-        let (keys, is_encrypted) = (opener.keys(config)?, backup::is_encrypted(&file)?);
-        let summary = blocking(move || checked_file(&file, &keys)).await?;
-        show(&summary, &output)?;
-        warn_of_plain(is_encrypted);
-        return Ok(true);
+        let keys = opener.keys(config)?;
+        return verify_file(file, log, keys, &output).await;
     }
     let report = match super::service::stopped_store(config) {
         Ok(place) => {
@@ -303,6 +343,48 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
     Ok(is_good)
 }
 
+/// Checks a backup, and the kept log behind it: false when that has a fault.
+async fn verify_file(
+    file: PathBuf,
+    log: Option<PathBuf>,
+    keys: Keys,
+    output: &Output,
+) -> anyhow::Result<bool> {
+    let is_encrypted = backup::is_encrypted(&file)?;
+    let replay = Replay { log: Some(log_of(&file, log)), ..Replay::default() };
+    let (summary, plan) = blocking(move || {
+        let summary = checked_file(&file, &keys)?;
+        let bar = byte_bar("log");
+        let plan = replay.plan(&summary, &keys, &mut |bytes| bar.set_position(bytes));
+        bar.finish_and_clear();
+        Ok((summary, plan))
+    })
+    .await?;
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(error) => {
+            show(&summary, None, output)?;
+            warn_of_plain(is_encrypted);
+            output::note(&error.to_string());
+            return Ok(false);
+        }
+    };
+    let log = (plan.files() > 0).then(|| KeptLog {
+        files: plan.files(),
+        record: plan.last,
+        at: plan.last_at.to_string(),
+        notes: plan.notes().to_vec(),
+    });
+    show(&summary, log, output)?;
+    warn_of_plain(is_encrypted);
+    Ok(true)
+}
+
+/// The folder of the kept log behind a backup.
+fn log_of(file: &Path, log: Option<PathBuf>) -> PathBuf {
+    log.unwrap_or_else(|| file.parent().unwrap_or(Path::new("")).join(backup::LOG))
+}
+
 /// Shows what was read and what is wrong with it.
 pub(super) fn counted(report: backup::Report, output: &Output) -> anyhow::Result<()> {
     let backup::Report { rows, payloads, files, bytes, faults } = report;
@@ -321,24 +403,44 @@ pub(super) fn counted(report: backup::Report, output: &Output) -> anyhow::Result
     Ok(())
 }
 
-/// `orrery restore FILE [--into DIR]`
+/// `orrery restore FILE [--until TIME] [--into DIR]`
 pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<()> {
-    let Restore { file, into, opener, shape } = asked;
+    let Restore { file, until, log, live_log, no_log, into, opener, shape } = asked;
     let keys = opener.keys(config)?;
+    let replay = if no_log {
+        Replay::default()
+    } else {
+        Replay { log: Some(log_of(&file, log)), live: live_log, until }
+    };
     let folder = into.unwrap_or_else(|| config.data_dir.clone());
     let inline_bytes = config.engine.payload_inline_bytes;
     let shown = folder.display().to_string();
     let opened = File::open(&file).with_context(|| format!("{} cannot be read", file.display()))?;
     let is_encrypted = backup::is_encrypted(&file)?;
-    let summary = blocking(move || {
+    let (summary, reached) = blocking(move || {
         let bar = byte_bar("restore");
         let now = Clock::system().now();
         let mut progress = |bytes| bar.set_position(bytes);
-        let restored = backup::restore(opened, &keys, &folder, inline_bytes, now, &mut progress)?;
+        let restored = backup::restore_until(
+            opened,
+            &keys,
+            &folder,
+            inline_bytes,
+            now,
+            &replay,
+            &mut progress,
+        )?;
         bar.finish_and_clear();
         Ok(restored)
+    })
+    .await?;
+    let log = reached.map(|Reached { record, at, files, notes, .. }| KeptLog {
+        files,
+        record,
+        at,
+        notes,
     });
-    show(&summary.await?, &Output::new(shape.json))?;
+    show(&summary, log, &Output::new(shape.json))?;
     warn_of_plain(is_encrypted);
     output::note(&format!(
         "restored into {shown}; the service can be started on it. Executions and webhooks that had \

@@ -271,6 +271,7 @@ mod tests {
             "orrery restore x.backup --into d",
             "orrery restore x.backup --identity key.txt",
             "orrery verify x.backup --passphrase-file p",
+            "orrery restore x.backup --until 2026-11-21T10:00:00Z --live-log /d",
             "orrery compact",
             "orrery seal rotate",
             "orrery salvage --into d --json",

@@ -288,6 +288,10 @@ pub struct Backup {
     pub recipients: Vec<String>,
     /// Encrypts backups where there are no recipients; none: they are not encrypted.
     pub passphrase: Option<Secret>,
+    /// How often the log is kept beside them.
+    pub log: Option<Duration>,
+    /// Bytes of log that may wait for that.
+    pub log_budget: u64,
 }
 
 /// The audit log's file for log shippers.

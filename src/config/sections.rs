@@ -436,11 +436,18 @@ fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
         let message = "`backup.recipient` and `backup.passphrase_file`: only one can hold";
         section.fault("passphrase_file", message.to_owned());
     }
-    Backup {
+    let backup = Backup {
         every: section.optional("every", duration(MINUTE..=366 * DAY)),
         keep: section.get("keep", 7, whole(1..=10_000)),
         folder: section.get("folder", data_dir.join("backups"), path(folder)),
         recipients: section.optional("recipient", one_or_more(recipient)).unwrap_or_default(),
         passphrase,
+        log: section.optional("log", duration(SECOND..=DAY)),
+        log_budget: section.get("log_budget", GIB, size(64 * MIB..=TIB)),
+    };
+    if backup.log.is_some() && backup.every.is_none() {
+        let message = "`backup.log` follows full backups: set `backup.every` too";
+        section.fault("log", message.to_owned());
     }
+    backup
 }

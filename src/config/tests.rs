@@ -88,6 +88,7 @@ fn the_examples_options_are_read() {
     assert_eq!(config.decisions.aliases["decisions-1"], "vendor/chat-large");
     assert_eq!(config.backup.every, Some(Duration::from_secs(86_400)));
     assert_eq!(config.backup.recipients.len(), 1);
+    assert_eq!(config.backup.log, Some(Duration::from_secs(60)));
     assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
     assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
     assert_eq!(config.router.upstream_key.unwrap().expose(), std::env::var("PATH").unwrap());

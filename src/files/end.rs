@@ -3,7 +3,7 @@
 //! A file that goes leaves a trace for a while, so that deleting it again is no fault. Its bytes go
 //! with the last file that refers to them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -25,11 +25,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Contents that one sweep takes at most; the rest goes with the next start.
 const SWEPT_MAX: usize = 100_000;
 
-/// Contents whose deletion waits, and for how many backups.
+/// Contents whose deletion waits for backups or for the kept log.
 #[derive(Debug, Default)]
 pub struct Held {
     backups: usize,
-    later: HashSet<Digest>,
+    /// Each with the last record of the store's log when it was to go.
+    later: HashMap<Digest, u64>,
 }
 
 /// While it lives, no content goes.
@@ -71,23 +72,52 @@ impl Files {
     /// [`Error::Disk`], [`Error::Storage`].
     pub async fn let_go(&self, hold: Hold) -> Result<(), Error> {
         drop(hold);
-        let later = {
+        self.remove_unheld().await
+    }
+
+    /// Deletes the contents whose deletion has waited long enough and that nothing refers to.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn remove_unheld(&self) -> Result<(), Error> {
+        let kept = self.shared.store.kept().map_or(u64::MAX, |kept| kept.through);
+        let due: Vec<Digest> = {
             let mut held = self.held();
-            if held.backups > 0 { HashSet::new() } else { std::mem::take(&mut held.later) }
+            if held.backups > 0 {
+                return Ok(());
+            }
+            held.later.extract_if(|_, record| *record <= kept).map(|(digest, _)| digest).collect()
         };
-        for digest in later {
-            self.remove_unused(digest).await?;
+        for digest in due {
+            self.remove_now(digest).await?;
         }
         Ok(())
     }
 
     /// Whether a content has to stay for now; it goes later then.
     fn holds(&self, digest: Digest) -> bool {
+        let store = &self.shared.store;
+        let (record, is_needed) = (store.last_record(), !store.is_kept());
         let mut held = self.held();
-        if held.backups > 0 {
-            held.later.insert(digest);
+        let stays = held.backups > 0 || is_needed;
+        if stays {
+            held.later.insert(digest, record);
         }
-        held.backups > 0
+        stays
+    }
+
+    fn is_held_by_a_backup(&self) -> bool {
+        self.held().backups > 0
+    }
+
+    /// Where a content is, also when a sweep has moved it away.
+    #[must_use]
+    pub fn path_or_lost(&self, digest: Digest) -> PathBuf {
+        let path = self.path(digest);
+        if path.is_file() {
+            return path;
+        }
+        lost::find(self.shared.contents.folder(), &digest.to_string()).unwrap_or(path)
     }
 
     /// Where a content stands, if it is there.
@@ -267,7 +297,7 @@ impl Files {
         }
         for digest in unused {
             let _nothing_is_on_its_way = self.shared.gate.write().await;
-            if !self.holds(digest) && !self.is_used(digest).await? {
+            if !self.is_held_by_a_backup() && !self.is_used(digest).await? {
                 let contents = self.shared.contents.clone();
                 blocking(move || Ok(contents.lose(digest, terms.now)?)).await?;
                 swept.moved += 1;
@@ -295,6 +325,10 @@ impl Files {
         if self.holds(digest) {
             return Ok(false);
         }
+        self.remove_now(digest).await
+    }
+
+    async fn remove_now(&self, digest: Digest) -> Result<bool, Error> {
         let _nothing_is_on_its_way = self.shared.gate.write().await;
         let is_unused = !self.is_used(digest).await?;
         if is_unused {

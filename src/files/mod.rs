@@ -24,6 +24,7 @@ pub use self::artefacts::Origin;
 use self::content::{Contents, Incoming};
 pub use self::end::Hold;
 pub use self::list::{Listed, Usage};
+pub use self::rows::{of_reference, references};
 pub use self::upload::{Announced, Receiving, Refusal};
 use crate::domain::file::{self, Digest, File, FileSource, NAME_MAX, Upload};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};

@@ -114,6 +114,12 @@ pub fn references(digest: Digest) -> Key {
     contents().raw(&digest.0)
 }
 
+/// The content that a key of [`reference`] names.
+pub fn of_reference(key: &Key) -> Option<Digest> {
+    let rest = key.as_bytes().strip_prefix(contents().as_bytes())?;
+    rest.first_chunk().map(|digest| Digest(*digest))
+}
+
 /// That a file refers to a content.
 pub fn reference(digest: Digest, id: FileId) -> Key {
     references(digest).id(id)

@@ -5,11 +5,12 @@
 //! when the reading had ended: a row that nobody wrote was read as it is, and of every other one the
 //! last value comes last. Payload files that were there at the beginning stay until the end.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -21,6 +22,8 @@ use super::store::{PAGE_MAX, Page, Store, read_page};
 use super::tree;
 use super::writer::{Message, Tap};
 use crate::domain::ids::PayloadId;
+use crate::domain::time::Timestamp;
+use crate::runtime::Clock;
 
 /// Groups of the writer that may wait to be noted, a mebibyte each; with more the export fails.
 const BATCHES_MAX: usize = 128;
@@ -35,11 +38,30 @@ const GONE: u32 = u32::MAX;
 /// A row, or that there is none under a key any more.
 pub type Change = (Key, Option<Vec<u8>>);
 
-/// Payload files whose deletion waits, and for how many exports.
+/// Payload files whose deletion waits for exports or for the kept log.
 #[derive(Debug, Default)]
 pub struct Held {
     exports: usize,
-    later: Vec<PayloadId>,
+    /// Each with the last record of the log when it was to go.
+    later: HashMap<PayloadId, u64>,
+}
+
+impl Held {
+    /// Takes a file off that is written again: it stays.
+    pub(super) fn keep(&mut self, id: PayloadId) {
+        self.later.remove(&id);
+    }
+}
+
+/// What an export has given.
+#[derive(Debug)]
+pub struct Exported {
+    /// The payload files that the rows claim.
+    pub claims: Claims,
+    /// The last record of the log that the rows hold.
+    pub record: u64,
+    /// The machine's time behind it: no commit that the rows hold is later.
+    pub at: Timestamp,
 }
 
 /// While it lives, no payload file goes.
@@ -50,35 +72,55 @@ pub struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let later = {
-            let mut held = self.store.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut held = self.store.held();
             held.exports = held.exports.saturating_sub(1);
-            if held.exports > 0 { Vec::new() } else { std::mem::take(&mut held.later) }
-        };
-        for id in later {
-            // What is not gone now goes with the next start's sweep.
-            let _swept_later = std::fs::remove_file(self.store.payload_path(id));
         }
+        self.store.delete_unheld();
     }
 }
 
 impl Store {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps every payload file that is there now.
     #[must_use]
     pub fn hold(&self) -> Hold {
-        let mut held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.exports += 1;
-        drop(held);
+        self.held().exports += 1;
         Hold { store: self.clone() }
     }
 
     /// Whether a payload file has to stay for now; it goes later then.
     pub(super) fn holds(&self, id: PayloadId) -> bool {
-        let mut held = self.shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.exports > 0 {
-            held.later.push(id);
+        let (record, is_needed) = (self.last_record(), !self.is_kept());
+        let mut held = self.held();
+        let stays = held.exports > 0 || is_needed;
+        if stays {
+            held.later.insert(id, record);
         }
-        held.exports > 0
+        stays
+    }
+
+    /// Deletes the payload files whose deletion has waited long enough.
+    pub(super) fn delete_unheld(&self) {
+        let kept = self.kept().map_or(u64::MAX, |kept| kept.through);
+        let due: Vec<PayloadId> = {
+            let held = self.held();
+            held.later.iter().filter(|(_, record)| **record <= kept).map(|(id, _)| *id).collect()
+        };
+        for id in due {
+            // One at a time, under the lock: a file that is written again in between stays.
+            let mut held = self.held();
+            let is_due = held.later.get(&id).is_some_and(|record| *record <= kept);
+            if held.exports > 0 || !is_due {
+                continue;
+            }
+            held.later.remove(&id);
+            // What is not deleted now goes with the next start's sweep.
+            let _swept_later = std::fs::remove_file(self.payload_path(id));
+        }
     }
 
     /// Where the file of a payload stands.
@@ -88,13 +130,13 @@ impl Store {
     }
 
     /// Gives every row to `take`, first those that were read, then what was written meanwhile.
-    /// Answers which payload files the rows claim. Blocks; for a thread of its own, while a
-    /// [`Hold`] lives.
+    /// Answers which payload files the rows claim, and how much of the log they hold. Blocks; for a
+    /// thread of its own, while a [`Hold`] lives.
     ///
     /// # Errors
     /// Whatever `take` fails with; when the disk cannot be read, or is so slow that writes came
     /// faster than they could be noted.
-    pub fn export(&self, take: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<Claims> {
+    pub fn export(&self, take: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<Exported> {
         let _alone = self.shared.exporting.lock().unwrap_or_else(PoisonError::into_inner);
         let (tap, batches) = sync_channel(BATCHES_MAX);
         let spool = tempfile::tempfile_in(&self.shared.folder)?;
@@ -110,9 +152,10 @@ impl Store {
         let read = self.read_through(&mut give);
         // Also after a failure: nobody wants what is written from now on.
         let ended = self.turn_tap(None);
+        let at = Clock::system().now();
         let noted = noting.join().map_err(|_panic| io::Error::other("the notes were lost"))?;
         read?;
-        let (was_tapped_to_the_end, spool) = (ended?, noted?);
+        let ((was_tapped_to_the_end, record), spool) = (ended?, noted?);
         if !was_tapped_to_the_end {
             return Err(io::Error::other(
                 "writes came faster than they could be noted; try again when there is less load",
@@ -122,7 +165,7 @@ impl Store {
         while let Some(change) = read_change(&mut spool)? {
             give(change)?;
         }
-        Ok(claims)
+        Ok(Exported { claims, record, at })
     }
 
     fn read_through(&self, give: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<()> {
@@ -142,8 +185,8 @@ impl Store {
     }
 
     /// Hands the writer a tap, or takes it away; everything before is written by then. Answers
-    /// whether there was one until now.
-    fn turn_tap(&self, tap: Option<Tap>) -> io::Result<bool> {
+    /// whether there was one until now, and the number of the last record.
+    fn turn_tap(&self, tap: Option<Tap>) -> io::Result<(bool, u64)> {
         let (done, turned) = oneshot::channel();
         let closed = || io::Error::other("the store is closed");
         let message = Message::Tap { tap, done };
@@ -322,7 +365,7 @@ mod tests {
             claimed.push((id, claim.map(|claim| claim.bytes)));
             Ok(())
         };
-        claims.await.unwrap().unwrap().each(&mut take).unwrap();
+        claims.await.unwrap().unwrap().claims.each(&mut take).unwrap();
         assert_eq!(claimed, [(payload.file().unwrap().id, Some(102))]);
         let mut commit = Commit::new();
         store.release(&mut commit, &payload);

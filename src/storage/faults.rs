@@ -30,6 +30,14 @@ pub enum Point {
     Remove,
     /// The checkpoint has ended.
     Ended,
+    /// A part of the log is written beside the backups.
+    Keep,
+    /// It gets its name there.
+    KeepName,
+    /// It is noted as kept.
+    KeepNote,
+    /// What waited for that is deleted.
+    KeepFree,
 }
 
 type Hook = Arc<dyn Fn(Point) + Send + Sync>;
@@ -59,7 +67,7 @@ impl Faults {
         *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(hook));
     }
 
-    pub(super) fn hit(&self, point: Point) {
+    pub(crate) fn hit(&self, point: Point) {
         let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(hook) = hook {
             hook(point);

@@ -61,6 +61,13 @@ pub fn take(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
     fs::rename(path, folder.join(name))
 }
 
+/// Where a file of `place` is that was moved away; `None` when there is none of that name.
+#[must_use]
+pub fn find(place: &Path, name: &str) -> Option<PathBuf> {
+    let days = fs::read_dir(place.join(LOST)).ok()?;
+    days.flatten().map(|day| day.path().join(name)).find(|path| path.is_file())
+}
+
 /// Deletes what was moved away more than [`KEPT`] ago. Answers how many days of it.
 ///
 /// # Errors

@@ -38,6 +38,7 @@ pub mod faults;
 mod folder;
 #[cfg(test)]
 pub mod fuse;
+mod kept;
 mod log;
 mod mark;
 mod memtable;
@@ -56,6 +57,7 @@ mod writer;
 pub use claims::Claims;
 pub use commit::Commit;
 pub use error::{Error, Kind};
+pub use kept::{Group, Kept, Live, claim_of, claimed_by, payload_in, read_live};
 pub use key::{Key, Table};
 pub use lost::{Swept, Terms};
 pub use mark::exchange;

@@ -132,6 +132,7 @@ impl Store {
         let shared = Arc::clone(&self.shared);
         blocking(move || {
             shared.recent.note(id);
+            shared.held.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
             let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
             let mut written = keep_file(&path, bytes);
             if written.as_ref().is_err_and(is_full) && shared.room.give_up_ballast() {

@@ -26,6 +26,7 @@ use super::folder;
 use super::fuse;
 use super::key::Key;
 use super::log::Segments;
+use super::log::form::StoreId;
 use super::opening::{self, Opened};
 use super::payloads::Recent;
 use super::record::{Record, decode};
@@ -80,7 +81,8 @@ pub struct Stats {
 
 pub(super) struct Shared {
     pub(super) view: View,
-    segments: Arc<Segments>,
+    pub(super) segments: Arc<Segments>,
+    pub(super) id: StoreId,
     pub(super) folder: PathBuf,
     pub(super) inline_bytes: usize,
     pub(super) outbox: mpsc::Sender<Message>,
@@ -181,6 +183,7 @@ impl Store {
         let shared = Shared {
             view,
             segments,
+            id: store,
             folder: folder.clone(),
             inline_bytes: *inline_bytes,
             outbox,

@@ -42,10 +42,10 @@ pub enum Message {
         done: oneshot::Sender<Result<(), Error>>,
     },
     /// From now on, what is written goes to this tap as well, or to none. Answered with whether
-    /// there was one until now.
+    /// there was one until now, and with the number of the log's last record.
     Tap {
         tap: Option<Tap>,
-        done: oneshot::Sender<bool>,
+        done: oneshot::Sender<(bool, u64)>,
     },
     /// Proves the log's last record by one behind it: nothing has been written for a while.
     Seal,
@@ -114,7 +114,7 @@ impl Writer {
                 Some(Message::Tap { tap, done }) => {
                     let before = std::mem::replace(&mut self.tap, tap);
                     // Who asked and has gone has dropped the tap's other end as well.
-                    let _gone = done.send(before.is_some());
+                    let _gone = done.send((before.is_some(), self.log.number()));
                 }
                 Some(Message::Seal) => self.seal(),
                 Some(Message::Freeze) => self.freeze(),

@@ -20,7 +20,18 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     }
     findings.extend(open_files(config.limits.connections));
     findings.extend(refused_sweeps(&config.data_dir));
+    findings.extend(given_up_log(&config.data_dir));
     findings
+}
+
+/// Why the kept log has no chain, as the service notes it.
+fn given_up_log(folder: &Path) -> Option<Finding> {
+    let reason = fs::read_to_string(folder.join("kept-log.given-up")).ok()?;
+    let detail = format!(
+        "the log is not kept: {reason}. It is kept again from the next full backup on, which is \
+         tried at least once an hour"
+    );
+    Some(finding("kept log", Verdict::Fault, detail))
 }
 
 /// The sweeps that the last start refused, as the service notes them.

@@ -7,6 +7,7 @@
 //! that the end of each earlier one is proven by the first number of the next. A failed write or
 //! sync is final: the caller must not use the log again.
 
+pub mod follow;
 pub mod form;
 pub mod replay;
 
@@ -16,6 +17,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use self::follow::Keeping;
 use self::form::{HEADER_BYTES, Header, StoreId};
 use super::folder;
 use super::memtable::Rows;
@@ -41,6 +43,8 @@ const SPARES: usize = 2;
 pub struct Segments {
     folder: PathBuf,
     held: Mutex<Held>,
+    /// Held while it is noted how far the log is kept.
+    noting: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -48,12 +52,15 @@ struct Held {
     /// The first number and the size of each segment, oldest first. The last one is written to.
     segments: Vec<(u64, u64)>,
     spares: Vec<PathBuf>,
+    keeping: Keeping,
 }
 
 impl Segments {
     /// The segments that are there, oldest first.
     pub fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
-        Self { folder, held: Mutex::new(Held { segments, spares: Vec::new() }) }
+        let keeping = Keeping::of(&folder);
+        let held = Held { segments, spares: Vec::new(), keeping };
+        Self { folder, held: Mutex::new(held), noting: Mutex::default() }
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, Held> {
@@ -65,10 +72,13 @@ impl Segments {
         self.held().segments.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Removes the segments whose records all have numbers up to `applied`, never the last one.
-    /// Some are kept to be written again when `keep_spares`.
+    /// Removes the segments whose records all have numbers up to `applied`, never the last one, nor
+    /// one that a chain of backups lacks. Some are kept to be written again when `keep_spares`.
     pub fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
+        self.bound_keeping();
         let mut held = self.held();
+        let kept = held.keeping.kept.as_ref().map_or(u64::MAX, |kept| kept.through);
+        let applied = applied.min(kept);
         let mut removed = false;
         while let [(first, bytes), (next, _), ..] = held.segments[..] {
             if next > applied.saturating_add(1) {

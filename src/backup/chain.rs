@@ -1,0 +1,269 @@
+//! The folder of a chain: the files of the kept log, each named by its first and last record, and
+//! beside them a note for each scheduled backup that the chain follows.
+//!
+//! A file gets its name once it is whole and durable. Notes exist so that old log can be deleted
+//! without reading backups: a file goes when every backup that is left holds all of its records.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::read::{self, Entry};
+use super::restore::make;
+use super::{Error, Keys, Point, Range, Summary, damaged_content, encryption};
+use crate::domain::time::Timestamp;
+use crate::storage::Group;
+use crate::storage::export::{read_change, write_change};
+
+/// The folder of all chains, within the folder of backups.
+pub const LOG: &str = "log";
+const FILE: &str = ".log";
+const BASE: &str = ".base";
+/// Rows that one group is read back with at most.
+const ROWS_MAX: u32 = 1 << 27;
+
+/// What a chain's folder holds.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// Oldest first.
+    pub files: Vec<Named>,
+    /// The last records of the backups that the chain follows, and their names.
+    pub bases: Vec<(u64, String)>,
+}
+
+/// A file of the kept log, as its name says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    pub first: u64,
+    pub last: u64,
+    /// When its last record was written.
+    pub last_at: Timestamp,
+    pub path: PathBuf,
+}
+
+/// The folder of a chain.
+pub fn folder_of(log: &Path, chain: Uuid) -> PathBuf {
+    log.join(chain.to_string())
+}
+
+impl Named {
+    fn of(name: &str, path: PathBuf) -> Option<Self> {
+        let mut parts = name.strip_suffix(FILE)?.split('-');
+        let (first, last) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let last_at = Timestamp::from_micros(parts.next()?.parse().ok()?);
+        Some(Self { first, last, last_at, path })
+    }
+}
+
+/// What the file of these records is called.
+pub fn name_of(range: &Range) -> String {
+    let Range { first, last, last_at, .. } = range;
+    format!("{first:020}-{last:020}-{}{FILE}", last_at.micros())
+}
+
+impl Listed {
+    /// What `folder` holds; nothing when it is absent.
+    pub fn of(folder: &Path) -> io::Result<Self> {
+        let mut listed = Self::default();
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(listed),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_str().unwrap_or_default();
+            if let Some(file) = Named::of(name, entry.path()) {
+                listed.files.push(file);
+            } else if let Some(record) = name.strip_suffix(BASE).and_then(|it| it.parse().ok()) {
+                listed.bases.push((record, fs::read_to_string(entry.path())?));
+            }
+        }
+        listed.files.sort_by_key(|file| (file.first, file.last));
+        listed.bases.sort();
+        Ok(listed)
+    }
+
+    /// The last record up to which something here holds the log; 0 when nothing does.
+    pub fn reach(&self) -> u64 {
+        let files = self.files.last().map_or(0, |file| file.last);
+        files.max(self.bases.last().map_or(0, |(record, _)| *record))
+    }
+}
+
+/// Notes that the scheduled backup `name` in `folder` is one that its chain follows.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn note_base(folder: &Path, point: &Point, name: &str) -> io::Result<()> {
+    let Some(chain) = point.chain else { return Ok(()) };
+    let log = folder.join(LOG);
+    let chain = folder_of(&log, chain);
+    make(&chain)?;
+    let path = chain.join(format!("{:020}{BASE}", point.record));
+    let mut file = File::create(&path)?;
+    file.write_all(name.as_bytes())?;
+    file.sync_all()?;
+    [&chain, &log, folder].into_iter().try_for_each(|folder| File::open(folder)?.sync_all())
+}
+
+/// Whether the chain follows a backup that is in `folder`.
+///
+/// # Errors
+/// When the disk cannot be read.
+pub fn has_base(folder: &Path, chain: Uuid) -> io::Result<bool> {
+    let listed = Listed::of(&folder_of(&folder.join(LOG), chain))?;
+    Ok(listed.bases.iter().any(|(_, name)| folder.join(name).is_file()))
+}
+
+/// Deletes the kept log that no scheduled backup in `folder` needs any more. The chain `current` may
+/// have no backup yet. Answers how many files went.
+///
+/// # Errors
+/// When the disk refuses; then the log that is left has no hole.
+pub fn prune(folder: &Path, current: Option<Uuid>) -> io::Result<usize> {
+    let chains = match fs::read_dir(folder.join(LOG)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        chains => chains?,
+    };
+    let mut deleted = 0;
+    for chain in chains {
+        let path = chain?.path();
+        let name = path.file_name().and_then(|name| name.to_str()?.parse::<Uuid>().ok());
+        let Some(chain) = name.filter(|_| path.is_dir()) else { continue };
+        let listed = Listed::of(&path)?;
+        let (left, stale): (Vec<_>, Vec<_>) =
+            listed.bases.into_iter().partition(|(_, name)| folder.join(name).is_file());
+        for (record, _) in stale {
+            fs::remove_file(path.join(format!("{record:020}{BASE}")))?;
+        }
+        let needed_behind = match left.first() {
+            Some((record, _)) => *record,
+            None if current == Some(chain) => 0,
+            None => u64::MAX,
+        };
+        // Oldest first: what is left never has a hole.
+        for file in listed.files.iter().filter(|file| file.last <= needed_behind) {
+            fs::remove_file(&file.path)?;
+            deleted += 1;
+        }
+        if left.is_empty() && current != Some(chain) {
+            fs::remove_dir_all(&path)?;
+        }
+    }
+    Ok(deleted)
+}
+
+/// Writes a group: its number, its time, how many rows, and those.
+pub fn write_group(out: &mut dyn Write, group: Group) -> io::Result<()> {
+    out.write_all(&group.number.to_be_bytes())?;
+    out.write_all(&group.time.micros().to_be_bytes())?;
+    let rows = u32::try_from(group.rows.len()).map_err(io::Error::other)?;
+    out.write_all(&rows.to_be_bytes())?;
+    group.rows.into_iter().try_for_each(|change| write_change(out, &change))
+}
+
+/// Reads the next group; `None` at the end.
+pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
+    let mut head = Vec::with_capacity(20);
+    from.take(20).read_to_end(&mut head)?;
+    if head.is_empty() {
+        return Ok(None);
+    }
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a group of commits is cut");
+    let (number, rest) = head.split_first_chunk().ok_or_else(odd)?;
+    let (time, rest) = rest.split_first_chunk().ok_or_else(odd)?;
+    let (count, _) = rest.split_first_chunk().ok_or_else(odd)?;
+    let count = u32::from_be_bytes(*count);
+    let mut group = Group {
+        number: u64::from_be_bytes(*number),
+        time: Timestamp::from_micros(i64::from_be_bytes(*time)),
+        rows: std::collections::BTreeMap::new(),
+    };
+    if count > ROWS_MAX {
+        return Err(odd());
+    }
+    for _ in 0..count {
+        let (key, value) = read_change(from)?.ok_or_else(odd)?;
+        group.rows.insert(key, value);
+    }
+    Ok(Some(group))
+}
+
+/// A file of the kept log that was read from end to end.
+#[derive(Debug)]
+pub struct Checked {
+    pub range: Range,
+    /// The latest time of any of its commits.
+    pub latest: Timestamp,
+    /// What was missing or damaged when it was written.
+    pub damaged: Vec<String>,
+}
+
+/// Reads a whole file of the kept log: every sum, every commit, no gap between its numbers.
+pub fn check_file(
+    path: &Path,
+    keys: &Keys,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Checked, Error> {
+    let (mut numbers, mut latest, mut bytes) = (Vec::new(), Timestamp::default(), 0);
+    let mut other = Vec::new();
+    let summary = read_file(path, keys, &mut |entry, content| {
+        match entry {
+            Entry::Records => {
+                let mut content = BufReader::new(content);
+                while let Some(group) = read_group(&mut content)? {
+                    numbers.push(group.number);
+                    latest = latest.max(group.time);
+                }
+            }
+            Entry::Content(digest) => {
+                let (read, is_whole) = read::check_content(*digest, content)?;
+                bytes += read;
+                if !is_whole {
+                    other.push(damaged_content(*digest));
+                }
+            }
+            Entry::Payload(_) => bytes += io::copy(content, &mut io::sink())?,
+            Entry::Rows | Entry::Changes | Entry::Seal | Entry::NextSeal | Entry::Tls(_) => {
+                return Err(foreign());
+            }
+        }
+        progress(bytes);
+        Ok(())
+    })?;
+    let shown = path.display();
+    let damaged = |what: &str| Error::Damaged(format!("{shown}: {what}"));
+    let range = summary.range.ok_or_else(|| damaged("it is no file of the kept log"))?;
+    if !numbers.iter().copied().eq(range.first..=range.last) {
+        return Err(damaged("it lacks commits that it should hold"));
+    }
+    if other.iter().any(|damage| !summary.damaged.contains(damage)) {
+        return Err(damaged("a file in it has other bytes"));
+    }
+    Ok(Checked { range, latest, damaged: summary.damaged })
+}
+
+/// Shows every entry of a file of the kept log, as [`read::read`] does.
+pub fn read_file(
+    path: &Path,
+    keys: &Keys,
+    visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
+) -> Result<Summary, Error> {
+    let shown = path.display();
+    let file = File::open(path)
+        .map_err(|error| Error::Damaged(format!("{shown} cannot be read: {error}")))?;
+    let named = |error| match error {
+        Error::Damaged(what) => Error::Damaged(format!("{shown}: {what}")),
+        Error::Refused(what) => Error::Refused(format!("{shown}: {what}")),
+        Error::Chain(_) | Error::Disk(_) | Error::Storage(_) | Error::Files(_) => error,
+    };
+    read::read(encryption::open(BufReader::new(file), keys).map_err(named)?, visit).map_err(named)
+}
+
+/// Why an entry is refused.
+pub fn foreign() -> io::Error {
+    io::Error::other("it is no part of a kept log")
+}

@@ -1,0 +1,162 @@
+//! Point-in-time: from a full backup, the kept log and the log of a killed store, any moment of a
+//! run under load comes back.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use orrery::domain::time::Timestamp;
+use orrery::runtime::Clock;
+
+use crate::load::Ask;
+use crate::support::service::Setup;
+use crate::support::{count_from, eventually};
+use crate::{Dice, World};
+
+const CLIENTS: usize = 8;
+/// One input in so many is a payload of its own, and one turn in so many uploads a file.
+const LARGE_EVERY: u64 = 20;
+const FILE_EVERY: u64 = 25;
+
+/// What a reader saw, and when; the moments are microseconds.
+#[derive(Debug)]
+struct Seen {
+    path: String,
+    /// It was not there before this, …
+    asked: u64,
+    /// … and acknowledged by this.
+    acknowledged: u64,
+    /// Its last answer, and when that had come.
+    end: Vec<u8>,
+    ended: u64,
+}
+
+fn now() -> u64 {
+    u64::try_from(Clock::system().now().micros()).unwrap()
+}
+
+fn shown(micros: u64) -> String {
+    Timestamp::from_micros(i64::try_from(micros).unwrap()).to_string()
+}
+
+#[test]
+fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backups) = (folder.path().join("data"), folder.path().join("backups"));
+    let more = format!(
+        "[limits]\ndisk_reserve = \"64MiB\"\n\
+         [backup]\nevery = \"1h\"\nlog = \"1s\"\nfolder = {backups:?}\n"
+    );
+    let (mut world, service) = World::configured(folder.path(), &data, &more);
+    let backup = eventually("a full backup", || {
+        files_of(&backups).into_iter().find(|path| path.ends_with(".backup"))
+    });
+    let total = u64::from(count_from("ORRERY_CRASH_MOMENTS", 120));
+    let seen = load(&mut world, total);
+    eventually("some of the log is kept", || {
+        let chains = files_of(&backups.join("log"));
+        let mut files = chains.iter().flat_map(|chain| files_of(Path::new(chain)));
+        files.any(|path| path.ends_with(".log")).then_some(())
+    });
+    service.kill();
+    let verified = world.setup.run(&["verify", &backup]);
+    assert!(verified.contains("files of the kept log"), "{verified}");
+
+    let first = seen.iter().map(|seen| seen.acknowledged).min().unwrap();
+    let last = seen.iter().map(|seen| seen.ended).max().unwrap();
+    let mut moments: Vec<u64> =
+        (0..if total < 1000 { 3 } else { 9 }).map(|_| world.dice.within(first..last)).collect();
+    // And the end: nothing is lost.
+    moments.push(now() / 1000 * 1000 + 1000);
+    for (number, moment) in moments.into_iter().enumerate() {
+        let into = folder.path().join(format!("restored-{number}/data"));
+        let (into_text, data_text) = (into.to_str().unwrap(), data.to_str().unwrap());
+        let arguments = ["--live-log", data_text, "--into", into_text, "--until", &shown(moment)];
+        world.setup.run(&[&["restore", &backup][..], &arguments].concat());
+        let setup = Setup::new(folder.path(), &into, "");
+        compare(&setup, &world, &seen, moment);
+    }
+}
+
+/// An answer, whatever the address of the service is.
+fn text(setup: &Setup, body: &[u8]) -> String {
+    String::from_utf8(body.to_vec()).unwrap().replace(&setup.base().to_string(), "HOST")
+}
+
+/// What a service on the restored folder answers.
+fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
+    let (_service, before) = (setup.start(), &world.setup);
+    let mut client = setup.client(&world.key);
+    let (mut there, mut ended) = (0, 0);
+    for seen in seen {
+        let answer = client.get(&seen.path).unwrap();
+        let at = shown(moment);
+        if seen.acknowledged <= moment {
+            assert_eq!(answer.status(), 200, "{} was acknowledged before {at}", seen.path);
+            there += 1;
+        }
+        if seen.asked > moment {
+            assert_eq!(answer.status(), 404, "{} is younger than {at}", seen.path);
+        }
+        if seen.ended <= moment {
+            let (found, end) = (text(setup, &answer.body), text(before, &seen.end));
+            let [shown, expected] = [&found, &end].map(|text| &text[..text.len().min(1000)]);
+            assert!(found == end, "{} was at {at}: {expected}\nand is: {shown}", seen.path);
+            ended += 1;
+        }
+    }
+    println!("{}: {there} acknowledged, {ended} of them ended, all there", shown(moment));
+}
+
+/// Creates predictions and files with many clients at once, and reads each to its end.
+fn load(world: &mut World, total: u64) -> Vec<Seen> {
+    let (turns, seen) = (Arc::new(AtomicU64::new(0)), Arc::<Mutex<Vec<Seen>>>::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (turns, seen, setup) = (Arc::clone(&turns), Arc::clone(&seen), world.setup.clone());
+            let (key, mut dice) = (world.key.clone(), world.dice.fork());
+            std::thread::spawn(move || {
+                while turns.fetch_add(1, Ordering::Relaxed) < total {
+                    let one = turn(&setup, &key, &mut dice);
+                    seen.lock().unwrap().push(one);
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+fn turn(setup: &Setup, key: &str, dice: &mut Dice) -> Seen {
+    let mut client = setup.client(key);
+    let asked = now();
+    if dice.once_in(FILE_EVERY) {
+        let content = format!("{:x}", dice.next()).repeat(500);
+        let form = format!(
+            "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n{content}\r\n--b0--\r\n"
+        );
+        let form_type = [("Content-Type", "multipart/form-data; boundary=b0")];
+        let file = client.post("/v1/files", &form_type, &form).unwrap().json();
+        let acknowledged = now();
+        let path = format!("/v1/files/{}/content", file["id"].as_str().unwrap());
+        return Seen { path, asked, acknowledged, end: content.into_bytes(), ended: acknowledged };
+    }
+    let padding = if dice.once_in(LARGE_EVERY) { 70_000 } else { 0 };
+    let ask = Ask::template(dice.next(), padding);
+    let answer = client.post("/v1/prediction/", &[], ask.body()).unwrap();
+    let acknowledged = now();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let path = format!("/v1/prediction/{}", answer.json()["predictionID"].as_str().unwrap());
+    let end = eventually("it ends", || {
+        let answer = client.get(&format!("{path}?wait=10")).unwrap();
+        (answer.json()["status"] == "success").then_some(answer.body)
+    });
+    Seen { path, asked, acknowledged, end, ended: now() }
+}
+
+fn files_of(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path().to_str().unwrap().to_owned()).collect()
+}
