@@ -104,16 +104,15 @@ async fn worker_that_ends_costs_its_run_and_says_why() {
 
 #[tokio::test]
 async fn worker_is_replaced_after_it_was_killed() {
-    let script = format!("{}kill -KILL $$", say(r#"{"output":1}"#).repeat(2));
+    let script = format!("{}read job; kill -KILL $$", say(r#"{"output":1}"#).repeat(2));
     let scripted = Scripted::new(&script);
     assert_eq!(scripted.run().await, Ok(1.into()));
     assert_eq!(scripted.run().await, Ok(1.into()));
     assert_eq!(scripted.pids().len(), 1, "the second run has the worker of the first");
-    // It dies while it is idle, or with the run that it is given.
-    while scripted.pids().len() < 2 {
-        let _ended_or_failed = scripted.run().await;
-    }
+    let Failure { class, .. } = scripted.run().await.unwrap_err();
+    assert_eq!(class, ErrorClass::InternalError);
     assert_eq!(scripted.run().await, Ok(1.into()));
+    assert_eq!(scripted.pids().len(), 2);
 }
 
 #[tokio::test]
