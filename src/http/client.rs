@@ -164,9 +164,8 @@ impl Client {
         limits: &Limits,
     ) -> Result<Answer, Error> {
         let began = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut left) = (FIRST_PAUSE, limits.total);
         loop {
-            let left = limits.total.saturating_sub(began.elapsed());
             let answer = self.send(request.clone(), &Limits { total: left, ..*limits }).await;
             let is_short = matches!(answer, Err(Error::Connection(connector::Error::Local { .. })));
             if !is_short || began.elapsed() + pause >= limits.total {
@@ -174,6 +173,7 @@ impl Client {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+            left = limits.total.saturating_sub(began.elapsed());
         }
     }
 

@@ -2,10 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Held by the test that installs: the others wait and then find what it has installed.
+static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// The folder of the programs that `tests/<name>/requirements.txt` lists. They are installed once;
 /// without a way to PyPI that fails, and so does the test.
 pub fn installed(name: &str) -> PathBuf {
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let wanted = wanted.join("requirements.txt");
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
