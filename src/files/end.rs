@@ -246,7 +246,7 @@ impl Files {
     }
 
     fn leave_trace(&self, ending: &mut Ending, organization: OrganizationId, id: FileId) {
-        let until = self.shared.clock.now().plus(TRACE_KEPT);
+        let until = self.shared.clock.steady().plus(TRACE_KEPT);
         let commit = &mut ending.commit;
         commit.put_bytes(rows::gone(organization, id), until.sortable().to_vec());
         commit.put_bytes(rows::expiry(until, organization, id), Vec::new());

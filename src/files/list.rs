@@ -37,7 +37,7 @@ impl Files {
         after: Option<FileId>,
         limit: usize,
     ) -> Result<Listed, Error> {
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.believed();
         let mut after = after.map(|id| rows::file(organization, id));
         let mut files: Vec<File> = Vec::new();
         loop {
@@ -72,7 +72,7 @@ impl Files {
         id: FileId,
     ) -> Result<Option<Upload>, Error> {
         let found = self.shared.store.read::<Upload>(&rows::upload(organization, id)).await?;
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.believed();
         Ok(found.filter(|upload| upload.expires_at > now))
     }
 

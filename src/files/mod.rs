@@ -167,7 +167,7 @@ impl Files {
         let shared = &self.shared;
         let referred_to_before_a_sweep_looks = Arc::clone(&shared.gate).read_owned().await;
         let written = blocking(move || Ok(incoming.settle()?)).await?;
-        let now = shared.clock.now();
+        let keep = new.keep.unwrap_or(shared.options.retention);
         let file = File {
             id: new.id,
             organization: new.organization,
@@ -177,8 +177,9 @@ impl Files {
             sha256: written.digest,
             source: new.source,
             execution: new.execution,
-            created_at: now,
-            expires_at: now.plus(new.keep.unwrap_or(shared.options.retention)),
+            created_at: shared.clock.now(),
+            // A clock that is behind would give it an end that has passed once it is set right.
+            expires_at: shared.clock.steady().plus(keep),
         };
         let key = rows::file(file.organization, file.id);
         if let Some(before) = shared.store.read::<File>(&key).await? {
@@ -210,7 +211,7 @@ impl Files {
         id: FileId,
     ) -> Result<Option<(File, PathBuf)>, Error> {
         let found = self.shared.store.read::<File>(&rows::file(organization, id)).await?;
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.believed();
         Ok(found.filter(|file| file.expires_at > now).map(|file| {
             let path = self.shared.contents.path(file.sha256);
             (file, path)

@@ -87,6 +87,23 @@ async fn bytes_become_files_and_everything_else_stays() {
 }
 
 #[tokio::test]
+async fn file_that_is_made_while_the_clock_is_wrong_stays_for_its_time() {
+    let world = World::new();
+    world.clock.advance(400 * DAY);
+    let right = world.clock.now();
+    for (wrong, output) in
+        [(right.before(365 * DAY).unwrap(), "data:,behind"), (right.plus(365 * DAY), "data:,ahead")]
+    {
+        world.clock.set(wrong);
+        let kept = world.keep(json!(output)).await.unwrap();
+        assert!(world.read(&kept).await.is_some(), "{output}");
+        world.clock.set(right);
+        assert!(world.read(&kept).await.is_some(), "{output}: the clock is right again");
+        assert_eq!(world.files.remove_expired().await.unwrap(), 0);
+    }
+}
+
+#[tokio::test]
 async fn an_attempt_that_runs_again_writes_its_file_over() {
     let world = World::new();
     let first = world.keep(json!("data:,one")).await.unwrap();

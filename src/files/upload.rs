@@ -92,7 +92,6 @@ impl Files {
         if waiting >= ANNOUNCED_MAX {
             return Err(Refusal::TooMany(waiting));
         }
-        let now = shared.clock.now();
         let upload = Upload {
             id: fresh(),
             organization,
@@ -101,8 +100,8 @@ impl Files {
             size: announced.size,
             sha256: announced.sha256,
             keep_seconds: announced.keep.map(|keep| keep.as_secs()),
-            created_at: now,
-            expires_at: now.plus(ANNOUNCED_FOR),
+            created_at: shared.clock.now(),
+            expires_at: shared.clock.steady().plus(ANNOUNCED_FOR),
         };
         let mut commit = Commit::of_new_work();
         rows::add_upload(&mut commit, &upload).map_err(storage::Error::from)?;
@@ -121,7 +120,7 @@ impl Files {
     ) -> Result<Upload, Refusal> {
         let store = &self.shared.store;
         match store.read::<Upload>(&rows::upload(organization, id)).await? {
-            Some(upload) if upload.expires_at > self.shared.clock.now() => Ok(upload),
+            Some(upload) if upload.expires_at > self.shared.clock.believed() => Ok(upload),
             Some(_late) => Err(Refusal::Expired),
             None if store.get(&rows::file(organization, id)).await?.is_some() => Err(Refusal::Done),
             None if store.get(&rows::gone(organization, id)).await?.is_some() => {
