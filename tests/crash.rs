@@ -79,7 +79,7 @@ const MIB: u64 = 1024 * 1024;
 /// The input of each prediction of a backlog.
 const BACKLOG_INPUT_BYTES: usize = 30_000;
 /// So many have more to write at their ends than the store's file has free in itself.
-const FULL_DISK_BACKLOG: usize = 2_000;
+const FULL_DISK_BACKLOG: usize = 3_000;
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kills_under_load() {
