@@ -67,7 +67,7 @@ use std::time::Duration;
 
 use flows::Flows;
 use image::Mounted;
-use load::{Ask, Book};
+use load::{Ask, Book, noise};
 use providers::STUCK_CONCURRENCY;
 use serde_json::json;
 use support::dice::Dice;
@@ -241,7 +241,8 @@ fn a_full_disk_refuses_work_and_loses_none() {
 
     // Full to the last block, with more to write than the store has room for in its own file: the
     // process ends with a failure, and what it could not write is as if it had not happened.
-    send_backlog(&world, FULL_DISK_BACKLOG);
+    // The tree packs what it is given: only what does not compress takes its room.
+    send_backlog(&world, FULL_DISK_BACKLOG, |mark| noise(mark, BACKLOG_INPUT_BYTES));
     let load = world.load();
     world.wait_for_a_random_moment();
     fill_up(&disk, &fillers);
@@ -303,7 +304,7 @@ fn fill_up(disk: &Mounted, fillers: &Path) {
 }
 
 /// Sends so many predictions that all wait for the gate, from a few clients at once.
-fn send_backlog(world: &World, count: usize) {
+fn send_backlog(world: &World, count: usize, padding: fn(u64) -> String) {
     const SENDERS: usize = 8;
     let share = count.div_ceil(SENDERS);
     std::thread::scope(|scope| {
@@ -311,7 +312,7 @@ fn send_backlog(world: &World, count: usize) {
             let (mut client, book) = (world.setup.client(&world.key), &world.book);
             scope.spawn(move || {
                 for mark in sender * share..count.min((sender + 1) * share) {
-                    let ask = Ask::stuck(mark as u64, BACKLOG_INPUT_BYTES);
+                    let ask = Ask::stuck(mark as u64, &padding(mark as u64));
                     assert!(ask.send(&mut client, book));
                 }
             });
@@ -327,7 +328,7 @@ fn a_hanging_model_fills_its_own_lane_only() {
     let (world, _service) = World::new(folder.path(), &folder.path().join("data"));
     let mut client = world.setup.client(&world.key);
     for mark in 0..STUCK {
-        assert!(Ask::stuck(mark, 0).send(&mut client, &world.book));
+        assert!(Ask::stuck(mark, "").send(&mut client, &world.book));
     }
     let stuck = Book::ids(&world.book);
     for mark in 0..OTHERS {
@@ -349,13 +350,13 @@ fn a_hanging_model_fills_its_own_lane_only() {
 
 #[test]
 fn a_backlog_is_taken_up_after_a_kill() {
-    const BACKLOG: usize = 2_000;
-    /// All inputs together have 60 MB.
-    const MORE_RESIDENT_BYTES: u64 = 30 * MIB;
+    const BACKLOG: usize = 6_000;
+    /// All inputs together have 180 MB. A start holds what the log does, at most 64 MiB of them.
+    const MORE_RESIDENT_BYTES: u64 = 110 * MIB;
     let folder = tempfile::tempdir().unwrap();
     let (world, service) = World::new(folder.path(), &folder.path().join("data"));
     let empty = service.resident_bytes();
-    send_backlog(&world, BACKLOG);
+    send_backlog(&world, BACKLOG, |_| "x".repeat(BACKLOG_INPUT_BYTES));
     assert_eq!(world.acknowledged(), BACKLOG);
     service.kill();
     let service = world.setup.start();

@@ -45,7 +45,8 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         std::panic::set_hook(Box::new(move |panic| {
             let noted = CAUGHT.with_borrow_mut(|caught| match caught {
                 Some(reason) => {
-                    *reason = panic.to_string().replace('\n', " ");
+                    let why = panic.payload_as_str().unwrap_or("it says no reason");
+                    *reason = why.replace('\n', " ");
                     true
                 }
                 None => false,

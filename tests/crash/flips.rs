@@ -142,7 +142,8 @@ fn judge(
     let log = setup.log_since(from);
     assert!(!log.contains("panicked"), "{place}: {log}");
     if !is_up {
-        assert!(log.contains("damage"), "{place}: refused without naming the damage: {log}");
+        let is_named = ["damage", "cannot be used"].iter().any(|words| log.contains(words));
+        assert!(is_named, "{place}: refused without naming the damage: {log}");
         assert!(!is_good, "{place}: verify finds nothing, and the start is refused: {log}");
         tally.refused += 1;
         return;

@@ -91,8 +91,8 @@ impl Ask {
     }
 
     /// A prediction of a model whose answer waits for the gate.
-    pub fn stuck(mark: u64, padding: usize) -> Self {
-        let input = json!({"mark": mark, "padding": noise(mark, padding)});
+    pub fn stuck(mark: u64, padding: &str) -> Self {
+        let input = json!({"mark": mark, "padding": padding});
         Self {
             body: json!({"model": "stuck", "version": "1", "input": input}).to_string(),
             key: None,
@@ -232,7 +232,7 @@ impl Load {
 }
 
 /// Text of that length which hardly compresses.
-fn noise(seed: u64, length: usize) -> String {
+pub fn noise(seed: u64, length: usize) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let letters = std::iter::repeat_with(|| {

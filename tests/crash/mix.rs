@@ -269,7 +269,7 @@ fn cancel(client: &mut Client, dice: &mut Dice, _workflow: &str, ledger: &Shared
 
 fn cancel_marked(client: &mut Client, mark: u64, ledger: &Shared) -> Option<()> {
     let key = format!("stuck-{mark:x}");
-    let ask = Ask::stuck(mark, 0);
+    let ask = Ask::stuck(mark, "");
     let made = client.post("/v1/prediction/", &[("Idempotency-Key", &key)], ask.body()).ok()?;
     if made.status() != 200 {
         assert!([429, 503].contains(&made.status()), "{}", made.text());
