@@ -25,8 +25,8 @@ const PREFIX: &str = "orrery-";
 const SUFFIX: &str = ".backup";
 const PART: &str = "part";
 /// What it means that a backup is not encrypted, and what to do.
-pub const UNENCRYPTED: &str = "whoever has the file reads everything in it, also the sealed secrets, \
-    since seal.key is inside; set `backup.recipient` or `backup.passphrase_file`";
+pub const UNENCRYPTED: &str = "anyone who has the file can read everything in it, including the \
+    sealed secrets, because seal.key is inside; set `backup.recipient` or `backup.passphrase_file`";
 
 /// Writes backups until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {

@@ -251,7 +251,7 @@ impl Audit {
 
     /// Carries out an act that has no commit of its own to put its entry into, and writes the entry
     /// when it succeeds. Both happen in a task of their own, so that a caller who hangs up loses
-    /// neither. Whoever answers the caller records what is refused.
+    /// neither. The code that answers the caller records what is refused.
     ///
     /// # Errors
     /// What the act fails with.

@@ -1,6 +1,6 @@
 //! Name constraints (RFC 5280, section 4.2.1.10): for which names certificates of the self-made
 //! authority count. A client that trusts the authority trusts it for this box and for nothing else,
-//! whoever gets hold of its key.
+//! even if its key is stolen.
 //!
 //! Host names and IP addresses are constrained, each to those of the box. A constraint on a host name
 //! permits the names below it too.
