@@ -16,7 +16,7 @@ use super::*;
 use crate::domain::ids::OrganizationId;
 use crate::domain::payload::Payload;
 use crate::files::Files;
-use crate::storage::faults::Point as Step;
+use crate::storage::faults::{Point as Step, copy_folder};
 use crate::storage::{Commit, Key, Options, Page, Sealer, Store, Table};
 
 type Rows = BTreeMap<Key, Vec<u8>>;
@@ -42,14 +42,14 @@ impl World {
         Self { folder, place }
     }
 
-    /// Stops the service, does `meanwhile` with its data folder, and starts it again.
-    async fn restarted(self, meanwhile: impl FnOnce(&Path)) -> Self {
+    /// Stops the service, calls `change` with its data folder, and starts it again.
+    async fn restarted(self, change: impl FnOnce(&Path)) -> Self {
         let Self { folder, place } = self;
         let Place { store, files } = place;
         drop(files);
         store.close().await;
         let data = folder.path().join("data");
-        meanwhile(&data);
+        change(&data);
         Self { place: open(&data), folder }
     }
 
@@ -320,7 +320,7 @@ async fn damaged_store_is_rebuilt_from_backup_and_log_without_loss() {
     world.place.store.commit(commit).await.unwrap();
     let expected = rows(&world.place.store).await;
     let live = world.folder.path().join("wreck");
-    copy(&world.data(), &live);
+    copy_folder(&world.data(), &live);
     // No tree at all: the worst that can happen to it.
     fs::remove_file(live.join("store/db")).unwrap();
     let options = Options { folder: live.clone(), inline_bytes: 10 };
@@ -342,7 +342,7 @@ async fn damaged_store_is_rebuilt_from_backup_and_log_without_loss() {
     let other = World::new();
     other.put(0, b"x").await;
     let foreign = other.folder.path().join("copy");
-    copy(&other.data(), &foreign);
+    copy_folder(&other.data(), &foreign);
     let foreign = Replay { live: Some(foreign), ..replay(&world) };
     let refused = restored(&backup, foreign).await.err().unwrap().to_string();
     assert!(refused.contains("is not that of the store that was backed up"), "{refused}");
@@ -419,19 +419,6 @@ async fn hole_flip_and_foreign_file_are_refused_in_words() {
     assert!(alone.contains("name the backup that it follows"), "{alone}");
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_at_any_step_of_keeping_leaves_no_hole() {
     let mut world = World::new();
@@ -441,7 +428,7 @@ async fn kill_at_any_step_of_keeping_leaves_no_hole() {
     world.place.store.faults().at_points(move |step| {
         if step >= Step::Keep {
             let image = tempfile::tempdir().unwrap();
-            copy(&folder, image.path());
+            copy_folder(&folder, image.path());
             taken.lock().unwrap().push((step, image));
         }
     });
@@ -484,7 +471,7 @@ async fn chain_ends_where_it_cannot_go_on_and_old_log_goes_with_its_backups() {
     let chain = world.place.store.kept().unwrap().chain;
     // A copy of the store, put back later.
     let older = world.folder.path().join("older");
-    world = world.restarted(|data| copy(data, &older)).await;
+    world = world.restarted(|data| copy_folder(data, &older)).await;
     for number in 2..4 {
         world.put(number, b"more").await;
         world.keep().await.unwrap();
@@ -503,7 +490,7 @@ async fn chain_ends_where_it_cannot_go_on_and_old_log_goes_with_its_backups() {
 
     let put_back = |data: &Path| {
         fs::remove_dir_all(data).unwrap();
-        copy(&older, data);
+        copy_folder(&older, data);
     };
     world = world.restarted(put_back).await;
     world.put(5, b"another history").await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::checkpoint::Limits;
+use super::faults::copy_folder;
 use super::*;
 
 type Model = BTreeMap<Key, Vec<u8>>;
@@ -22,19 +23,6 @@ fn open(folder: &Path) -> Result<Store, Error> {
     };
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
     Store::open_with(&options, never, std::sync::Arc::default())
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
 }
 
 /// A killed store: rows of several checkpoints in its tree, others in its log, and what it holds.
@@ -71,7 +59,7 @@ async fn killed() -> (TempDir, Model) {
             let sealed = store.shared.outbox.send(writer::Message::Seal).await;
             assert!(sealed.is_ok());
             store.commit(Commit::new()).await.unwrap();
-            copy(folder.path(), image.path());
+            copy_folder(folder.path(), image.path());
         }
         store.close().await;
     }
@@ -133,7 +121,7 @@ async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
     let mut tally = [0; 3];
     for turn in 0..turns {
         let image = tempfile::tempdir().unwrap();
-        copy(killed.path(), image.path());
+        copy_folder(killed.path(), image.path());
         let files = files(image.path(), of_log);
         let path = &files[usize::try_from(turn).unwrap() % files.len()];
         let at = flip(path, dice(turn));
@@ -190,11 +178,11 @@ async fn salvage_reads_all_but_what_is_damaged() {
     assert_eq!(rows(killed.path()), (model.clone(), Vec::new()));
     // Without its log: what the tree has. Without its tree: what the log has.
     let (no_log, no_tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    copy(killed.path(), no_log.path());
+    copy_folder(killed.path(), no_log.path());
     fs::remove_dir_all(no_log.path().join("store/log")).unwrap();
     let (found, faults) = rows(no_log.path());
     assert!(found.len() > 50 && faults[0].contains("the log is missing"), "{faults:?}");
-    copy(killed.path(), no_tree.path());
+    copy_folder(killed.path(), no_tree.path());
     fs::remove_file(no_tree.path().join("store/db")).unwrap();
     let (found, faults) = rows(no_tree.path());
     assert!(found.len() > 50 && faults[0].contains("the tree is missing"), "{faults:?}");

@@ -3,6 +3,8 @@
 //! A point calls the function that a test has set, on the thread that reached it: it can copy the
 //! data folder as a kill would leave it there, or wait.
 
+use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -75,6 +77,20 @@ impl Faults {
         let slow = self.sync_millis.load(Ordering::Relaxed);
         if point == Point::Sync && slow > 0 {
             std::thread::sleep(Duration::from_millis(slow));
+        }
+    }
+}
+
+/// Copies a folder with everything below it: what a kill at this moment would leave.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
         }
     }
 }

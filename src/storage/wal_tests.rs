@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::checkpoint::Limits;
-use super::faults::{Faults, Point};
+use super::faults::{Faults, Point, copy_folder};
 use super::store::Page;
 use super::*;
 use crate::runtime::Tasks;
@@ -91,19 +91,6 @@ async fn rows(store: &Store) -> (u64, BTreeMap<Key, Vec<u8>>) {
     (count, rows)
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
 /// Copies of a data folder, each as a kill at a point would have left it.
 #[derive(Default)]
 struct Images {
@@ -151,7 +138,7 @@ impl Images {
         };
         *left -= 1;
         let image = tempfile::tempdir().unwrap();
-        copy(folder, image.path());
+        copy_folder(folder, image.path());
         self.taken.lock().unwrap().push((point, image, answered));
     }
 
@@ -317,7 +304,7 @@ async fn killed() -> TempDir {
     for number in 21..=30 {
         store.commit(commit(number)).await.unwrap();
     }
-    copy(folder.path(), image.path());
+    copy_folder(folder.path(), image.path());
     image
 }
 
@@ -372,7 +359,7 @@ async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
             "another store",
             Box::new(|at: &Path| {
                 fs::remove_dir_all(at.join(store)).unwrap();
-                copy(&older.path().join(store), &at.join(store));
+                copy_folder(&older.path().join(store), &at.join(store));
             }),
             "its store is not the one that belongs here",
         ),
@@ -380,7 +367,7 @@ async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
             "another log",
             Box::new(|at: &Path| {
                 fs::remove_dir_all(at.join(log)).unwrap();
-                copy(&older.path().join(log), &at.join(log));
+                copy_folder(&older.path().join(log), &at.join(log));
             }),
             "its log belongs to another store",
         ),
@@ -416,17 +403,17 @@ async fn store_or_tree_or_log_that_is_older_than_it_was_is_refused() {
     let store = usual(folder.path()).unwrap();
     store.commit(commit(1)).await.unwrap();
     store.close().await;
-    copy(folder.path(), old.path());
+    copy_folder(folder.path(), old.path());
     let store = usual(folder.path()).unwrap();
     for number in 2..=9 {
         store.commit(commit(number)).await.unwrap();
     }
     store.close().await;
     let keep = tempfile::tempdir().unwrap();
-    copy(folder.path(), keep.path());
+    copy_folder(folder.path(), keep.path());
     // The whole store.
     fs::remove_dir_all(folder.path().join("store")).unwrap();
-    copy(&old.path().join("store"), &folder.path().join("store"));
+    copy_folder(&old.path().join("store"), &folder.path().join("store"));
     let said = refusal(folder.path());
     assert!(said.contains("its store is older than it was"), "{said}");
     // With the operator's word it is taken.
@@ -438,15 +425,15 @@ async fn store_or_tree_or_log_that_is_older_than_it_was_is_refused() {
         ("store", "store/log", "its tree has lost rows or is older than its log"),
     ] {
         let mixed = tempfile::tempdir().unwrap();
-        copy(keep.path(), mixed.path());
+        copy_folder(keep.path(), mixed.path());
         if from == part {
             fs::remove_dir_all(mixed.path().join(part)).unwrap();
-            copy(&old.path().join(part), &mixed.path().join(part));
+            copy_folder(&old.path().join(part), &mixed.path().join(part));
         } else {
             fs::remove_dir_all(mixed.path().join(from)).unwrap();
-            copy(&old.path().join(from), &mixed.path().join(from));
+            copy_folder(&old.path().join(from), &mixed.path().join(from));
             fs::remove_dir_all(mixed.path().join(part)).unwrap();
-            copy(&keep.path().join(part), &mixed.path().join(part));
+            copy_folder(&keep.path().join(part), &mixed.path().join(part));
         }
         let said = refusal(mixed.path());
         assert!(said.contains(says), "{said}");

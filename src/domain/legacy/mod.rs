@@ -52,4 +52,4 @@ pub fn print_of(steps: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

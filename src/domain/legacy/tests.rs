@@ -5,7 +5,8 @@ use serde_json::json;
 use super::*;
 use crate::domain::definition::Plan;
 
-fn fields() -> Fields {
+/// A workflow in the legacy shape.
+pub fn fields() -> Fields {
     Fields {
         workspace_id: "w".to_owned(),
         thumbnail_url: "http://h/t.png".to_owned(),

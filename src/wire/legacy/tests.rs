@@ -5,31 +5,10 @@ use serde_json::{Value, json};
 use super::Workflow;
 use crate::domain::definition::Plan;
 use crate::domain::ids::{OrganizationId, WorkflowId};
+use crate::domain::legacy::tests::fields;
 use crate::domain::legacy::{Fields, definition};
 use crate::domain::time::Timestamp;
 use crate::domain::workflow::{self, Status};
-
-fn fields() -> Fields {
-    Fields {
-        workspace_id: "w".to_owned(),
-        thumbnail_url: "http://h/t.png".to_owned(),
-        inputs: json!([
-            {"name": "prompt", "type": "string", "default_value": ""},
-            {"name": "Image 1", "type": "image"},
-            {"name": "n", "type": "number", "default_value": "2.5"},
-        ]),
-        outputs: json!([{"name": "result", "type": "image", "value": "{{b.output}}"}]),
-        steps: json!([
-            {"id": "a", "name": "First", "type": "1019Model", "model_slug": "m",
-             "model_version": "7", "params": {"text": "a {{ prompt }} of {{n}}, \\{{prompt}}",
-             "image": "{{Image 1}}"}},
-            {"id": "b", "name": "b", "type": "1019Model", "model_slug": "m",
-             "model_version": "0.0.1", "params": {"text": "{{a.output}} {{prompts}}"}},
-        ]),
-        nodes_json: "[{\"id\": 1}]".to_owned(),
-        edges_json: "[ ]".to_owned(),
-    }
-}
 
 fn seen(definition: &Value) -> Workflow {
     let workflow = workflow::Workflow {
