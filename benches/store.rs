@@ -13,6 +13,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
 #![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
+#![expect(clippy::disallowed_methods, reason = "it measures time by a clock of its own")]
 
 mod support;
 

@@ -14,6 +14,7 @@
     clippy::print_stdout,
     reason = "a benchmark fails by a panic and prints its table"
 )]
+#![expect(clippy::disallowed_methods, reason = "it measures time by a clock of its own")]
 
 mod support;
 

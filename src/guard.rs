@@ -17,12 +17,14 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
     set_parent_process_death_signal, setrlimit, wait,
 };
+
+use crate::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::fence::Walls;
@@ -114,7 +116,7 @@ fn ask_to_end(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
         // It may have ended meanwhile.
         let _gone = kill_process(worker, Signal::TERM);
     }
-    let asked = Instant::now();
+    let asked = runtime::monotonic_now();
     while asked.elapsed() < GRACE {
         if let Some(status) = reap(worker)? {
             return Ok(Some(status));
@@ -142,7 +144,7 @@ fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
 
 /// Kills every child, and those that become children by that, until there is none.
 fn end_all() {
-    let begun = Instant::now();
+    let begun = runtime::monotonic_now();
     while begun.elapsed() < KILLING {
         for child in children() {
             let _gone = kill_process(child, Signal::KILL);

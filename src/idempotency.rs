@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::domain::ids::OrganizationId;
 use crate::domain::time::Timestamp;
-use crate::runtime::Clock;
+use crate::runtime::{self, Clock};
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode};
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
@@ -157,7 +157,7 @@ impl Idempotency {
         let place = place(organization, route, key);
         let row = Key::table(Table::Idempotency).raw(&place);
         let body = hex(&Sha256::digest(body));
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = runtime::monotonic_now() + PATIENCE;
         loop {
             let mut first = match self.take(place) {
                 Ok(done) => return self.look(place, row, body, done).await,

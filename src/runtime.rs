@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::{ContextV7, Uuid};
@@ -41,6 +42,14 @@ fn id_at(micros: u64) -> Uuid {
     let nanos = u32::try_from(rest * 1000).unwrap_or(0);
     let context = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     Uuid::new_v7(uuid::Timestamp::from_unix(&*context, seconds, nanos))
+}
+
+/// The monotonic time of this moment: for measuring and for deadlines within this process. In a test
+/// with a paused clock it stands still, as tokio's timers do.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "this is the door to the monotonic clock")]
+pub fn monotonic_now() -> Instant {
+    Instant::now()
 }
 
 /// Bytes from the operating system's random source.

@@ -1,7 +1,7 @@
 //! The operator's routes on the control socket: what the command line asks for. Whoever can open
 //! the socket owns the data folder; no key is asked for.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use crate::domain::account::{ApiKey, Organization};
 use crate::domain::ids::KeyId;
 use crate::engine;
 use crate::http::{self, Reply, reply};
+use crate::runtime;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,7 +159,7 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     let input = input.map_err(super::fields::unfit)?;
     let work = engine::Models::work(&context.services.catalog, &trial.slug);
     let work = work.ok_or_else(super::models::not_found)?;
-    let started = Instant::now();
+    let started = runtime::monotonic_now();
     let key = format!("{}:test:1", context.call.request_id);
     let (result, logs) = engine::try_out(&work, &trial.slug, key, input).await;
     let seconds = started.elapsed().as_secs_f64();

@@ -1,7 +1,6 @@
 //! The way of every request: id, route, key, rate, handler, answer, log. One place for all hosts.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -16,6 +15,7 @@ use crate::http::call::{self, Limits};
 use crate::http::router::{Outcome, Router};
 use crate::http::server::{Answering, Service};
 use crate::http::{self, Body, Call, Peer, Reply, authority, reply, request_id};
+use crate::runtime;
 
 /// Paths whose answers carry no `X-Request-Id`, refusals included (`spec/decisions.md` part 1).
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
@@ -51,7 +51,7 @@ impl Host {
 
     /// Answers one request.
     pub async fn answer(&self, request: Request<Body>, peer: Peer) -> Reply {
-        let started = Instant::now();
+        let started = runtime::monotonic_now();
         let id = request_id::of(request.headers());
         let method = request.method().clone();
         let path = request.uri().path().to_owned();

@@ -19,6 +19,7 @@ use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId, PayloadId};
 use crate::domain::payload::Payload;
 use crate::domain::step::Step;
+use crate::runtime;
 use crate::storage::{Commit, RECORDED_FROM};
 
 /// How old an organization's figure may be that work is refused by.
@@ -84,7 +85,8 @@ impl Figures {
 
     fn set(&self, recorded: u64) {
         self.recorded.store(recorded, Ordering::Relaxed);
-        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(runtime::monotonic_now());
     }
 }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::Instant;
 
 use super::cells::{Cell, Held};
 use super::in_flight::Run;
@@ -19,6 +18,7 @@ use super::lanes::{Next, Ticket};
 use super::{Entry, Error, Inner, rows};
 use crate::domain::execution::{Execution, Work};
 use crate::domain::ids::ExecutionId;
+use crate::runtime;
 use crate::storage::Commit;
 
 /// When a lane that could not be read is tried again.
@@ -72,7 +72,7 @@ impl Inner {
             tokio::select! {
                 () = &mut stopping => return,
                 () = self.scheduler.ready() => {}
-                () = tokio::time::sleep_until(next_retry.unwrap_or_else(Instant::now)),
+                () = tokio::time::sleep_until(next_retry.unwrap_or_else(runtime::monotonic_now)),
                     if next_retry.is_some() => {}
             }
         }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::domain::ids::ExecutionId;
 use crate::domain::time::Timestamp;
+use crate::runtime;
 
 /// How long a failed execution waits for its next try: twice as long after each failure.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +95,7 @@ impl Retries {
             _ => tracing::debug!(execution = %id, %error, failures, "a retry has failed"),
         }
         let pause = self.pauses.after(failures);
-        let due = Instant::now() + pause;
+        let due = runtime::monotonic_now() + pause;
         let delay = Delay { cause, failures, at: now.plus(pause) };
         let before = state.held.insert(id, Retry { delay, due: Some(due), lane });
         if let Some(earlier) = before.and_then(|retry| retry.due) {
@@ -126,7 +127,7 @@ impl Retries {
         if self.held.load(Ordering::Acquire) == 0 {
             return taken;
         }
-        let now = Instant::now();
+        let now = runtime::monotonic_now();
         let mut state = self.state();
         while let Some((due, id)) = state.due.first().copied().filter(|(due, _)| *due <= now) {
             state.due.remove(&(due, id));

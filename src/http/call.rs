@@ -10,12 +10,12 @@ use hyper::body::Body as _;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::budget::Lease;
 use super::query::Query;
 use super::router::Params;
 use super::{Body, Error};
+use crate::runtime;
 
 /// Who is at the other end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +210,7 @@ impl Call {
         loop {
             let (patience, too_slow) = self.patience();
             let Some(body) = &mut self.body else { return Ok(None) };
-            let asked = Instant::now();
+            let asked = runtime::monotonic_now();
             let frame = tokio::time::timeout(patience, body.frame()).await;
             self.waited = self.waited.saturating_add(asked.elapsed());
             let frame = match frame {

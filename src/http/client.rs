@@ -5,7 +5,7 @@
 //! and an answer is read up to a limit within a time.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::egress::Policy;
+use crate::runtime;
 
 /// How long an unused connection is kept.
 const KEEP_IDLE: Duration = Duration::from_secs(60);
@@ -163,7 +164,7 @@ impl Client {
         request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Answer, Error> {
-        let began = Instant::now();
+        let began = runtime::monotonic_now();
         let (mut pause, mut left) = (FIRST_PAUSE, limits.total);
         loop {
             let answer = self.send(request.clone(), &Limits { total: left, ..*limits }).await;

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::body::{Body, BoxError};
 use super::head_lines::{HeadLines, REFUSAL};
+use crate::runtime;
 
 /// Bytes of a reply that are handed over at once. The next ones follow when the client has made
 /// room for them, which is how a client that does not read is noticed.
@@ -74,7 +75,7 @@ struct State {
 impl Activity {
     /// Of a connection that begins now, and whose first head is awaited.
     pub fn new(timeouts: Timeouts) -> Arc<Self> {
-        let now = Instant::now();
+        let now = runtime::monotonic_now();
         let state = State {
             running: 0,
             deadline: now + timeouts.header,
@@ -110,7 +111,7 @@ impl Activity {
         // A deadline that is set from now on is not before this; so none is slept through.
         let step = header.min(keep_alive).min(write);
         loop {
-            let now = Instant::now();
+            let now = runtime::monotonic_now();
             let next = self.lock().next(write);
             match next {
                 Some((at, overdue)) if at <= now => return overdue,
@@ -123,7 +124,7 @@ impl Activity {
     /// The deadline that has passed, if one has.
     pub fn is_overdue(&self) -> Option<Overdue> {
         let next = self.lock().next(self.timeouts.write);
-        next.filter(|(at, _)| *at <= Instant::now()).map(|(_, overdue)| overdue)
+        next.filter(|(at, _)| *at <= runtime::monotonic_now()).map(|(_, overdue)| overdue)
     }
 
     /// Bytes came outside of a request: the next head has begun.
@@ -131,7 +132,7 @@ impl Activity {
         let mut state = self.lock();
         if state.running == 0 && !state.awaits_head {
             state.awaits_head = true;
-            state.deadline = Instant::now() + self.timeouts.header;
+            state.deadline = runtime::monotonic_now() + self.timeouts.header;
         }
     }
 
@@ -141,7 +142,7 @@ impl Activity {
         if took_some && !state.is_blocked {
             return;
         }
-        let now = Instant::now();
+        let now = runtime::monotonic_now();
         (state.is_blocked, state.unblocked_at) = (!took_some, now);
         if state.running == 0 && !state.awaits_head {
             // The end of the last reply is still on its way.
@@ -178,7 +179,7 @@ impl Answering {
     fn waits_for_client(&self, waits: bool) {
         let mut state = self.activity.lock();
         if waits {
-            state.waiting.insert(self.number, Instant::now());
+            state.waiting.insert(self.number, runtime::monotonic_now());
         } else {
             state.waiting.remove(&self.number);
         }
@@ -191,7 +192,7 @@ impl Drop for Answering {
         state.waiting.remove(&self.number);
         state.running = state.running.saturating_sub(1);
         if state.running == 0 {
-            state.deadline = Instant::now() + self.activity.timeouts.keep_alive;
+            state.deadline = runtime::monotonic_now() + self.activity.timeouts.keep_alive;
         }
     }
 }

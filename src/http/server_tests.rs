@@ -6,11 +6,11 @@ use bytes::Bytes;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::*;
 use crate::http::budget::Share;
 use crate::http::tls::Certificates;
+use crate::runtime;
 
 /// Answers by path: `/panic` panics, `/hold` waits for `release`, `/endless` goes on until it is
 /// dropped, `/events` sends one piece and another after `release`, others say their path.
@@ -257,7 +257,7 @@ async fn idle_connections_live_longer_than_a_head_may_take() {
     let (header_timeout, keep_alive) = (4 * SHORT, 12 * SHORT);
     let limits = Limits { header_timeout, keep_alive, ..patient(10) };
     let server = start_with(limits);
-    let began = Instant::now();
+    let began = runtime::monotonic_now();
     let answer = talk(server.address, b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(answer.ends_with("/1") && began.elapsed() >= keep_alive, "{:?}", began.elapsed());
 
@@ -266,7 +266,7 @@ async fn idle_connections_live_longer_than_a_head_may_take() {
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .unwrap();
-    let began = Instant::now();
+    let began = runtime::monotonic_now();
     let connection = Tasks::new().spawn(connection);
     let request = Request::get("http://a/two").body(body::empty()).unwrap();
     sender.send_request(request).await.unwrap();
@@ -283,7 +283,7 @@ async fn second_head_has_the_time_of_a_head_and_not_of_an_idle_connection() {
     while !answer.ends_with(b"/1") {
         assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
     }
-    let began = Instant::now();
+    let began = runtime::monotonic_now();
     stream.write_all(b"GET").await.unwrap();
     let _ended = stream.read_to_end(&mut answer).await;
     assert!(began.elapsed() < PATIENT / 2, "{:?}", began.elapsed());

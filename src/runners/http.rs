@@ -3,7 +3,7 @@
 //! It asks once: retries and fallbacks belong to the engine. What the provider says is repeated to
 //! the caller, shortened; headers, which may hold secrets, never are.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,6 +21,7 @@ use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{self, Answer, Client, Limits, Overflow};
 use crate::http::connector;
+use crate::runtime;
 
 /// The largest answer, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
@@ -134,7 +135,7 @@ impl Runner for HttpRunner {
                 answer_bytes: ANSWER_MAX,
                 overflow: Overflow::Fail,
             };
-            let started = Instant::now();
+            let started = runtime::monotonic_now();
             let answer = self.client.send_when_able(request, &limits).await;
             let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
             self.read(&answer, started.elapsed())

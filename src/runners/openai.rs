@@ -5,7 +5,7 @@
 //! connection and the server stops. What the server counts is reported as usage. It asks once:
 //! retries and fallbacks belong to the engine.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -19,6 +19,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::client::{Client, Limits, Overflow};
+use crate::runtime;
 
 /// The largest answer, and the longest text that a stream may add up to, in bytes.
 pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
@@ -332,7 +333,7 @@ impl Runner for OpenAiRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
             let request = self.request(&job)?;
-            let started = Instant::now();
+            let started = runtime::monotonic_now();
             let (output, usage) = match self.settings.kind {
                 Kind::Chat => self.chat(&job, request).await?,
                 Kind::Embeddings | Kind::Images => self.ask(&job, request).await?,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
@@ -25,6 +25,7 @@ use super::memtable::Frozen;
 use super::tree;
 use super::view::View;
 use super::writer::Message;
+use crate::runtime;
 
 /// When what happens.
 #[derive(Debug, Clone, Copy)]
@@ -151,7 +152,7 @@ impl Checkpointer {
         lower_priority();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
-        let (mut since, mut is_dirty) = (Instant::now(), !self.view.memtable.is_empty());
+        let (mut since, mut is_dirty) = (runtime::monotonic_now(), !self.view.memtable.is_empty());
         loop {
             let job = if is_dirty {
                 jobs.recv_timeout(tick)
@@ -159,12 +160,12 @@ impl Checkpointer {
                 jobs.recv().map_err(|_gone| RecvTimeoutError::Disconnected)
             };
             match job {
-                Ok(Job::Dirty) => (is_dirty, since) = (true, Instant::now()),
+                Ok(Job::Dirty) => (is_dirty, since) = (true, runtime::monotonic_now()),
                 Ok(Job::Frozen(frozen)) => self.carry_over(&frozen),
                 Err(RecvTimeoutError::Timeout) => {
                     let written = self.progress.written.load(Ordering::Acquire);
                     if written != seen {
-                        (seen, since) = (written, Instant::now());
+                        (seen, since) = (written, runtime::monotonic_now());
                     } else {
                         is_dirty = self.idle(since.elapsed());
                     }
@@ -202,7 +203,7 @@ impl Checkpointer {
     }
 
     fn carry_over(&self, frozen: &Frozen) {
-        let started = Instant::now();
+        let started = runtime::monotonic_now();
         let done = tree::guarded(|| self.apply(frozen))
             .map_err(|reason| Error::Unavailable { reason })
             .flatten();

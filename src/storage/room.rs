@@ -13,11 +13,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate};
+use tokio::time::Instant;
 
 use super::folder;
+use crate::runtime;
 
 const MIB: u64 = 1024 * 1024;
 /// The default reserve: the larger of this and a twentieth of the disk …
@@ -112,7 +114,7 @@ impl Room {
         if let Ok(mut looked) = self.looked.try_lock()
             && looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY)
         {
-            *looked = Some(Instant::now());
+            *looked = Some(runtime::monotonic_now());
             self.look();
         }
         self.cramped.load(Ordering::Relaxed)

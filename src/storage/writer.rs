@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -26,7 +25,7 @@ use super::mark::Mark;
 use super::memtable::Rows;
 use super::record::Malformed;
 use super::view::View;
-use crate::runtime::Clock;
+use crate::runtime::{self, Clock};
 
 /// Commits that may wait for the writer; more wait at their senders.
 pub const QUEUE: usize = 4096;
@@ -103,7 +102,7 @@ impl Writer {
     /// Works until it is told to close. Runs on a thread of its own.
     pub fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
-            let started = Instant::now();
+            let started = runtime::monotonic_now();
             let (next, rows, waiting) = self.gather(first);
             if !waiting.is_empty() {
                 self.write(rows, waiting);

@@ -125,7 +125,7 @@ pub(super) async fn make(
         return Ok(Report::Leftover);
     };
     let _flight = context.fly(item);
-    let (started, clock) = (context.clock.now(), Instant::now());
+    let (started, clock) = (context.clock.now(), runtime::monotonic_now());
     let outcome = match context.store.read_payload(&delivery.body).await {
         Ok(body) => {
             let body: Box<str> = body.into();
@@ -303,7 +303,7 @@ pub(super) async fn try_out(
     delivery: &Delivery,
     body: Bytes,
 ) -> (Attempt, Health) {
-    let (started, clock) = (context.clock.now(), Instant::now());
+    let (started, clock) = (context.clock.now(), runtime::monotonic_now());
     let outcome = deliver(context, delivery, body, started).await.unwrap_or_else(|reason| {
         let mut outcome = Outcome::unsent(reason);
         outcome.health = Health::Unknown;

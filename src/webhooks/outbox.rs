@@ -27,7 +27,7 @@ use crate::domain::delivery::{self, Delivery};
 use crate::domain::ids::ExecutionId;
 use crate::domain::time::Timestamp;
 use crate::http::client::Client;
-use crate::runtime::{Clock, Tasks};
+use crate::runtime::{self, Clock, Tasks};
 use crate::storage::{Key, Sealer, Store};
 
 /// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
@@ -230,7 +230,7 @@ impl Worker {
         look: Arc<Notify>,
         figures: watch::Sender<Figures>,
     ) -> Self {
-        let now = Instant::now();
+        let now = runtime::monotonic_now();
         Self {
             roster: Roster::new(&context.options),
             context,
@@ -257,7 +257,7 @@ impl Worker {
 
     async fn run(mut self, tasks: Tasks) {
         loop {
-            let (now, instant) = (self.context.clock.steady(), Instant::now());
+            let (now, instant) = (self.context.clock.steady(), runtime::monotonic_now());
             self.roster.reopen(now);
             self.start_attempts(&tasks);
             if self.chore.is_none() {
@@ -349,7 +349,7 @@ impl Worker {
 
     /// After a fault of the store or of this program: waits a little, then looks at the disk.
     fn rest(&mut self) -> Health {
-        self.pause = Some(Instant::now() + TROUBLE_PAUSE);
+        self.pause = Some(runtime::monotonic_now() + TROUBLE_PAUSE);
         self.want_pass();
         Health::Unknown
     }
@@ -506,12 +506,12 @@ impl Worker {
     fn swept(&mut self, swept: Swept, now: Timestamp) {
         self.sweep = match swept.after {
             Some(key) => Sweep::Under { after: Some(key) },
-            None => Sweep::At(Instant::now() + SWEEP_EVERY),
+            None => Sweep::At(runtime::monotonic_now() + SWEEP_EVERY),
         };
         for Found { receiver, oldest, circuit, overdue } in swept.found {
             if !self.roster.adopt(&receiver, oldest, circuit, now) {
                 // Memory has no room for more receivers now.
-                self.sweep = Sweep::At(Instant::now() + SWEEP_EVERY);
+                self.sweep = Sweep::At(runtime::monotonic_now() + SWEEP_EVERY);
             }
             for item in overdue {
                 if self.roster.hold(&item) {
@@ -533,7 +533,7 @@ impl Worker {
                 changes.append(&mut self.circuits);
                 self.circuits = changes;
             }
-            Chore::Sweep { .. } => self.sweep = Sweep::At(Instant::now() + SWEEP_EVERY),
+            Chore::Sweep { .. } => self.sweep = Sweep::At(runtime::monotonic_now() + SWEEP_EVERY),
         }
     }
 

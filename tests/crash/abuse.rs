@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -20,6 +20,7 @@ use crate::support::http::Client;
 use crate::support::server::{Gate, Server};
 use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
+use orrery::runtime;
 
 /// How often `/health` is asked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -52,7 +53,7 @@ impl Watch {
         let setup = setup.clone();
         let thread = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
-                let asked = Instant::now();
+                let asked = runtime::monotonic_now();
                 let answer = setup.client("").get("/health");
                 assert!(answer.is_ok_and(|answer| answer.status() == 200), "/health fails");
                 let took = u64::try_from(asked.elapsed().as_millis()).unwrap();
@@ -370,8 +371,8 @@ fn test_deliveries_hold_to_the_limit_of_their_receiver() {
         }));
     }
     eventually("deliveries arrive", || (gate.held() > 0).then_some(()));
-    let until = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < until {
+    let until = runtime::monotonic_now() + Duration::from_secs(1);
+    while runtime::monotonic_now() < until {
         most.fetch_max(u64::try_from(gate.held()).unwrap(), Ordering::Relaxed);
         std::thread::yield_now();
     }

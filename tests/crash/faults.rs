@@ -9,7 +9,7 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::flips::{self, Known, Tally};
 use crate::load::{Ask, Book, LARGE_BYTES, Load};
@@ -18,6 +18,7 @@ use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
 use crate::verdict;
 use crate::world::World;
+use orrery::runtime;
 
 /// How long one fault lasts.
 const FAULT_LASTS: Duration = Duration::from_millis(700);
@@ -125,9 +126,9 @@ impl Drop for Active {
                 // ended meanwhile may wait for it without an end: SIGKILL detaches too.
                 let pid = strace.id().to_string();
                 drop(Command::new("kill").args(["-INT", &pid]).status());
-                let deadline = Instant::now() + DETACH_WITHIN;
+                let deadline = runtime::monotonic_now() + DETACH_WITHIN;
                 while strace.try_wait().is_ok_and(|ended| ended.is_none()) {
-                    if Instant::now() > deadline {
+                    if runtime::monotonic_now() > deadline {
                         drop(strace.kill());
                     }
                     std::thread::sleep(Duration::from_millis(5));
@@ -235,11 +236,11 @@ fn faults_that_pass_leave_nothing_behind() {
     let (mut world, mut service) = World::new(folder.path(), &folder.path().join("data"));
     let mix = Mix::new(&mut world);
     let seconds = count_from("ORRERY_CRASH_FAULT_SECONDS", 15);
-    let deadline = Instant::now() + Duration::from_secs(seconds.into());
+    let deadline = runtime::monotonic_now() + Duration::from_secs(seconds.into());
     let mut so_far = SoFar::default();
     for fault in FAULTS.iter().cycle().copied() {
         suffer(&mut world, &mix, &mut service, fault, &mut so_far);
-        let is_over = Instant::now() > deadline;
+        let is_over = runtime::monotonic_now() > deadline;
         if is_over || so_far.faults.is_multiple_of(FAULTS_IN_A_CHAPTER) {
             let known = end_chapter(&world, &mix, &mut so_far);
             let tally = flips::round(&world.setup, &world.key, service, &known, &mut world.dice);

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use serde_json::Value;
 
@@ -12,6 +11,7 @@ use crate::providers::Providers;
 use crate::support::http::Client;
 use crate::support::service::Setup;
 use crate::support::{PATIENCE, eventually};
+use orrery::runtime;
 
 /// Readers at one time.
 const READERS: usize = 8;
@@ -43,7 +43,7 @@ pub fn settle(setup: &Setup, key: &str, ids: &[String]) -> Ends {
 }
 
 fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = runtime::monotonic_now() + PATIENCE;
     loop {
         let path = format!("/v1/prediction/{id}?wait={HELD_SECONDS}");
         let answer = client.get(&path).unwrap();
@@ -52,7 +52,7 @@ fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
         if ["success", "error", "cancelled"].contains(&status.as_str()) {
             return answer.body;
         }
-        assert!(Instant::now() < deadline, "{id} does not end: {}", answer.text());
+        assert!(runtime::monotonic_now() < deadline, "{id} does not end: {}", answer.text());
     }
 }
 

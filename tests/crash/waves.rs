@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,6 +14,7 @@ use crate::support::server::Server;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
 use crate::verdict;
+use orrery::runtime;
 
 /// How much longer each flush takes.
 const DELAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(60)];
@@ -60,7 +61,7 @@ fn slow_flushes_double_and_undo_nothing() {
     let mut cancelled = 0;
     for delay in DELAYS {
         for _ in 0..count_from("ORRERY_CRASH_WAVES", 1) {
-            let began = Instant::now();
+            let began = runtime::monotonic_now();
             let slow = faults::slow_flushes(service.pid(), delay);
             let wave = send_wave(&setup, &key, sent, delay);
             let ids: Vec<String> = wave.iter().map(|sent| sent.id.clone()).collect();
@@ -131,7 +132,7 @@ fn send(client: &mut Client, number: usize, delay: Duration) -> Sent {
         assert_eq!(answer.status(), 200, "{}", answer.text());
         answer.json()["predictionID"].as_str().unwrap().to_owned()
     };
-    let began = Instant::now();
+    let began = runtime::monotonic_now();
     let id = create();
     assert!(began.elapsed() >= delay, "acknowledged before its flush");
     if number.is_multiple_of(REPEATED) {

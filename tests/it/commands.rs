@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::{Service, until};
+use orrery::runtime;
 
 /// The manifest of a model that runs the worker; `more` are further keys of the runner.
 fn manifest(slug: &str, top: &str, more: &str) -> String {
@@ -144,7 +145,7 @@ async fn a_cancel_and_a_timeout_end_the_worker_with_all_that_it_has_started() {
     })
     .await;
     assert!(processes.iter().all(lives));
-    let asked = std::time::Instant::now();
+    let asked = runtime::monotonic_now();
     service.cancel(&id).await.expect(200);
     all_gone(&processes).await;
     assert!(asked.elapsed() < std::time::Duration::from_secs(5), "{:?}", asked.elapsed());

@@ -18,6 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Looks until there is something to see, and fails after [`PATIENCE`], naming `what`.
+#[expect(clippy::disallowed_methods, reason = "nothing here runs on the code that it tests")]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -43,6 +43,7 @@ use crate::domain::machine;
 use crate::domain::machine::workflow::{Effect, Event, Progress};
 use crate::domain::step::Instance;
 use crate::domain::time::Timestamp;
+use crate::runtime;
 use crate::storage::Commit;
 
 /// What one execution has in memory while it has its place.
@@ -175,7 +176,7 @@ impl Inner {
             is_parked: false,
             timers: BTreeSet::new(),
             is_marked,
-            begun: Instant::now(),
+            begun: runtime::monotonic_now(),
             ran,
         }))
     }
@@ -207,7 +208,7 @@ impl Actor {
             }
             self.park();
             let is_busy = !self.running.is_empty();
-            let since = Instant::now();
+            let since = runtime::monotonic_now();
             let woken = self.wait(cell).await;
             if is_busy {
                 self.ran = self.ran.saturating_add(since.elapsed());

@@ -1,6 +1,6 @@
 //! `html-to-text`: a web page as readable plain text. It loads nothing that the page names.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use html2text::{Handle, RcDom};
 use html5ever::ParseOpts;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{Builtin, Work, number, refuse, text, weight};
 use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
+use crate::runtime;
 
 const DEFAULT_WIDTH: u32 = 80;
 /// Deeper pages are refused: rendering recurses.
@@ -56,7 +57,7 @@ fn schema() -> Value {
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {
-    let started = Instant::now();
+    let started = runtime::monotonic_now();
     let page = parse(text(input, "html"), &|| started.elapsed() > PARSE_TIME_MAX)?;
     let config = html2text::config::plain();
     let fault = |error| refuse(format!("the page cannot be rendered: {error}"));

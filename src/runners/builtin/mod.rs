@@ -27,7 +27,6 @@ mod words;
 pub mod worker;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -41,6 +40,7 @@ use crate::domain::model::{OutputType, Usage};
 use crate::files::Files;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
+use crate::runtime;
 
 pub use self::pool::Workers;
 pub use self::weight::MEMORY_MAX;
@@ -175,7 +175,7 @@ impl Runner for BuiltinRunner {
             let request = request.await.map_err(|_panic| {
                 Failure::new(ErrorClass::InternalError, "the input cannot be sent to its worker")
             })??;
-            let started = Instant::now();
+            let started = runtime::monotonic_now();
             let output = workers.run(request, budget).await?;
             let usage = Usage { run_time: started.elapsed(), ..Usage::default() };
             Ok(Success::new(output, usage))

@@ -25,6 +25,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::guard::groups::{Group, Groups};
 use crate::http::call::{MOST_VALUES, count_values};
+use crate::runtime;
 
 /// How long a worker may take to answer, however busy the machine is. A run that computes ends
 /// before that, by its limit on processor time.
@@ -192,7 +193,7 @@ impl Workers {
     fn keep(&self, process: Process) {
         let mut idle = self.idle();
         if idle.len() < AT_ONCE {
-            idle.push((process, Instant::now()));
+            idle.push((process, runtime::monotonic_now()));
         }
     }
 

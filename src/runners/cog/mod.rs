@@ -23,7 +23,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{Answer, Client, Limits, Overflow};
-use crate::runtime::Tasks;
+use crate::runtime::{self, Tasks};
 use crate::schema;
 
 /// The largest answer, in bytes: files come as `data:` URIs within it.
@@ -182,7 +182,7 @@ impl CogRunner {
         if known.health != health {
             tracing::info!(model = %self.settings.model, ?health, "a Cog container has changed");
         }
-        known.asked = Some(Instant::now());
+        known.asked = Some(runtime::monotonic_now());
         known.health = health;
     }
 
@@ -202,7 +202,7 @@ impl CogRunner {
             Ok(answer) => Err(format!("is not given: it answered {}", answer.status.as_u16())),
         };
         let mut known = self.known();
-        known.read = Some(Instant::now());
+        known.read = Some(runtime::monotonic_now());
         match found {
             Ok(face) if known.face.as_deref() == Some(&face) => {}
             Ok(face) => known.face = Some(Arc::new(face)),
@@ -217,7 +217,7 @@ impl CogRunner {
 impl Runner for CogRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let started = Instant::now();
+            let started = runtime::monotonic_now();
             let id = id_of(&job.attempt_key);
             let cancel = CancelOnDrop { runner: self, id: &id, is_armed: true };
             let answer = self.ask(&id, &job).await?;

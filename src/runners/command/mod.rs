@@ -14,8 +14,6 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::time::Instant;
-
 use self::pool::Pool;
 use self::protocol::Ended;
 use self::tail::Tail;
@@ -27,6 +25,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::guard;
+use crate::runtime;
 use crate::secret::Secret;
 
 /// How processes are used.
@@ -167,7 +166,7 @@ impl CommandRunner {
 impl Runner for CommandRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
-            let started = Instant::now();
+            let started = runtime::monotonic_now();
             let (Ended { result, usage }, folder) = match self.settings().mode {
                 Mode::Persistent => self.run_in_pool(&job).await?,
                 Mode::Once => self.run_once(&job).await?,

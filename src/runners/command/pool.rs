@@ -14,6 +14,7 @@ use super::tail::Tail;
 use super::worker::{Guards, Worker};
 use super::{Settings, describe};
 use crate::runners::Health;
+use crate::runtime;
 
 /// The pause after the first failure; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -60,7 +61,7 @@ impl Pool {
             idle: Vec::new(),
             alive: 0,
             failures: 0,
-            not_before: Instant::now(),
+            not_before: runtime::monotonic_now(),
             health: Health::Starting,
         };
         let tail = Tail::default();
@@ -85,7 +86,7 @@ impl Pool {
                 if let Some(worker) = self.pop_living(&mut state) {
                     return Ok(self.taken(worker));
                 }
-                let now = Instant::now();
+                let now = runtime::monotonic_now();
                 if state.alive < self.settings.concurrency && now >= state.not_before {
                     if let Some(worker) = self.start(&mut state) {
                         return Ok(self.taken(worker));
@@ -98,7 +99,7 @@ impl Pool {
                 state.not_before
             };
             // Past the pause, only a worker that is given back can help.
-            let pause = not_before.saturating_duration_since(Instant::now());
+            let pause = not_before.saturating_duration_since(runtime::monotonic_now());
             let pause = if pause.is_zero() { LONGEST_PAUSE } else { pause };
             tokio::select! {
                 () = freed => {}
@@ -154,7 +155,7 @@ impl Pool {
 
     fn failed(&self, state: &mut State, reason: String) {
         self.pause(state);
-        let pause = state.not_before.saturating_duration_since(Instant::now());
+        let pause = state.not_before.saturating_duration_since(runtime::monotonic_now());
         let (model, said) = (&self.settings.model, self.tail.last_line().unwrap_or_default());
         tracing::warn!(%model, %reason, %said, ?pause, "a worker cannot start; tried again later");
         state.health = Health::Failing(reason);
@@ -163,7 +164,7 @@ impl Pool {
     fn pause(&self, state: &mut State) {
         let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(state.failures));
         state.failures = state.failures.saturating_add(1);
-        state.not_before = Instant::now() + doubled.min(LONGEST_PAUSE);
+        state.not_before = runtime::monotonic_now() + doubled.min(LONGEST_PAUSE);
     }
 
     /// Sees to it that there is a worker, so that a model that cannot start is known before it is
@@ -186,7 +187,7 @@ impl Pool {
             }
         }
         if state.alive == 0
-            && Instant::now() >= state.not_before
+            && runtime::monotonic_now() >= state.not_before
             && let Some(worker) = self.start(&mut state)
         {
             state.idle.push(worker);

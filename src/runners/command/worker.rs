@@ -23,7 +23,7 @@ use super::tail::Tail;
 use crate::guard::fence::Walls;
 use crate::guard::groups::{Group, Groups};
 use crate::runners::{Folder, Job};
-use crate::runtime::Tasks;
+use crate::runtime::{self, Tasks};
 use crate::secret;
 
 /// What a worker's environment has of the service's own.
@@ -145,7 +145,7 @@ impl Worker {
             stdout: BufReader::new(stdout),
             home: Arc::new(home),
             control,
-            started: Instant::now(),
+            started: runtime::monotonic_now(),
             is_proven: false,
         })
     }
