@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use landlock::{
     Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreated, Scope,
@@ -138,6 +139,12 @@ fn deny_access() -> io::Result<()> {
         .and_then(RulesetCreated::restrict_self)
         .map(drop)
         .map_err(io::Error::other)
+}
+
+/// Processor time that this thread has used so far.
+#[must_use]
+pub fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[cfg(test)]
