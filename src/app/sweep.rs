@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::api::Services;
 use crate::domain::ids::{FileId, Id, PayloadId};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{Now, Timestamp};
 use crate::runtime::{Clock, Tasks};
 use crate::storage::{Commit, Key, Swept, Table, Terms};
 
@@ -79,8 +79,8 @@ pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
         // Where nothing is to come, a clock that was wrong for a while is forgotten.
         let awaits_moment =
             services.engine.awaits_moment().await? || services.outbox.awaits_moment().await?;
-        let latest = read_time(services, &latest_key()).await?.filter(|_| awaits_moment);
-        services.clock.restore(believed, latest);
+        let last = read_reading(services).await?.filter(|_| awaits_moment);
+        services.clock.restore(believed, last);
     }
     Ok(())
 }
@@ -90,8 +90,16 @@ async fn read_time(services: &Services, key: &Key) -> anyhow::Result<Option<Time
     Ok(row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable))
 }
 
-/// Keeps the time whenever the machine's clock has jumped forward, until the shutdown: retries and
-/// webhooks that are put off from then on are due by the new time.
+async fn read_reading(services: &Services) -> anyhow::Result<Option<Now>> {
+    let row = services.store.get(&reading_key()).await?;
+    let Some(row) = row else { return Ok(None) };
+    let (times, _rest) = row.as_chunks::<8>();
+    let [steady, wall] = *times else { return Ok(None) };
+    Ok(Some(Now { wall: Timestamp::from_sortable(wall), steady: Timestamp::from_sortable(steady) }))
+}
+
+/// Keeps the time whenever the machine's clock has jumped, until the shutdown: what is put off from
+/// then on is due by the steady time, which may not be the machine's.
 async fn keep_jumps(services: Arc<Services>, tasks: Tasks) {
     loop {
         tokio::select! {
@@ -112,17 +120,18 @@ fn time_key() -> Key {
     Key::table(Table::Meta).text("believed time")
 }
 
-/// Where the latest time that the clock has shown is kept.
-fn latest_key() -> Key {
+/// Where the last reading of the clock is kept: the steady time, then the machine's.
+fn reading_key() -> Key {
     Key::table(Table::Meta).text("latest time")
 }
 
 /// Whether the time is kept.
 async fn keep_time(services: &Services) -> bool {
-    let (believed, latest) = (services.clock.believed(), services.clock.steady());
+    let (believed, last) = (services.clock.believed(), services.clock.reading());
     let mut commit = Commit::new();
     commit.put_bytes(time_key(), believed.sortable().to_vec());
-    commit.put_bytes(latest_key(), latest.sortable().to_vec());
+    let reading = [last.steady.sortable(), last.wall.sortable()].concat();
+    commit.put_bytes(reading_key(), reading);
     let kept = services.store.commit(commit).await;
     if let Err(error) = &kept {
         tracing::error!(%error, "the time cannot be kept");

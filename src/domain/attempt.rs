@@ -60,6 +60,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// The latest of its stamps.
+    #[must_use]
+    pub fn latest(&self) -> Timestamp {
+        self.completed_at.map_or(self.started_at, |completed| completed.max(self.started_at))
+    }
+
     /// An attempt that begins at `now`.
     #[must_use]
     pub const fn begin(number: u32, model: String, now: Timestamp) -> Self {

@@ -405,6 +405,18 @@ impl Execution {
         format!("{}:prediction:{attempt}", self.id)
     }
 
+    /// The stamp for a change at `now`, as the machine says: not before any that the execution has,
+    /// so that its times are in order although the machine's clock may be set back.
+    #[must_use]
+    pub fn stamp(&self, now: Timestamp) -> Timestamp {
+        let last = self.prediction().and_then(|prediction| prediction.attempts.last());
+        let of_last = last.map(Attempt::latest);
+        [self.started_at, self.completed_at, of_last]
+            .into_iter()
+            .flatten()
+            .fold(now.max(self.created_at), Timestamp::max)
+    }
+
     /// Time from creation to the first attempt; `None` while none has begun.
     #[must_use]
     pub fn queue_time(&self) -> Option<Duration> {

@@ -64,6 +64,9 @@ pub struct Step {
     /// What it waits for: the end of a wait or of its time, the moment of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
+    /// Whether a wait lasts longer than its `timeout_seconds`: it then fails when it is due.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut_short: bool,
     pub cost: Usd,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
@@ -118,6 +121,7 @@ impl Step {
             attempts: Vec::new(),
             primary_error: None,
             due: None,
+            is_cut_short: false,
             cost: Usd::ZERO,
             logs: None,
             answer: None,
@@ -125,6 +129,13 @@ impl Step {
             started_at: now,
             completed_at: None,
         }
+    }
+
+    /// The latest of its stamps.
+    #[must_use]
+    pub fn latest(&self) -> Timestamp {
+        let last = self.attempts.last().map(Attempt::latest);
+        [self.completed_at, last].into_iter().flatten().fold(self.started_at, Timestamp::max)
     }
 
     /// The attempt that is running, if one is.

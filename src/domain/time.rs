@@ -74,6 +74,35 @@ impl Timestamp {
     }
 }
 
+/// What the clock says at one moment, in the two readings that a change of state needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// The machine's time: for stamps, which people and other machines read.
+    pub wall: Timestamp,
+    /// A time that never goes back: for what is due after a span of time.
+    pub steady: Timestamp,
+}
+
+impl Now {
+    /// On a clock that was never set.
+    #[must_use]
+    pub const fn at(moment: Timestamp) -> Self {
+        Self { wall: moment, steady: moment }
+    }
+
+    /// The steady time at which the machine's time will be `moment`; now when that has passed.
+    #[must_use]
+    pub fn due_at(self, moment: Timestamp) -> Timestamp {
+        self.steady.plus(moment.since(self.wall))
+    }
+
+    /// The machine's time at which the steady time will be `due`.
+    #[must_use]
+    pub fn shown(self, due: Timestamp) -> Timestamp {
+        due.before(self.steady.since(self.wall)).unwrap_or(due)
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moment: DateTime<Utc> =
@@ -110,6 +139,15 @@ mod tests {
         let now = Timestamp::from_micros(10);
         assert_eq!(now.since(Timestamp::from_micros(20)), Duration::ZERO);
         assert_eq!(now.plus(Duration::MAX), Timestamp::from_micros(i64::MAX));
+    }
+
+    #[test]
+    fn due_moments_are_shown_as_the_machine_will_count_them() {
+        let of = Timestamp::from_micros;
+        let ahead = Now { wall: of(100), steady: of(1100) };
+        assert_eq!((ahead.due_at(of(150)), ahead.due_at(of(50))), (of(1150), of(1100)));
+        assert_eq!(ahead.shown(of(1150)), of(150));
+        assert_eq!(Now::at(of(100)).shown(of(150)), of(150));
     }
 
     proptest! {

@@ -13,11 +13,12 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine::workflow::Progress;
 use crate::domain::payload::Payload;
 use crate::domain::step::{Instance, Status, Step};
+use crate::domain::time::Timestamp;
 use crate::storage::Page;
 use crate::storage::record::decode;
 use crate::wire;
-use crate::wire::Text;
 use crate::wire::execution::{Shown, Waiting};
+use crate::wire::{Text, Time};
 
 /// The most bytes of inputs and outputs of steps that one detail carries. What is past it is left
 /// out, in the order of the definition; `metadata.omitted` says so.
@@ -210,16 +211,21 @@ impl Inner {
         waiting
     }
 
+    /// What is due by the steady time, as the machine's clock will show it.
+    fn shown(&self, due: Timestamp) -> Time {
+        self.clock.reading().shown(due).into()
+    }
+
     fn step_waits(&self, planned: &Planned, step: &Step) -> Option<Waiting> {
         let step_id = planned.id.clone();
         let attempt = step.attempts.last().map_or(0, |last| last.number);
         match (&planned.kind, step.due, step.running()) {
             (Kind::Wait(_), Some(until), _) => {
-                Some(Waiting::Timer { step_id, until: until.into() })
+                Some(Waiting::Timer { step_id, until: self.shown(until) })
             }
             (Kind::Model(_) | Kind::Http(_), Some(at), None) => {
                 let attempt = attempt.saturating_add(1);
-                Some(Waiting::Retry { step_id, at: at.into(), attempt })
+                Some(Waiting::Retry { step_id, at: self.shown(at), attempt })
             }
             (Kind::Model(_), _, Some(running)) if step.status == Status::Queued => {
                 let model = running.model.clone();

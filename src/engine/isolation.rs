@@ -155,7 +155,7 @@ impl Inner {
         let cause = "the service crashed three times while this was running, the last time with \
                      nothing else running; it is not run again";
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
-        let (id, now) = (execution.id, self.clock.steady());
+        let (id, now) = (execution.id, execution.stamp(self.clock.now()));
         let mut commit = Commit::new();
         if execution.workflow().is_some() {
             for (instance, mut step) in self.read_steps(id).await? {

@@ -436,13 +436,13 @@ impl Inner {
     }
 
     async fn commit_cancel(self: &Arc<Self>, held: &mut Held, told: &Told) -> Result<(), Error> {
-        let now = self.clock.steady();
+        let now = self.clock.reading();
         let mut next = held.execution.clone();
         let Some(progress) = &held.progress else {
             if let execution::Work::Prediction(prediction) = &mut next.work {
                 prediction.add_logs(told.logs());
             }
-            let effects = machine::cancel(&mut next, now);
+            let effects = machine::cancel(&mut next, now.wall);
             self.write(Commit::new(), &next, &effects, None).await?;
             held.execution = next;
             return Ok(());

@@ -54,7 +54,7 @@ impl Inner {
         let mut state = cell.state.lock().await;
         let Some(held) = state.as_mut() else { return Ok(()) };
         let mut next = held.execution.clone();
-        let effects = apply(&mut next, event, self.clock.steady());
+        let effects = apply(&mut next, event, self.clock.now());
         if effects.is_empty() {
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Inner {
     async fn begin(&self, cell: &Cell) -> Option<(Execution, u32)> {
         let mut state = cell.state.lock().await;
         let held = state.as_mut()?;
-        let effects = apply(&mut held.execution, Event::Taken, self.clock.steady());
+        let effects = apply(&mut held.execution, Event::Taken, self.clock.now());
         let attempt = effects.iter().find_map(|effect| {
             if let Effect::Start { attempt } = effect { Some(*attempt) } else { None }
         })?;

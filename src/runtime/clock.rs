@@ -9,9 +9,9 @@
 //!   It catches up at [`CATCH_UP`] times the speed of time, so that a box that was off for a weekend
 //!   sweeps again within hours, and one whose clock is a year ahead leaves a week to set it right.
 //!
-//! A jump that [`Clock::steady`] follows is announced ([`Clock::jumped`]), so that it can be kept on
-//! the disk: what an earlier process put off until a moment is then due after the same time, also
-//! where the clock was set back before the next start.
+//! A jump in either direction is announced ([`Clock::jumped`]), so that the steady time can be kept on
+//! the disk together with the machine's ([`Clock::reading`]): what an earlier process put off until a
+//! moment is then due after the same time, also where the clock was set back.
 //!
 //! All three are made of the machine's time and of a monotonic reading, which counts the time that
 //! the process has been running.
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
-use crate::domain::time::Timestamp;
+use crate::domain::time::{Now, Timestamp};
 
 /// A jump forward up to this is believed at once.
 pub const JUMP_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -51,6 +51,7 @@ enum Source {
 
 #[derive(Debug, Clone, Copy)]
 struct Readings {
+    wall: Timestamp,
     steady: Timestamp,
     believed: Timestamp,
     /// The monotonic reading when they were taken.
@@ -89,7 +90,7 @@ impl Clock {
 
     fn of(source: Source) -> Self {
         let wall = source.wall();
-        let readings = Readings { steady: wall, believed: wall, at: source.ran() };
+        let readings = Readings { wall, steady: wall, believed: wall, at: source.ran() };
         let (readings, jumped) = (Mutex::new(readings), Notify::new());
         Self { shared: Arc::new(Shared { source, readings, jumped }) }
     }
@@ -131,6 +132,13 @@ impl Clock {
         self.read().steady
     }
 
+    /// The machine's time and the steady one, at the same moment.
+    #[must_use]
+    pub fn reading(&self) -> Now {
+        let wall = self.now();
+        Now { wall, steady: self.read_at(wall).steady }
+    }
+
     /// The time up to which something may be deleted because it is old.
     #[must_use]
     pub fn believed(&self) -> Timestamp {
@@ -144,26 +152,32 @@ impl Clock {
         (ahead > JUMP_MAX).then_some(ahead)
     }
 
-    /// Takes over what an earlier process believed and the latest time that it showed. What it did
-    /// not live to see is believed as any jump is.
-    pub fn restore(&self, believed: Timestamp, steady: Option<Timestamp>) {
+    /// Takes over what an earlier process believed and its last reading. What it did not live to see
+    /// is believed as any jump is.
+    pub fn restore(&self, believed: Timestamp, last: Option<Now>) {
+        let wall = self.now();
         let mut readings = self.readings();
-        readings.steady = readings.steady.max(believed).max(steady.unwrap_or(believed));
+        let steady = last.map_or(believed, |last| last.steady_at(wall));
+        readings.steady = readings.steady.max(believed).max(steady);
         readings.believed = believed;
         drop(readings);
         let _first = self.read();
     }
 
-    /// Resolves when [`Clock::steady`] has jumped forward since the last time.
+    /// Resolves when the machine's clock has jumped since the last time, forward or backward.
     pub async fn jumped(&self) {
         self.shared.jumped.notified().await;
     }
 
     fn read(&self) -> Readings {
+        self.read_at(self.now())
+    }
+
+    fn read_at(&self, wall: Timestamp) -> Readings {
         let mut readings = self.readings();
-        let next = readings.next(self.shared.source.wall(), self.shared.source.ran());
-        let passed = next.at.saturating_sub(readings.at);
-        if next.steady.since(readings.steady.plus(passed)) > NOTED {
+        let next = readings.next(wall, self.shared.source.ran());
+        let expected = readings.wall.plus(next.at.saturating_sub(readings.at));
+        if wall.since(expected).max(expected.since(wall)) > NOTED {
             self.shared.jumped.notify_one();
         }
         *readings = next;
@@ -183,6 +197,19 @@ pub(super) fn machine_time() -> Timestamp {
     #[cfg(debug_assertions)]
     let micros = micros.saturating_add(super::shift::micros());
     Timestamp::from_micros(micros)
+}
+
+impl Now {
+    /// The steady time at a later start, when the machine says `wall`. While the machine's clock is
+    /// behind the steady time, that goes on with it, but for a jump of more than [`JUMP_MAX`].
+    fn steady_at(self, wall: Timestamp) -> Timestamp {
+        let passed = wall.since(self.wall);
+        if wall >= self.steady || passed > JUMP_MAX {
+            self.steady
+        } else {
+            self.steady.plus(passed)
+        }
+    }
 }
 
 impl Source {
@@ -215,7 +242,7 @@ impl Readings {
         } else {
             believed.plus(passed.saturating_mul(CATCH_UP).min(ahead))
         };
-        Self { steady, believed, at: self.at.max(ran) }
+        Self { wall, steady, believed, at: self.at.max(ran) }
     }
 }
 
@@ -291,6 +318,36 @@ mod tests {
         assert_eq!(back.steady(), start().plus(DAY).plus(HOUR));
     }
 
+    #[test]
+    fn steady_time_goes_on_while_the_process_is_down() {
+        let down = |last: Now, wall: Timestamp| {
+            let clock = Clock::scripted(wall);
+            clock.restore(start(), Some(last));
+            clock.steady()
+        };
+        // A clock that was a year ahead was set back before the process ended.
+        let ahead = Now { wall: start(), steady: start().plus(YEAR) };
+        assert_eq!(down(ahead, start().plus(HOUR)), ahead.steady.plus(HOUR));
+        // A clock that is not to be believed adds nothing.
+        assert_eq!(down(ahead, start().plus(2 * DAY)), ahead.steady);
+        assert_eq!(down(ahead, start().before(HOUR).unwrap()), ahead.steady);
+        // A clock that was an hour behind is set right.
+        let behind = Now { wall: start(), steady: start().plus(HOUR) };
+        let right = start().plus(HOUR + Duration::from_secs(1));
+        assert_eq!(down(behind, right), right);
+        assert_eq!(down(behind, start().plus(HOUR / 2)), behind.steady.plus(HOUR / 2));
+    }
+
+    #[tokio::test]
+    async fn jump_is_announced_in_both_directions() {
+        let clock = Clock::scripted(start());
+        for to in [start().plus(YEAR), start(), start().before(HOUR).unwrap()] {
+            clock.set(to);
+            let _noticed = clock.steady();
+            tokio::time::timeout(Duration::ZERO, clock.jumped()).await.unwrap();
+        }
+    }
+
     #[tokio::test]
     async fn jump_forward_is_announced_and_outlives_the_process() {
         let clock = Clock::scripted(start());
@@ -307,7 +364,9 @@ mod tests {
         assert!(!announced(&clock).await);
         // The clock is set right while the process is down.
         let next = Clock::scripted(start().plus(HOUR));
-        next.restore(believed, Some(due.before(Duration::from_secs(1)).unwrap()));
+        let last =
+            Now { wall: start().plus(YEAR), steady: due.before(Duration::from_secs(1)).unwrap() };
+        next.restore(believed, Some(last));
         assert!(next.steady() < due);
         next.advance(Duration::from_secs(1));
         assert_eq!(next.steady(), due);

@@ -8,7 +8,7 @@ use super::fields::Fields;
 use crate::domain::place::Place;
 use crate::domain::reference::{self, Reference, Scope};
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{Now, Timestamp};
 
 /// The longest wait: 366 days.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -36,16 +36,18 @@ pub enum Error {
 }
 
 impl Wait {
-    /// When the wait ends, for a step that starts at `now`.
+    /// The steady time at which the wait ends, for a step that starts at `now`.
     ///
     /// # Errors
     /// [`Error`] when what is referred to is missing or names no moment.
-    pub fn end(&self, scope: &dyn Scope, now: Timestamp) -> Result<Timestamp, Error> {
+    pub fn end(&self, scope: &dyn Scope, now: Now) -> Result<Timestamp, Error> {
         let end = match self {
-            Self::For(seconds) => now.plus(duration(&seconds.resolve(scope, RESOLVED_BYTES_MAX)?)?),
-            Self::Until(until) => moment(&until.resolve(scope, RESOLVED_BYTES_MAX)?)?,
+            Self::For(seconds) => {
+                now.steady.plus(duration(&seconds.resolve(scope, RESOLVED_BYTES_MAX)?)?)
+            }
+            Self::Until(until) => now.due_at(moment(&until.resolve(scope, RESOLVED_BYTES_MAX)?)?),
         };
-        if end > now.plus(WAIT_MAX) { Err(Error::TooFar) } else { Ok(end.max(now)) }
+        if end > now.steady.plus(WAIT_MAX) { Err(Error::TooFar) } else { Ok(end) }
     }
 
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {

@@ -5,6 +5,9 @@
 //! others. An event that no longer fits (a late report, a second cancel) changes nothing and has no
 //! effects.
 //!
+//! Stamps are the machine's time, made to go up within an execution; what is due is counted by the
+//! steady time, which the machine's clock cannot set back (`runtime::clock`).
+//!
 //! [`prediction`] tries a chain of models, [`workflow`] takes the steps of a plan in their order;
 //! both come to an end in the same way.
 
@@ -43,7 +46,7 @@ pub fn ends(effects: &[Effect]) -> bool {
     effects.contains(&Effect::Wake)
 }
 
-/// Ends an execution of which no step is in flight in this process.
+/// Ends an execution of which no step is in flight in this process. `now` is the machine's time.
 #[must_use]
 pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {
@@ -55,7 +58,7 @@ pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     }
 }
 
-/// Fails an execution that cannot even be loaded.
+/// Fails an execution that cannot even be loaded. `now` is the machine's time.
 #[must_use]
 pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {
@@ -66,7 +69,7 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
 }
 
 /// Fails an execution that is not to be run again, neither by this model nor by the next of its
-/// chain. A prediction's attempt ends with it.
+/// chain. A prediction's attempt ends with it. `now` is the machine's time.
 #[must_use]
 pub fn abandon(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if !execution.status.is_final() {
@@ -76,7 +79,7 @@ pub fn abandon(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<E
 }
 
 /// The moment has come that an execution waited for: it goes back to its lane. None when it waits
-/// for no moment, or for a later one.
+/// for no moment, or for one that is later than `now`, by the steady time.
 #[must_use]
 pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     let lane = execution.lane();
@@ -90,10 +93,11 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     }
 }
 
-/// The one way to an end: the outcome, the lane, the charge and the webhook in one list.
+/// The one way to an end: the outcome, the lane, the charge and the webhook in one list. `now` is
+/// the machine's time.
 fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effect> {
     execution.status = status;
-    execution.completed_at = Some(now);
+    execution.completed_at = Some(execution.stamp(now));
     let mut effects = vec![leave(execution)];
     // A workflow's steps have been charged one by one.
     if execution.cost > Usd::ZERO && execution.prediction().is_some() {

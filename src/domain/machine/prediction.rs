@@ -21,13 +21,14 @@ pub enum Event {
     Cancelled,
 }
 
-/// Changes `execution` as `event` demands at the moment `now`, and says what has to be done. An
-/// execution that is no prediction is left as it is.
+/// Changes `execution` as `event` demands at the machine's time `now`, and says what has to be done.
+/// An execution that is not a prediction is left as it is.
 #[must_use]
 pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Effect> {
     if execution.status.is_final() {
         return Vec::new();
     }
+    let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return Vec::new() };
     match event {
         Event::Taken => {
@@ -68,6 +69,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
 /// Fails the attempt that was running when the process died. One that had not been written counts
 /// as begun now.
 pub(super) fn abandon(execution: &mut Execution, fault: &Fault, now: Timestamp) {
+    let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return };
     let number = start(prediction, now);
     let failure = Failure::new(fault.class, fault.cause.clone());

@@ -115,7 +115,10 @@ impl World {
         {
             self.reported_cost = self.reported_cost.plus(Usd::from_micros(*cost));
         }
-        let effects = apply(&mut self.execution, event, self.now);
+        // The machine's clock is set ahead and back again and again.
+        let ahead =
+            std::time::Duration::from_secs(3600 * (self.now.micros().unsigned_abs() / 1000 % 3));
+        let effects = apply(&mut self.execution, event, self.now.plus(ahead));
         if before.status.is_final() || !fits {
             assert_eq!((&self.execution, effects.len()), (&before, 0), "a late event changed it");
             return;
@@ -185,6 +188,17 @@ impl World {
         self.invariant_attempts_count_from_one_and_only_the_last_runs();
         self.invariant_ends_once_with_its_charge_and_webhook();
         self.invariant_the_outcome_is_whole();
+        self.invariant_stamps_are_in_order();
+    }
+
+    fn invariant_stamps_are_in_order(&self) {
+        let of_attempts = self.prediction().attempts.iter();
+        let of_attempts = of_attempts.flat_map(|one| [Some(one.started_at), one.completed_at]);
+        let mut stamps = vec![Some(self.execution.created_at), self.execution.started_at];
+        stamps.extend(of_attempts);
+        stamps.push(self.execution.completed_at);
+        let stamps: Vec<_> = stamps.into_iter().flatten().collect();
+        assert!(stamps.is_sorted(), "{stamps:?}");
     }
 
     /// Whatever happened, taking and failing long enough brings it to an end.

@@ -75,7 +75,7 @@ impl Actor {
                 .map_err(|error| unresolved(&error)),
             Kind::Map(map) => self.items_of(map, &view, &instance),
             Kind::Wait(wait) => wait
-                .end(&view, self.inner.clock.steady())
+                .end(&view, self.inner.clock.reading())
                 .map(|until| Event::Waits { instance: instance.clone(), until })
                 .map_err(|error| match error {
                     WaitError::Reference(error) => unresolved(&error),

@@ -184,7 +184,7 @@ impl Inner {
     /// Ends an execution whose definition or inputs are lost.
     async fn fail_unloaded(self: &Arc<Self>, held: &mut Held, fault: Fault) -> Result<(), Error> {
         let mut next = held.execution.clone();
-        let effects = machine::fail(&mut next, fault, self.clock.steady());
+        let effects = machine::fail(&mut next, fault, self.clock.now());
         let body = self.workflow_body(&next, None, Vec::new()).await?;
         self.write(Commit::new(), &next, &effects, Some(body)).await?;
         held.execution = next;
@@ -332,7 +332,7 @@ impl Actor {
     ) -> Result<(), Error> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let now = self.inner.clock.steady();
+            let now = self.inner.clock.reading();
             for effect in progress.apply(execution, event, now) {
                 match effect {
                     Effect::Whole(whole) => written.whole.push(whole),
@@ -389,7 +389,7 @@ impl Actor {
         let (instance, attempt) = (job.instance().clone(), job.attempt());
         if self.start_job(job) {
             let started = Event::Started { instance, attempt };
-            let now = self.inner.clock.steady();
+            let now = self.inner.clock.reading();
             // It only notes the moment.
             let _no_effects = progress.apply(execution, started, now);
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::*;
 use crate::domain::reference::{Field, Scope};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{Now, Timestamp};
 
 struct Given(Value);
 
@@ -57,7 +57,7 @@ fn a_wait_ends_when_it_says() {
     ] {
         let plan = plan_of(json!([with(with(wait, "id", json!("w")), "type", json!("wait"))]));
         let Kind::Wait(wait) = &plan.step("w").unwrap().kind else { panic!("no wait") };
-        let end = wait.end(&Given(json!({"x": given})), now);
+        let end = wait.end(&Given(json!({"x": given})), Now::at(now));
         let said = end.map_or_else(|error| error.to_string(), |end| end.to_string());
         assert_eq!(said, expect);
     }

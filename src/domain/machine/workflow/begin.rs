@@ -10,13 +10,14 @@ use crate::domain::definition::{Block, Kind, Position};
 use crate::domain::execution::{Execution, Fault, Status, Work};
 use crate::domain::machine::Effect as Whole;
 use crate::domain::step::{self, Instance, Step};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{Now, Timestamp};
 
 /// One event's change under way.
 pub(super) struct Change<'c> {
     pub(super) progress: &'c mut Progress,
     pub(super) execution: &'c mut Execution,
-    pub(super) now: Timestamp,
+    /// The stamps of the change, and the time by which it counts what is due.
+    pub(super) now: Now,
     pub(super) effects: &'c mut Vec<Effect>,
 }
 
@@ -74,7 +75,7 @@ impl Change<'_> {
 
     pub(super) fn take(&mut self) {
         self.execution.status = Status::Processing;
-        self.execution.started_at.get_or_insert(self.now);
+        self.execution.started_at.get_or_insert(self.now.wall);
         if self.progress.frames.is_empty() {
             self.execution.cost = self.progress.steps.values().map(|step| step.cost).sum();
             self.open(Frame { owner: None, number: 0 });
@@ -177,12 +178,15 @@ impl Change<'_> {
         };
         self.progress.unfinished.insert(instance.clone());
         let is_new = !self.progress.steps.contains_key(instance);
-        let step =
-            self.progress.steps.entry(instance.clone()).or_insert_with(|| Step::new(first, now));
+        let step = self
+            .progress
+            .steps
+            .entry(instance.clone())
+            .or_insert_with(|| Step::new(first, now.wall));
         let is_container =
             matches!(planned.kind, Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_));
         if is_new && is_container {
-            step.due = planned.timeout.map(|timeout| now.plus(timeout));
+            step.due = planned.timeout.map(|timeout| now.steady.plus(timeout));
             // Its end has to be known when it is put aside.
             if step.due.is_some() {
                 self.progress.changed.insert(instance.clone());
@@ -214,7 +218,7 @@ impl Change<'_> {
     /// number.
     pub(super) fn begin_attempt(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
-        let now = self.now;
+        let now = self.now.wall;
         let Some(step) = self.progress.steps.get_mut(instance) else { return };
         let attempt = match step.running() {
             Some(running) => running.number,
@@ -229,7 +233,7 @@ impl Change<'_> {
     }
 
     pub(super) fn start(&mut self, instance: &Instance, attempt: u32) {
-        let now = self.now;
+        let now = self.now.wall;
         let Some(step) = self.progress.steps.get_mut(instance) else { return };
         let Some(last) = step.attempts.last_mut() else { return };
         if last.number != attempt || last.outcome != Outcome::Running {

@@ -55,14 +55,14 @@ impl Change<'_> {
 
     pub(super) fn finish(&mut self, status: Status) {
         self.progress.is_pressing = true;
-        let whole = finish(self.execution, status, self.now);
+        let whole = finish(self.execution, status, self.now.wall);
         self.effects.extend(whole.into_iter().map(Effect::Whole));
     }
 
     /// Writes a step's end.
     pub(super) fn end(&mut self, instance: &Instance, status: step::Status) {
         let plan = Arc::clone(&self.progress.plan);
-        let now = self.now;
+        let now = self.now.wall;
         self.progress.unfinished.remove(instance);
         self.progress.containers.remove(instance);
         self.progress.changed.insert(instance.clone());
@@ -84,7 +84,7 @@ impl Change<'_> {
     /// Cancels what is in flight within a step, or everything.
     pub(super) fn cancel_within(&mut self, around: Option<&Instance>) {
         let plan = Arc::clone(&self.progress.plan);
-        let now = self.now;
+        let now = self.now.wall;
         let is_within = |instance: &Instance| match around {
             None => true,
             Some(around) => {

@@ -23,7 +23,7 @@ use crate::domain::ids::ExecutionId;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, Answer, Instance, Step};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{Now, Timestamp};
 
 /// The most items that a `map` takes.
 pub const ITEMS_MAX: u32 = 10_000;
@@ -142,6 +142,8 @@ pub struct Progress {
     /// Those of `changed` that are in memory for the next commit alone.
     forgotten: BTreeSet<Instance>,
     is_pressing: bool,
+    /// The latest stamp.
+    stamped: Timestamp,
 }
 
 impl Progress {
@@ -153,8 +155,18 @@ impl Progress {
         let unfinished = unfinished.map(|(instance, _)| instance.clone()).collect();
         let (frames, containers) = (HashMap::new(), HashMap::new());
         let (changed, forgotten) = (BTreeSet::new(), BTreeSet::new());
-        let is_pressing = false;
-        Self { plan, steps, unfinished, frames, containers, changed, forgotten, is_pressing }
+        let stamped = steps.values().map(Step::latest).max().unwrap_or_default();
+        Self {
+            plan,
+            steps,
+            unfinished,
+            frames,
+            containers,
+            changed,
+            forgotten,
+            is_pressing: false,
+            stamped,
+        }
     }
 
     /// The plan that it follows.
@@ -212,15 +224,12 @@ impl Progress {
     /// Changes the progress and the execution as `event` demands at the moment `now`, and says what
     /// has to be done.
     #[must_use]
-    pub fn apply(
-        &mut self,
-        execution: &mut Execution,
-        event: Event,
-        now: Timestamp,
-    ) -> Vec<Effect> {
+    pub fn apply(&mut self, execution: &mut Execution, event: Event, now: Now) -> Vec<Effect> {
         if execution.status.is_final() {
             return Vec::new();
         }
+        self.stamped = execution.stamp(now.wall).max(self.stamped);
+        let now = Now { wall: self.stamped, ..now };
         let mut effects = Vec::new();
         let mut change = Change { progress: self, execution, now, effects: &mut effects };
         change.apply(event);

@@ -16,7 +16,7 @@ use crate::domain::time::Timestamp;
 
 impl Change<'_> {
     pub(super) fn succeed(&mut self, instance: &Instance, attempt: u32, success: Success) {
-        let now = self.now;
+        let now = self.now.wall;
         if !self.is_unfinished(instance) {
             return;
         }
@@ -53,7 +53,7 @@ impl Change<'_> {
         };
         let failure = Failure::new(fault.class, fault.cause.clone());
         let Some(last) = step.attempts.last_mut() else { return };
-        if !last.close(attempt, Outcome::Error, Some(failure), now) {
+        if !last.close(attempt, Outcome::Error, Some(failure), now.wall) {
             return;
         }
         step.cost = step.cost.plus(cost);
@@ -63,7 +63,7 @@ impl Change<'_> {
         self.progress.changed.insert(instance.clone());
         if step.primary_error.is_none() {
             if let Some(delay) = planned.retry.delay_after(attempt, fault.class) {
-                let until = now.plus(delay);
+                let until = now.steady.plus(delay);
                 step.due = Some(until);
                 self.effects.push(Effect::Sleep { instance: instance.clone(), until });
                 return;
@@ -94,8 +94,8 @@ impl Change<'_> {
         for instance in self.instances(frame) {
             let Some(planned) = plan.at(instance.step) else { continue };
             if !self.progress.steps.contains_key(&instance) {
-                let mut step = Step::new(step::Status::Skipped, self.now);
-                step.completed_at = Some(self.now);
+                let mut step = Step::new(step::Status::Skipped, self.now.wall);
+                step.completed_at = Some(self.now.wall);
                 self.progress.steps.insert(instance.clone(), step);
                 self.progress.changed.insert(instance.clone());
             }
@@ -188,13 +188,15 @@ impl Change<'_> {
 
     pub(super) fn wait(&mut self, instance: &Instance, until: Timestamp) {
         let plan = Arc::clone(&self.progress.plan);
-        let now = self.now;
+        let now = self.now.steady;
         if !self.is_unfinished(instance) {
             return;
         }
         let Some(step) = self.progress.steps.get_mut(instance) else { return };
         let limit = plan.at(instance.step).and_then(|step| step.timeout);
-        let until = limit.map_or(until, |limit| until.min(step.started_at.plus(limit)));
+        let limit = limit.map(|limit| now.plus(limit)).filter(|limit| *limit <= until);
+        step.is_cut_short = limit.is_some();
+        let until = limit.unwrap_or(until);
         if until <= now {
             return self.due(instance);
         }
@@ -206,7 +208,7 @@ impl Change<'_> {
 
     pub(super) fn due(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
-        let now = self.now;
+        let now = self.now.steady;
         if !self.is_unfinished(instance) {
             return;
         }
@@ -230,9 +232,8 @@ impl Change<'_> {
             }
             Kind::Wait(_) => {
                 let due = step.due.take();
-                let limit = planned.timeout.map(|limit| step.started_at.plus(limit));
                 self.progress.is_pressing |= due.is_some();
-                if due.is_some() && due == limit {
+                if due.is_some() && step.is_cut_short {
                     return self.fail(instance, timed_out());
                 }
                 if let Ok(nothing) = Payload::of(&()) {

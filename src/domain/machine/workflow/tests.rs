@@ -186,7 +186,8 @@ impl World {
         let (mut starts, mut must_commit) = (Vec::new(), false);
         while let Some(event) = events.pop_front() {
             let before = self.finals();
-            let effects = self.progress.apply(&mut self.execution, event, self.now);
+            let now = self.reading();
+            let effects = self.progress.apply(&mut self.execution, event, now);
             self.invariant_ends_stand(&before);
             for effect in effects {
                 match effect {
@@ -229,6 +230,12 @@ impl World {
         }
         self.runs.extend(starts);
         self.invariants();
+    }
+
+    /// The machine's clock is set ahead and back again and again.
+    fn reading(&self) -> Now {
+        let ahead = Duration::from_secs(3600 * (self.now.micros().unsigned_abs() % 3));
+        Now { wall: self.now.plus(ahead), steady: self.now }
     }
 
     fn whole(&mut self, effect: &machine::Effect) {
@@ -448,12 +455,27 @@ impl World {
         }
     }
 
+    fn invariant_stamps_are_in_order(&self) {
+        for (instance, step) in self.progress.steps() {
+            let of_attempts =
+                step.attempts.iter().flat_map(|one| [Some(one.started_at), one.completed_at]);
+            let stamps: Vec<_> = of_attempts.chain([step.completed_at]).flatten().collect();
+            assert!(stamps.is_sorted(), "{instance:?}: {stamps:?}");
+            assert!(stamps.iter().all(|stamp| *stamp >= self.execution.created_at), "{instance:?}");
+            assert!(
+                self.execution.completed_at.is_none_or(|end| end >= step.latest()),
+                "{instance:?}"
+            );
+        }
+    }
+
     fn invariants(&self) {
         self.invariant_maps_keep_to_their_concurrency();
         self.invariant_the_end_is_whole();
         self.invariant_each_model_step_is_published_once();
         self.invariant_the_cost_is_that_of_the_steps();
         self.invariant_attempts_are_in_order();
+        self.invariant_stamps_are_in_order();
     }
 }
 
