@@ -21,11 +21,13 @@ pub struct Held {
     pub execution: Execution,
     /// How far its steps have come, while it runs; none for predictions.
     pub progress: Option<Box<Progress>>,
+    /// Accepted by this process and not run yet: nothing is stored of its steps.
+    pub is_new: bool,
 }
 
 impl From<Execution> for Held {
     fn from(execution: Execution) -> Self {
-        Self { execution, progress: None }
+        Self { execution, progress: None, is_new: false }
     }
 }
 
@@ -68,14 +70,14 @@ impl Cells {
         Some(Hold { cells: self.clone(), id, cell })
     }
 
-    /// The execution's cell, with its state where that is not known. A cell that is in use stays as
-    /// it is: a reader that uses it has read the state.
+    /// The cell of a new execution, with its state where that is not known. A cell that is in use
+    /// stays as it is: a reader that uses it has read the state.
     pub fn fill(&self, execution: &Execution) -> Hold {
         let hold = self.enter(execution.id);
         if let Ok(mut state) = hold.state.try_lock()
             && state.is_none()
         {
-            *state = Some(execution.clone().into());
+            *state = Some(Held { is_new: true, ..execution.clone().into() });
         }
         hold
     }

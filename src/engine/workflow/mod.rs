@@ -132,6 +132,7 @@ impl Inner {
     /// Loads the plan, the inputs and what is stored of the steps. `None` when it ended at once,
     /// because one of them is lost.
     async fn enter(self: &Arc<Self>, held: &mut Held) -> Result<Option<Actor>, Error> {
+        let is_new = std::mem::take(&mut held.is_new);
         let execution = &held.execution;
         let Some(run) = execution.workflow() else { return Ok(None) };
         let loaded = self.load(execution, run.revision).await?;
@@ -144,7 +145,7 @@ impl Inner {
         };
         let is_foreign = !self.is_own_workflow(execution).await?;
         let ran = Duration::from_millis(run.ran_ms);
-        let may_have_steps = execution.started_at.is_some() || run.redriven_from.is_some();
+        let may_have_steps = !is_new || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
         let (id, organization, lane) = (execution.id, execution.organization, execution.lane());
         let api_key = execution.key;
@@ -284,7 +285,7 @@ impl Actor {
 
     /// Applies the events and all that follows from them, commits, and starts what may start.
     async fn advance(&mut self, held: &mut Held, events: Vec<Event>) -> Result<Next, Error> {
-        let Held { execution, progress: Some(progress) } = held else { return Ok(Next::Leave) };
+        let Held { execution, progress: Some(progress), .. } = held else { return Ok(Next::Leave) };
         let mut next = execution.clone();
         let mut written = Written::default();
         let mut jobs = Vec::new();
@@ -308,8 +309,7 @@ impl Actor {
         let inner = Arc::clone(&self.inner);
         if progress.is_pressing() || !written.is_empty() {
             let commit = self.commit();
-            inner.commit_progress(commit, &mut next, progress, &written, !self.is_marked).await?;
-            self.is_marked = true;
+            inner.commit_progress(commit, &mut next, progress, &written, false).await?;
         }
         *execution = next;
         if written.ends() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
@@ -411,7 +411,7 @@ impl Actor {
     /// Commits that the execution has begun.
     async fn mark(&mut self, cell: &Cell) -> Result<(), Error> {
         let mut state = cell.state.lock().await;
-        let Some(Held { execution, progress: Some(progress) }) = state.as_mut() else {
+        let Some(Held { execution, progress: Some(progress), .. }) = state.as_mut() else {
             return Ok(());
         };
         if !execution.status.is_final() && !self.is_marked {

@@ -75,7 +75,15 @@ impl Change<'_> {
 
     pub(super) fn take(&mut self) {
         self.execution.status = Status::Processing;
-        self.execution.started_at.get_or_insert(self.now.wall);
+        if self.execution.started_at.is_none() {
+            // With steps that are stored, the process has died since it began; what a redrive keeps
+            // began before it.
+            let is_redrive =
+                self.execution.workflow().is_some_and(|run| run.redriven_from.is_some());
+            let begun = self.progress.steps.values().map(|step| step.started_at);
+            let first = begun.min().filter(|_| !is_redrive);
+            self.execution.started_at = Some(first.unwrap_or(self.now.wall));
+        }
         if self.progress.frames.is_empty() {
             self.execution.cost = self.progress.steps.values().map(|step| step.cost).sum();
             self.open(Frame { owner: None, number: 0 });

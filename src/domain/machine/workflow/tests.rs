@@ -168,6 +168,8 @@ impl World {
         };
         world.published.retain(|instance| world.disk.contains_key(instance));
         world.stored = execution();
+        let Work::Workflow(run) = &mut world.stored.work else { panic!("a prediction") };
+        run.redriven_from = Some(failed.execution.id);
         world.execution = world.stored.clone();
         world.charged.clear();
         world.runs.clear();
@@ -455,12 +457,18 @@ impl World {
         }
     }
 
+    fn is_redrive(&self) -> bool {
+        self.execution.workflow().is_some_and(|run| run.redriven_from.is_some())
+    }
+
     fn invariant_stamps_are_in_order(&self) {
         for (instance, step) in self.progress.steps() {
             let of_attempts =
                 step.attempts.iter().flat_map(|one| [Some(one.started_at), one.completed_at]);
             let stamps: Vec<_> = of_attempts.chain([step.completed_at]).flatten().collect();
             assert!(stamps.is_sorted(), "{instance:?}: {stamps:?}");
+            let began = self.execution.started_at.filter(|_| !self.is_redrive());
+            assert!(began.is_none_or(|began| began <= step.started_at), "{instance:?}");
             assert!(stamps.iter().all(|stamp| *stamp >= self.execution.created_at), "{instance:?}");
             assert!(
                 self.execution.completed_at.is_none_or(|end| end >= step.latest()),
