@@ -185,6 +185,7 @@ fn a_kill_during_the_start_after_a_kill_does_no_harm() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs mkfs.ext4 and a mount: run tests/run")]
 fn nothing_acknowledged_is_lost_by_a_power_cut() {
     if !image::can_mount() {
         return;
@@ -215,6 +216,7 @@ fn nothing_acknowledged_is_lost_by_a_power_cut() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs mkfs.ext4 and a mount: run tests/run")]
 fn a_full_disk_refuses_work_and_loses_none() {
     if !image::can_mount() {
         return;

@@ -177,6 +177,10 @@ const UNFINISHED: &[&str] = &[
     concat!("#[ig", "nore"),
 ];
 
+/// What a test that needs more than Rust has above it: the feature, and what it needs.
+const EXTERNAL: &str = "not(feature = \"external-tests\"), ignore = \"needs ";
+const IGNORE: &str = "ignore";
+
 /// The modules that `file` imports and its layer may not.
 fn faults_of_layers(file: &File, code: &Code) -> Vec<String> {
     let own = file.top_module();
@@ -225,6 +229,10 @@ fn faults_of_unfinished(file: &File) -> Vec<String> {
     for (number, line) in (1..).zip(file.text.lines()) {
         for word in UNFINISHED.iter().filter(|word| code::has_word(line, word)) {
             faults.push(format!("line {number}: {word}"));
+        }
+        let is_conditional = line.trim_start().starts_with("#[cfg_attr(");
+        if is_conditional && code::has_word(line, IGNORE) && !line.contains(EXTERNAL) {
+            faults.push(format!("line {number}: only what needs more than Rust may be ignored"));
         }
     }
     faults
@@ -397,6 +405,11 @@ fn what_is_not_done_is_found() {
             assert!(found[0].starts_with("line 2"), "{found:?}");
         }
     }
+    let attribute = |attribute: &str| format!("#[cfg_attr({attribute})]");
+    let ungated = attribute("not(feature = \"llama\"), ignore = \"needs llama\"");
+    assert_eq!(faults_of_unfinished(&file("tests/a.rs", "a", &ungated)).len(), 1);
+    let gated = attribute(&format!("{EXTERNAL}python3: run tests/run\""));
+    assert_eq!(faults_of_unfinished(&file("tests/a.rs", "a", &gated)), [""; 0]);
     for line in ["let photodo = 1;", "XXXL", "a hacksaw ignores it"] {
         assert_eq!(faults_of_unfinished(&file("src/a.rs", "a", line)), [""; 0], "{line}");
     }

@@ -14,7 +14,7 @@
 //! end.json               how many of each, and the SHA-256 of all before it
 //! ```
 //!
-//! Beside the backups, `log/CHAIN/FIRST-LAST-TIME.log` are files of the kept log ([`keep`]): each holds the
+//! Beside the backups, `log/CHAIN/FIRST-LAST-TIME.log` are files of the kept log ([`mod@keep`]): each holds the
 //! commits FIRST to LAST and the bytes that they refer to, in the same form. A restore applies them
 //! behind a backup ([`replay`]).
 //!

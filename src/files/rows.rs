@@ -114,7 +114,7 @@ pub fn references(digest: Digest) -> Key {
     contents().raw(&digest.0)
 }
 
-/// The content that a key of [`reference`] names.
+/// The content that a key of [`reference()`] names.
 pub fn of_reference(key: &Key) -> Option<Digest> {
     let rest = key.as_bytes().strip_prefix(contents().as_bytes())?;
     rest.first_chunk().map(|digest| Digest(*digest))

@@ -11,14 +11,16 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use orrery::runtime;
+use rustix::process::Signal;
+
 use crate::flips::{self, Known, Tally};
 use crate::load::{Ask, Book, LARGE_BYTES, Load};
 use crate::mix::{Mix, Running};
 use crate::support::service::{Service, Setup};
-use crate::support::{count_from, eventually};
+use crate::support::{count_from, eventually, signal};
 use crate::verdict;
 use crate::world::World;
-use orrery::runtime;
 
 /// How long one fault lasts.
 const FAULT_LASTS: Duration = Duration::from_millis(700);
@@ -124,8 +126,7 @@ impl Drop for Active {
             Self::Traced(strace) => {
                 // SIGINT makes strace detach and leave the service running. One whose service has
                 // ended meanwhile may wait for it without an end: SIGKILL detaches too.
-                let pid = strace.id().to_string();
-                drop(Command::new("kill").args(["-INT", &pid]).status());
+                signal(strace.id(), Signal::INT);
                 let deadline = runtime::monotonic_now() + DETACH_WITHIN;
                 while strace.try_wait().is_ok_and(|ended| ended.is_none()) {
                     if runtime::monotonic_now() > deadline {
@@ -228,6 +229,7 @@ impl Clients {
 /// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after the other. After every
 /// [`FAULTS_IN_A_CHAPTER`] of them, and at the end, everything is checked and bytes are flipped.
 #[test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs strace: run tests/run")]
 fn faults_that_pass_leave_nothing_behind() {
     if !can_inject() {
         return;

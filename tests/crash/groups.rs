@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::eventually;
 use crate::support::service::Setup;
+use crate::support::{eventually, signal};
 
 /// A control group that a service may take as its own. Dropping it kills what is in it.
 struct Delegated(PathBuf);
@@ -66,6 +66,7 @@ fn lives(pid: u32) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 fn process_that_loses_its_guard_dies_by_its_control_group() {
     let Some(group) = Delegated::make() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -97,7 +98,7 @@ fn process_that_loses_its_guard_dies_by_its_control_group() {
     let guarded = group.guarded();
     assert_eq!(guarded.len(), 1, "one worker: {guarded:?}");
     assert_eq!(guarded[0].len(), 4, "the guard and what it guards: {guarded:?}");
-    let guard = guarded[0].iter().find(|pid| !pids.contains(pid)).unwrap().to_string();
-    assert!(Command::new("kill").args(["-KILL", &guard]).status().unwrap().success());
+    let guard = guarded[0].iter().find(|pid| !pids.contains(pid)).unwrap();
+    assert!(signal(*guard, Signal::KILL));
     eventually("all of them are gone", || pids.iter().all(|pid| !lives(*pid)).then_some(()));
 }

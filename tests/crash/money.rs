@@ -9,6 +9,7 @@ use crate::verdict;
 const CHARGES: usize = 200;
 
 #[test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 fn a_kill_among_many_small_charges_leaves_the_balance_exact() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::eventually;
 use crate::support::server::Server;
 use crate::support::service::{Service, Setup};
+use crate::support::{eventually, signal};
 
 /// More kills than isolation may need.
 const KILLS_MAX: u32 = 10;
@@ -19,8 +20,7 @@ const INNOCENTS: usize = 8;
 fn kill(pid: &AtomicU32) {
     let pid = pid.swap(0, Ordering::SeqCst);
     if pid != 0 {
-        let status = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-        assert!(status.unwrap().success());
+        assert!(signal(pid, Signal::KILL));
     }
 }
 

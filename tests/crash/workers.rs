@@ -16,6 +16,7 @@ fn lives(pid: u32) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 fn no_worker_and_nothing_that_one_has_started_outlives_the_service() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

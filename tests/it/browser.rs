@@ -56,6 +56,7 @@ async fn cuttable(service: std::net::SocketAddr) -> (u16, watch::Sender<u32>) {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs chromium: run tests/run")]
 async fn an_event_source_follows_across_a_broken_connection_without_a_gap() {
     let service = Service::configured("cors.allow_origins = [\"*\"]\n").await;
     let provider = Provider::start().await;

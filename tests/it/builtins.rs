@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 
 use orrery::runners::builtin::AT_ONCE;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Service, until};
+use crate::support::{Service, signal, until};
 
 /// A service whose workers are known by a name of their own for this binary.
 struct Watched {
@@ -131,8 +132,7 @@ async fn input_that_exhausts_the_stack_fails_by_itself() {
 async fn killed_worker_costs_the_run_that_it_has() {
     let watched = Watched::start().await;
     let (id, worker) = watched.long_run().await;
-    let killed = std::process::Command::new("kill").args(["-KILL", &worker.to_string()]).status();
-    assert!(killed.unwrap().success());
+    assert!(signal(worker, Signal::KILL));
     let ended = watched.service.ended(&id).await;
     assert_eq!(ended["error_classification"], "internal_error", "{ended}");
     let said = ended["error"].as_str().unwrap();

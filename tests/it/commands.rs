@@ -44,6 +44,7 @@ async fn all_gone(pids: &[u32]) {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_worker_is_used_again_and_again_and_tells_what_it_does() {
     let service = Service::start().await;
     service.manifest(&manifest(
@@ -67,6 +68,7 @@ async fn a_worker_is_used_again_and_again_and_tells_what_it_does() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_worker_has_the_environment_that_its_manifest_gives() {
     let service = Service::start().await;
     std::fs::create_dir(service.models().join("home")).unwrap();
@@ -85,6 +87,7 @@ async fn a_worker_has_the_environment_that_its_manifest_gives() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn what_a_worker_does_wrong_fails_its_run_in_words_and_the_next_one_is_served() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\ntimeout = '20s'\n", ""));
@@ -133,6 +136,7 @@ async fn what_a_worker_does_wrong_fails_its_run_in_words_and_the_next_one_is_ser
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_cancel_and_a_timeout_end_the_worker_with_all_that_it_has_started() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\n", ""));
@@ -159,6 +163,7 @@ async fn a_cancel_and_a_timeout_end_the_worker_with_all_that_it_has_started() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_process_for_each_input_leaves_nothing_behind() {
     let service = Service::start().await;
     service.manifest(&manifest("once", "", "mode = 'once'"));
@@ -173,6 +178,7 @@ async fn a_process_for_each_input_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_program_has_the_memory_that_its_manifest_gives() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "", "memory_bytes = '512MiB'"));
@@ -183,6 +189,7 @@ async fn a_program_has_the_memory_that_its_manifest_gives() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn files_of_a_run_are_kept_and_its_folder_goes() {
     let service = Service::start().await;
     service.manifest(&manifest("draw", "output_type = 'file'\n", ""));
@@ -204,6 +211,7 @@ async fn files_of_a_run_are_kept_and_its_folder_goes() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_model_that_cannot_start_says_so_and_recovers() {
     let service = Service::start().await;
     let top = "concurrency = 1\nqueue_limit = 1\ntimeout = '30s'\n";
@@ -237,6 +245,7 @@ async fn a_model_that_cannot_start_says_so_and_recovers() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_chain_does_not_wait_for_a_model_that_cannot_start() {
     let service = Service::start().await;
     service.manifest(&manifest(
@@ -267,6 +276,7 @@ async fn a_chain_does_not_wait_for_a_model_that_cannot_start() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn a_reload_leaves_workers_alone_and_a_change_replaces_them() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\n", ""));

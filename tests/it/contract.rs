@@ -205,6 +205,7 @@ async fn cog() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn the_real_cog() {
     let cog = Cog::start();
     let service = Service::start().await;
@@ -251,11 +252,13 @@ fn command(mode: &str) -> Subject {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn command_persistent() {
     hold(&Service::start().await, &command("persistent")).await;
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn command_once() {
     hold(&Service::start().await, &command("once")).await;
 }

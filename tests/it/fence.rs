@@ -66,6 +66,7 @@ fn lives(pid: u64) -> bool {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn program_cannot_open_the_data_of_the_service() {
     if !is_fenced(Strength::Files) {
         return;
@@ -128,6 +129,7 @@ async fn program_cannot_open_the_data_of_the_service() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn program_leads_the_service_to_no_file_outside_of_its_run() {
     if !is_fenced(Strength::Files) {
         return;
@@ -146,6 +148,7 @@ async fn program_leads_the_service_to_no_file_outside_of_its_run() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn program_cannot_use_the_control_socket() {
     if !is_fenced(Strength::Files) {
         return;
@@ -159,6 +162,7 @@ async fn program_cannot_use_the_control_socket() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn program_cannot_touch_processes_outside_of_the_fence() {
     if !is_fenced(Strength::Whole) {
         return;
@@ -182,6 +186,7 @@ async fn program_cannot_touch_processes_outside_of_the_fence() {
 
 /// Needs no Landlock: the kernel sends the signal.
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn program_dies_with_its_guard() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));
@@ -196,6 +201,7 @@ async fn program_dies_with_its_guard() {
 
 /// A service that runs as root does not hand its privileges on.
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
 async fn program_has_no_privileges_that_lead_around_the_fence() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));

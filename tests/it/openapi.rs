@@ -47,6 +47,7 @@ async fn document(service: &Service, role: Role) -> PathBuf {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn documents_are_valid_openapi() {
     let service = Service::start().await;
     for role in HOSTS.into_iter().chain([Role::Dashboard]) {
@@ -110,27 +111,32 @@ async fn examine(role: Role) {
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn schemathesis_finds_nothing_on_the_base_host() {
     examine(Role::Base).await;
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn schemathesis_finds_nothing_on_the_workflows_host() {
     examine(Role::Workflows).await;
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn schemathesis_finds_nothing_on_the_flows_host() {
     examine(Role::Flows).await;
 }
 
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn schemathesis_finds_nothing_on_the_agent_host() {
     examine(Role::Agent).await;
 }
 
 /// `tests/openapi/client.py` uses a client that was generated from the documents.
 #[tokio::test]
+#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
 async fn a_generated_client_works() {
     let service = Service::start().await;
     let folder = service.folder.path();

@@ -12,6 +12,8 @@ pub mod service;
 
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// How long a test waits for anything before it fails.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 /// How often it looks.
@@ -28,6 +30,12 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "after {PATIENCE:?} still waiting: {what}");
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Sends a signal to a process. False when there is none with this id.
+pub fn signal(pid: u32, signal: Signal) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// A number from the environment, for longer runs by hand.

@@ -11,8 +11,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::eventually;
+use rustix::process::Signal;
+
 use super::http::{Client, Message};
+use super::{eventually, signal};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
 const BASE_PORT: u16 = 8080;
@@ -243,8 +245,8 @@ impl Service {
 
     /// SIGSTOP; returns when no thread runs any more, also none inside a write to the disk.
     pub fn freeze(&self) {
-        let pid = self.pid().to_string();
-        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        let pid = self.pid();
+        assert!(signal(pid, Signal::STOP));
         eventually("every thread stands still", || {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
             let mut states = threads.filter_map(|thread| {

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use rustix::process::Signal;
+
 use super::python::installed;
+use super::signal;
 
 /// A Cog server; it ends with this value.
 #[derive(Debug)]
@@ -47,8 +50,7 @@ impl Cog {
 
 impl Drop for Cog {
     fn drop(&mut self) {
-        let guard = self.child.id().to_string();
-        drop(Command::new("kill").args(["-TERM", &guard]).status());
+        signal(self.child.id(), Signal::TERM);
         drop(self.child.wait());
     }
 }

@@ -12,6 +12,8 @@ mod service;
 use std::future::Future;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 pub use client::{Answer, Ask};
 pub use cog::Cog;
 pub use provider::Provider;
@@ -26,6 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What `waited_for` comes to, or a failed test that names it.
 pub async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, waited_for).await.unwrap_or_else(|_| panic!("no {what} came"))
+}
+
+/// Sends a signal to a process. False when there is none with this id.
+pub fn signal(pid: u32, signal: Signal) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// Asks again and again until `probe` has an answer.
