@@ -1,18 +1,28 @@
 //! Keys: one byte that names the table, then fixed-width parts in the order of sorting.
 //!
-//! A tag is never given out again, also when its table is gone. To add a table: a variant here
-//! with a fresh letter, a constructor function where its records are owned (`engine::rows`,
-//! `webhooks::rows`, …), and a golden-bytes test for its record.
+//! A tag is never used again, even after its table is removed. To add a table: `CONTRIBUTING.md`,
+//! "Add a table".
 
 use std::fmt;
 
 use crate::domain::ids::Id;
 use crate::domain::time::Timestamp;
 
-/// The tables, each with the byte that its keys begin with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Table {
+macro_rules! tables {
+    ($($(#[$doc:meta])* $table:ident = $tag:literal,)*) => {
+        /// The tables, each with the byte that its keys begin with.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Table {
+            $($(#[$doc])* $table = $tag,)*
+        }
+
+        /// All tables, so that a tag can be named.
+        const TABLES: &[Table] = &[$(Table::$table,)*];
+    };
+}
+
+tables! {
     /// The format marker and other facts of the store itself.
     Meta = b'M',
     /// Organizations by id.
@@ -98,48 +108,6 @@ pub enum Table {
     /// Idempotency keys by the moment at which they are forgotten.
     IdempotencyExpiry = b'y',
 }
-
-/// All tables, so that a tag can be named.
-const TABLES: &[Table] = &[
-    Table::Meta,
-    Table::Organization,
-    Table::OrganizationName,
-    Table::ApiKey,
-    Table::ApiKeyId,
-    Table::KeyUse,
-    Table::Execution,
-    Table::Lane,
-    Table::Step,
-    Table::Timer,
-    Table::WorkflowExecution,
-    Table::WorkflowStatus,
-    Table::Bulk,
-    Table::Workflow,
-    Table::WorkflowOf,
-    Table::WorkflowSlug,
-    Table::Trigger,
-    Table::Definition,
-    Table::Delivery,
-    Table::DeliveryProgress,
-    Table::DeliveryStanding,
-    Table::Due,
-    Table::Parked,
-    Table::Circuit,
-    Table::Ledger,
-    Table::Balance,
-    Table::Reserved,
-    Table::Idempotency,
-    Table::Chain,
-    Table::File,
-    Table::Content,
-    Table::FileExpiry,
-    Table::Upload,
-    Table::FileGone,
-    Table::FileUsage,
-    Table::Standing,
-    Table::Facet,
-    Table::PayloadFile,
-];
 
 /// The name of the table that a key belongs to.
 #[must_use]
@@ -285,5 +253,17 @@ mod tests {
             let key = |text: &str| Key::table(Table::Lane).text(text);
             prop_assert_eq!(key(&a).as_bytes().starts_with(key(&b).as_bytes()), a == b);
         }
+    }
+
+    #[test]
+    fn table_name_knows_every_table() {
+        for table in TABLES {
+            assert_eq!(table_name(Key::table(*table).as_bytes()), format!("{table:?}"));
+        }
+        for last in [Table::Audit, Table::CarriedOver, Table::PayloadUsage] {
+            assert!(TABLES.contains(&last), "{last:?}");
+        }
+        assert_eq!(table_name(b"!"), "'!'");
+        assert_eq!(table_name(b""), "(none)");
     }
 }
