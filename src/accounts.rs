@@ -26,7 +26,7 @@ use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
-/// What every API key begins with (`spec/api.md`, "Authentication").
+/// What every API key begins with (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";
 /// The organization that a first start makes.
 pub const DEFAULT_ORGANIZATION: &str = "default";

@@ -65,7 +65,7 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 pub const CONTROL_TOKEN: &str = "control.token";
 /// Where runs of programs have their folders, within the data folder.
 const WORK: &str = "work";
-/// The balance route's bucket (`spec/api.md`, "Limits").
+/// The balance route's bucket (`docs/spec/hosts.md`, "Limits").
 const BALANCE_PER_SECOND: u32 = 3;
 /// Connections to the control socket and, apart from them, to the metrics: no client of the other
 /// hosts can take these.

@@ -3,7 +3,7 @@
 //! The first answer's essence is written in the commit of what was created, under the condition
 //! that no other has written one meanwhile: neither is there without the other, and never two. While
 //! the first is being answered, a second waits for it, a bounded time. Keys are forgotten after 24
-//! hours (`spec/decisions.md` part 3).
+//! hours (`docs/spec/hosts.md`, "Idempotency keys").
 //!
 //! This never makes an answer and never keeps the body of a request, only its hash.
 

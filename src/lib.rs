@@ -1,75 +1,91 @@
 //! Orrery: one binary that turns one Linux box into an AI model service.
 //!
-//! This is the map for those who change the code. Users read `README.md` and `docs/`.
+//! This is the map for those who change the code. `CONTRIBUTING.md` says how to build, test and extend
+//! it, `docs/architecture.md` draws how the parts work together, `docs/spec/README.md`, "The contract"
+//! lists what clients rely on. Users read `README.md` and `docs/`.
 //!
 //! # Layers
 //!
-//! An arrow may only be followed to the left; `tests/tidy.rs` holds it.
+//! A module imports only modules in the rows below its own. `LAYERS` in `tests/tidy.rs` lists the
+//! permitted imports of each; a test compares it with the imports, with this drawing and with the table.
 //!
 //! ```text
-//! domain <- wire <- (storage, http, runtime) <- (runners, catalog, engine, workflows, chains, webhooks,
-//!           accounts, billing, idempotency, dashboard, schema) <- api <- app <- cli <- main
+//! main
+//! cli
+//! app
+//! api
+//! catalog     workflows
+//! engine      chains
+//! runners     backup
+//! files       accounts    billing
+//! webhooks    audit       links       idempotency   dashboard   telemetry
+//! storage     http        guard       config
+//! wire        runtime     secret
+//! domain      schema      written
 //! ```
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`domain`] | plain data and pure functions: ids, money, executions, the machine; workflow definitions to checked plans |
+//! | [`domain`] | plain data and pure functions: ids, money, executions, the state machine; workflow definitions to checked plans |
 //! | [`wire`] | the JSON that clients and receivers read and write, and its schemas |
-//! | [`storage`] | a write-ahead log, a memtable and a tree; a write is durable when it returns |
-//! | [`http`] | server, router, calls, replies, TLS; the outbound client and its egress guard |
-//! | [`runtime`] | the doors to clock, randomness and tasks |
+//! | [`written`], [`secret`] | positions in TOML files, and the secrets that such files refer to |
 //! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
-//! | [`written`], [`secret`] | what people write in files, and the secrets that it refers to |
-//! | [`runners`] | input to output: the built-in models, and any HTTP inference server |
+//! | [`runtime`] | the only access to clocks, randomness and tasks |
 //! | [`guard`] | the process between the service and a worker of a `command` model; the sandbox of the built-in models' processes |
-//! | [`catalog`] | manifests to models, reloaded while the service runs |
-//! | [`engine`] | takes work, runs it, brings every accepted id to exactly one end |
+//! | [`storage`] | a write-ahead log, a memtable and a tree; a write is durable when it returns |
+//! | [`http`] | server, router, requests, replies, TLS; the outbound client and its egress guard |
+//! | [`config`] | the configuration file, read strictly |
+//! | [`telemetry`] | logs and metrics |
+//! | [`dashboard`] | the embedded files of the status page |
+//! | [`audit`] | the audit log: who did what, in the commit of what was done |
+//! | [`links`] | signed URLs that open one thing of an organization without its key |
+//! | [`accounts`], [`billing`], [`idempotency`] | organizations and keys, balances and ledger, the first answers to repeated requests |
+//! | [`files`] | bytes that belong to an organization, stored by digest, each with a URL |
+//! | [`backup`] | everything in one file, written while the service runs; restored only when it is complete |
+//! | [`webhooks`] | the durable outbox: every requested completion is delivered at least once |
+//! | [`runners`] | input to output: the built-in models, programs, and inference servers |
+//! | [`engine`] | accepts work, runs it, brings every accepted id to exactly one end |
+//! | [`chains`] | fallback chains: the models to try when one fails |
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
-//! | [`chains`] | which models stand in for one that fails |
-//! | [`webhooks`] | the durable outbox: every asked-for completion is announced at least once |
-//! | [`files`] | bytes that belong to an organization, under their digest, with a URL |
-//! | [`backup`] | everything in one file, written while the service runs; restored only when it is whole |
-//! | [`links`] | URLs that open one thing of an organization without its key |
-//! | [`audit`] | who did what, in the commit of what was done |
-//! | [`accounts`], [`billing`], [`idempotency`] | who calls, what they have, what they asked before |
+//! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
-//! | [`app`] | the composition root: opens all of it in order, stops it in reverse |
-//! | [`config`], [`telemetry`], [`cli`] | one file of settings, logs and metrics, the command line |
+//! | [`app`] | the composition root: opens everything in order, stops it in reverse |
+//! | [`cli`] | the command line |
 //!
-//! # The way of a request
+//! # The path of a request
 //!
-//! `http::server` accepts and bounds it, `api::dispatch` gives it an id, finds its route, checks key
-//! and rate, calls the handler, and turns whatever comes back into one answer, one log line, one
-//! count. A handler parses, calls one verb of a layer below, replies.
+//! `http::server` accepts and bounds it. `api::dispatch` assigns an id, finds the route, checks key and
+//! rate, calls the handler, and turns the result into one answer, one log line and one count. A handler
+//! parses, calls one function of a layer below, and replies.
 //!
-//! # The way of an execution
+//! # The path of an execution
 //!
 //! 1. `engine::submit` reserves a place in the lane of the model or workflow, then commits the
-//!    execution, its row in the lane and what has to stand beside it. Only then is the request
+//!    execution, its row in the lane and everything that belongs to it. Only then is the request
 //!    answered.
-//! 2. `engine::lanes` says who runs next: lanes in turn, each first in, first out, under its cap.
-//!    Only a window on a lane's head is in memory, the rest waits on the disk.
-//! 3. `engine::executor` takes it: [`domain::machine`] changes the state and names the effects.
-//!    Durable effects (the lane's row, the charge, the webhook's delivery) are committed together
-//!    with the state; volatile ones follow the commit. A prediction tries its chain of models; a
-//!    workflow takes its plan's steps, each finished one a row committed before the next begins, and
-//!    goes aside to the timers while nothing but a long wait is left.
+//! 2. `engine::lanes` decides who runs next: the lanes take turns, each first in, first out, under its
+//!    own cap. Only the head of a lane is in memory, the rest is on the disk.
+//! 3. `engine::executor` runs it: [`domain::machine`] computes the new state and its effects. Durable
+//!    effects (the lane's row, the charge, the webhook's delivery) are committed together with the
+//!    state; volatile ones follow the commit. A prediction tries its chain of models. A workflow runs
+//!    the steps of its plan, commits each finished step before the next one starts, and moves to the
+//!    timers while it only waits.
 //! 4. `webhooks::outbox` sends the delivery until the receiver acknowledges it or the schedule ends.
 //!
 //! # Invariants
 //!
-//! - **Commit, then act.** Nobody answers, starts or sends anything on a write that has not returned.
+//! - **Commit, then act.** No code answers, starts or sends anything before the write has returned.
 //! - **Nothing is visible before it is durable.** Readers see a group of commits as a whole, after its
 //!   record in the log is synced; its hooks run after that, and its answers come last.
 //! - Every unfinished execution has exactly one row, in one lane or in the timers; a finished one has
-//!   none. Recovery is nothing but reading those rows.
+//!   none. Recovery only reads those rows.
 //! - What a workflow does next follows from its plan and its finished steps alone.
-//! - Outcome, charge, webhook and lane stand in one commit.
-//! - An attempt's number is its fence: a report that carries another one changes nothing.
-//! - Whoever changes an execution holds its cell's lock until the commit has returned.
+//! - Outcome, charge, webhook and lane row are one commit.
+//! - The number of an attempt is its fencing token: a report with another number changes nothing.
+//! - Code that changes an execution holds the lock of its cell until the commit has returned.
 //! - Every queue, body, window, cache and loop has a limit with a name.
-//! - There is no `unsafe` but in `storage::durable`, `runtime::memory` and `guard::sandbox`, and no
-//!   clock, spawn or random number but through [`runtime`].
+//! - `unsafe` exists only in `storage::durable`, `runtime::memory` and `guard::sandbox`; clocks, tasks
+//!   and random numbers come only from [`runtime`].
 //! - What clients send for the built-in models is parsed in sandboxed processes, not in the service.
 
 pub mod accounts;

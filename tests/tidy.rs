@@ -13,6 +13,10 @@
 
 #[path = "tidy/code.rs"]
 mod code;
+#[path = "tidy/docs.rs"]
+mod docs;
+#[path = "tidy/map.rs"]
+mod map;
 #[path = "tidy/tree.rs"]
 mod tree;
 

@@ -1,4 +1,4 @@
-//! The content of files (`spec/decisions.md` part 8), whole, in part, or not again.
+//! The content of files (`docs/spec/files.md`, "Content"), whole, in part, or not again.
 //!
 //! What a model or a user made is never trusted: no browser runs it in the name of this host.
 

@@ -17,7 +17,8 @@ use crate::http::server::{Answering, Service};
 use crate::http::{self, Body, Call, Peer, Reply, authority, reply, request_id};
 use crate::runtime;
 
-/// Paths whose answers carry no `X-Request-Id`, refusals included (`spec/decisions.md` part 1).
+/// Paths whose answers carry no `X-Request-Id`, refusals included (`docs/spec/hosts.md`, "Request
+/// ids").
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
 /// Replies up to this size, in bytes, are sent however many bodies are in flight.
 const SMALL_REPLY: usize = 16 * 1024;

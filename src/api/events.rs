@@ -1,5 +1,5 @@
-//! Events of a prediction, as they come (`spec/decisions.md` part 3): `status`, `log`, `output`,
-//! and `end` with the prediction as `GET /v1/prediction/{id}` shows it.
+//! Events of a prediction, as they come (`docs/spec/predictions.md`, "Events"): `status`, `log`,
+//! `output`, and `end` with the prediction as `GET /v1/prediction/{id}` shows it.
 //!
 //! Each has an id, by which a client that lost its connection goes on where it was. When that is
 //! not possible any more (the service has started again, or more has come than is kept), a `reset`

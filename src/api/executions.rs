@@ -1,6 +1,6 @@
 //! Executions of workflows: trigger, bulk trigger, list, read, cancel, redrive
-//! (`spec/decisions.md` part 4). One set of handlers for the workflows host and for its mirror
-//! under the base host, which differ in one field of the list.
+//! (`docs/spec/workflows.md`, "Trigger"). One set of handlers for the workflows host and for its
+//! mirror under the base host, which differ in one field of the list.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Files: their records, lists, what they come to, and deleting one (`spec/decisions.md` part 8).
+//! Files: their records, lists, what they come to, and deleting one (`docs/spec/files.md`,
+//! "Records").
 
 use hyper::StatusCode;
 

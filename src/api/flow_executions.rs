@@ -1,4 +1,4 @@
-//! Executions in the legacy shape (`spec/api.md`, "Execution record"; `spec/decisions.md` part 6):
+//! Executions in the legacy shape (`docs/spec/legacy.md`, "Execution record"):
 //! trigger, bulk, list, look up.
 
 use hyper::StatusCode;

@@ -1,4 +1,4 @@
-//! Workflows in the legacy shape (`spec/api.md`, "Legacy workflows"; `spec/decisions.md` part 6):
+//! Workflows in the legacy shape (`docs/spec/legacy.md`, "Routes"):
 //! the same workflows as on the workflows host, made, read and changed in other words.
 
 use hyper::StatusCode;

@@ -1,5 +1,5 @@
-//! The history of the organization (`spec/decisions.md` part 7): everything that any of its keys
-//! asked for, newest first, by offset (`/v1`) and by cursor (`/v2`).
+//! The history of the organization (`docs/spec/history.md`, "Routes"): everything that any of its
+//! keys asked for, newest first, by offset (`/v1`) and by cursor (`/v2`).
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use crate::wire::history::{OfWorkflow, Page, PageByOffset, Row};
 
 const LIMIT_DEFAULT: u64 = 20;
 const LIMIT_MAX: u64 = 100;
-/// How deep offsets reach (`spec/api.md`, "Limits").
+/// How deep offsets reach (`docs/spec/hosts.md`, "Limits").
 const OFFSET_ROWS: u64 = 1000;
 /// Bytes of outputs that one page shows; further ones are null there.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;

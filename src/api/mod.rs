@@ -3,9 +3,7 @@
 //! A handler parses, calls one verb of a layer below, replies. What it reads and answers are types of
 //! `wire`, never the stored types. Nothing here keeps state.
 //!
-//! To add an endpoint: a handler in the file of its resource with its [`doc::Doc`] above it, a row in
-//! [`ROUTES`] with every column filled in, its types in `wire`, a test of each of its answers under
-//! `tests/it/`, and the new line of the route snapshot.
+//! To add a route: `CONTRIBUTING.md`, "Add a route".
 
 mod access;
 mod admin;
@@ -111,7 +109,7 @@ pub enum Rate {
     Free,
     /// `limits.rate` of the configuration, for each key.
     Configured,
-    /// Three a second, for each key (`spec/api.md`, "Limits").
+    /// Three a second, for each key (`docs/spec/hosts.md`, "Limits").
     Balance,
 }
 

@@ -1,4 +1,4 @@
-//! Predictions: create, run, get, cancel (`spec/decisions.md` part 3).
+//! Predictions: create, run, get, cancel (`docs/spec/predictions.md`, "Create").
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Uploads: announced and then put to a URL of their own, or sent at once in a form
-//! (`spec/decisions.md` part 8). The bytes go to the disk as they come.
+//! (`docs/spec/files.md`, "Upload"). The bytes go to the disk as they come.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Deliveries of webhooks (`spec/decisions.md` part 11): what was sent, what was said, and sending
-//! it again. One set of answers for clients and for the operator.
+//! Deliveries of webhooks (`docs/spec/webhooks.md`, "Delivery records"): what was sent, what was
+//! said, and sending it again. One set of answers for clients and for the operator.
 
 use hyper::StatusCode;
 use serde_json::value::to_raw_value;

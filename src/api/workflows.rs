@@ -1,6 +1,5 @@
-//! Workflows and their versions: create, read, change, delete (`spec/api.md`, "Workflows";
-//! `spec/decisions.md` part 4). One set of handlers for the workflows host and for its mirror under
-//! the base host.
+//! Workflows and their versions: create, read, change, delete (`docs/spec/workflows.md`,
+//! "Workflow"). One set of handlers for the workflows host and for its mirror under the base host.
 
 use hyper::StatusCode;
 

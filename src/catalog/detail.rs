@@ -1,4 +1,4 @@
-//! Model detail, as `spec/api.md` "Models" shows it.
+//! Model detail, as `docs/spec/models.md`, "Model detail" shows it.
 
 use bytes::Bytes;
 

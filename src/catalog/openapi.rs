@@ -1,4 +1,5 @@
-//! A model's request schema as an OpenAPI 3.0 document (`spec/decisions.md` part 2).
+//! A model's request schema as an OpenAPI 3.0 document (`docs/spec/models.md`, "OpenAPI document of
+//! a model").
 //!
 //! OpenAPI 3.0 knows an older and smaller JSON Schema: `null` is said by `nullable`, a constant by
 //! an `enum` of one, exclusive bounds by booleans, and `$defs` stand in `components`. What it cannot

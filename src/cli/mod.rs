@@ -4,8 +4,7 @@
 //! service runs or not. Answers go to standard output, everything said about them to standard
 //! error. Nothing here decides anything about models or money.
 //!
-//! To add a command: a variant in [`Command`] with its help, a file with one function that asks and
-//! shows, and its line in the README.
+//! To add a command: `CONTRIBUTING.md`, "Add a command".
 
 mod admin;
 mod audit;

@@ -1,4 +1,4 @@
-//! The one place where the command line meets the rest of the program.
+//! What commands need of the composition root: a running service, an offline one, checks and rebuilds.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -33,7 +33,7 @@ pub struct ApiKey {
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a ledger entry is for (`spec/decisions.md` part 9).
+/// What a ledger entry is for (`docs/spec/billing.md`, "Ledger").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {

@@ -16,7 +16,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// As a prediction's `attempts` spell it (`spec/decisions.md` part 3).
+    /// As a prediction's `attempts` spell it (`docs/spec/predictions.md`, "Record").
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
 //! Fallback chains, as they are stored: a named list of models that stand in, in order, for one
-//! that fails (`spec/decisions.md` part 3).
+//! that fails (`docs/spec/predictions.md`, "Fallback chains").
 //!
 //! A prediction takes a copy of its chain when it is created; a later change touches new ones only.
 

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why an attempt failed: the `error_classification` values of `spec/api.md`, "Organization
-/// executions".
+/// Why an attempt failed: the `error_classification` values (`docs/spec/history.md`, "Error
+/// classes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {

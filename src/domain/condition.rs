@@ -1,5 +1,5 @@
-//! Conditions of a `choice` step (`spec/decisions.md` part 5): parsed and compiled once, then asked
-//! about a running execution.
+//! Conditions of a `choice` step (`docs/spec/steps.md`, "Conditions"): parsed and compiled once,
+//! then asked about a running execution.
 //!
 //! ```json
 //! {"and": [

@@ -1,5 +1,5 @@
 //! A webhook delivery: what is to be sent, to whom, every attempt so far, and the pure rules of
-//! its retries (`spec/decisions.md` part 11).
+//! its retries (`docs/spec/webhooks.md`, "Schedule").
 //!
 //! Nothing here sends, waits, or draws a random number: the outbox in `webhooks` does.
 

@@ -53,7 +53,7 @@ impl Status {
         }
     }
 
-    /// The word for a prediction (`spec/decisions.md` part 3).
+    /// The word for a prediction (`docs/spec/predictions.md`, "Statuses").
     #[must_use]
     pub const fn prediction_word(self) -> &'static str {
         match self {
@@ -65,8 +65,8 @@ impl Status {
         }
     }
 
-    /// The word for an execution of a workflow, which webhooks use too (`spec/api.md`, "Execution
-    /// status values").
+    /// The word for an execution of a workflow, which webhooks use too (`docs/spec/workflows.md`,
+    /// "Statuses").
     #[must_use]
     pub const fn execution_word(self) -> &'static str {
         match self {
@@ -122,7 +122,7 @@ impl Candidate {
 /// Why an execution failed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The error's name, one of those in `spec/decisions.md` part 5.
+    /// The error's name, one of `docs/spec/steps.md`, "Error names".
     pub name: String,
     pub class: ErrorClass,
     /// A sentence that says what happened.
@@ -130,7 +130,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault under one of the names of `spec/decisions.md` part 5.
+    /// A fault under one of the names of `docs/spec/steps.md`, "Error names".
     pub fn new(name: &str, class: ErrorClass, cause: impl Into<String>) -> Self {
         Self { name: name.to_owned(), class, cause: cause.into() }
     }

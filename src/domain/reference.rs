@@ -47,7 +47,7 @@ pub enum Segment {
     Index(usize),
 }
 
-/// What a step offers to references (`spec/decisions.md` part 5).
+/// What a step offers to references (`docs/spec/steps.md`, "References").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     Output,

@@ -1,4 +1,5 @@
-//! When a step is tried again: the pure rule behind a step's `retry` (`spec/decisions.md` part 5).
+//! When a step is tried again: the pure rule behind a step's `retry` (`docs/spec/steps.md`,
+//! "Retry").
 //!
 //! Nothing here waits or draws a random number: the engine turns a delay into a durable timer.
 

@@ -1,5 +1,5 @@
-//! Signatures of webhook deliveries, both forms: the specification's own (`spec/api.md`, "Headers
-//! of a delivery") and the Standard Webhooks one (`webhook-signature: v1,…`).
+//! Signatures of webhook deliveries, both forms: the specification's own (`docs/spec/webhooks.md`,
+//! "Signatures") and the Standard Webhooks one (`webhook-signature: v1,…`).
 //!
 //! Pure: the secret, the time and the bytes come in, the header's text goes out. Keeps no secret
 //! and reads no clock; whether a time stamp is fresh enough is the receiver's question.

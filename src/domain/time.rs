@@ -10,7 +10,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
 /// A moment in UTC. Stored as an integer of microseconds; shown as RFC 3339 with milliseconds
-/// (`2026-11-20T09:30:00.123Z`, `spec/decisions.md`, notation).
+/// (`2026-11-20T09:30:00.123Z`, `docs/spec/hosts.md`, "Notation").
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

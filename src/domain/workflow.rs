@@ -14,7 +14,7 @@ pub const NAME_MAX: usize = 200;
 pub const DESCRIPTION_MAX: usize = 4000;
 /// The most categories of a workflow.
 pub const CATEGORIES_MAX: usize = 20;
-/// The most tags of a workflow (`spec/api.md`, "Limits").
+/// The most tags of a workflow (`docs/spec/hosts.md`, "Limits").
 pub const TAGS_MAX: usize = 3;
 /// The longest tag, in characters.
 pub const TAG_MAX: usize = 50;

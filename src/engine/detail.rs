@@ -24,7 +24,7 @@ use crate::wire::{Text, Time};
 /// out, in the order of the definition; `metadata.omitted` says so.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
 
-/// An execution of a workflow, and its detail (`spec/decisions.md` part 4).
+/// An execution of a workflow, and its detail (`docs/spec/workflows.md`, "Execution detail").
 #[derive(Debug)]
 pub struct Detail {
     pub execution: Execution,

@@ -10,7 +10,7 @@ use crate::domain::model::OutputType;
 use crate::wire::prediction::Announcement;
 
 /// For the artefact types one artefact is given as itself, several as an array; every other
-/// output stays as it came (`spec/decisions.md` part 3).
+/// output stays as it came (`docs/spec/predictions.md`, "Output").
 #[must_use]
 pub fn shape_output(mut output: Value, output_type: OutputType) -> Value {
     if let Value::Array(artefacts) = &mut output

@@ -1,4 +1,4 @@
-//! Where the engine's records stand in the store. To add a table: see `storage::key`.
+//! Where the engine's records stand in the store.
 
 use crate::domain::definition::Position;
 use crate::domain::execution::{Execution, Kind, Status};

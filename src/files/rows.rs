@@ -1,4 +1,4 @@
-//! Where files stand in the store. To add a table: see `storage::key`.
+//! Where files stand in the store.
 
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};

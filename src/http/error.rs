@@ -12,7 +12,7 @@ use super::body::BoxError;
 use super::reply::{self, Reply};
 use crate::wire;
 
-/// A refused request or a failed answer. The body is `spec/api.md`'s "Error body".
+/// A refused request or a failed answer. The body: `docs/spec/hosts.md`, "Error body".
 #[derive(Debug)]
 pub struct Error {
     pub status: StatusCode,
@@ -44,7 +44,7 @@ impl Error {
         Self::status(StatusCode::BAD_REQUEST, message)
     }
 
-    /// 401 in the exact words of `spec/decisions.md` part 1.
+    /// 401 with the exact body of `docs/spec/hosts.md`, "Authentication".
     #[must_use]
     pub fn unauthorized() -> Self {
         Self::status(StatusCode::UNAUTHORIZED, "Invalid or missing API key")

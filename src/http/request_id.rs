@@ -9,7 +9,7 @@ use crate::runtime::fresh;
 const LONGEST: usize = 128;
 
 /// The request's id: the client's `X-Request-Id` when it is 1 to 128 visible ASCII characters, else
-/// a fresh UUIDv7 (`spec/decisions.md` part 1).
+/// a fresh UUIDv7 (`docs/spec/hosts.md`, "Request ids").
 #[must_use]
 pub fn of(headers: &HeaderMap) -> String {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());

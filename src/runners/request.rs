@@ -1,4 +1,5 @@
-//! The request of an `http` step: resolved, checked and sent once (`spec/decisions.md` part 5).
+//! The request of an `http` step: resolved, checked and sent once (`docs/spec/steps.md`, "HTTP
+//! steps").
 //!
 //! It goes through the client that it is given, which guards the addresses. Nothing is retried and
 //! no redirect is followed. Credentials are sent and never shown.

@@ -246,7 +246,8 @@ async fn deliver(
     })
 }
 
-/// The request, signed at `now` where the delivery has a secret (`spec/decisions.md` part 11).
+/// The request, signed at `now` where the delivery has a secret (`docs/spec/webhooks.md`,
+/// "Headers").
 fn request(
     context: &Context,
     delivery: &Delivery,

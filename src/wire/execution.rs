@@ -18,7 +18,7 @@ use crate::domain::step::{self, Answer};
 use crate::domain::workflow::Workflow;
 
 /// An execution of a workflow, as clients read it and as its webhook carries it
-/// (`spec/decisions.md` part 4).
+/// (`docs/spec/workflows.md`, "Execution detail").
 #[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(example = example())]
 pub struct Execution {

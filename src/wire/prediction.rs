@@ -224,7 +224,7 @@ impl From<&Execution> for Metrics {
     }
 }
 
-/// The body of a prediction's webhook (`spec/decisions.md` part 3).
+/// The body of a prediction's webhook (`docs/spec/predictions.md`, "Webhook body").
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PredictionWebhook")]
 pub struct Announcement<'a> {

@@ -52,7 +52,7 @@ pub struct PublicTrigger {
     pub webhook_secret: Option<String>,
 }
 
-/// The most inputs of one bulk trigger (`spec/api.md`, "Limits").
+/// The most inputs of one bulk trigger (`docs/spec/hosts.md`, "Limits").
 pub const BULK_MAX: usize = 10;
 
 /// What a workflow is triggered with, several times at once. An entry that does not fit fails alone.

@@ -1,4 +1,4 @@
-//! The categories that come with every store (`spec/decisions.md` part 4).
+//! The categories that come with every store (`docs/spec/workflows.md`, "Categories").
 
 use crate::domain::time::Timestamp;
 

@@ -1,4 +1,4 @@
-//! Where workflows stand in the store. To add a table: see `storage::key`.
+//! Where workflows stand in the store.
 
 use serde::{Deserialize, Serialize};
 

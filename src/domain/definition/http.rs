@@ -1,5 +1,5 @@
 //! The `http` step: the request, when its answer counts as a failure, and the request that stands
-//! in for it (`spec/decisions.md` part 5).
+//! in for it (`docs/spec/steps.md`, "HTTP steps").
 //!
 //! What is constant is checked here; what references put in is checked when the request is made.
 //! Whether an address may be called is the egress guard's to say, for each address it resolves to.
@@ -17,7 +17,7 @@ use crate::domain::template::Template;
 
 /// The time-out of a step that states none.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// The shortest time-out: a lower one is raised to it (`spec/api.md`, "Limits").
+/// The shortest time-out: a lower one is raised to it (`docs/spec/hosts.md`, "Limits").
 pub const TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// The longest time-out, in seconds.
 const TIMEOUT_SECONDS_MAX: f64 = 300.0;

@@ -1,4 +1,4 @@
-//! Who waits for whom: the ordering rule of `spec/decisions.md` part 5, and the proof that nobody
+//! Who waits for whom: the ordering rule (`docs/spec/steps.md`, "Order"), and the proof that nobody
 //! waits for himself.
 //!
 //! Model steps are pure: one starts as soon as everything is done that it refers to or depends on.

@@ -59,8 +59,8 @@ pub struct Step {
     /// None for a step of the whole.
     pub parent: Option<Parent>,
     /// The steps of the same block that must have ended before this one starts, in order: what it
-    /// (or a step within it) refers to, what its `depends_on` names, and what the ordering rule of
-    /// `spec/decisions.md` part 5 adds. No step waits for itself, however far around.
+    /// (or a step within it) refers to, what its `depends_on` names, and what the ordering rule
+    /// adds (`docs/spec/steps.md`, "Order"). No step waits for itself, however far around.
     pub waits_for: Vec<Position>,
     /// Its failure is kept to itself: what waits for it starts all the same.
     pub continue_on_error: bool,

@@ -1,4 +1,5 @@
-//! The legacy shape of workflows (`spec/api.md`, "Legacy workflow"), and how it becomes a definition.
+//! The legacy shape of workflows (`docs/spec/legacy.md`, "Legacy workflow"), and how it becomes a
+//! definition.
 //!
 //! A workflow is stored in one shape, its definition. What only the legacy shape has (the drawing,
 //! the workspace, the types' own words) is kept in the definition's `metadata.legacy`; everything

@@ -1,0 +1,201 @@
+//! References from code to documents, and links between documents: each leads to a file and a
+//! heading that exist.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose text files may refer to documents.
+const FOLDERS: [&str; 4] = ["src", "tests", "benches", "docs"];
+/// Files at the root that may.
+const FILES: [&str; 5] =
+    ["README.md", "CONTRIBUTING.md", "SECURITY.md", "config.example.toml", "clippy.toml"];
+/// Its tables of wrong references are wrong on purpose.
+const OWN: &str = "tests/tidy/docs.rs";
+/// What code refers to the contract by.
+const SPEC: &str = "spec/";
+/// How the paths begin that a document names in code style.
+const PATHS: [&str; 8] =
+    ["src/", "tests/", "docs/", "benches/", "fuzz/", ".ci/", ".github/", "static/"];
+
+/// A document that a text refers to, with the headings that it names.
+#[derive(Debug, PartialEq, Eq)]
+struct Reference {
+    path: String,
+    headings: Vec<String>,
+}
+
+/// A comment's lines as one, so that a reference that is broken over two lines is found.
+fn joined(text: &str) -> String {
+    let mut joined = String::with_capacity(text.len());
+    for line in text.lines() {
+        let line = line.trim();
+        let bare = ["//!", "///", "//", "#"].iter().find_map(|sign| line.strip_prefix(sign));
+        joined.push_str(bare.unwrap_or(line).trim());
+        joined.push(' ');
+    }
+    joined
+}
+
+/// What stands as `` `docs/FILE.md`, "Heading" and "Heading" `` in a text.
+fn references(text: &str) -> Vec<Reference> {
+    let text = joined(text);
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices('`') {
+        let Some((path, mut behind)) = text[at + 1..].split_once('`') else { continue };
+        let is_document = path.starts_with("docs/") || path == "CONTRIBUTING.md";
+        if !is_document || !path.ends_with(".md") || path.contains([' ', '<']) {
+            continue;
+        }
+        let mut headings = Vec::new();
+        while let Some(rest) =
+            behind.strip_prefix(", \"").or_else(|| behind.strip_prefix(" and \""))
+            && let Some((heading, rest)) = rest.split_once('"')
+        {
+            headings.push(heading.to_owned());
+            behind = rest;
+        }
+        found.push(Reference { path: path.to_owned(), headings });
+    }
+    found
+}
+
+/// The headings of a document, as they are written.
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut is_code = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        is_code ^= line.starts_with("```");
+        if !is_code && let Some(heading) = line.strip_prefix('#') {
+            found.insert(heading.trim_start_matches('#').trim().to_owned());
+        }
+    }
+    found
+}
+
+/// A heading as links name it: lower case, hyphens for spaces, no other signs.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// The targets of a document's links within the repository: `path#anchor`.
+fn links(text: &str) -> Vec<&str> {
+    let ends = text.match_indices("](").filter_map(|(at, _)| text[at + 2..].split_once(')'));
+    let targets = ends.map(|(target, _)| target);
+    targets.filter(|target| !target.contains(':') && !target.contains(' ')).collect()
+}
+
+/// Paths of the repository that a document names in code style; a sign such as `<` or `*` marks a
+/// pattern.
+fn paths(text: &str) -> Vec<&str> {
+    let inside = text.split('`').skip(1).step_by(2);
+    let of_here = inside.filter(|path| PATHS.iter().any(|start| path.starts_with(start)));
+    of_here.filter(|path| !path.contains(|c: char| "<>*{} …\n".contains(c))).collect()
+}
+
+/// What is wrong with the references of the file at `path`.
+fn faults(root: &Path, path: &str, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let read = |path: &str| fs::read_to_string(root.join(path));
+    let is_document = path.ends_with(".md");
+    let mut to_spec = 0;
+    for Reference { path, headings: named } in references(text) {
+        to_spec += usize::from(path.starts_with("docs/spec/"));
+        let Ok(document) = read(&path) else {
+            faults.push(format!("{path} is not there"));
+            continue;
+        };
+        if named.is_empty() && path.starts_with("docs/spec/") && !is_document {
+            faults.push(format!("{path}: name a heading: `{path}`, \"Heading\""));
+        }
+        let there = headings(&document);
+        let missing = named.iter().filter(|heading| !there.contains(*heading));
+        faults.extend(missing.map(|heading| format!("{path} has no heading \"{heading}\"")));
+    }
+    if !is_document && joined(text).matches(SPEC).count() > to_spec {
+        faults.push("refer to the contract as `docs/spec/FILE.md`, \"Heading\"".to_owned());
+    }
+    if !is_document {
+        return faults;
+    }
+    for link in links(text) {
+        let (file, wanted) = link.split_once('#').unwrap_or((link, ""));
+        let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+        let target = if file.is_empty() { PathBuf::from(path) } else { folder.join(file) };
+        let Ok(document) = fs::read_to_string(root.join(&target)) else {
+            if !root.join(&target).exists() {
+                faults.push(format!("the link {link} leads nowhere"));
+            }
+            continue;
+        };
+        let leads = wanted.is_empty() || headings(&document).iter().any(|h| anchor(h) == wanted);
+        if !leads {
+            faults.push(format!("the link {link} leads to no heading"));
+        }
+    }
+    let missing = paths(text).into_iter().filter(|path| !root.join(path).exists());
+    faults.extend(missing.map(|path| format!("{path} is not there")));
+    faults
+}
+
+/// Text files of a folder, those of folders in it included.
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_below(&path, found);
+        } else if path
+            .extension()
+            .is_some_and(|end| ["rs", "md", "toml", "py"].iter().any(|e| end == *e))
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_reference_to_a_document_leads_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<PathBuf> = FILES.iter().map(|file| root.join(file)).collect();
+    FOLDERS.iter().for_each(|folder| files_below(&root.join(folder), &mut files));
+    let mut found = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        if path != OWN {
+            let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"));
+            found.extend(faults(root, &path, &text).iter().map(|fault| format!("{path}: {fault}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn reference_that_leads_nowhere_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("docs/spec")).unwrap();
+    let spec = "# All\n\n## Request ids\n\n```\n# no heading\n```\n\n## What's next?\n";
+    fs::write(folder.path().join("docs/spec/hosts.md"), spec).unwrap();
+    fs::write(folder.path().join("docs/api.md"), "# API\n").unwrap();
+    for (path, text, count) in [
+        ("src/a.rs", "//! As `docs/spec/hosts.md`, \"Request ids\" says.", 0),
+        ("src/a.rs", "    /// (`docs/spec/hosts.md`, \"Request\n    /// ids\" and \"All\").", 0),
+        ("src/a.rs", "//! As `docs/spec/hosts.md`, \"Request\" says.", 1),
+        ("src/a.rs", "//! (`docs/spec/hosts.md`, \"All\" and \"None\")", 1),
+        ("src/a.rs", "//! (`docs/spec/hosts.md`, \"no heading\")", 1),
+        ("src/a.rs", "//! As `docs/spec/hosts.md` says.", 1),
+        ("src/a.rs", "//! As `docs/spec/none.md`, \"All\" says.", 1),
+        ("src/a.rs", "//! As `spec/api.md` says.", 1),
+        ("src/a.rs", "//! As docs/spec/hosts.md says.", 1),
+        ("src/a.rs", "//! To add one: `CONTRIBUTING.md`.", 1),
+        ("src/a.rs", "//! As `docs/api.md` says.", 0),
+        ("docs/b.md", "[a](spec/hosts.md#request-ids) [b](api.md) [c](https://a.b/c)", 0),
+        ("docs/b.md", "[a](spec/hosts.md#whats-next) [b](#b)\n# b\n", 1),
+        ("docs/spec/hosts.md", "[a](#whats-next) [b](../api.md#api)", 0),
+        ("docs/b.md", "[a](none.md) [b](spec/hosts.md#none)", 2),
+        ("docs/b.md", "`docs/spec/hosts.md`, `docs/none.rs`, `docs/<name>.rs`, `src/*.rs`", 1),
+    ] {
+        let found = faults(folder.path(), path, text);
+        assert_eq!(found.len(), count, "{path}: {text}\n{found:?}");
+    }
+}

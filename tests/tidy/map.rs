@@ -1,0 +1,96 @@
+//! The maps of the code agree: the drawing and the table in `src/lib.rs`, the drawing in
+//! `docs/architecture.md`, and the layers that the imports are held to.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::LAYERS;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The lines of the first block of code that opens with `fence`.
+fn block<'t>(text: &'t str, fence: &str) -> Vec<&'t str> {
+    let lines = text.lines().map(|line| line.strip_prefix("//!").unwrap_or(line).trim());
+    let behind = lines.skip_while(|line| *line != fence).skip(1);
+    behind.take_while(|line| *line != "```").collect()
+}
+
+/// For each module of a drawing of rows, the number of its row from the top. A module that is drawn
+/// twice counts where it is drawn last.
+fn rows<'t>(drawing: &[&'t str]) -> BTreeMap<&'t str, usize> {
+    let named = |(row, line): (usize, &&'t str)| line.split_whitespace().map(move |m| (m, row));
+    drawing.iter().enumerate().flat_map(|row| named(row).collect::<Vec<_>>()).collect()
+}
+
+/// The modules that the first column of the table names.
+fn table(text: &str) -> Vec<&str> {
+    let cells = text.lines().filter_map(|line| line.strip_prefix("//! | [`")?.split_once(" |"));
+    let names = cells.flat_map(|(cell, _)| cell.split("[`"));
+    names.filter_map(|name| Some(name.split_once("`]")?.0)).collect()
+}
+
+/// What is wrong with a drawing of rows, each of which may import those below it.
+fn faults_of_rows(drawing: &[&str], layers: &[(&str, &[&str])]) -> Vec<String> {
+    let rows = rows(drawing);
+    let mut faults = Vec::new();
+    for (module, imports) in layers {
+        let Some(row) = rows.get(module) else {
+            faults.push(format!("{module} is not drawn"));
+            continue;
+        };
+        let above = imports.iter().filter(|import| rows.get(*import).is_some_and(|at| at <= row));
+        faults.extend(above.map(|import| format!("{module} imports {import}, not below it")));
+    }
+    let is_layer = |name: &&&str| layers.iter().any(|(module, _)| module == *name);
+    let unknown = rows.keys().filter(|name| !is_layer(name));
+    faults.extend(unknown.map(|name| format!("{name} is drawn and is no module")));
+    faults
+}
+
+#[test]
+fn drawing_in_the_crate_documentation_agrees_with_the_layers() {
+    let text = read("src/lib.rs");
+    let faults = faults_of_rows(&block(&text, "```text"), LAYERS);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn table_in_the_crate_documentation_names_each_module_once() {
+    let text = read("src/lib.rs");
+    let mut named = table(&text);
+    named.sort_unstable();
+    let mut modules: Vec<&str> =
+        LAYERS.iter().map(|(module, _)| *module).filter(|module| *module != "main").collect();
+    modules.sort_unstable();
+    assert_eq!(named, modules);
+}
+
+#[test]
+fn drawing_on_the_architecture_page_shows_each_module() {
+    let text = read("docs/architecture.md");
+    let drawing = block(&text, "```mermaid").join(" ");
+    let is_part = |c: char| !(c.is_alphanumeric() || c == '_');
+    let words: Vec<&str> = drawing.split(is_part).collect();
+    for (module, _) in LAYERS {
+        assert!(words.contains(module), "{module} is not in the drawing");
+    }
+}
+
+#[test]
+fn drawing_that_contradicts_the_layers_is_found() {
+    const LAYERS: &[(&str, &[&str])] = &[("low", &[]), ("middle", &["low"]), ("top", &["middle"])];
+    for (drawing, count) in [
+        (vec!["top", "middle", "low"], 0),
+        (vec!["top", "middle low"], 1),
+        (vec!["middle", "top", "low"], 1),
+        (vec!["top", "low"], 1),
+        (vec!["top", "middle", "low other"], 1),
+    ] {
+        assert_eq!(faults_of_rows(&drawing, LAYERS).len(), count, "{drawing:?}");
+    }
+    let text = "//! | module | what |\n//! |---|---|\n//! | [`a`], [`b`] | x [`c`] |\n";
+    assert_eq!(table(text), ["a", "b"]);
+}
