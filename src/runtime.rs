@@ -2,6 +2,7 @@
 //! waits for. Everything above takes these as arguments, so that tests bring their own.
 
 pub mod memory;
+pub mod shortage;
 
 mod clock;
 #[cfg(debug_assertions)]

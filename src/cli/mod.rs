@@ -169,7 +169,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Salvage(asked) => block_on(salvage::run(asked, &configuration(file)?))?,
         Command::Guard(order) => return Ok(guarded(guard::run(&order))),
         Command::Fence(order) => return Ok(guarded(Err(guard::fence::run(&order)))),
-        Command::BuiltinWorker(order) => worker::run(&order).context("the worker")?,
+        Command::BuiltinWorker(order) => {
+            return Ok(ExitCode::from(worker::run(&order).context("the worker")?));
+        }
         Command::Completions { shell } => completions(shell)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::connector::{self, Connector, Resolve, SystemResolver};
 use super::egress::Policy;
-use crate::runtime;
+use crate::runtime::shortage::Pauses;
 
 /// How long an unused connection is kept.
 const KEEP_IDLE: Duration = Duration::from_secs(60);
@@ -27,10 +27,6 @@ const KEEP_IDLE: Duration = Duration::from_secs(60);
 const IDLE_PER_HOST: usize = 64;
 /// How long resolving, connecting and the TLS handshake may take together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The pauses between two tries of a request that this machine cannot send.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long an answer may take and how large it may be.
 #[derive(Debug, Clone, Copy)]
@@ -164,17 +160,14 @@ impl Client {
         request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Answer, Error> {
-        let began = runtime::monotonic_now();
-        let (mut pause, mut left) = (FIRST_PAUSE, limits.total);
+        let mut pauses = Pauses::within(limits.total);
         loop {
-            let answer = self.send(request.clone(), &Limits { total: left, ..*limits }).await;
+            let limits = Limits { total: pauses.left(), ..*limits };
+            let answer = self.send(request.clone(), &limits).await;
             let is_short = matches!(answer, Err(Error::Connection(connector::Error::Local { .. })));
-            if !is_short || began.elapsed() + pause >= limits.total {
+            if !is_short || !pauses.wait().await {
                 return answer;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-            left = limits.total.saturating_sub(began.elapsed());
         }
     }
 

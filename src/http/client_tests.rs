@@ -60,7 +60,7 @@ async fn request_that_this_machine_cannot_send_waits_until_it_can() {
     let refused = client(&short).send(request(), &LIMITS).await;
     assert!(matches!(refused, Err(Error::Connection(connector::Error::Local { .. }))));
     let short = Arc::<Short>::default();
-    let limits = Limits { total: FIRST_PAUSE, ..LIMITS };
+    let limits = Limits { total: Duration::from_millis(100), ..LIMITS };
     let refused = client(&short).send_when_able(request(), &limits).await;
     assert!(refused.is_err(), "it does not wait past its limit");
     let short = Arc::<Short>::default();

@@ -17,12 +17,12 @@ use hyper::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use rustix::io::Errno;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::egress::{Forbidden, Policy};
+use crate::runtime::shortage::{is_shortage, mentions_shortage};
 
 /// Addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 8;
@@ -61,7 +61,7 @@ pub struct Unresolved {
 
 impl From<String> for Unresolved {
     fn from(reason: String) -> Self {
-        Self { is_local: tells_of_shortage(&reason), reason }
+        Self { is_local: mentions_shortage(&reason), reason }
     }
 }
 
@@ -231,20 +231,6 @@ impl Connector {
     }
 }
 
-/// What the system answers when this machine has no descriptors, memory or buffers left.
-const SHORTAGES: [Errno; 5] =
-    [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
-
-/// Whether an error tells of this machine and not of the one that it connects to.
-fn is_shortage(error: &io::Error) -> bool {
-    Errno::from_io_error(error).is_some_and(|errno| SHORTAGES.contains(&errno))
-}
-
-/// The same of an error of which only the text is known: the system's own ends with its number.
-fn tells_of_shortage(text: &str) -> bool {
-    SHORTAGES.iter().any(|errno| text.contains(&format!("(os error {})", errno.raw_os_error())))
-}
-
 /// A refusal in words that do not depend on the platform.
 fn reason(error: &io::Error) -> String {
     let kind = error.kind();
@@ -334,20 +320,5 @@ mod tests {
         {
             assert_eq!(is_single_label(host), expect, "{host}");
         }
-    }
-
-    #[test]
-    fn a_shortage_of_this_machine_is_told_from_a_fault_of_the_other_side() {
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS] {
-            let error = io::Error::from(errno);
-            assert!(is_shortage(&error), "{error}");
-            assert!(tells_of_shortage(&format!("no connections: {error}")), "{error}");
-        }
-        for errno in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::TIMEDOUT, Errno::ADDRNOTAVAIL]
-        {
-            let error = io::Error::from(errno);
-            assert!(!is_shortage(&error) && !tells_of_shortage(&error.to_string()), "{error}");
-        }
-        assert!(!tells_of_shortage("no records found for the name (os error 240)"));
     }
 }

@@ -19,13 +19,14 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::Instant;
 
 use super::weight::{Budget, MEMORY_MAX, MIB};
-use super::worker::{Answer, CPU_SECONDS_MAX, Head, MEMORY_BESIDE};
+use super::worker::{Answer, CPU_SECONDS_MAX, Head, MEMORY_BESIDE, NOT_STARTED};
 use super::{AT_ONCE, refuse};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::guard::groups::{Group, Groups};
 use crate::http::call::{MOST_VALUES, count_values};
 use crate::runtime;
+use crate::runtime::shortage::{Pauses, when_able};
 
 /// How long a worker may take to answer, however busy the machine is. A run that computes ends
 /// before that, by its limit on processor time.
@@ -74,7 +75,7 @@ struct Shared {
     idle: Mutex<Vec<(Process, Instant)>>,
     groups: Option<Arc<Groups>>,
     /// The control group of all workers, made with the first of them.
-    group: OnceLock<Option<Group>>,
+    group: OnceLock<Group>,
 }
 
 /// One worker. Dropping it kills it.
@@ -128,12 +129,12 @@ impl Workers {
             None => None,
         };
         let mut granted = request.weight.unwrap_or(request.reading);
-        let mut process = self.process().map_err(|error| {
+        let begun = self.begin(&request, granted).await;
+        drop(request);
+        let (mut process, mut answer) = begun.map_err(|error| {
             let sentence = format!("the model '{model}': its worker cannot be started: {error}");
             Failure::new(ErrorClass::ProviderUnavailable, sentence)
         })?;
-        let mut answer = self.heard(process.ask(&request, granted)).await;
-        drop(request);
         if memory.is_none()
             && let Ok(Answer::Weight(weight)) = answer
         {
@@ -171,6 +172,28 @@ impl Workers {
             retired
         };
         drop::<Vec<(Process, Instant)>>(retired);
+    }
+
+    /// Gives the job to a worker and waits for the first answer. While this machine lacks what a
+    /// worker needs, it is tried again.
+    async fn begin(
+        &self,
+        request: &Request,
+        granted: u64,
+    ) -> io::Result<(Process, Result<Answer, Lost>)> {
+        let mut pauses = Pauses::within(self.shared.time_max);
+        loop {
+            let mut process = when_able(pauses.left(), || self.process()).await?;
+            let answer = self.heard(process.ask(request, granted)).await;
+            let is_lost = matches!(answer, Err(Lost::Ended));
+            if !is_lost || !process.could_not_start().await {
+                return Ok((process, answer));
+            }
+            tracing::warn!("a worker of the built-in models cannot enter its sandbox");
+            if !pauses.wait().await {
+                return Ok((process, answer));
+            }
+        }
     }
 
     async fn heard(
@@ -217,19 +240,21 @@ impl Workers {
         Ok(Process { child, jobs, answers: BufReader::new(answers), errors })
     }
 
-    /// The control group of all workers, where the service has groups.
+    /// The control group of all workers, where the service has groups. One that cannot be made is
+    /// tried again with the next worker.
     fn group(&self) -> Option<&Group> {
         let Shared { groups, group, .. } = &*self.shared;
-        let made = group.get_or_init(|| {
+        if group.get().is_none() {
             // A second line of defence behind the limits that each worker sets itself.
             let memory = MEMORY_MAX + AT_ONCE as u64 * MEMORY_BESIDE;
-            let made = groups.as_ref()?.make_shared("builtin", memory, PIDS_MAX);
-            made.inspect_err(|error| {
-                tracing::warn!(%error, "built-in models run without a control group");
-            })
-            .ok()
-        });
-        made.as_ref()
+            match groups.as_ref()?.make_shared("builtin", memory, PIDS_MAX) {
+                Ok(made) => drop(group.set(made)),
+                Err(error) => {
+                    tracing::warn!(%error, "a worker of the built-in models has no control group");
+                }
+            }
+        }
+        group.get()
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<(Process, Instant)>> {
@@ -257,6 +282,12 @@ impl Process {
         };
         self.send(&[&line, rest, &request.image]).await?;
         self.hear().await
+    }
+
+    /// Whether it has ended because it could not enter its sandbox, before it took a job.
+    async fn could_not_start(&mut self) -> bool {
+        let waited = tokio::time::timeout(ENDING, self.child.wait()).await;
+        waited.is_ok_and(|status| status.is_ok_and(|one| one.code() == Some(NOT_STARTED.into())))
     }
 
     /// Grants the memory that the worker has asked for, and waits for the outcome.

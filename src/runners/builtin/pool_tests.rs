@@ -177,6 +177,16 @@ async fn weight_of_an_image_is_granted_or_refused() {
 }
 
 #[tokio::test]
+async fn worker_that_cannot_enter_its_sandbox_costs_no_run() {
+    let once = "if [ ! -e \"$1/tried\" ]; then : > \"$1/tried\"; exit 125; fi; ";
+    let scripted = Scripted::new(&format!("{once}{}", say(r#"{"output":1}"#)));
+    assert_eq!(scripted.run().await, Ok(1.into()));
+    assert_eq!(scripted.pids().len(), 2);
+    let never = Scripted::within("exit 125", Duration::from_millis(200));
+    assert!(never.run().await.is_err(), "it is tried within its time only");
+}
+
+#[tokio::test]
 async fn worker_that_cannot_be_started_is_unavailable() {
     let workers = Workers::new(Path::new("/nowhere/at/all").into(), None);
     let failure = workers.run(request(Some(MIB)), &Budget::new(MIB)).await.unwrap_err();

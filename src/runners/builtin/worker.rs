@@ -31,6 +31,9 @@ const LINE_MAX: u64 = 4096;
 /// Bytes that are read into memory before their number has proved true.
 const READ_AHEAD: usize = 1024 * 1024;
 
+/// The exit code of a worker that cannot enter its sandbox: no job is at fault.
+pub(super) const NOT_STARTED: u8 = 125;
+
 /// How the service starts a worker.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Order {
@@ -66,19 +69,31 @@ pub(super) enum Answer {
     Panicked,
 }
 
-/// Serves jobs until the service closes its end.
+/// Serves jobs until the service closes its end; answers the exit code of the process.
 ///
 /// # Errors
-/// When the sandbox cannot be entered, or a stream breaks.
-pub fn run(order: &Order) -> io::Result<()> {
-    if let Some(group) = &order.group {
-        groups::enter(group)?;
-    }
-    let sandbox = Sandbox::enter(order.parent, MEMORY_MAX + MEMORY_BESIDE)?;
+/// When a stream breaks.
+pub fn run(order: &Order) -> io::Result<u8> {
+    let sandbox = match enter(order) {
+        Ok(sandbox) => sandbox,
+        Err(error) => {
+            // Standard error goes to the service, which logs it.
+            drop(writeln!(io::stderr(), "the sandbox cannot be entered: {error}"));
+            return Ok(NOT_STARTED);
+        }
+    };
     // A panic is reported as an answer, and its message may quote the input.
     std::panic::set_hook(Box::new(|_panic| {}));
     let allow = |memory: u64| sandbox.limit(memory.saturating_add(RUN_BESIDE), CPU_SECONDS_MAX);
-    serve(&mut io::stdin().lock(), &mut BufWriter::new(io::stdout().lock()), allow)
+    serve(&mut io::stdin().lock(), &mut BufWriter::new(io::stdout().lock()), allow)?;
+    Ok(0)
+}
+
+fn enter(order: &Order) -> io::Result<Sandbox> {
+    if let Some(group) = &order.group {
+        groups::enter(group)?;
+    }
+    Sandbox::enter(order.parent, MEMORY_MAX + MEMORY_BESIDE)
 }
 
 /// Serves jobs. `allow` bounds what follows by so many bytes.

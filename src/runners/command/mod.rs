@@ -13,6 +13,7 @@ mod worker;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use self::pool::Pool;
 use self::protocol::Ended;
@@ -26,7 +27,11 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::guard;
 use crate::runtime;
+use crate::runtime::shortage::when_able;
 use crate::secret::Secret;
+
+/// How long a process is waited for that this machine cannot start now.
+const STARTING_MAX: Duration = Duration::from_secs(60);
 
 /// How processes are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +128,7 @@ impl CommandRunner {
 
     async fn run_once(&self, job: &Job) -> Result<(Ended, Option<Folder>), Failure> {
         let Pool { settings, guards, tail, .. } = &*self.pool;
-        let worker = Worker::start(settings, guards, tail);
+        let worker = when_able(STARTING_MAX, || Worker::start(settings, guards, tail)).await;
         let mut worker = worker.map_err(|error| {
             let what = format!("its process cannot be started: {error}");
             self.failure(ErrorClass::ProviderUnavailable, &what)

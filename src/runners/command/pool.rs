@@ -15,6 +15,7 @@ use super::worker::{Guards, Worker};
 use super::{Settings, describe};
 use crate::runners::Health;
 use crate::runtime;
+use crate::runtime::shortage::is_shortage;
 
 /// The pause after the first failure; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -132,6 +133,12 @@ impl Pool {
             Ok(worker) => {
                 state.alive += 1;
                 Some(worker)
+            }
+            Err(error) if is_shortage(&error) => {
+                // It says nothing about the model.
+                state.not_before = runtime::monotonic_now() + FIRST_PAUSE;
+                tracing::warn!(model = %self.settings.model, %error, "a worker cannot start now");
+                None
             }
             Err(error) => {
                 self.failed(state, format!("its worker cannot be started: {error}"));
