@@ -42,7 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config", &["secret", "written"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
-    ("audit", &["domain", "runtime", "storage"]),
+    ("audit", &["domain", "runtime", "storage", "wire"]),
     ("links", &["domain", "runtime", "storage"]),
     // Accounts answer the links' question which keys are valid.
     ("accounts", &["audit", "domain", "links", "runtime", "storage"]),
@@ -131,6 +131,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "runners",
             "runtime",
             "telemetry",
+            "wire",
         ],
     ),
     ("main", &["cli"]),

@@ -5,20 +5,23 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Context;
 use super::doc::Doc;
 use crate::accounts::DEFAULT_ORGANIZATION;
-use crate::domain::account::{ApiKey, Organization};
+use crate::domain::account;
 use crate::domain::ids::KeyId;
 use crate::engine;
 use crate::http::{self, Reply, reply};
 use crate::runtime;
+use crate::wire::operator::{
+    Key, Keys, ListedKey, Model, ModelTest, Models, NewKey, Organization, Organizations, Reloaded,
+};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewKey {
+struct KeyRequest {
     name: String,
     organization: Option<String>,
     expires_in_seconds: Option<u64>,
@@ -35,7 +38,7 @@ pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API
 
 /// `POST /admin/keys`: the only answer that ever holds a full key.
 pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
-    let new: NewKey = context.call.json().await?;
+    let new: KeyRequest = context.call.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
     let organization = match new.organization.as_deref() {
         None | Some(DEFAULT_ORGANIZATION) => accounts.ensure_default().await?.0,
@@ -44,10 +47,7 @@ pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
     let span = new.expires_in_seconds.map(Duration::from_secs);
     let (key, full) =
         accounts.create_key(organization.id, &new.name, &new.created_by, span).await?;
-    let mut body = describe(&key, &organization);
-    if let Value::Object(fields) = &mut body {
-        fields.insert("key".to_owned(), full.into());
-    }
+    let body = NewKey { described: Key::of(&key, &organization), key: full };
     Ok(reply::json(StatusCode::CREATED, &body))
 }
 
@@ -63,15 +63,10 @@ pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
         let of_one = accounts.keys(organization.id).await?;
         let uses = accounts.last_uses(organization.id, of_one.iter().map(|key| key.id)).await?;
         for (key, last_use) in of_one.iter().zip(uses) {
-            let mut described = describe(key, &organization);
-            if let Value::Object(fields) = &mut described {
-                let last_use = last_use.map(|at| at.to_string());
-                fields.insert("last_used_at".to_owned(), last_use.into());
-            }
-            keys.push(described);
+            keys.push(ListedKey::of(key, &organization, last_use));
         }
     }
-    Ok(reply::json(StatusCode::OK, &json!({"keys": keys})))
+    Ok(reply::json(StatusCode::OK, &Keys { keys }))
 }
 
 pub const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
@@ -103,7 +98,7 @@ pub async fn create_organization(mut context: Context) -> Result<Reply, http::Er
     if let Some(warning) = context.services.egress.warning(organizations) {
         tracing::warn!("{warning}");
     }
-    Ok(reply::json(StatusCode::CREATED, &describe_organization(&organization)))
+    Ok(reply::json(StatusCode::CREATED, &Organization::from(&organization)))
 }
 
 pub const LIST_ORGANIZATIONS: Doc =
@@ -112,8 +107,8 @@ pub const LIST_ORGANIZATIONS: Doc =
 /// `GET /admin/organizations`
 pub async fn list_organizations(context: Context) -> Result<Reply, http::Error> {
     let organizations = context.services.accounts.organizations().await?;
-    let listed: Vec<Value> = organizations.iter().map(describe_organization).collect();
-    Ok(reply::json(StatusCode::OK, &json!({"organizations": listed})))
+    let organizations = organizations.iter().map(Organization::from).collect();
+    Ok(reply::json(StatusCode::OK, &Organizations { organizations }))
 }
 
 pub const LIST_MODELS: Doc = Doc::new("admin", "admin_list_models", "List models with their load");
@@ -124,20 +119,20 @@ pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
     let models = services.catalog.list();
     let describe = |model: &std::sync::Arc<crate::catalog::Model>| {
         let load = services.engine.load(model.slug.as_str());
-        json!({
-            "slug": model.slug,
-            "title": model.title,
-            "output_type": model.output_type.as_str(),
-            "runner": model.runner_type,
-            "health": model.health_word(),
-            "reason": model.failing(),
-            "running": load.running,
-            "queued": load.queued,
-            "concurrency": model.concurrency,
-        })
+        Model {
+            slug: model.slug.to_string(),
+            title: model.title.clone(),
+            output_type: model.output_type.as_str().to_owned(),
+            runner: model.runner_type.to_owned(),
+            health: model.health_word().to_owned(),
+            reason: model.failing(),
+            running: load.running,
+            queued: load.queued,
+            concurrency: model.concurrency,
+        }
     };
-    let listed: Vec<Value> = models.iter().map(describe).collect();
-    Ok(reply::json(StatusCode::OK, &json!({"models": listed})))
+    let models = models.iter().map(describe).collect();
+    Ok(reply::json(StatusCode::OK, &Models { models }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,23 +159,26 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     let (result, logs) = engine::try_out(&work, &trial.slug, key, input).await;
     let seconds = started.elapsed().as_secs_f64();
     let stderr = work.runner.diagnostics();
-    let body = match result {
-        Ok(success) => json!({
-            "status": "success",
-            "output": engine::outcome::shape_output(success.output, work.output_type),
-            "logs": logs,
-            "stderr": stderr,
-            "seconds": seconds,
-        }),
-        Err(error) => json!({
-            "status": "error",
-            "error": error.failure.message,
-            "error_classification": error.failure.class.as_str(),
-            "logs": logs,
-            "stderr": stderr,
-            "seconds": seconds,
-        }),
+    let mut body = ModelTest {
+        status: "success".to_owned(),
+        output: None,
+        error: None,
+        error_classification: None,
+        logs,
+        stderr,
+        seconds,
     };
+    match result {
+        Ok(success) => {
+            let output = engine::outcome::shape_output(success.output, work.output_type);
+            body.output = Some(output);
+        }
+        Err(error) => {
+            body.status = "error".to_owned();
+            body.error = Some(error.failure.message);
+            body.error_classification = Some(error.failure.class);
+        }
+    }
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -195,36 +193,16 @@ pub async fn reload(context: Context) -> Result<Reply, http::Error> {
     let (loaded, faults) = (report.loaded, report.faults.len());
     let subject = format!("{changes}; {loaded} models, {faults} faults");
     services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
-    let kept: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
-    let body = json!({"loaded": report.loaded, "kept": kept, "removed": report.removed});
+    let kept = report.faults.iter().map(ToString::to_string).collect();
+    let body = Reloaded { loaded: report.loaded, kept, removed: report.removed };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
 /// The organization that the query names, or all.
-async fn organizations(context: &Context) -> Result<Vec<Organization>, http::Error> {
+async fn organizations(context: &Context) -> Result<Vec<account::Organization>, http::Error> {
     let accounts = &context.services.accounts;
     match context.call.query.get("organization") {
         Some(name) => Ok(vec![accounts.organization(name).await?]),
         None => Ok(accounts.organizations().await?),
     }
-}
-
-fn describe(key: &ApiKey, organization: &Organization) -> Value {
-    json!({
-        "id": key.id.to_string(),
-        "prefix": key.prefix,
-        "name": key.name,
-        "organization": organization.name,
-        "created_by": key.created_by,
-        "created_at": key.created_at.to_string(),
-        "expires_at": key.expires_at.map(|time| time.to_string()),
-    })
-}
-
-fn describe_organization(organization: &Organization) -> Value {
-    json!({
-        "id": organization.id.to_string(),
-        "name": organization.name,
-        "created_at": organization.created_at.to_string(),
-    })
 }

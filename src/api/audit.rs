@@ -1,13 +1,13 @@
 //! The audit log, for the operator: who did what.
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
 
 use super::Context;
 use super::doc::Doc;
 use crate::audit::Filter;
 use crate::domain::time::Timestamp;
 use crate::http::{self, Reply, reply};
+use crate::wire::operator::Acts;
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 10_000;
@@ -38,6 +38,6 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     // What was counted up to now is part of the answer.
     services.audit.write_denied().await?;
     let entries = services.audit.list(&filter, limit).await?;
-    let entries: Vec<Value> = entries.iter().map(|entry| entry.to_json(None)).collect();
-    Ok(reply::json(StatusCode::OK, &json!({"entries": entries})))
+    let entries = entries.iter().map(|entry| entry.show(None)).collect();
+    Ok(reply::json(StatusCode::OK, &Acts { entries }))
 }

@@ -2,15 +2,15 @@
 
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::doc::{Doc, Response};
 use super::{Context, Services};
 use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::billing;
-use crate::domain::account::{LedgerEntry, Organization};
+use crate::domain::account::Organization;
 use crate::domain::money::Usd;
 use crate::http::{self, Reply, reply};
+use crate::wire::operator;
 use crate::wire::service::Balance;
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -45,7 +45,7 @@ pub async fn show(context: Context) -> Result<Reply, http::Error> {
     let services = &context.services;
     let organization = organization(services, context.call.query.get("organization")).await?;
     let balance = services.billing.balance(organization.id).await?;
-    Ok(reply::json(StatusCode::OK, &describe(&organization, balance)))
+    Ok(reply::json(StatusCode::OK, &operator::Balance::of(&organization, balance)))
 }
 
 pub const TOP_UP: Doc = Doc::new("admin", "admin_top_up", "Add to a balance");
@@ -62,7 +62,7 @@ pub async fn top_up(mut context: Context) -> Result<Reply, http::Error> {
         Err(billing::Error::Amount) => return Err(refused()),
         Ok(balance) => balance,
     };
-    Ok(reply::json(StatusCode::CREATED, &describe(&organization, balance)))
+    Ok(reply::json(StatusCode::CREATED, &operator::Balance::of(&organization, balance)))
 }
 
 pub const LEDGER: Doc =
@@ -75,8 +75,8 @@ pub async fn ledger(context: Context) -> Result<Reply, http::Error> {
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let organization = organization(services, query.get("organization")).await?;
     let entries = services.billing.ledger(organization.id, None, limit).await?;
-    let entries: Vec<Value> = entries.iter().map(describe_entry).collect();
-    let body = json!({"organization": organization.name, "entries": entries});
+    let entries = entries.iter().map(operator::LedgerLine::from).collect();
+    let body = operator::Ledger { organization: organization.name, entries };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -88,18 +88,4 @@ async fn organization(
         None | Some(DEFAULT_ORGANIZATION) => Ok(services.accounts.ensure_default().await?.0),
         Some(name) => Ok(services.accounts.organization(name).await?),
     }
-}
-
-fn describe(organization: &Organization, balance: Usd) -> Value {
-    json!({"organization": organization.name, "balance_usd": balance.dollars()})
-}
-
-fn describe_entry(entry: &LedgerEntry) -> Value {
-    json!({
-        "id": entry.id.to_string(),
-        "kind": entry.kind.as_str(),
-        "amount_usd": entry.amount.dollars(),
-        "execution_id": entry.execution.map(|id| id.to_string()),
-        "created_at": entry.created_at.to_string(),
-    })
 }

@@ -3,15 +3,16 @@
 
 use hyper::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::doc::Doc;
 use super::{Context, Services};
 use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::chains::Change;
 use crate::domain::account::Organization;
-use crate::domain::chain::{Chain, Entry};
+use crate::domain::chain::Entry;
 use crate::http::{self, Reply, reply};
+use crate::wire::operator::{Chain, Chains};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +46,7 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
         .by(context.actor())
         .create(organization.id, &new.model, &new.name, new.entries, &schema_of)
         .await?;
-    Ok(reply::json(StatusCode::CREATED, &describe(&made, &organization)))
+    Ok(reply::json(StatusCode::CREATED, &Chain::of(&made, &organization)))
 }
 
 pub const CHANGE: Doc = Doc::new("admin", "admin_change_chain", "Change a fallback chain");
@@ -62,7 +63,7 @@ pub async fn change(mut context: Context) -> Result<Reply, http::Error> {
         .by(context.actor())
         .change(organization.id, &changed.model, &changed.name, change, &schema_of)
         .await?;
-    Ok(reply::json(StatusCode::OK, &describe(&chain, &organization)))
+    Ok(reply::json(StatusCode::OK, &Chain::of(&chain, &organization)))
 }
 
 pub const LIST: Doc = Doc::new("admin", "admin_list_chains", "List fallback chains");
@@ -77,9 +78,9 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let mut chains = Vec::new();
     for organization in organizations {
         let of_one = services.chains.list(organization.id).await?;
-        chains.extend(of_one.iter().map(|chain| describe(chain, &organization)));
+        chains.extend(of_one.iter().map(|chain| Chain::of(chain, &organization)));
     }
-    Ok(reply::json(StatusCode::OK, &json!({"chains": chains})))
+    Ok(reply::json(StatusCode::OK, &Chains { chains }))
 }
 
 pub const DELETE: Doc = Doc::new("admin", "admin_delete_chain", "Delete a fallback chain");
@@ -106,16 +107,4 @@ async fn organization(
 
 fn schema_of(services: &Services, slug: &str) -> Option<Value> {
     services.catalog.get(slug).map(|model| model.schema.text().clone())
-}
-
-fn describe(chain: &Chain, organization: &Organization) -> Value {
-    json!({
-        "organization": organization.name,
-        "model": chain.model,
-        "name": chain.name,
-        "enabled": chain.enabled,
-        "entries": chain.entries,
-        "created_at": chain.created_at.to_string(),
-        "updated_at": chain.updated_at.to_string(),
-    })
 }

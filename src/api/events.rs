@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use hyper::StatusCode;
-use serde_json::json;
 
 use super::context::Grant;
 use super::doc::{Doc, Response};
@@ -19,6 +18,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::Follower;
 use crate::http::sse::{self, Event};
 use crate::http::{self, Reply, reply};
+use crate::wire;
 
 /// The last part of the id of the last event.
 const END: &str = "end";
@@ -102,7 +102,8 @@ impl Watch {
         let news = self.follower.news(self.seen);
         let mut events = Vec::with_capacity(news.events.len() + 1);
         if std::mem::take(&mut self.lost) || news.has_gap {
-            events.push(self.event("reset", &self.seen.to_string(), json!({}).to_string()));
+            let reset = wire::event::Event::Reset {};
+            events.push(self.event(reset.name(), &self.seen.to_string(), reset.data()));
         }
         for event in &news.events {
             events.push(self.event(event.name, &event.number.to_string(), event.data.clone()));

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
 
 use super::Context;
 use super::doc::Doc;
@@ -14,6 +13,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine;
 use crate::engine::history::Filter;
 use crate::http::{self, Reply, reply};
+use crate::wire::operator::{Cancelled, Execution as Shown, Executions, Resumed};
 
 const LIMIT_DEFAULT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
@@ -50,7 +50,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let crashes = services.engine.crashes();
     let names: HashMap<OrganizationId, &Organization> =
         organizations.iter().map(|organization| (organization.id, organization)).collect();
-    let listed: Vec<Value> = found
+    let executions = found
         .iter()
         .map(|one| {
             let name = names.get(&one.organization).map_or("", |one| one.name.as_str());
@@ -58,7 +58,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
             describe(one, name, crashes, services.engine.waiting_for(one))
         })
         .collect();
-    Ok(reply::json(StatusCode::OK, &json!({"executions": listed})))
+    Ok(reply::json(StatusCode::OK, &Executions { executions }))
 }
 
 pub const GET: Doc = Doc::new("admin", "admin_get_execution", "An execution");
@@ -87,8 +87,8 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let engine = services.engine.clone();
     let cancel = async move { engine.cancel(organization, id).await };
     let cancelled = services.audit.record(entry.of(organization), cancel).await?;
-    let status = cancelled.status.word(cancelled.kind());
-    let body = json!({"execution_id": cancelled.id.to_string(), "status": status});
+    let status = cancelled.status.word(cancelled.kind()).to_owned();
+    let body = Cancelled { execution_id: cancelled.id, status };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -103,7 +103,7 @@ pub async fn resume(context: Context) -> Result<Reply, http::Error> {
     let engine::Resumed { executions, deliveries } = resumed;
     services.outbox.look();
     tracing::warn!(executions, deliveries, "resumed what the restore held back");
-    let body = json!({"executions": executions, "deliveries": deliveries});
+    let body = Resumed { executions, deliveries };
     Ok(reply::json(StatusCode::OK, &body))
 }
 
@@ -125,18 +125,18 @@ fn describe(
     organization: &str,
     crashes: u32,
     waiting_for: Option<String>,
-) -> Value {
+) -> Shown {
     let lane = execution.lane();
     let (kind, subject) = lane.split_once(':').unwrap_or(("", &lane));
     let kind = if kind == "model" { "prediction" } else { kind };
-    json!({
-        "id": execution.id.to_string(),
-        "organization": organization,
-        "type": kind,
-        "subject": subject,
-        "status": execution.status.word(execution.kind()),
-        "crashes": crashes,
-        "waiting_for": waiting_for,
-        "created_at": execution.created_at.to_string(),
-    })
+    Shown {
+        id: execution.id,
+        organization: organization.to_owned(),
+        kind: kind.to_owned(),
+        subject: subject.to_owned(),
+        status: execution.status.word(execution.kind()).to_owned(),
+        crashes,
+        waiting_for,
+        created_at: execution.created_at.into(),
+    }
 }

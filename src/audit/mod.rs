@@ -13,7 +13,6 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 
 pub use self::ship::{Options as ShipOptions, Shipper};
@@ -22,6 +21,7 @@ use crate::domain::time::Timestamp;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Key, Record, Store, Table};
+use crate::wire::operator::Act;
 
 /// Addresses that one entry of failed authentications names; the others are counted only.
 const ADDRESSES_MAX: usize = 16;
@@ -118,28 +118,21 @@ impl Entry {
         self
     }
 
-    /// The entry as clients and log shippers read it. `number` is its place in the log, where that
-    /// is part of the form.
+    /// The entry as the operator and log shippers read it. `number` is its place in the log, where
+    /// that is part of the form.
     #[must_use]
-    pub fn to_json(&self, number: Option<u64>) -> Value {
-        let mut fields = Map::new();
-        if let Some(number) = number {
-            fields.insert("number".to_owned(), number.into());
+    pub fn show(&self, number: Option<u64>) -> Act {
+        Act {
+            number,
+            at: self.at.into(),
+            actor: self.actor.clone(),
+            from: self.from.clone(),
+            action: self.action.clone(),
+            subject: self.subject.clone(),
+            organization_id: self.organization,
+            result: self.result.clone(),
+            count: self.count,
         }
-        let organization = self.organization.map(|id| id.to_string());
-        for (name, value) in [
-            ("at", json!(self.at.to_string())),
-            ("actor", json!(self.actor)),
-            ("from", json!(self.from)),
-            ("action", json!(self.action)),
-            ("subject", json!(self.subject)),
-            ("organization_id", json!(organization)),
-            ("result", json!(self.result)),
-            ("count", json!(self.count)),
-        ] {
-            fields.insert(name.to_owned(), value);
-        }
-        Value::Object(fields)
     }
 }
 

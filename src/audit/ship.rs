@@ -100,7 +100,7 @@ impl Shipper {
             text.push(b'\n');
         }
         for (number, entry) in (first..).zip(entries) {
-            serde_json::to_writer(&mut text, &entry.to_json(Some(number)))?;
+            serde_json::to_writer(&mut text, &entry.show(Some(number)))?;
             text.push(b'\n');
         }
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;

@@ -1,12 +1,12 @@
 //! `orrery audit`: who did what.
 
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
 
 use super::key::understood;
 use super::output::{Column, Output};
 use super::{Shape, service};
 use crate::config::Config;
+use crate::wire::operator::{Act, Acts};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -32,23 +32,6 @@ pub(super) enum Command {
     },
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Entry {
-    at: String,
-    actor: String,
-    from: String,
-    action: String,
-    subject: String,
-    organization_id: Option<String>,
-    result: String,
-    count: u64,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Entries {
-    entries: Vec<Entry>,
-}
-
 const COLUMNS: [Column; 7] = [
     Column::Text("AT"),
     Column::Text("WHO"),
@@ -70,12 +53,18 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     }
     let admin = service::admin(config).await?;
     let answer = admin.get(&format!("/admin/audit?{}", query.finish())).await?;
-    let answer: Entries = understood(answer)?;
+    let answer: Acts = understood(answer)?;
     Output::new(shape.json).show(&answer, &COLUMNS, answer.entries.iter().map(row))
 }
 
-fn row(entry: &Entry) -> Vec<String> {
-    let Entry { at, actor, from, action, subject, result, count, .. } = entry;
-    let texts = [at, actor, from, action, subject, result].map(Clone::clone);
-    texts.into_iter().chain([count.to_string()]).collect()
+fn row(act: &Act) -> Vec<String> {
+    vec![
+        act.at.to_string(),
+        act.actor.clone(),
+        act.from.clone(),
+        act.action.clone(),
+        act.subject.clone(),
+        act.result.clone(),
+        act.count.to_string(),
+    ]
 }

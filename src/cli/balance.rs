@@ -1,7 +1,6 @@
 //! `orrery balance`: what an organization has, what became of it, and adding to it.
 
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Shape;
@@ -10,6 +9,7 @@ use super::key::{DEFAULT_ORGANIZATION, understood};
 use super::output::{self, Column, Output};
 use super::service;
 use crate::config::Config;
+use crate::wire::operator::{Balance, Ledger};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -50,27 +50,6 @@ pub(super) struct Owner {
     org: String,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Balance {
-    organization: String,
-    balance_usd: f64,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Ledger {
-    organization: String,
-    entries: Vec<Entry>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Entry {
-    id: String,
-    kind: String,
-    amount_usd: f64,
-    execution_id: Option<String>,
-    created_at: String,
-}
-
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
     let admin = service::admin(config).await?;
     match command {
@@ -95,10 +74,10 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             ];
             let rows = ledger.entries.iter().map(|entry| {
                 vec![
-                    entry.created_at.clone(),
-                    entry.kind.clone(),
+                    entry.created_at.to_string(),
+                    entry.kind.as_str().to_owned(),
                     format!("{:.6}", entry.amount_usd),
-                    entry.execution_id.clone().unwrap_or_default(),
+                    entry.execution_id.map(|id| id.to_string()).unwrap_or_default(),
                 ]
             });
             Output::new(shape.json).show(&ledger, &columns, rows)

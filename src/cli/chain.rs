@@ -4,14 +4,16 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::Shape;
 use super::admin::Admin;
 use super::key::{DEFAULT_ORGANIZATION, understood};
 use super::output::{self, Column, Output};
 use crate::config::Config;
+use crate::domain::chain::Entry;
+use crate::wire::operator::{Chain, Chains};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -76,29 +78,6 @@ pub(super) struct Named {
     /// Whose chain it is
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Chains {
-    chains: Vec<Chain>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Chain {
-    organization: String,
-    model: String,
-    name: String,
-    enabled: bool,
-    entries: Vec<Entry>,
-    created_at: String,
-    updated_at: String,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Entry {
-    model: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    input_map: Option<Map<String, Value>>,
 }
 
 /// Entries in TOML have to stand under a name.
@@ -191,7 +170,7 @@ fn row(chain: &Chain) -> Vec<String> {
         chain.organization.clone(),
         if chain.enabled { "yes" } else { "no" }.to_owned(),
         models.join(", "),
-        chain.updated_at.clone(),
+        chain.updated_at.to_string(),
     ]
 }
 

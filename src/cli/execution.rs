@@ -1,8 +1,7 @@
 //! `orrery execution`: what has not ended, one execution, ending one. And `orrery resume`.
 
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Shape;
 use super::chain::query;
@@ -11,6 +10,7 @@ use super::output::{self, Column, Output};
 use super::service;
 use crate::config::Config;
 use crate::domain::ids::ExecutionId;
+use crate::wire::operator::{Cancelled, Execution, Executions, Resumed};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -42,25 +42,6 @@ pub(super) enum Command {
     },
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Executions {
-    executions: Vec<Execution>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Execution {
-    id: String,
-    organization: String,
-    #[serde(rename = "type")]
-    kind: String,
-    /// The model or the workflow.
-    subject: String,
-    status: String,
-    crashes: u32,
-    waiting_for: Option<String>,
-    created_at: String,
-}
-
 const COLUMNS: [Column; 7] = [
     Column::Text("ID"),
     Column::Text("ORGANIZATION"),
@@ -88,18 +69,11 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
         }
         Command::Cancel { execution } => {
             let path = format!("/admin/executions/{execution}/cancel");
-            let answer = admin.post(&path, &json!({})).await?;
-            let status = answer.get("status").and_then(Value::as_str).unwrap_or("cancelled");
-            output::note(&format!("execution {execution} is {status}"));
+            let ended: Cancelled = understood(admin.post(&path, &json!({})).await?)?;
+            output::note(&format!("execution {execution} is {}", ended.status));
             Ok(())
         }
     }
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Resumed {
-    executions: u64,
-    deliveries: u64,
 }
 
 /// `orrery resume`
@@ -114,12 +88,12 @@ pub(super) async fn resume(shape: Shape, config: &Config) -> anyhow::Result<()> 
 
 fn row(execution: &Execution) -> Vec<String> {
     vec![
-        execution.id.clone(),
+        execution.id.to_string(),
         execution.organization.clone(),
         execution.kind.clone(),
         execution.subject.clone(),
         execution.status.clone(),
         execution.crashes.to_string(),
-        execution.created_at.clone(),
+        execution.created_at.to_string(),
     ]
 }

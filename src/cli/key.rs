@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Shape;
@@ -14,6 +13,8 @@ use super::admin::Admin;
 use super::output::{self, Column, Output};
 use crate::config::Config;
 use crate::domain::ids::KeyId;
+use crate::wire::Time;
+use crate::wire::operator::{Keys, NewKey};
 
 /// The organization that a first start makes.
 pub(super) const DEFAULT_ORGANIZATION: &str = "default";
@@ -49,34 +50,6 @@ pub(super) enum Command {
     },
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Created {
-    id: String,
-    key: String,
-    prefix: String,
-    name: String,
-    organization: String,
-    expires_at: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Keys {
-    keys: Vec<Key>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Key {
-    id: String,
-    prefix: String,
-    name: String,
-    organization: String,
-    created_by: String,
-    created_at: String,
-    expires_at: Option<String>,
-    /// To the minute; none: never, or not since this is noted.
-    last_used_at: Option<String>,
-}
-
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
     let admin = super::service::admin(config).await?;
     match command {
@@ -109,16 +82,17 @@ async fn create(
     if let (Some(span), Some(fields)) = (expires, wanted.as_object_mut()) {
         fields.insert("expires_in_seconds".to_owned(), json!(span.as_secs()));
     }
-    let created: Created = understood(admin.post("/admin/keys", &wanted).await?)?;
+    let created: NewKey = understood(admin.post("/admin/keys", &wanted).await?)?;
     if output.is_json() {
         return output::json(&created);
     }
+    let key = &created.described;
     output::note(&format!(
         "Key {} ({}) of organization {}, valid {}. It is shown this once:",
-        created.id,
-        created.name,
-        created.organization,
-        created.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
+        key.id,
+        key.name,
+        key.organization,
+        key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
     ));
     output::raw(format!("{}\n", created.key).as_bytes())
 }
@@ -133,19 +107,24 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
     let answer: Keys = understood(admin.get(&path).await?)?;
     let columns =
         ["ID", "KEY", "NAME", "ORGANIZATION", "CREATED BY", "CREATED", "EXPIRES", "LAST USED"];
-    let rows = answer.keys.iter().map(|key| {
+    let rows = answer.keys.iter().map(|listed| {
+        let key = &listed.described;
         vec![
-            key.id.clone(),
+            key.id.to_string(),
             format!("{}…", key.prefix),
             key.name.clone(),
             key.organization.clone(),
             key.created_by.clone(),
-            key.created_at.clone(),
-            key.expires_at.clone().unwrap_or("never".to_owned()),
-            key.last_used_at.clone().unwrap_or("never".to_owned()),
+            key.created_at.to_string(),
+            or_never(key.expires_at),
+            or_never(listed.last_used_at),
         ]
     });
     output.show(&answer, &columns.map(Column::Text), rows)
+}
+
+fn or_never(time: Option<Time>) -> String {
+    time.map_or("never".to_owned(), |time| time.to_string())
 }
 
 /// An answer in the shape that the routes promise.

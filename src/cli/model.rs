@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::key::understood;
 use super::output::{self, Column, Output};
 use super::{Shape, service};
 use crate::config::Config;
+use crate::domain::classify::ErrorClass;
+use crate::wire::operator::{ModelTest, Models};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -33,26 +34,6 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Models {
-    models: Vec<Model>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Model {
-    slug: String,
-    title: String,
-    output_type: String,
-    runner: String,
-    health: String,
-    /// Why it is failing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    running: u64,
-    queued: u64,
-    concurrency: u64,
 }
 
 pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()> {
@@ -89,22 +70,6 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
     Ok(())
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Trial {
-    status: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    output: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    error_classification: Option<String>,
-    logs: Option<String>,
-    /// What the model's processes wrote for the operator, the end of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    stderr: Option<String>,
-    seconds: f64,
-}
-
 /// Runs one input through a model: its output goes to standard output, all else is said beside it.
 pub(super) async fn test(
     slug: &str,
@@ -115,7 +80,7 @@ pub(super) async fn test(
     let input: Value = serde_json::from_str(input).context("--input is no JSON")?;
     let admin = service::admin(config).await?;
     let answer = admin.post("/admin/models/test", &json!({"slug": slug, "input": input})).await?;
-    let trial: Trial = understood(answer)?;
+    let trial: ModelTest = understood(answer)?;
     let code = if trial.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if output.is_json() {
         output::json(&trial)?;
@@ -126,7 +91,7 @@ pub(super) async fn test(
     }
     match (&trial.output, &trial.error) {
         (_, Some(error)) => {
-            let class = trial.error_classification.as_deref().unwrap_or("unknown");
+            let class = trial.error_classification.map_or("unknown", ErrorClass::as_str);
             output::note(&format!("{slug} failed after {:.3} s ({class}): {error}", trial.seconds));
         }
         (output, None) => {

@@ -1,13 +1,13 @@
 //! `orrery org`: makes and lists organizations.
 
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Shape;
 use super::key::understood;
 use super::output::{Column, Output};
 use crate::config::Config;
+use crate::wire::operator::{Organization, Organizations};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -21,18 +21,6 @@ pub(super) enum Command {
     },
     /// List the organizations
     List(Shape),
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Organization {
-    id: String,
-    name: String,
-    created_at: String,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Organizations {
-    organizations: Vec<Organization>,
 }
 
 const COLUMNS: [Column; 3] = [Column::Text("NAME"), Column::Text("ID"), Column::Text("CREATED")];
@@ -54,5 +42,9 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
 }
 
 fn row(organization: &Organization) -> Vec<String> {
-    vec![organization.name.clone(), organization.id.clone(), organization.created_at.clone()]
+    vec![
+        organization.name.clone(),
+        organization.id.to_string(),
+        organization.created_at.to_string(),
+    ]
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::domain::attempt::Attempt;
@@ -17,6 +17,7 @@ use crate::domain::execution::{Execution, Prediction, append_logs};
 use crate::domain::ids::ExecutionId;
 use crate::runners::Progress;
 use crate::runtime::fresh;
+use crate::wire::event as wire;
 
 /// Events that one feed keeps for those who come late or come again.
 pub const EVENTS_MAX: usize = 1024;
@@ -86,11 +87,11 @@ impl Feed {
 
     /// What has happened to the execution until now.
     fn begin(&self, execution: &Execution) {
-        let created = json!({"status": "created", "at": execution.created_at.to_string()});
-        self.push("status", &created);
+        let at = execution.created_at.into();
+        self.push(&wire::Event::Created { status: "created", at });
         let Some(prediction) = execution.prediction() else { return };
         if let Some(logs) = &prediction.logs {
-            self.push("log", &json!({"text": logs}));
+            self.push(&wire::Event::Log { text: logs, attempt: None });
         }
         if let Some(running) = prediction.running() {
             self.attempt(running);
@@ -108,13 +109,12 @@ impl Feed {
 
     /// An attempt has begun.
     pub fn attempt(&self, attempt: &Attempt) {
-        let data = json!({
-            "status": "processing",
-            "model": attempt.model,
-            "attempt": attempt.number,
-            "at": attempt.started_at.to_string(),
+        self.push(&wire::Event::Attempt {
+            status: "processing",
+            model: &attempt.model,
+            attempt: attempt.number,
+            at: attempt.started_at.into(),
         });
-        self.push("status", &data);
     }
 
     /// The prediction has ended; nothing is added from now on.
@@ -124,8 +124,8 @@ impl Feed {
         self.newest.send_replace((state.newest, true));
     }
 
-    fn push(&self, name: &'static str, data: &Value) {
-        let data = data.to_string();
+    fn push(&self, event: &wire::Event<'_>) {
+        let (name, data) = (event.name(), event.data());
         let size = data.len() + EVENT_OVERHEAD;
         let mut state = self.lock();
         if state.ended {
@@ -250,13 +250,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    fn push(&self, name: &'static str, mut data: Value) {
+    /// Adds an event of the attempt that is running, if anything is to be kept of it.
+    fn push<'e>(&self, event: impl FnOnce(Option<u32>) -> wire::Event<'e>) {
         let Some((feeds, execution)) = &self.feeds else { return };
         let running = execution.prediction().and_then(Prediction::running);
-        if let (Some(fields), Some(running)) = (data.as_object_mut(), running) {
-            fields.insert("attempt".to_owned(), running.number.into());
-        }
-        self.told.open_feed(|| feeds.make(execution)).push(name, &data);
+        let event = event(running.map(|running| running.number));
+        self.told.open_feed(|| feeds.make(execution)).push(&event);
     }
 }
 
@@ -267,13 +266,13 @@ impl Progress for Reporter {
             return;
         }
         // The feed first: it begins with the logs of earlier attempts alone.
-        self.push("log", json!({"text": text}));
+        self.push(|attempt| wire::Event::Log { text, attempt });
         let mut logs = self.told.logs.lock().unwrap_or_else(PoisonError::into_inner);
         append_logs(&mut logs, Some(text.to_owned()));
     }
 
     fn output(&self, part: &Value) {
-        self.push("output", json!({"part": part}));
+        self.push(|attempt| wire::Event::Output { part, attempt });
     }
 }
 
@@ -292,7 +291,7 @@ mod tests {
             key: fresh(),
             source: Source::Api,
             status: Status::Created,
-            input: Payload::of(&json!({})).unwrap(),
+            input: Payload::of(&Value::Null).unwrap(),
             work: Work::Prediction(Prediction::new(String::new(), vec![Candidate::new("echo")])),
             output: None,
             fault: None,
@@ -305,6 +304,10 @@ mod tests {
         }
     }
 
+    fn log(text: &str) -> wire::Event<'_> {
+        wire::Event::Log { text, attempt: None }
+    }
+
     fn numbers(news: &News) -> Vec<u64> {
         news.events.iter().map(|event| event.number).collect()
     }
@@ -314,13 +317,13 @@ mod tests {
         let (feeds, execution) = (Feeds::default(), execution());
         let feed = feeds.make(&execution);
         assert_eq!(numbers(&feed.news(0)), [1]);
-        feed.push("log", &json!({"text": "a"}));
+        feed.push(&log("a"));
         feed.changed(1).await;
         let news = feed.news(1);
         assert_eq!((numbers(&news), news.has_gap, news.ended), (vec![2], false, false));
         feeds.end(execution.id, Arc::clone(&feed));
         feed.changed(2).await;
-        feed.push("log", &json!({"text": "too late"}));
+        feed.push(&log("too late"));
         let news = feed.news(2);
         assert!(news.events.is_empty() && news.ended && !news.has_gap);
         assert_eq!(numbers(&feeds.recent(execution.id).unwrap().news(0)), [1, 2]);
@@ -332,16 +335,16 @@ mod tests {
         let feeds = Feeds::default();
         let feed = feeds.make(&execution());
         for _ in 0..EVENTS_MAX {
-            feed.push("log", &json!({"text": "x"}));
+            feed.push(&log("x"));
         }
         let news = feed.news(0);
         assert_eq!((news.events.len(), news.has_gap), (EVENTS_MAX, true));
         assert!(!feed.news(1).has_gap);
-        feed.push("log", &json!({"text": "y".repeat(FEED_BYTES_MAX)}));
+        feed.push(&log(&"y".repeat(FEED_BYTES_MAX)));
         assert_eq!(feed.news(0).events.len(), 1, "one that is too large stands alone");
         let other = feeds.make(&execution());
         feeds.all_bytes.fetch_add(ALL_BYTES_MAX, Ordering::Relaxed);
-        other.push("log", &json!({"text": "z"}));
+        other.push(&log("z"));
         assert_eq!(numbers(&other.news(0)), [2], "no room for more than the newest");
         drop((feed, other));
         assert_eq!(feeds.all_bytes.load(Ordering::Relaxed), ALL_BYTES_MAX);

@@ -9,11 +9,13 @@
 
 pub mod delivery;
 pub mod error;
+pub mod event;
 pub mod execution;
 pub mod file;
 pub mod history;
 pub mod legacy;
 pub mod model;
+pub mod operator;
 pub mod prediction;
 pub mod scalars;
 pub mod service;

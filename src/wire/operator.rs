@@ -1,0 +1,267 @@
+//! What the control socket answers to the operator. The service writes these types, and the command
+//! line of the same program reads them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Time;
+use crate::domain::account::{ApiKey, EntryKind, LedgerEntry, Organization as Owner};
+use crate::domain::chain;
+use crate::domain::classify::ErrorClass;
+use crate::domain::ids::{EntryId, ExecutionId, KeyId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::domain::time::Timestamp;
+
+/// An API key, without its secret.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Key {
+    pub id: KeyId,
+    /// The first characters of the key.
+    pub prefix: String,
+    pub name: String,
+    /// The organization's name, here and in the other types.
+    pub organization: String,
+    pub created_by: String,
+    pub created_at: Time,
+    /// `None` until it is deleted.
+    pub expires_at: Option<Time>,
+}
+
+/// A new API key: the only answer with a full key.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NewKey {
+    #[serde(flatten)]
+    pub described: Key,
+    pub key: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListedKey {
+    #[serde(flatten)]
+    pub described: Key,
+    /// To the minute; `None` when it was never used, or not since uses are noted.
+    pub last_used_at: Option<Time>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Keys {
+    pub keys: Vec<ListedKey>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Organization {
+    pub id: OrganizationId,
+    pub name: String,
+    pub created_at: Time,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Organizations {
+    pub organizations: Vec<Organization>,
+}
+
+/// A model and its load.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Model {
+    pub slug: String,
+    pub title: String,
+    pub output_type: String,
+    pub runner: String,
+    pub health: String,
+    /// Why it is failing.
+    pub reason: Option<String>,
+    pub running: usize,
+    pub queued: usize,
+    pub concurrency: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Models {
+    pub models: Vec<Model>,
+}
+
+/// The outcome of one run that nothing stores.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ModelTest {
+    /// `success` or `error`.
+    pub status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_classification: Option<ErrorClass>,
+    pub logs: Option<String>,
+    /// The end of what the model's processes wrote to standard error.
+    pub stderr: Option<String>,
+    pub seconds: f64,
+}
+
+/// The outcome of reading the models folder.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reloaded {
+    pub loaded: usize,
+    /// What is wrong with files, a sentence each; their last good versions stay in use.
+    pub kept: Vec<String>,
+    pub removed: Vec<String>,
+}
+
+/// A fallback chain.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Chain {
+    pub organization: String,
+    pub model: String,
+    pub name: String,
+    pub enabled: bool,
+    pub entries: Vec<chain::Entry>,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Chains {
+    pub chains: Vec<Chain>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Balance {
+    pub organization: String,
+    pub balance_usd: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ledger {
+    pub organization: String,
+    pub entries: Vec<LedgerLine>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LedgerLine {
+    pub id: EntryId,
+    pub kind: EntryKind,
+    /// Signed: a charge is negative.
+    pub amount_usd: f64,
+    pub execution_id: Option<ExecutionId>,
+    pub created_at: Time,
+}
+
+/// An execution, as lists of all organizations show it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Execution {
+    pub id: ExecutionId,
+    pub organization: String,
+    /// `prediction` or `workflow`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The model's slug, or the workflow's id.
+    pub subject: String,
+    pub status: String,
+    /// How often the process has died while it ran, since it last got on.
+    pub crashes: u32,
+    /// Why it does not go on.
+    pub waiting_for: Option<String>,
+    pub created_at: Time,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Executions {
+    pub executions: Vec<Execution>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Cancelled {
+    pub execution_id: ExecutionId,
+    pub status: String,
+}
+
+/// How much was held back since a restore and goes on now.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Resumed {
+    pub executions: usize,
+    pub deliveries: usize,
+}
+
+/// An act in the audit log.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Act {
+    /// Its place in the log; in the file for log shippers alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    pub at: Time,
+    pub actor: String,
+    pub from: String,
+    pub action: String,
+    pub subject: String,
+    pub organization_id: Option<OrganizationId>,
+    pub result: String,
+    pub count: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Acts {
+    pub entries: Vec<Act>,
+}
+
+impl Key {
+    #[must_use]
+    pub fn of(key: &ApiKey, organization: &Owner) -> Self {
+        Self {
+            id: key.id,
+            prefix: key.prefix.clone(),
+            name: key.name.clone(),
+            organization: organization.name.clone(),
+            created_by: key.created_by.clone(),
+            created_at: key.created_at.into(),
+            expires_at: key.expires_at.map(Time::from),
+        }
+    }
+}
+
+impl ListedKey {
+    #[must_use]
+    pub fn of(key: &ApiKey, organization: &Owner, last_use: Option<Timestamp>) -> Self {
+        let described = Key::of(key, organization);
+        Self { described, last_used_at: last_use.map(Time::from) }
+    }
+}
+
+impl From<&Owner> for Organization {
+    fn from(owner: &Owner) -> Self {
+        let Owner { id, name, created_at } = owner;
+        Self { id: *id, name: name.clone(), created_at: (*created_at).into() }
+    }
+}
+
+impl Chain {
+    #[must_use]
+    pub fn of(chain: &chain::Chain, organization: &Owner) -> Self {
+        Self {
+            organization: organization.name.clone(),
+            model: chain.model.clone(),
+            name: chain.name.clone(),
+            enabled: chain.enabled,
+            entries: chain.entries.clone(),
+            created_at: chain.created_at.into(),
+            updated_at: chain.updated_at.into(),
+        }
+    }
+}
+
+impl Balance {
+    #[must_use]
+    pub fn of(organization: &Owner, balance: Usd) -> Self {
+        Self { organization: organization.name.clone(), balance_usd: balance.dollars() }
+    }
+}
+
+impl From<&LedgerEntry> for LedgerLine {
+    fn from(entry: &LedgerEntry) -> Self {
+        Self {
+            id: entry.id,
+            kind: entry.kind,
+            amount_usd: entry.amount.dollars(),
+            execution_id: entry.execution,
+            created_at: entry.created_at.into(),
+        }
+    }
+}
