@@ -29,7 +29,7 @@ impl File {
     /// Whether it holds tests only.
     pub fn is_test(&self) -> bool {
         let is_beside = self.path.ends_with("_tests.rs") || self.path.ends_with("/tests.rs");
-        is_beside || self.path.starts_with("tests/")
+        is_beside || self.path.contains("/tests/") || self.path.starts_with("tests/")
     }
 }
 

@@ -383,5 +383,4 @@ fn server_config(current: &Arc<Current>) -> Result<ServerConfig, Error> {
 }
 
 #[cfg(test)]
-#[path = "tls_tests.rs"]
 mod tests;

@@ -496,5 +496,4 @@ fn id_key(organization: OrganizationId, id: KeyId) -> Key {
 }
 
 #[cfg(test)]
-#[path = "accounts_tests.rs"]
 mod tests;
