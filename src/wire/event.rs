@@ -1,5 +1,5 @@
-//! The events of a prediction, as `GET /v1/prediction/{id}/events` sends them (`spec/decisions.md`
-//! part 3). The last one, `end`, carries the prediction itself.
+//! The events of a prediction, as `GET /v1/prediction/{id}/events` sends them
+//! (`docs/spec/predictions.md`, "Events"). The last one, `end`, carries the prediction itself.
 
 use serde::Serialize;
 use serde_json::Value;
