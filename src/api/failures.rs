@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use serde_json::json;
 
 use crate::http::Error;
+use crate::wire::error::{Quota, Unpaid};
 use crate::{accounts, chains, engine, files, idempotency, storage, workflows};
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
@@ -44,14 +44,16 @@ impl From<engine::Error> for Error {
             engine::Error::OverQuota { quota, used } => {
                 let message = format!("{error}: delete some, or wait until they are forgotten");
                 Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
-                    .with_details(json!({"quota_bytes": quota, "used_bytes": used}))
+                    .with_details(Quota { quota_bytes: quota, used_bytes: used })
             }
             engine::Error::Unpaid { balance, reserved, needed } => {
-                Self::status(StatusCode::PAYMENT_REQUIRED, "payment required").with_details(json!({
-                    "balance_usd": balance.dollars(),
-                    "reserved_usd": reserved.dollars(),
-                    "needed_usd": needed.dollars(),
-                }))
+                Self::status(StatusCode::PAYMENT_REQUIRED, "payment required").with_details(
+                    Unpaid {
+                        balance_usd: balance.dollars(),
+                        reserved_usd: reserved.dollars(),
+                        needed_usd: needed.dollars(),
+                    },
+                )
             }
             engine::Error::Failing { .. } => Self::unavailable(error.to_string()),
             engine::Error::NotFound => Self::not_found("execution not found"),
@@ -104,7 +106,7 @@ impl From<workflows::Error> for Error {
         match error {
             workflows::Error::Invalid { ref message, ref faults } => {
                 let refused = Self::bad_request(message.clone());
-                if faults.is_empty() { refused } else { refused.with_details(json!(faults)) }
+                if faults.is_empty() { refused } else { refused.with_details(faults) }
             }
             workflows::Error::NotFound | workflows::Error::NoVersion => {
                 Self::not_found(error.to_string())
@@ -144,7 +146,7 @@ impl From<files::Refusal> for Error {
             files::Refusal::OverQuota { quota, used } => {
                 let message = format!("{refusal}: delete some first");
                 Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
-                    .with_details(json!({"quota_bytes": quota, "used_bytes": used}))
+                    .with_details(Quota { quota_bytes: quota, used_bytes: used })
             }
             files::Refusal::TooMany(_) => {
                 Self::too_many(refusal.to_string(), UPLOADS_RETRY).with_source(refusal)

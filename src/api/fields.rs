@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use hyper::header::{HeaderValue, RETRY_AFTER};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Services;
 use crate::domain::delivery::Webhook;
@@ -152,11 +152,13 @@ pub fn unchecked(unavailable: Unavailable) -> Error {
 /// Input that breaks its schema: all violations, the first of them in the message.
 fn invalid_input(violations: &[Violation]) -> Error {
     let first = violations.first().map_or("", |violation| violation.message.as_str());
-    Error::bad_request(format!("invalid input: {first}")).with_details(json!(violations))
+    Error::bad_request(format!("invalid input: {first}")).with_details(violations)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn texts(list: Value) -> Result<Option<Vec<String>>, String> {

@@ -16,6 +16,7 @@ use super::query::Query;
 use super::router::Params;
 use super::{Body, Error};
 use crate::runtime;
+use crate::wire::error::Position;
 
 /// Who is at the other end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -338,8 +339,7 @@ fn invalid_json(error: &serde_json::Error) -> Error {
     let message = error.to_string();
     let place = format!(" at line {line} column {column}");
     let message = message.strip_suffix(&place).unwrap_or(&message);
-    Error::bad_request("invalid JSON body")
-        .with_details(json!({"line": line, "column": column, "message": message}))
+    Error::bad_request("invalid JSON body").with_details(Position { line, column, message })
 }
 
 fn wrong_shape(error: &serde_json::Error) -> Error {

@@ -128,8 +128,9 @@ impl Error {
 
     /// Adds `details` to the body.
     #[must_use]
-    pub fn with_details(mut self, details: Value) -> Self {
-        self.more.details = Some(details);
+    pub fn with_details(mut self, details: impl serde::Serialize) -> Self {
+        // What has no JSON form is left out: the message says what matters.
+        self.more.details = serde_json::to_value(details).ok();
         self
     }
 

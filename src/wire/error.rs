@@ -17,3 +17,26 @@ pub struct Error<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<&'a Value>,
 }
+
+/// The details of a body that is not valid JSON.
+#[derive(Debug, Serialize)]
+pub struct Position<'a> {
+    pub line: usize,
+    pub column: usize,
+    pub message: &'a str,
+}
+
+/// The details of what does not fit into an organization's quota.
+#[derive(Debug, Serialize)]
+pub struct Quota {
+    pub quota_bytes: u64,
+    pub used_bytes: u64,
+}
+
+/// The details of what the balance does not cover, in US dollars.
+#[derive(Debug, Serialize)]
+pub struct Unpaid {
+    pub balance_usd: f64,
+    pub reserved_usd: f64,
+    pub needed_usd: f64,
+}
