@@ -23,7 +23,8 @@ use orrery::domain::execution::{Candidate, Execution, Prediction, Source, Status
 use orrery::domain::ids::{KeyId, OrganizationId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
-use orrery::engine::{facets, rows};
+use orrery::engine::query::indexes;
+use orrery::engine::rows;
 use orrery::runtime::{Clock, fresh};
 use orrery::storage::{Commit, Options, Store};
 use serde_json::json;
@@ -68,7 +69,7 @@ async fn commit_creates(store: Store, end: Instant) -> u64 {
         commit.put(rows::execution(organization, execution.id), &execution).unwrap();
         let lane = rows::queued("model:hanging", execution.id);
         commit.put_bytes(lane, rows::queued_value(organization));
-        facets::add(&mut commit, &execution);
+        indexes::add(&mut commit, &execution);
         store.commit(commit).await.unwrap();
         count += 1;
     }

@@ -28,7 +28,7 @@ use orrery::domain::execution::{
 use orrery::domain::ids::{KeyId, OrganizationId, WorkflowId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
-use orrery::engine::facets;
+use orrery::engine::query::indexes;
 use orrery::engine::rows::{self, Standing};
 use orrery::runtime::{Clock, fresh};
 use orrery::storage::{Commit, Options, Sealer, Store};
@@ -149,7 +149,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
             let execution = finished(organization, key, work, failed, &clock);
             let standing = Standing::from(execution.status);
             commit.put(rows::execution(organization, execution.id), &execution).unwrap();
-            facets::add(&mut commit, &execution);
+            indexes::add(&mut commit, &execution);
             if number % 2 == 1 {
                 continue;
             }

@@ -26,7 +26,8 @@ use orrery::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
 use orrery::domain::time::Timestamp;
-use orrery::engine::{facets, rows};
+use orrery::engine::query::indexes;
+use orrery::engine::rows;
 use orrery::runtime::{Clock, fresh};
 use orrery::storage::{Commit, Options, Store};
 use serde_json::{Value, json};
@@ -145,7 +146,7 @@ async fn fill(setup: &Setup, count: u64) {
                 completed_at: Some(now),
             };
             commit.put(rows::execution(organization, execution.id), &execution).unwrap();
-            facets::add(&mut commit, &execution);
+            indexes::add(&mut commit, &execution);
         }
         store.commit(commit).await.unwrap();
         written += BATCH;

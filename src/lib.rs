@@ -60,12 +60,12 @@
 //!
 //! # The path of an execution
 //!
-//! 1. `engine::submit` reserves a place in the lane of the model or workflow, then commits the
+//! 1. `engine::scheduler::submit` reserves a slot in the lane of the model or workflow, then commits the
 //!    execution, its row in the lane and everything that belongs to it. Only then is the request
 //!    answered.
-//! 2. `engine::lanes` decides who runs next: the lanes take turns, each first in, first out, under its
+//! 2. `engine::scheduler::lanes` decides who runs next: the lanes take turns, each first in, first out, under its
 //!    own cap. Only the head of a lane is in memory, the rest is on the disk.
-//! 3. `engine::executor` runs it: [`domain::machine`] computes the new state and its effects. Durable
+//! 3. `engine::scheduler::dispatch` starts it: [`domain::machine`] computes the new state and its effects. Durable
 //!    effects (the lane's row, the charge, the webhook's delivery) are committed together with the
 //!    state; volatile ones follow the commit. A prediction tries its chain of models. A workflow runs
 //!    the steps of its plan, commits each finished step before the next one starts, and moves to the
@@ -82,7 +82,7 @@
 //! - What a workflow does next follows from its plan and its finished steps alone.
 //! - Outcome, charge, webhook and lane row are one commit.
 //! - The number of an attempt is its fencing token: a report with another number changes nothing.
-//! - Code that changes an execution holds the lock of its cell until the commit has returned.
+//! - Code that changes an execution holds the lock of its entry in `engine::active` until the commit has returned.
 //! - Every queue, body, window, cache and loop has a limit with a name.
 //! - `unsafe` exists only in `storage::durable`, `runtime::memory` and `guard::sandbox`; clocks, tasks
 //!   and random numbers come only from [`runtime`].

@@ -322,8 +322,8 @@ fn a_wrong_import_is_found_however_it_is_written() {
         ("domain::money", "use crate::*;", 1),
         ("domain::money", "use crate as everything;", 1),
         ("domain", "use super::storage::Key;", 1),
-        ("engine::lanes", "use crate::api;", 1),
-        ("engine::lanes", "use crate::accounts::Accounts;", 1),
+        ("engine::scheduler", "use crate::api;", 1),
+        ("engine::scheduler", "use crate::accounts::Accounts;", 1),
         ("webhooks", "use crate::engine;", 1),
         ("storage::store", "use crate::http::Reply;", 1),
         ("main", "use orrery::{cli, app};", 1),
@@ -340,7 +340,7 @@ fn a_wrong_import_is_found_however_it_is_written() {
         ("domain::money", "let (a, b) = ('\"', crate::domain::X); let c = '\\''; // '", 0),
         ("domain::money", "fn f<'a>(a: &'a str) -> crate::domain::X<'a> {}", 0),
         ("domain::money", "let mycrate::storage = 1;", 0),
-        ("engine::lanes", "use crate::{domain::ids, storage, webhooks};", 0),
+        ("engine::scheduler", "use crate::{domain::ids, storage, webhooks};", 0),
         ("lib", "pub mod storage;", 0),
     ] {
         let file = file("src/x.rs", module, text);

@@ -152,11 +152,11 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
     let input = model.check_input(Value::Object(trial.input)).await;
     let input = input.map_err(super::fields::unfit)?;
-    let work = engine::Models::work(&context.services.catalog, &trial.slug);
+    let work = engine::Models::model(&context.services.catalog, &trial.slug);
     let work = work.ok_or_else(super::models::not_found)?;
     let started = runtime::monotonic_now();
     let key = format!("{}:test:1", context.call.request_id);
-    let (result, logs) = engine::try_out(&work, &trial.slug, key, input).await;
+    let (result, logs) = engine::dry_run(&work, &trial.slug, key, input).await;
     let seconds = started.elapsed().as_secs_f64();
     let stderr = work.runner.diagnostics();
     let mut body = ModelTest {
@@ -170,7 +170,7 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
     };
     match result {
         Ok(success) => {
-            let output = engine::outcome::shape_output(success.output, work.output_type);
+            let output = engine::run::outcome::shape_output(success.output, work.output_type);
             body.output = Some(output);
         }
         Err(error) => {

@@ -99,7 +99,7 @@ impl Watch {
             () = self.services.engine.stopping() => return None,
             () = &mut self.over => return None,
         }
-        let news = self.follower.news(self.seen);
+        let news = self.follower.events_since(self.seen);
         let mut events = Vec::with_capacity(news.events.len() + 1);
         if std::mem::take(&mut self.lost) || news.has_gap {
             let reset = wire::event::Event::Reset {};

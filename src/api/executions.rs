@@ -17,7 +17,7 @@ use crate::domain::delivery::Webhook;
 use crate::domain::execution::{self, Execution, Source, Work, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
 use crate::domain::workflow::{Status, Version, Workflow};
-use crate::engine::lists::Query;
+use crate::engine::query::lists::Query;
 use crate::engine::rows::Standing;
 use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};

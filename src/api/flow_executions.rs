@@ -14,7 +14,7 @@ use crate::domain::ids::{BulkId, ExecutionId, OrganizationId};
 use crate::domain::legacy;
 use crate::domain::workflow::Workflow;
 use crate::engine;
-use crate::engine::lists::Query;
+use crate::engine::query::lists::Query;
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;

@@ -14,7 +14,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
-use crate::engine::history::Filter;
+use crate::engine::query::history::Filter;
 use crate::http::{self, Reply, reply};
 use crate::wire::Text;
 use crate::wire::history::{OfWorkflow, Page, PageByOffset, Row};

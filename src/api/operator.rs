@@ -11,7 +11,7 @@ use crate::domain::account::Organization;
 use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine;
-use crate::engine::history::Filter;
+use crate::engine::query::history::Filter;
 use crate::http::{self, Reply, reply};
 use crate::wire::operator::{Cancelled, Execution as Shown, Executions, Resumed};
 

@@ -130,7 +130,7 @@ fn open(
     let models = catalog.clone();
     let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
     let workflows = Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists);
-    let doors = engine::Doors {
+    let doors = engine::Dependencies {
         store: store.clone(),
         clock: clock.clone(),
         tasks: tasks.clone(),

@@ -260,9 +260,9 @@ impl Catalog {
 }
 
 impl engine::Models for Catalog {
-    fn work(&self, slug: &str) -> Option<engine::Work> {
+    fn model(&self, slug: &str) -> Option<engine::ModelSpec> {
         let model = self.get(slug)?;
-        Some(engine::Work {
+        Some(engine::ModelSpec {
             runner: Arc::clone(&model.runner),
             timeout: model.timeout,
             concurrency: model.concurrency,
@@ -272,7 +272,7 @@ impl engine::Models for Catalog {
         })
     }
 
-    fn check_input(&self, slug: &str, input: Value) -> engine::CheckingInput<'_> {
+    fn check_input(&self, slug: &str, input: Value) -> engine::CheckInputFuture<'_> {
         let model = self.get(slug);
         Box::pin(async move {
             let Some(model) = model else { return Ok(input) };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Failure, Outcome};
-use super::definition::Position;
+use super::definition::StepIndex;
 use super::execution::Fault;
 use super::ids::ExecutionId;
 use super::money::Usd;
@@ -17,7 +17,7 @@ use super::time::Timestamp;
 /// Which step of an execution: one of the plan, and within maps, for which of their items.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instance {
-    pub step: Position,
+    pub step: StepIndex,
     /// The item's number in each `map` around it, outermost first.
     pub items: Vec<u32>,
 }
@@ -104,7 +104,7 @@ impl Status {
 impl Instance {
     /// A step that is in no map.
     #[must_use]
-    pub const fn of(step: Position) -> Self {
+    pub const fn of(step: StepIndex) -> Self {
         Self { step, items: Vec::new() }
     }
 }

@@ -2,21 +2,30 @@
 //! and is well again, panics of the engine, records that cannot be read, lanes that are stuck.
 //! Afterwards nothing is stranded, doubled, undone or leaked.
 
+use std::time::Duration;
+
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::simulation_tests::{
+use crate::domain::execution::{Execution, Status};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::engine::scheduler::admission::Entry;
+use crate::engine::scheduler::lanes;
+use crate::engine::scheduler::retries::Backoff;
+use crate::engine::simulation_tests::{
     ORGANIZATION, PATIENCE, Process, Script, check_books, executions, prediction, runtime,
 };
-use super::workflow_tests::{Case, case, model, script, submission};
-use super::*;
+use crate::engine::workflow_tests::{Case, case, model, script, submission};
+use crate::engine::{Options, Submission, consistency, rows};
 use crate::runtime::fresh;
+use crate::storage::Commit;
 use crate::storage::faults::Point;
 
 fn limits(active: usize) -> Options {
     let (first, longest) = (Duration::from_millis(10), Duration::from_millis(40));
     let aside_after = Duration::from_millis(20);
-    Options { active, aside_after, pauses: Pauses { first, longest }, ..Options::default() }
+    Options { active, aside_after, pauses: Backoff { first, max: longest }, ..Options::default() }
 }
 
 /// Waits until `is_so`, looking whenever the runtime has nothing better to do.
@@ -295,7 +304,7 @@ fn the_audit_repairs_what_memory_and_disk_disagree_about() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
         let inner = &process.engine.inner;
-        let (organization, mut drifts) = (ORGANIZATION.into(), audit::Drifts::new());
+        let (organization, mut drifts) = (ORGANIZATION.into(), consistency::Drifts::new());
         // The dispatcher is not started yet, so these stay in the window of their lane.
         let row = submit(&process, prediction(0, &["works"], false)).await;
         let rowless = submit(&process, prediction(1, &["same"], false)).await;
@@ -308,22 +317,25 @@ fn the_audit_repairs_what_memory_and_disk_disagree_about() {
         inner.store.commit(commit).await.unwrap();
         inner.open_lane("model:dead");
         let dead: ExecutionId = fresh();
-        inner.lanes().announce("model:dead", dead);
-        let entry = Entry { organization, cell: None };
-        inner.lanes().enlist("model:dead", lanes::Ticket { id: dead, payload: entry });
+        inner.lanes().reserve_accepted("model:dead", dead);
+        let entry = Entry { organization, active: None };
+        inner.lanes().enqueue("model:dead", lanes::Ticket { id: dead, payload: entry });
         let mut started = false;
         while let Some(next) = inner.lanes().next() {
             // The task that got the place dies at once.
             started |= matches!(next, lanes::Next::Start { .. });
         }
         assert!(started);
-        let found = inner.audit(&mut drifts).await.unwrap();
-        let expect = audit::Found { places: 1, lanes: 1, executions: 1, reservations: 0 };
+        let found = inner.check_consistency(&mut drifts).await.unwrap();
+        let expect = consistency::Repairs { places: 1, lanes: 1, executions: 1, reservations: 0 };
         assert_eq!(found, expect);
-        let found = inner.audit(&mut drifts).await.unwrap();
-        assert_eq!(found, audit::Found { reservations: 1, ..audit::Found::default() });
-        let found = inner.audit(&mut drifts).await.unwrap();
-        assert_eq!(found, audit::Found::default());
+        let found = inner.check_consistency(&mut drifts).await.unwrap();
+        assert_eq!(
+            found,
+            consistency::Repairs { reservations: 1, ..consistency::Repairs::default() }
+        );
+        let found = inner.check_consistency(&mut drifts).await.unwrap();
+        assert_eq!(found, consistency::Repairs::default());
         process.engine.recover().await.unwrap();
         ended(&process, row).await;
         ended(&process, rowless).await;

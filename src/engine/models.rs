@@ -14,7 +14,7 @@ use crate::storage;
 
 /// A model as the engine sees it. A snapshot: a reload of the catalog changes the next one only.
 #[derive(Debug, Clone)]
-pub struct Work {
+pub struct ModelSpec {
     pub runner: Arc<dyn Runner>,
     /// How long one attempt may take.
     pub timeout: Duration,
@@ -28,31 +28,31 @@ pub struct Work {
 }
 
 /// A checked input, later.
-pub type CheckingInput<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
+pub type CheckInputFuture<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
 
 /// Where models are looked up, by slug, at the moment of each use.
 pub trait Models: Send + Sync {
     /// The model, or `None` when the catalog has it no more.
-    fn work(&self, slug: &str) -> Option<Work>;
+    fn model(&self, slug: &str) -> Option<ModelSpec>;
 
     /// The input with the defaults of the model's request schema filled in, or a sentence about the
     /// first violation. Of a model that the catalog does not have, nothing is said here.
-    fn check_input(&self, slug: &str, input: Value) -> CheckingInput<'_>;
+    fn check_input(&self, slug: &str, input: Value) -> CheckInputFuture<'_>;
 }
 
 /// A plan, later.
-pub type FindingPlan<'a> =
+pub type PlanFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Arc<Plan>>, storage::Error>> + Send + 'a>>;
 
 /// An owner, later.
-pub type FindingOwner<'a> =
+pub type OwnerFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<OrganizationId>, storage::Error>> + Send + 'a>>;
 
 /// Where workflows are looked up.
 pub trait Plans: Send + Sync {
     /// The plan, or `None` when there is no such revision or it cannot be compiled any more.
-    fn plan(&self, revision: RevisionId) -> FindingPlan<'_>;
+    fn plan(&self, revision: RevisionId) -> PlanFuture<'_>;
 
     /// Whose workflow it is, or `None` when there is no such workflow.
-    fn owner(&self, workflow: WorkflowId) -> FindingOwner<'_>;
+    fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_>;
 }

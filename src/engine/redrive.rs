@@ -1,12 +1,12 @@
 //! Redrive: a new execution with the inputs and the version of one that has failed, which goes on
 //! behind the steps that have ended.
 
-use super::{Engine, Error, Inner, Submission, rows};
 use crate::domain::execution::{Execution, Status, Work, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
-use crate::domain::machine::workflow::is_kept;
+use crate::domain::machine::workflow::is_reusable;
 use crate::domain::money::Usd;
 use crate::domain::step::Step;
+use crate::engine::{Engine, Error, Inner, Submission, rows};
 use crate::storage::{self, Commit};
 
 impl Engine {
@@ -36,7 +36,7 @@ impl Engine {
         }
         let plan = inner.plans.plan(run.revision).await?.ok_or(Error::NotRedrivable)?;
         for (instance, step) in inner.read_steps(source).await? {
-            if is_kept(&plan, &instance, &step) {
+            if is_reusable(&plan, &instance, &step) {
                 let copy = inner.copy(&mut beside, organization, id, step).await?;
                 beside.put(rows::step(id, &instance), &copy)?;
             }

@@ -10,15 +10,15 @@ use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
 
-use super::{Engine, Error, Inner, rows};
 use crate::domain::execution::Execution;
 use crate::domain::time::Timestamp;
+use crate::engine::{Engine, Error, Inner, rows};
 use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Row, Table, carried};
 
 /// Rows that are moved in one commit.
-const AT_ONCE: usize = 500;
+const BATCH_MAX: usize = 500;
 
 /// What was let go on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -28,7 +28,7 @@ pub struct Resumed {
 }
 
 /// A held row and where it belongs.
-struct Held {
+struct HeldRow {
     table: Table,
     key: Key,
     row: Row,
@@ -69,12 +69,12 @@ impl Inner {
         let _one_at_a_time = self.resuming.lock().await;
         let mut resumed = Resumed::default();
         loop {
-            let page = Page { prefix: carried::all(), after: None, before: None, limit: AT_ONCE };
+            let page = Page { prefix: carried::all(), after: None, before: None, limit: BATCH_MAX };
             let found = self.store.page(page).await?;
             if found.is_empty() {
                 break;
             }
-            match self.put_back(found, &mut resumed).await {
+            match self.release_rows(found, &mut resumed).await {
                 // One of them was cancelled just now: all are read again.
                 Ok(()) | Err(Error::Storage(storage::Error::Conflict { .. })) => {}
                 Err(error) => return Err(error),
@@ -87,21 +87,21 @@ impl Inner {
         Ok(resumed)
     }
 
-    async fn put_back(
+    async fn release_rows(
         self: &Arc<Self>,
         found: Vec<Row>,
         resumed: &mut Resumed,
     ) -> Result<(), Error> {
-        let (mut commit, mut held) = (Commit::new(), Vec::new());
+        let (mut commit, mut rows) = (Commit::new(), Vec::new());
         for row in found {
             commit.delete(row.0.clone());
-            held.extend(describe(row));
+            rows.extend(describe(row));
         }
-        let keys: Vec<Key> = held.iter().filter_map(|one| one.execution.clone()).collect();
+        let keys: Vec<Key> = rows.iter().filter_map(|one| one.execution.clone()).collect();
         let states = self.store.get_many(&keys).await?;
         let states: HashMap<Key, Option<Vec<u8>>> = keys.into_iter().zip(states).collect();
         let (mut lanes, mut counted) = (HashMap::<String, usize>::new(), Resumed::default());
-        for one in held {
+        for one in rows {
             let state = one.execution.as_ref().and_then(|key| states.get(key));
             match (&one.execution, state) {
                 // What has been cancelled since has nothing to go on with.
@@ -126,7 +126,7 @@ impl Inner {
         if self.is_recovered() {
             for (lane, count) in lanes {
                 self.set_limits(&lane);
-                self.lanes().found(&lane, count);
+                self.lanes().count_stored(&lane, count);
             }
             self.timers.notify_one();
             self.scheduler.wake();
@@ -136,7 +136,7 @@ impl Inner {
 }
 
 /// `None` for a row that belongs nowhere.
-fn describe(row: Row) -> Option<Held> {
+fn describe(row: Row) -> Option<HeldRow> {
     let (table, key) = carried::original(&row.0)?;
     let execution = if table == Table::Lane {
         let (_, organization, id) = rows::parse_queued(&key, &row.1)?;
@@ -147,7 +147,7 @@ fn describe(row: Row) -> Option<Held> {
     } else {
         None
     };
-    Some(Held { table, key, row, execution })
+    Some(HeldRow { table, key, row, execution })
 }
 
 fn is_unfinished(bytes: &[u8]) -> bool {

@@ -7,20 +7,20 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::facets;
-use super::history::{LANES_MAX, first_id_after};
-use super::rows::{self, Standing};
-use super::{Engine, Error, Inner};
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
 use crate::domain::step::Step;
 use crate::domain::time::Timestamp;
+use crate::engine::query::history::{LANES_MAX, first_id_after};
+use crate::engine::query::indexes;
+use crate::engine::rows::{self, Standing};
+use crate::engine::{Engine, Error, Inner};
 use crate::storage::record::decode;
 use crate::storage::{Commit, Key, Page};
 
 /// Executions, or steps of one, that go in one commit.
-const AT_ONCE: usize = 64;
+const BATCH_MAX: usize = 64;
 /// Between two such commits.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Those that have ended, whole executions before the steps that go with them.
@@ -35,7 +35,7 @@ const ENDED: [(Kind, Status); 6] = [
 
 /// What goes of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Going {
+enum PurgeScope {
     /// All of it.
     Whole,
     /// What it was given and gave.
@@ -61,7 +61,7 @@ impl Engine {
         organization: OrganizationId,
         cutoff: Timestamp,
     ) -> Result<usize, Error> {
-        self.inner.sweep(organization, None, cutoff, Going::Whole).await
+        self.inner.sweep(organization, None, cutoff, PurgeScope::Whole).await
     }
 
     /// Removes the inputs and outputs of an organization's executions that ended before `cutoff`;
@@ -79,7 +79,7 @@ impl Engine {
         let store = &self.inner.store;
         let since = store.get(&mark).await?.and_then(|time| time.try_into().ok());
         let since = since.map(Timestamp::from_sortable);
-        let count = self.inner.sweep(organization, since, cutoff, Going::Payloads).await?;
+        let count = self.inner.sweep(organization, since, cutoff, PurgeScope::Payloads).await?;
         let mut commit = Commit::new();
         commit.put_bytes(mark, cutoff.sortable().to_vec());
         store.commit(commit).await?;
@@ -94,7 +94,7 @@ impl Inner {
         organization: OrganizationId,
         since: Option<Timestamp>,
         cutoff: Timestamp,
-        going: Going,
+        going: PurgeScope,
     ) -> Result<usize, Error> {
         let mut count = 0;
         for (kind, status) in ENDED {
@@ -112,20 +112,20 @@ impl Inner {
         lane: &Key,
         since: Option<Timestamp>,
         cutoff: Timestamp,
-        going: Going,
+        going: PurgeScope,
     ) -> Result<usize, Error> {
         let mut count = 0;
         let at = |time| lane.clone().id_newest_first(first_id_after(time));
         let (mut after, before) = (Some(at(cutoff)), since.map(at));
         loop {
             let (prefix, before) = (lane.clone(), before.clone());
-            let page = Page { prefix, after, before, limit: AT_ONCE };
+            let page = Page { prefix, after, before, limit: BATCH_MAX };
             let found: Vec<Key> =
                 self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
             after = found.last().cloned();
             let swept = self.sweep_batch(organization, &found, cutoff, going).await?;
             count += swept;
-            if found.len() < AT_ONCE {
+            if found.len() < BATCH_MAX {
                 return Ok(count);
             }
             // Those that stay were read alone.
@@ -139,7 +139,7 @@ impl Inner {
         organization: OrganizationId,
         index: &[Key],
         cutoff: Timestamp,
-        going: Going,
+        going: PurgeScope,
     ) -> Result<usize, Error> {
         let ids = index.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
         let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();
@@ -175,10 +175,13 @@ impl Inner {
         &self,
         batch: &mut Batch,
         mut execution: Execution,
-        going: Going,
+        going: PurgeScope,
     ) -> Result<(), Error> {
         let key = rows::execution(execution.organization, execution.id);
-        if going == Going::Payloads && execution.output.is_none() && execution.input.is_nothing() {
+        if going == PurgeScope::Payloads
+            && execution.output.is_none()
+            && execution.input.is_nothing()
+        {
             return Ok(());
         }
         let input = std::mem::replace(&mut execution.input, Payload::nothing());
@@ -187,12 +190,12 @@ impl Inner {
             self.release(batch, payload);
         }
         match going {
-            Going::Payloads => {
+            PurgeScope::Payloads => {
                 batch.commit.put(key, &execution)?;
             }
-            Going::Whole => {
+            PurgeScope::Whole => {
                 batch.commit.delete(key);
-                facets::remove(&mut batch.commit, &execution);
+                indexes::remove(&mut batch.commit, &execution);
                 if let Some(run) = execution.workflow() {
                     batch.workflows.insert(run.workflow);
                     if let Some(bulk) = run.bulk {
@@ -223,11 +226,11 @@ impl Inner {
     }
 
     /// The steps of an execution, with the predictions that they were.
-    async fn sweep_steps(&self, execution: &Execution, going: Going) -> Result<(), Error> {
+    async fn sweep_steps(&self, execution: &Execution, going: PurgeScope) -> Result<(), Error> {
         let prefix = rows::steps(execution.id);
         let mut after = None;
         loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: AT_ONCE };
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: BATCH_MAX };
             let found = self.store.page(page).await?;
             let mut batch = Batch::default();
             for (key, row) in &found {
@@ -239,16 +242,16 @@ impl Inner {
                     self.release(&mut batch, payload);
                 }
                 match going {
-                    Going::Whole => {
+                    PurgeScope::Whole => {
                         batch.commit.delete(key.clone());
                     }
-                    Going::Payloads => {
+                    PurgeScope::Payloads => {
                         batch.commit.put(key.clone(), &step)?;
                     }
                 }
             }
             self.finish(batch).await?;
-            if found.len() < AT_ONCE {
+            if found.len() < BATCH_MAX {
                 return Ok(());
             }
             after = found.last().map(|(key, _)| key.clone());
@@ -262,7 +265,7 @@ impl Inner {
         batch: &mut Batch,
         organization: OrganizationId,
         id: ExecutionId,
-        going: Going,
+        going: PurgeScope,
     ) -> Result<(), Error> {
         let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
         let Some(child) = stored else { return Ok(()) };
@@ -284,9 +287,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes up to [`AT_ONCE`] rows out of a list; whether there may be more.
+    /// Takes up to [`BATCH_MAX`] rows out of a list; whether there may be more.
     async fn trim(&self, organization: OrganizationId, list: &Key) -> Result<bool, Error> {
-        let old = self.store.old_end(list, AT_ONCE).await?;
+        let old = self.store.old_end(list, BATCH_MAX).await?;
         let ids = old.rows.iter().filter_map(|row| <[u8; 16]>::try_from(row.as_slice()).ok());
         let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id.into())).collect();
         let there = self.store.get_many(&keys).await?;
@@ -296,6 +299,6 @@ impl Inner {
             old.trim(&mut commit, gone);
             self.store.commit(commit).await?;
         }
-        Ok(gone == AT_ONCE)
+        Ok(gone == BATCH_MAX)
     }
 }

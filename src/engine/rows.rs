@@ -1,6 +1,6 @@
 //! Where the engine's records stand in the store.
 
-use crate::domain::definition::Position;
+use crate::domain::definition::StepIndex;
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{BulkId, ExecutionId, Id, OrganizationId, WorkflowId};
 use crate::domain::step::{Instance, Step};
@@ -97,7 +97,7 @@ pub fn parse_step(key: &Key) -> Option<Instance> {
     let (number, items) = rest.split_first_chunk::<2>()?;
     let (items, []) = items.as_chunks::<4>() else { return None };
     let items: Vec<u32> = items.iter().map(|item| u32::from_be_bytes(*item)).collect();
-    let step = Position::new(u16::from_be_bytes(*number));
+    let step = StepIndex::new(u16::from_be_bytes(*number));
     (items.len() == usize::from(*depth)).then_some(Instance { step, items })
 }
 
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_row_of_a_step_names_it_and_outer_steps_come_first() {
         let of =
-            |step, items: &[u32]| Instance { step: Position::new(step), items: items.to_vec() };
+            |step, items: &[u32]| Instance { step: StepIndex::new(step), items: items.to_vec() };
         let id = [2; 16].into();
         let order =
             [of(0, &[]), of(499, &[]), of(1, &[0]), of(1, &[300]), of(2, &[0]), of(1, &[0, 0])];

@@ -5,28 +5,36 @@
 //! enough to be marked as begun, one that hangs until its time-out.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
-use super::*;
 use crate::billing::Billing;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Candidate, Prediction, Source, Work as Doing};
-use crate::domain::ids::{FileId, KeyId, RevisionId, WorkflowId};
+use crate::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work as Doing};
+use crate::domain::ids::{ExecutionId, FileId, KeyId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
+use crate::engine::query::indexes;
+use crate::engine::{
+    CheckInputFuture, Dependencies, Engine, ModelSpec, Models, Options, OwnerFuture, PlanFuture,
+    Plans, Submission,
+};
+use crate::files::Files;
+use crate::http::client::Client;
 use crate::runners::{self, Job, Run, Runner};
-use crate::runtime::fresh;
+use crate::runtime::{Clock, Tasks, fresh};
 use crate::storage::faults::Point;
 use crate::storage::record::decode;
-use crate::storage::{Commit, Key, Page, Table};
+use crate::storage::{self, Commit, Key, Page, Store, Table};
 use crate::webhooks;
 
 pub const ORGANIZATION: [u8; 16] = [1; 16];
@@ -117,7 +125,7 @@ pub struct Script {
 }
 
 impl Models for Script {
-    fn work(&self, slug: &str) -> Option<Work> {
+    fn model(&self, slug: &str) -> Option<ModelSpec> {
         let left = self.panics.load(Ordering::SeqCst);
         if slug == "works" && left > 0 {
             self.panics.store(left - 1, Ordering::SeqCst);
@@ -125,7 +133,7 @@ impl Models for Script {
         }
         let (calls, in_flight) = (Arc::clone(&self.calls), Arc::clone(&self.in_flight));
         let runner = Scripted { name: slug.to_owned(), calls, in_flight };
-        (slug != "removed").then(|| Work {
+        (slug != "removed").then(|| ModelSpec {
             runner: Arc::new(runner),
             timeout: if slug == "hangs" { Duration::from_millis(40) } else { PATIENCE },
             concurrency: if slug == "same" { 8 } else { 1 },
@@ -135,18 +143,18 @@ impl Models for Script {
         })
     }
 
-    fn check_input(&self, _slug: &str, input: serde_json::Value) -> CheckingInput<'_> {
+    fn check_input(&self, _slug: &str, input: serde_json::Value) -> CheckInputFuture<'_> {
         Box::pin(std::future::ready(Ok(input)))
     }
 }
 
 impl Plans for Script {
-    fn plan(&self, revision: RevisionId) -> FindingPlan<'_> {
+    fn plan(&self, revision: RevisionId) -> PlanFuture<'_> {
         let plan = self.plans.get(&revision).cloned();
         Box::pin(std::future::ready(Ok(plan)))
     }
 
-    fn owner(&self, _workflow: WorkflowId) -> FindingOwner<'_> {
+    fn owner(&self, _workflow: WorkflowId) -> OwnerFuture<'_> {
         Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
     }
 }
@@ -169,7 +177,7 @@ impl Process {
         let store = Store::open(&options).unwrap();
         let files = Files::scratch(&folder, store.clone());
         store.blow_after(blow_after);
-        let doors = Doors {
+        let doors = Dependencies {
             store: store.clone(),
             clock: Clock::system(),
             tasks: Tasks::new(),
@@ -270,7 +278,7 @@ async fn all_end(process: &Process) {
 pub async fn check_books(store: &Store) {
     assert_eq!(rows(store, Table::Lane).await.len(), 0, "a lane still holds a row");
     let ended = executions(store).await;
-    let mut indexed: Vec<_> = ended.iter().flat_map(facets::rows_of).collect();
+    let mut indexed: Vec<_> = ended.iter().flat_map(indexes::rows_of).collect();
     indexed.sort();
     let mut index = rows(store, Table::Facet).await;
     index.extend(rows(store, Table::Standing).await);

@@ -2,21 +2,24 @@
 //! comes to, and that it comes to the same when the process dies after any commit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::simulation_tests::{
-    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, rows, runtime,
-};
-use super::*;
 use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Source, Work as Doing, WorkflowRun};
+use crate::domain::execution::{Source, Status, Work as Doing, WorkflowRun};
 use crate::domain::ids::{KeyId, RevisionId, WorkflowId};
 use crate::domain::step;
-use crate::storage::Table;
+use crate::engine::simulation_tests::{
+    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, rows, runtime,
+};
+use crate::engine::{Options, Submission, rows};
+use crate::runtime::Clock;
+use crate::storage::{Commit, Store, Table};
 
 /// A workflow, its inputs, and what it must come to: its output or its error's name.
 pub struct Case {

@@ -11,7 +11,7 @@ use super::rows::{self, Definition};
 use super::{Error, ModelExists, Workflows};
 use crate::domain::definition::{Fault, Plan, secrets};
 use crate::domain::ids::{RevisionId, WorkflowId};
-use crate::engine::{FindingOwner, FindingPlan, Plans};
+use crate::engine::{OwnerFuture, PlanFuture, Plans};
 use crate::schema::{self, Schema, Unavailable};
 use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
@@ -216,7 +216,7 @@ fn malformed(error: serde_json::Error) -> Malformed {
 }
 
 impl Plans for Workflows {
-    fn plan(&self, revision: RevisionId) -> FindingPlan<'_> {
+    fn plan(&self, revision: RevisionId) -> PlanFuture<'_> {
         Box::pin(async move {
             let compiled = loop {
                 match self.compiled(revision).await {
@@ -236,7 +236,7 @@ impl Plans for Workflows {
         })
     }
 
-    fn owner(&self, workflow: WorkflowId) -> FindingOwner<'_> {
+    fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_> {
         Box::pin(async move {
             match self.by_id(workflow).await {
                 Ok(workflow) => Ok(Some(workflow.organization)),

@@ -38,8 +38,8 @@ pub use self::http::{
 };
 pub use self::plan::Map as MapStep;
 pub use self::plan::{
-    Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan,
-    Position, Step,
+    Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan, Step,
+    StepIndex,
 };
 pub use self::wait::{Error as WaitError, Wait};
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fields::Faults;
-use super::plan::{Kind, Parent, Position};
+use super::plan::{Kind, Parent, StepIndex};
 use super::scope::Waits;
 use super::steps::Draft;
 
@@ -17,7 +17,7 @@ pub(super) fn order(
     drafts: &[Draft],
     mut waits: Waits,
     faults: &Faults,
-) -> Option<Vec<Vec<Position>>> {
+) -> Option<Vec<Vec<StepIndex>>> {
     for block in blocks(drafts) {
         add_barriers(&block, &mut waits);
     }
@@ -55,7 +55,7 @@ fn add_barriers(block: &[&Draft], waits: &mut Waits) {
 
 /// Steps each of which waits for the next, and the last for the first. Takes away what waits for
 /// nothing until nothing is left or only circles and what waits for them.
-fn find_circle(waits: &Waits) -> Option<Vec<Position>> {
+fn find_circle(waits: &Waits) -> Option<Vec<StepIndex>> {
     let mut unmet: Vec<usize> = waits.iter().map(BTreeSet::len).collect();
     let mut waited_for_by = vec![Vec::new(); waits.len()];
     for (step, others) in waits.iter().enumerate() {
@@ -75,8 +75,8 @@ fn find_circle(waits: &Waits) -> Option<Vec<Position>> {
         }
     }
     // Whoever is left waits for someone who is left: following that leads into a circle.
-    let is_left = |position: &Position| unmet.get(position.0).is_some_and(|unmet| *unmet > 0);
-    let mut way = vec![Position(unmet.iter().position(|unmet| *unmet > 0)?)];
+    let is_left = |position: &StepIndex| unmet.get(position.0).is_some_and(|unmet| *unmet > 0);
+    let mut way = vec![StepIndex(unmet.iter().position(|unmet| *unmet > 0)?)];
     loop {
         let next = *waits.get(way.last()?.0)?.iter().find(|other| is_left(other))?;
         if let Some(start) = way.iter().position(|earlier| *earlier == next) {
@@ -86,7 +86,7 @@ fn find_circle(waits: &Waits) -> Option<Vec<Position>> {
     }
 }
 
-fn report(drafts: &[Draft], circle: &[Position], faults: &Faults) {
+fn report(drafts: &[Draft], circle: &[StepIndex], faults: &Faults) {
     let drafts: Vec<&Draft> = circle.iter().filter_map(|position| drafts.get(position.0)).collect();
     let Some(first) = drafts.first() else { return };
     let others = drafts.iter().skip(1).map(|draft| format!("'{}'", draft.step.id));

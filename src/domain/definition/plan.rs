@@ -21,11 +21,11 @@ use crate::domain::template::Template;
 #[derive(Debug, Clone)]
 pub struct Plan {
     steps: Vec<Step>,
-    positions: HashMap<String, Position>,
+    positions: HashMap<String, StepIndex>,
     /// For each step, those of its block that wait for it.
-    dependents: Vec<Vec<Position>>,
+    dependents: Vec<Vec<StepIndex>>,
     /// For each step, those that it refers to when it starts.
-    uses: Vec<Vec<Position>>,
+    uses: Vec<Vec<StepIndex>>,
     root: Block,
     input_schema: Option<Value>,
     output: Output,
@@ -33,17 +33,17 @@ pub struct Plan {
 
 /// The place of a step in its plan's list: from 0, in the order written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub(super) usize);
+pub struct StepIndex(pub(super) usize);
 
 /// Steps that stand side by side. A block is done when all of them are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Block(pub(super) Vec<Position>);
+pub struct Block(pub(super) Vec<StepIndex>);
 
 /// The block that a nested step stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Parent {
     /// The step that holds the block.
-    pub step: Position,
+    pub step: StepIndex,
     /// Which of its blocks, from 0: the branch of a `parallel`; of a `choice`, 0 is
     /// `condition_met_branch` and 1 `default_branch`; 0 for the body of a `map`.
     pub block: usize,
@@ -55,13 +55,13 @@ pub struct Step {
     /// Unique in the whole definition: 1 to 64 characters of `a-zA-Z0-9_-`.
     pub id: String,
     pub name: Option<String>,
-    pub position: Position,
+    pub position: StepIndex,
     /// None for a step of the whole.
     pub parent: Option<Parent>,
     /// The steps of the same block that must have ended before this one starts, in order: what it
     /// (or a step within it) refers to, what its `depends_on` names, and what the ordering rule
     /// adds (`docs/spec/steps.md`, "Order"). No step waits for itself, however far around.
-    pub waits_for: Vec<Position>,
+    pub waits_for: Vec<StepIndex>,
     /// Its failure is kept to itself: what waits for it starts all the same.
     pub continue_on_error: bool,
     /// For HTTP steps never absent; for others absent means the limits of the model and workflow.
@@ -153,7 +153,7 @@ pub enum Output {
     /// `metadata.output_mapping`: resolves to an object.
     Mapping(Template),
     /// The output of the last step of the whole.
-    LastStep(Position),
+    LastStep(StepIndex),
 }
 
 impl Plan {
@@ -163,7 +163,7 @@ impl Plan {
         input_schema: Option<Value>,
         output: Output,
     ) -> Self {
-        let positions: HashMap<String, Position> =
+        let positions: HashMap<String, StepIndex> =
             steps.iter().map(|step| (step.id.clone(), step.position)).collect();
         let mut dependents = vec![Vec::new(); steps.len()];
         for step in &steps {
@@ -195,7 +195,7 @@ impl Plan {
 
     /// The step at a position; none for a position of another plan.
     #[must_use]
-    pub fn at(&self, position: Position) -> Option<&Step> {
+    pub fn at(&self, position: StepIndex) -> Option<&Step> {
         self.steps.get(position.0)
     }
 
@@ -217,25 +217,25 @@ impl Plan {
 
     /// The steps of its block that wait for the step at `position`.
     #[must_use]
-    pub fn dependents(&self, position: Position) -> &[Position] {
+    pub fn dependents(&self, position: StepIndex) -> &[StepIndex] {
         self.dependents.get(position.0).map_or(&[], Vec::as_slice)
     }
 
     /// The steps that the one at `position` refers to when it starts.
     #[must_use]
-    pub fn uses(&self, position: Position) -> &[Position] {
+    pub fn uses(&self, position: StepIndex) -> &[StepIndex] {
         self.uses.get(position.0).map_or(&[], Vec::as_slice)
     }
 
     /// The steps that a template of this plan refers to.
     #[must_use]
-    pub fn used_by(&self, template: &Template) -> Vec<Position> {
+    pub fn used_by(&self, template: &Template) -> Vec<StepIndex> {
         used(&self.positions, template.references())
     }
 
     /// The `map` steps around a step, outermost first.
     #[must_use]
-    pub fn maps_around(&self, position: Position) -> Vec<&Step> {
+    pub fn maps_around(&self, position: StepIndex) -> Vec<&Step> {
         let mut maps = Vec::new();
         let mut parent = self.at(position).and_then(|step| step.parent);
         while let Some(step) = parent.and_then(|parent| self.at(parent.step)) {
@@ -262,7 +262,7 @@ impl Plan {
 }
 
 /// The steps that the references start from, each once.
-fn used(positions: &HashMap<String, Position>, references: Vec<&Reference>) -> Vec<Position> {
+fn used(positions: &HashMap<String, StepIndex>, references: Vec<&Reference>) -> Vec<StepIndex> {
     let steps = references.into_iter().filter_map(|reference| match reference.root() {
         Root::Name(name) => positions.get(name).copied(),
         Root::Inputs | Root::Execution => None,
@@ -270,7 +270,7 @@ fn used(positions: &HashMap<String, Position>, references: Vec<&Reference>) -> V
     steps.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-impl Position {
+impl StepIndex {
     /// The step of this number, from 0 in the order written.
     #[must_use]
     pub fn new(number: u16) -> Self {
@@ -287,7 +287,7 @@ impl Position {
 impl Block {
     /// The positions of its steps, ascending.
     #[must_use]
-    pub fn positions(&self) -> &[Position] {
+    pub fn positions(&self) -> &[StepIndex] {
         &self.0
     }
 }

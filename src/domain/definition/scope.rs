@@ -11,14 +11,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde_json::{Map as Object, Value};
 
 use super::fields::{Faults, Fields};
-use super::plan::{Kind, Parent, Position};
+use super::plan::{Kind, Parent, StepIndex};
 use super::steps::{Draft, RESERVED_NAMES};
 use crate::domain::place::{Place, brief};
 use crate::domain::reference::{Field, Reference, Root, Segment};
 use crate::domain::template::Template;
 
 /// For each step, the steps of its block that it waits for.
-pub(super) type Waits = Vec<BTreeSet<Position>>;
+pub(super) type Waits = Vec<BTreeSet<StepIndex>>;
 
 /// What is known of the inputs.
 #[derive(Debug)]
@@ -76,15 +76,15 @@ impl Inputs {
 #[derive(Debug, Clone, Copy)]
 struct Stop {
     block: Option<Parent>,
-    at: Position,
+    at: StepIndex,
 }
 
 /// Behind every step of a block: where a map's `output` and `output_mapping` stand.
-const END: Position = Position(usize::MAX);
+const END: StepIndex = StepIndex(usize::MAX);
 
 pub(super) struct Checker<'c> {
     drafts: &'c [Draft],
-    positions: HashMap<&'c str, Position>,
+    positions: HashMap<&'c str, StepIndex>,
     inputs: &'c Inputs,
     faults: &'c Faults,
     waits: Waits,
@@ -139,12 +139,12 @@ impl<'c> Checker<'c> {
         self.waits
     }
 
-    fn draft(&self, position: Position) -> Option<&'c Draft> {
+    fn draft(&self, position: StepIndex) -> Option<&'c Draft> {
         self.drafts.get(position.0)
     }
 
     /// The stops from the whole to a step, the step itself the last one.
-    fn way_to(&self, position: Position) -> Vec<Stop> {
+    fn way_to(&self, position: StepIndex) -> Vec<Stop> {
         let mut way = Vec::new();
         let mut next = self.draft(position);
         while let Some(Draft { step, .. }) = next {
@@ -186,7 +186,7 @@ impl<'c> Checker<'c> {
     }
 
     /// The name of the items, if the step there is a map.
-    fn map_item(&self, position: Position) -> Option<&'c str> {
+    fn map_item(&self, position: StepIndex) -> Option<&'c str> {
         match &self.draft(position)?.step.kind {
             Kind::Map(map) => Some(&map.item_name),
             Kind::Model(_)
@@ -244,7 +244,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    fn follow_field(&self, position: Position, reference: &Reference) -> Result<(), String> {
+    fn follow_field(&self, position: StepIndex, reference: &Reference) -> Result<(), String> {
         let kind = self.draft(position).map(|draft| &draft.step.kind);
         let is_http = matches!(kind, Some(Kind::Http(_)));
         match reference.field() {
@@ -260,7 +260,7 @@ impl<'c> Checker<'c> {
     }
 
     /// Checks that the step at `target` has ended when what stands at the end of `way` starts.
-    fn reach(&mut self, way: &[Stop], target: Position) -> Result<(), String> {
+    fn reach(&mut self, way: &[Stop], target: StepIndex) -> Result<(), String> {
         let target_way = self.way_to(target);
         let fork = way
             .iter()
@@ -301,7 +301,7 @@ impl<'c> Checker<'c> {
         Ok(())
     }
 
-    fn wait(&mut self, step: Position, other: Position) {
+    fn wait(&mut self, step: StepIndex, other: StepIndex) {
         if let Some(waits) = self.waits.get_mut(step.0) {
             waits.insert(other);
         }

@@ -11,7 +11,7 @@ use serde_json::{Map as Object, Value};
 use super::fields::{Faults, Fields};
 use super::http::{self, Http};
 use super::plan::{
-    Block, Branch, Choice, Kind, Map, Model, ModelFallback, Parallel, Parent, Pass, Position, Step,
+    Block, Branch, Choice, Kind, Map, Model, ModelFallback, Parallel, Parent, Pass, Step, StepIndex,
 };
 use super::wait::Wait;
 use super::{DEPTH_MAX, PATTERNS_MAX, STEPS_MAX};
@@ -49,7 +49,7 @@ pub(super) struct Draft {
 
 impl Draft {
     /// The step, once it is known what it waits for.
-    pub(super) fn finish(self, waits_for: Vec<Position>) -> Step {
+    pub(super) fn finish(self, waits_for: Vec<StepIndex>) -> Step {
         Step { waits_for, ..self.step }
     }
 }
@@ -60,7 +60,7 @@ pub(super) struct Reader<'a> {
     model_exists: &'a dyn Fn(&str) -> bool,
     /// A slot for each step, taken when its reading begins, so that it stands before those within.
     slots: Vec<Option<Draft>>,
-    ids: HashMap<String, Position>,
+    ids: HashMap<String, StepIndex>,
     patterns: usize,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
             if self.faults.is_full() {
                 break;
             }
-            let position = Position(self.slots.len());
+            let position = StepIndex(self.slots.len());
             self.slots.push(None);
             block.0.push(position);
             let draft = self.step(step, &place.item(index), position, parent, inside);
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         &mut self,
         written: Value,
         place: &Place<'_>,
-        position: Position,
+        position: StepIndex,
         parent: Option<Parent>,
         levels: usize,
     ) -> Option<Draft> {
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads `step_id`, or `id` in its place, which no other step may have.
-    fn id(&mut self, fields: &mut Fields<'_>, position: Position) -> Option<String> {
+    fn id(&mut self, fields: &mut Fields<'_>, position: StepIndex) -> Option<String> {
         let (step_id, id) = (fields.text("step_id"), fields.text("id"));
         let id = match (step_id, id) {
             (Some(step_id), Some(id)) if step_id != id => {
@@ -230,7 +230,7 @@ impl<'a> Reader<'a> {
 /// The reading of a step that holds others.
 struct Nest<'n, 'a> {
     reader: &'n mut Reader<'a>,
-    position: Position,
+    position: StepIndex,
     levels: usize,
 }
 

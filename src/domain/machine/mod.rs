@@ -33,17 +33,17 @@ pub enum Effect {
     /// Durable: the organization pays for this prediction. At most once for each.
     Charge { execution: ExecutionId, amount: Usd },
     /// Durable: its webhook goes out. At most once for an execution.
-    Announce,
+    EnqueueWebhook,
     /// Volatile: start the runner for this attempt.
     Start { attempt: u32 },
     /// Volatile: whoever waits for the end may look. The last of all effects.
-    Wake,
+    Ended,
 }
 
 /// Whether `effects` bring the execution to its end.
 #[must_use]
-pub fn ends(effects: &[Effect]) -> bool {
-    effects.contains(&Effect::Wake)
+pub fn is_final(effects: &[Effect]) -> bool {
+    effects.contains(&Effect::Ended)
 }
 
 /// Ends an execution of which no step is in flight in this process. `now` is the machine's time.
@@ -71,9 +71,9 @@ pub fn fail(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effe
 /// Fails an execution that is not to be run again, neither by this model nor by the next of its
 /// chain. A prediction's attempt ends with it. `now` is the machine's time.
 #[must_use]
-pub fn abandon(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
+pub fn fail_permanently(execution: &mut Execution, fault: Fault, now: Timestamp) -> Vec<Effect> {
     if !execution.status.is_final() {
-        prediction::abandon(execution, &fault, now);
+        prediction::fail_running_attempt(execution, &fault, now);
     }
     fail(execution, fault, now)
 }
@@ -98,20 +98,20 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
 fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effect> {
     execution.status = status;
     execution.completed_at = Some(execution.stamp(now));
-    let mut effects = vec![leave(execution)];
+    let mut effects = vec![remove_from_queue(execution)];
     // A workflow's steps have been charged one by one.
     if execution.cost > Usd::ZERO && execution.prediction().is_some() {
         effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
     }
     if execution.webhook.is_some() && status != Status::Cancelled {
-        effects.push(Effect::Announce);
+        effects.push(Effect::EnqueueWebhook);
     }
-    effects.push(Effect::Wake);
+    effects.push(Effect::Ended);
     effects
 }
 
 /// Takes it from where it stands: its lane, or the timers.
-fn leave(execution: &mut Execution) -> Effect {
+fn remove_from_queue(execution: &mut Execution) -> Effect {
     if let Work::Workflow(run) = &mut execution.work
         && let Some(due) = run.aside_until.take()
     {

@@ -12,7 +12,7 @@ use crate::domain::time::Timestamp;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// Its lane gave it a place. After a crash this comes again for work that was in flight.
-    Taken,
+    Dispatched,
     /// The runner gave an output. `attempt` is the fence.
     Succeeded { attempt: u32, output: Payload, cost: Usd, logs: Option<String> },
     /// The runner failed, timed out or panicked. `cost` is what it reported all the same.
@@ -31,7 +31,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
     let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return Vec::new() };
     match event {
-        Event::Taken => {
+        Event::Dispatched => {
             let attempt = start(prediction, now);
             execution.status = Status::Processing;
             execution.started_at.get_or_insert(now);
@@ -68,7 +68,7 @@ pub fn apply(execution: &mut Execution, event: Event, now: Timestamp) -> Vec<Eff
 
 /// Fails the attempt that was running when the process died. One that had not been written counts
 /// as begun now.
-pub(super) fn abandon(execution: &mut Execution, fault: &Fault, now: Timestamp) {
+pub(super) fn fail_running_attempt(execution: &mut Execution, fault: &Fault, now: Timestamp) {
     let now = execution.stamp(now);
     let Work::Prediction(prediction) = &mut execution.work else { return };
     let number = start(prediction, now);

@@ -91,7 +91,7 @@ impl World {
         };
         let event = match act {
             Act::Crash => return,
-            Act::Take => Event::Taken,
+            Act::Take => Event::Dispatched,
             Act::Cancel => Event::Cancelled,
             Act::Succeed { late_by, cost } => Event::Succeeded {
                 attempt: attempt(*late_by),
@@ -137,12 +137,12 @@ impl World {
                 }
                 Effect::Enqueue { lane } => self.lanes.push(lane),
                 Effect::Charge { amount, .. } => self.charges.push(amount),
-                Effect::Announce => self.announced += 1,
+                Effect::EnqueueWebhook => self.announced += 1,
                 Effect::Start { attempt } => self.started.push(attempt),
                 Effect::SetTimer { .. } | Effect::ClearTimer { .. } => {
                     unreachable!("no prediction waits")
                 }
-                Effect::Wake => {}
+                Effect::Ended => {}
             }
         }
     }

@@ -137,7 +137,7 @@ fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
     }
 }
 
-fn invariant_references_have_ended(plan: &Plan, step: &Step, done: &HashSet<Position>) {
+fn invariant_references_have_ended(plan: &Plan, step: &Step, done: &HashSet<StepIndex>) {
     step.kind.visit(&mut |place, reference| {
         if let Root::Name(name) = reference.root()
             && let Some(other) = plan.step(name)

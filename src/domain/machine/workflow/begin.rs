@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Container, Effect, Event, Frame, Open, Progress, has_ended, model_of};
+use super::{Container, Effect, Event, Frame, OpenFrame, StepProgress, has_ended, model_of};
 use crate::domain::attempt::{Attempt, Outcome};
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{Block, Kind, Position};
+use crate::domain::definition::{Block, Kind, StepIndex};
 use crate::domain::execution::{Execution, Fault, Status, Work};
-use crate::domain::machine::Effect as Whole;
+use crate::domain::machine::Effect as ExecutionEffect;
 use crate::domain::step::{self, Instance, Step};
 use crate::domain::time::{Now, Timestamp};
 
 /// One event's change under way.
 pub(super) struct Change<'c> {
-    pub(super) progress: &'c mut Progress,
+    pub(super) progress: &'c mut StepProgress,
     pub(super) execution: &'c mut Execution,
     /// The stamps of the change, and the time by which it counts what is due.
     pub(super) now: Now,
@@ -24,7 +24,7 @@ pub(super) struct Change<'c> {
 impl Change<'_> {
     pub(super) fn apply(&mut self, event: Event) {
         match event {
-            Event::Taken => self.take(),
+            Event::Dispatched => self.dispatched(),
             Event::Resolved { instance, input, prediction } => {
                 if self.is_unfinished(&instance)
                     && let Some(step) = self.progress.steps.get_mut(&instance)
@@ -41,39 +41,39 @@ impl Change<'_> {
                 self.fail_attempt(&instance, attempt, fault, cost, logs);
             }
             Event::Decided { instance, met } => self.decide(&instance, met),
-            Event::Opened { instance, items } => self.open_map(&instance, items),
-            Event::Waits { instance, until } => self.wait(&instance, until),
-            Event::Passed { instance, output } => self.complete(&instance, output),
-            Event::Gathered { instance, item: Some(item), output } => {
-                self.gather_item(&instance, item, output);
+            Event::MapOpened { instance, items } => self.open_map(&instance, items),
+            Event::WaitUntil { instance, until } => self.wait(&instance, until),
+            Event::ResultReady { instance, output } => self.complete(&instance, output),
+            Event::Joined { instance, item: Some(item), output } => {
+                self.join_item(&instance, item, output);
             }
-            Event::Gathered { instance, item: None, output } => self.complete(&instance, output),
-            Event::Broken { instance, fault } => {
+            Event::Joined { instance, item: None, output } => self.complete(&instance, output),
+            Event::StepInvalid { instance, fault } => {
                 if self.is_unfinished(&instance) {
                     self.fail(&instance, fault);
                 }
             }
             Event::Due { instance } => self.due(&instance),
-            Event::Concluded { output } => match output {
+            Event::OutputResolved { output } => match output {
                 Ok(output) => {
                     self.execution.output = Some(output);
                     self.finish(Status::Success);
                 }
-                Err(fault) => self.fail_whole(fault),
+                Err(fault) => self.fail_execution(fault),
             },
             Event::TimedOut { cause } => {
                 let class = ErrorClass::ExecutionTimeout;
-                self.fail_whole(Fault::new("ExecutionTimeout", class, cause));
+                self.fail_execution(Fault::new("ExecutionTimeout", class, cause));
             }
             Event::Cancelled => {
                 self.cancel_within(None);
                 self.finish(Status::Cancelled);
             }
-            Event::PutAside { until, ran_ms } => self.put_aside(until, ran_ms),
+            Event::Suspended { until, ran_ms } => self.suspend(until, ran_ms),
         }
     }
 
-    pub(super) fn take(&mut self) {
+    pub(super) fn dispatched(&mut self) {
         self.execution.status = Status::Processing;
         if self.execution.started_at.is_none() {
             // With steps that are stored, the process has died since it began; what a redrive keeps
@@ -90,14 +90,14 @@ impl Change<'_> {
         }
     }
 
-    pub(super) fn put_aside(&mut self, until: Timestamp, ran_ms: u64) {
+    pub(super) fn suspend(&mut self, until: Timestamp, ran_ms: u64) {
         let lane = self.execution.lane();
         if let Work::Workflow(run) = &mut self.execution.work {
             run.ran_ms = ran_ms;
             run.aside_until = Some(until);
             self.progress.is_pressing = true;
-            self.effects.push(Effect::Whole(Whole::Dequeue { lane }));
-            self.effects.push(Effect::Whole(Whole::SetTimer { due: until }));
+            self.effects.push(Effect::Execution(ExecutionEffect::Dequeue { lane }));
+            self.effects.push(Effect::Execution(ExecutionEffect::SetTimer { due: until }));
         }
     }
 
@@ -137,7 +137,7 @@ impl Change<'_> {
             number = 0;
         }
         let positions = step.kind.block(number).map_or(&[][..], Block::positions);
-        let instance = |step: &Position| Instance { step: *step, items: items.clone() };
+        let instance = |step: &StepIndex| Instance { step: *step, items: items.clone() };
         positions.iter().map(instance).collect()
     }
 
@@ -166,7 +166,9 @@ impl Change<'_> {
         }
         let is_free = |instance: &&Instance| unmet.get(&instance.step) == Some(&0);
         let ready: Vec<_> = instances.iter().filter(is_free).cloned().collect();
-        self.progress.frames.insert(frame, Open { unmet, left });
+        self.progress
+            .frames
+            .insert(frame, OpenFrame { unmet_dependencies: unmet, unfinished: left });
         for instance in ready {
             if !has_ended(self.progress, &instance) {
                 self.begin(&instance);
@@ -201,7 +203,7 @@ impl Change<'_> {
             }
         }
         if let Some(due) = step.due {
-            self.effects.push(Effect::Sleep { instance: instance.clone(), until: due });
+            self.effects.push(Effect::SetTimer { instance: instance.clone(), until: due });
             if !is_container {
                 return;
             }

@@ -7,7 +7,7 @@ use super::{Container, Effect, Frame, has_ended, is_part_of};
 use crate::domain::attempt::Outcome;
 use crate::domain::definition::Kind;
 use crate::domain::execution::{Fault, Status};
-use crate::domain::machine::{Effect as Whole, finish};
+use crate::domain::machine::{Effect as ExecutionEffect, finish};
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, Instance};
@@ -21,7 +21,7 @@ impl Change<'_> {
             step.output = Some(output);
         }
         self.end(instance, step::Status::Completed);
-        self.move_on(instance);
+        self.start_dependents(instance);
     }
 
     /// A step has failed for good, and with it what it stands in.
@@ -39,15 +39,15 @@ impl Change<'_> {
         }
         self.end(instance, step::Status::Failed);
         if planned.continue_on_error {
-            return self.move_on(instance);
+            return self.start_dependents(instance);
         }
         match self.frame_of(instance).owner {
             Some(owner) => self.fail(&owner, fault),
-            None => self.fail_whole(fault),
+            None => self.fail_execution(fault),
         }
     }
 
-    pub(super) fn fail_whole(&mut self, fault: Fault) {
+    pub(super) fn fail_execution(&mut self, fault: Fault) {
         self.cancel_within(None);
         self.execution.fault = Some(fault);
         self.finish(Status::Error);
@@ -56,7 +56,7 @@ impl Change<'_> {
     pub(super) fn finish(&mut self, status: Status) {
         self.progress.is_pressing = true;
         let whole = finish(self.execution, status, self.now.wall);
-        self.effects.extend(whole.into_iter().map(Effect::Whole));
+        self.effects.extend(whole.into_iter().map(Effect::Execution));
     }
 
     /// Writes a step's end.
@@ -75,8 +75,8 @@ impl Change<'_> {
         if let Some(prediction) = step.prediction.filter(|_| is_model) {
             self.effects.push(Effect::Publish { instance: instance.clone() });
             if step.cost > Usd::ZERO {
-                let charge = Whole::Charge { execution: prediction, amount: step.cost };
-                self.effects.push(Effect::Whole(charge));
+                let charge = ExecutionEffect::Charge { execution: prediction, amount: step.cost };
+                self.effects.push(Effect::Execution(charge));
             }
         }
     }
@@ -112,15 +112,15 @@ impl Change<'_> {
     }
 
     /// A step has ended, and what waited for it may start.
-    pub(super) fn move_on(&mut self, instance: &Instance) {
+    pub(super) fn start_dependents(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let frame = self.frame_of(instance);
         let Some(open) = self.progress.frames.get_mut(&frame) else { return };
-        open.left = open.left.saturating_sub(1);
-        let is_done = open.left == 0;
+        open.unfinished = open.unfinished.saturating_sub(1);
+        let is_done = open.unfinished == 0;
         let mut ready = Vec::new();
         for dependent in plan.dependents(instance.step) {
-            if let Some(unmet) = open.unmet.get_mut(dependent) {
+            if let Some(unmet) = open.unmet_dependencies.get_mut(dependent) {
                 *unmet = unmet.saturating_sub(1);
                 if *unmet == 0 {
                     ready.push(Instance { step: *dependent, items: instance.items.clone() });
@@ -140,7 +140,7 @@ impl Change<'_> {
 
     /// All steps of a frame have ended.
     pub(super) fn close(&mut self, frame: &Frame) {
-        let Some(owner) = &frame.owner else { return self.effects.push(Effect::Conclude) };
+        let Some(owner) = &frame.owner else { return self.effects.push(Effect::ResolveOutput) };
         let item = match self.progress.containers.get_mut(owner) {
             None => return,
             Some(Container::Items(_)) => Some(frame.number),
@@ -152,6 +152,6 @@ impl Change<'_> {
                 None
             }
         };
-        self.effects.push(Effect::Gather { instance: owner.clone(), item });
+        self.effects.push(Effect::JoinOutputs { instance: owner.clone(), item });
     }
 }

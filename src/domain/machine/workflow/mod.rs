@@ -1,6 +1,6 @@
 //! Workflows: the steps of a plan, each when what it waits for has ended.
 //!
-//! [`Progress`] is what an execution remembers of its steps. Only what finished has to outlive the
+//! [`StepProgress`] is what an execution remembers of its steps. Only what finished has to outlive the
 //! process: which step is next follows from the plan and the finished ones, so that a restored
 //! progress goes on behind them. The machine knows when a step's turn has come and what its end
 //! means for the others; what its references resolve to, and what its run gives, comes in as events.
@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use self::begin::Change;
-use super::Effect as Whole;
-use crate::domain::definition::{Kind, Plan, Position};
+use super::Effect as ExecutionEffect;
+use crate::domain::definition::{Kind, Plan, StepIndex};
 use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::ExecutionId;
 use crate::domain::money::Usd;
@@ -32,7 +32,7 @@ pub const ITEMS_MAX: u32 = 10_000;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// Its lane gave it a place: for the first time, after a crash, after a wait.
-    Taken,
+    Dispatched,
     /// What a model or HTTP step is given is known. `prediction` names the run of a model.
     Resolved { instance: Instance, input: Payload, prediction: Option<ExecutionId> },
     /// The attempt has its place at the model.
@@ -44,26 +44,26 @@ pub enum Event {
     /// The condition of a `choice` is known.
     Decided { instance: Instance, met: bool },
     /// A `map` has this many items.
-    Opened { instance: Instance, items: u32 },
+    MapOpened { instance: Instance, items: u32 },
     /// A `wait` ends at this moment.
-    Waits { instance: Instance, until: Timestamp },
+    WaitUntil { instance: Instance, until: Timestamp },
     /// A `pass` gives this.
-    Passed { instance: Instance, output: Payload },
+    ResultReady { instance: Instance, output: Payload },
     /// What an item of a `map`, or the whole step that holds others, gives.
-    Gathered { instance: Instance, item: Option<u32>, output: Payload },
+    Joined { instance: Instance, item: Option<u32>, output: Payload },
     /// A step other than a model or HTTP step cannot go on.
-    Broken { instance: Instance, fault: Fault },
+    StepInvalid { instance: Instance, fault: Fault },
     /// The moment that a step waited for has come.
     Due { instance: Instance },
     /// What the execution gives.
-    Concluded { output: Result<Payload, Fault> },
+    OutputResolved { output: Result<Payload, Fault> },
     /// It has been running for as long as a workflow may.
     TimedOut { cause: String },
     /// The client wants it stopped.
     Cancelled,
     /// Nothing runs and nothing is due for long: it gives up its place. `ran_ms` is for how long it
     /// has been running in all.
-    PutAside { until: Timestamp, ran_ms: u64 },
+    Suspended { until: Timestamp, ran_ms: u64 },
 }
 
 /// What a run gave.
@@ -79,18 +79,18 @@ pub struct Success {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// What concerns the execution as a whole.
-    Whole(Whole),
+    Execution(ExecutionEffect),
     /// Durable: a model step has ended; it is written as a prediction of its own.
     Publish { instance: Instance },
     /// Resolve what the step refers to; run it, or say what came of it. An attempt has to wait for
     /// the commit of everything before it.
     Begin { instance: Instance, attempt: u32 },
     /// Say what an item of a `map` gives, or what a step gives whose blocks have ended.
-    Gather { instance: Instance, item: Option<u32> },
+    JoinOutputs { instance: Instance, item: Option<u32> },
     /// Say what the execution gives.
-    Conclude,
+    ResolveOutput,
     /// Volatile: say when this moment has come.
-    Sleep { instance: Instance, until: Timestamp },
+    SetTimer { instance: Instance, until: Timestamp },
     /// Volatile: stop its run, if it still works.
     Stop { instance: Instance },
 }
@@ -105,11 +105,11 @@ struct Frame {
 }
 
 #[derive(Debug, Clone)]
-struct Open {
+struct OpenFrame {
     /// How many each step still waits for.
-    unmet: BTreeMap<Position, u32>,
+    unmet_dependencies: BTreeMap<StepIndex, u32>,
     /// Steps that have not ended.
-    left: usize,
+    unfinished: usize,
 }
 
 /// A step that holds others and has begun.
@@ -124,19 +124,19 @@ enum Container {
 struct Items {
     count: u32,
     next: u32,
-    working: u32,
+    active: u32,
     outputs: Vec<Option<Payload>>,
     bytes: u64,
 }
 
 /// How far an execution has come.
 #[derive(Debug, Clone)]
-pub struct Progress {
+pub struct StepProgress {
     plan: Arc<Plan>,
     steps: BTreeMap<Instance, Step>,
     /// Those of `steps` that have not ended.
     unfinished: BTreeSet<Instance>,
-    frames: HashMap<Frame, Open>,
+    frames: HashMap<Frame, OpenFrame>,
     containers: HashMap<Instance, Container>,
     changed: BTreeSet<Instance>,
     /// Those of `changed` that are in memory for the next commit alone.
@@ -146,7 +146,7 @@ pub struct Progress {
     stamped: Timestamp,
 }
 
-impl Progress {
+impl StepProgress {
     /// The progress that the stored steps tell of; none for a new execution.
     #[must_use]
     pub fn restore(plan: Arc<Plan>, steps: impl IntoIterator<Item = (Instance, Step)>) -> Self {
@@ -202,7 +202,7 @@ impl Progress {
 
     /// Whether something changed that must be on the disk before anything is begun.
     #[must_use]
-    pub const fn is_pressing(&self) -> bool {
+    pub const fn must_commit(&self) -> bool {
         self.is_pressing
     }
 
@@ -240,7 +240,7 @@ impl Progress {
 /// Whether a step's end stands when its execution is taken up again: it has completed, was skipped,
 /// or its failure was kept to itself.
 #[must_use]
-pub fn is_kept(plan: &Plan, instance: &Instance, step: &Step) -> bool {
+pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
     match step.status {
         step::Status::Completed | step::Status::Skipped => true,
         step::Status::Failed => {
@@ -251,12 +251,12 @@ pub fn is_kept(plan: &Plan, instance: &Instance, step: &Step) -> bool {
 }
 
 /// Whether a step has ended.
-fn has_ended(progress: &Progress, instance: &Instance) -> bool {
+fn has_ended(progress: &StepProgress, instance: &Instance) -> bool {
     progress.steps.get(instance).is_some_and(|step| step.status.is_final())
 }
 
 /// Whether `step` stands within `around`, however deep.
-fn is_part_of(plan: &Plan, step: Position, around: Position) -> bool {
+fn is_part_of(plan: &Plan, step: StepIndex, around: StepIndex) -> bool {
     let mut parent = plan.at(step).and_then(|step| step.parent);
     while let Some(above) = parent {
         if above.step == around {

@@ -65,7 +65,7 @@ impl Change<'_> {
             if let Some(delay) = planned.retry.delay_after(attempt, fault.class) {
                 let until = now.steady.plus(delay);
                 step.due = Some(until);
-                self.effects.push(Effect::Sleep { instance: instance.clone(), until });
+                self.effects.push(Effect::SetTimer { instance: instance.clone(), until });
                 return;
             }
             if has_fallback(&planned.kind) {
@@ -112,10 +112,10 @@ impl Change<'_> {
             return;
         }
         let outputs = vec![None; usize::try_from(count).unwrap_or_default()];
-        let items = Items { count, next: 0, working: 0, outputs, bytes: 0 };
+        let items = Items { count, next: 0, active: 0, outputs, bytes: 0 };
         self.progress.containers.insert(instance.clone(), Container::Items(items));
         if count == 0 {
-            let gather = Effect::Gather { instance: instance.clone(), item: None };
+            let gather = Effect::JoinOutputs { instance: instance.clone(), item: None };
             return self.effects.push(gather);
         }
         self.open_items(instance);
@@ -129,17 +129,17 @@ impl Change<'_> {
             let Some(Container::Items(items)) = self.progress.containers.get_mut(instance) else {
                 return;
             };
-            if items.working >= map.max_concurrency || items.next >= items.count {
+            if items.active >= map.max_concurrency || items.next >= items.count {
                 return;
             }
             let number = items.next;
             items.next += 1;
-            items.working += 1;
+            items.active += 1;
             self.open(Frame { owner: Some(instance.clone()), number });
         }
     }
 
-    pub(super) fn gather_item(&mut self, instance: &Instance, item: u32, output: Payload) {
+    pub(super) fn join_item(&mut self, instance: &Instance, item: u32, output: Payload) {
         let Some(Container::Items(items)) = self.progress.containers.get_mut(instance) else {
             return;
         };
@@ -147,23 +147,23 @@ impl Change<'_> {
         let Some(slot @ None) = items.outputs.get_mut(index) else { return };
         items.bytes = items.bytes.saturating_add(output.len());
         *slot = Some(output);
-        items.working = items.working.saturating_sub(1);
-        let (bytes, all) = (items.bytes, items.next >= items.count && items.working == 0);
-        self.forget_item(instance, item);
+        items.active = items.active.saturating_sub(1);
+        let (bytes, all) = (items.bytes, items.next >= items.count && items.active == 0);
+        self.evict_item(instance, item);
         if bytes > RESOLVED_BYTES_MAX as u64 {
             let cause = format!("its items give more than {RESOLVED_BYTES_MAX} bytes");
             let fault = Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause);
             return self.fail(instance, fault);
         }
         if all {
-            self.effects.push(Effect::Gather { instance: instance.clone(), item: None });
+            self.effects.push(Effect::JoinOutputs { instance: instance.clone(), item: None });
         } else {
             self.open_items(instance);
         }
     }
 
     /// The steps of a gathered item are on the disk or about to be; nobody refers to them again.
-    pub(super) fn forget_item(&mut self, map: &Instance, item: u32) {
+    pub(super) fn evict_item(&mut self, map: &Instance, item: u32) {
         let mut items = map.items.clone();
         items.push(item);
         let progress = &mut *self.progress;
@@ -203,7 +203,7 @@ impl Change<'_> {
         step.due = Some(until);
         self.progress.is_pressing = true;
         self.progress.changed.insert(instance.clone());
-        self.effects.push(Effect::Sleep { instance: instance.clone(), until });
+        self.effects.push(Effect::SetTimer { instance: instance.clone(), until });
     }
 
     pub(super) fn due(&mut self, instance: &Instance) {

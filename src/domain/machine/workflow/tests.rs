@@ -110,7 +110,7 @@ struct World {
     seed: u64,
     plan: Arc<Plan>,
     execution: Execution,
-    progress: Progress,
+    progress: StepProgress,
     now: Timestamp,
     /// What would be read after the process died.
     disk: BTreeMap<Instance, Step>,
@@ -132,7 +132,7 @@ struct World {
 impl World {
     fn new(seed: u64, plan: Arc<Plan>) -> Self {
         let execution = execution();
-        let progress = Progress::restore(Arc::clone(&plan), Vec::new());
+        let progress = StepProgress::restore(Arc::clone(&plan), Vec::new());
         let mut world = Self {
             seed,
             plan,
@@ -151,13 +151,13 @@ impl World {
             ids: 0,
             is_lucky: false,
         };
-        world.happen(Event::Taken);
+        world.happen(Event::Dispatched);
         world
     }
 
     /// A new execution that takes over what is kept of one that has failed or was cancelled.
     fn redriven(failed: &Self) -> Self {
-        let kept = failed.disk.iter().filter(|(at, step)| is_kept(&failed.plan, at, step));
+        let kept = failed.disk.iter().filter(|(at, step)| is_reusable(&failed.plan, at, step));
         let kept = kept.map(|(at, step)| (at.clone(), Step { cost: Usd::ZERO, ..step.clone() }));
         let mut world = Self {
             disk: kept.collect(),
@@ -177,8 +177,8 @@ impl World {
         world.begun.clear();
         world.stopped.clear();
         world.ends = 0;
-        world.progress = Progress::restore(Arc::clone(&world.plan), world.disk.clone());
-        world.happen(Event::Taken);
+        world.progress = StepProgress::restore(Arc::clone(&world.plan), world.disk.clone());
+        world.happen(Event::Dispatched);
         world
     }
 
@@ -193,7 +193,7 @@ impl World {
             self.invariant_ends_stand(&before);
             for effect in effects {
                 match effect {
-                    Effect::Whole(whole) => {
+                    Effect::Execution(whole) => {
                         must_commit = true;
                         self.whole(&whole);
                     }
@@ -201,7 +201,7 @@ impl World {
                         must_commit = true;
                         self.published.push(instance);
                     }
-                    Effect::Sleep { instance, until } => {
+                    Effect::SetTimer { instance, until } => {
                         self.timers.insert((until, instance));
                     }
                     Effect::Stop { instance } => {
@@ -216,17 +216,17 @@ impl World {
                         self.invariant_its_turn_has_come(&instance);
                         events.extend(self.begin(&instance, attempt, &mut starts));
                     }
-                    Effect::Gather { instance, item } => {
+                    Effect::JoinOutputs { instance, item } => {
                         let output = payload(&format!("{instance:?} {item:?}"));
-                        events.push_back(Event::Gathered { instance, item, output });
+                        events.push_back(Event::Joined { instance, item, output });
                     }
-                    Effect::Conclude => {
-                        events.push_back(Event::Concluded { output: Ok(payload("done")) });
+                    Effect::ResolveOutput => {
+                        events.push_back(Event::OutputResolved { output: Ok(payload("done")) });
                     }
                 }
             }
         }
-        if must_commit || self.progress.is_pressing() {
+        if must_commit || self.progress.must_commit() {
             self.disk.extend(self.progress.take_changed());
             self.stored = self.execution.clone();
         }
@@ -246,12 +246,12 @@ impl World {
                 assert!(*amount > Usd::ZERO && !self.charged.contains(execution), "charged twice");
                 self.charged.push(*execution);
             }
-            machine::Effect::Wake => self.ends += 1,
+            machine::Effect::Ended => self.ends += 1,
             machine::Effect::Dequeue { .. }
             | machine::Effect::Enqueue { .. }
             | machine::Effect::SetTimer { .. }
             | machine::Effect::ClearTimer { .. }
-            | machine::Effect::Announce
+            | machine::Effect::EnqueueWebhook
             | machine::Effect::Start { .. } => {}
         }
     }
@@ -276,17 +276,17 @@ impl World {
             }
             Kind::Choice(_) => Event::Decided { met: chance("met").is_multiple_of(2), instance },
             Kind::Map(_) => {
-                Event::Opened { items: u32::try_from(chance("items") % 4).unwrap(), instance }
+                Event::MapOpened { items: u32::try_from(chance("items") % 4).unwrap(), instance }
             }
             Kind::Wait(_) => {
                 let span = Duration::from_secs(chance("wait") % 5);
-                Event::Waits { until: self.now.plus(span), instance }
+                Event::WaitUntil { until: self.now.plus(span), instance }
             }
             Kind::Pass(_) if chance("pass").is_multiple_of(12) && !self.is_lucky => {
                 let fault = Fault::new("ReferenceError", ErrorClass::InvalidModelConfig, "nothing");
-                Event::Broken { instance, fault }
+                Event::StepInvalid { instance, fault }
             }
-            Kind::Pass(_) => Event::Passed { instance, output: payload("passed") },
+            Kind::Pass(_) => Event::ResultReady { instance, output: payload("passed") },
             Kind::Parallel(_) => panic!("it begins by itself"),
         })
     }
@@ -342,12 +342,12 @@ impl World {
             return;
         }
         self.execution = self.stored.clone();
-        self.progress = Progress::restore(Arc::clone(&self.plan), self.disk.clone());
+        self.progress = StepProgress::restore(Arc::clone(&self.plan), self.disk.clone());
         self.runs.clear();
         self.stopped.clear();
         self.timers.clear();
         self.begun.clear();
-        self.happen(Event::Taken);
+        self.happen(Event::Dispatched);
     }
 
     /// Lets everything come to its end.
@@ -401,7 +401,7 @@ impl World {
     }
 
     fn invariant_maps_keep_to_their_concurrency(&self) {
-        let mut working: BTreeMap<(Position, Vec<u32>), BTreeSet<u32>> = BTreeMap::new();
+        let mut working: BTreeMap<(StepIndex, Vec<u32>), BTreeSet<u32>> = BTreeMap::new();
         for (instance, _) in self.progress.unfinished() {
             for (depth, map) in self.plan.maps_around(instance.step).into_iter().enumerate() {
                 let (outer, item) = (instance.items[..depth].to_vec(), instance.items[depth]);
@@ -639,7 +639,7 @@ proptest! {
                 break;
             }
             let (until, _) = world.timers.first().cloned().unwrap();
-            world.happen(Event::PutAside { until, ran_ms: 1 });
+            world.happen(Event::Suspended { until, ran_ms: 1 });
             let mut stored = world.stored.clone();
             prop_assert!(machine::wake(&mut stored, world.now).is_empty() || until <= world.now);
             world.now = world.now.max(until);

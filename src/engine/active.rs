@@ -1,0 +1,110 @@
+//! Cells: the one place where an unfinished execution is changed.
+//!
+//! Whoever changes an execution holds its cell's lock from reading the state until the commit has
+//! returned, so that a cancel and a finish never cross. A cell exists while its execution waits in
+//! memory, runs, or is being cancelled; others are read from the store when they are needed.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::execution::Execution;
+use crate::domain::ids::ExecutionId;
+use crate::domain::machine::workflow::StepProgress;
+use crate::engine::query::events::RunProgress;
+
+/// What is held of an unfinished execution.
+#[derive(Debug)]
+pub struct LoadedExecution {
+    pub execution: Execution,
+    /// How far its steps have come, while it runs; none for predictions.
+    pub progress: Option<Box<StepProgress>>,
+    /// Accepted by this process and not run yet: nothing is stored of its steps.
+    pub is_new: bool,
+}
+
+impl From<Execution> for LoadedExecution {
+    fn from(execution: Execution) -> Self {
+        Self { execution, progress: None, is_new: false }
+    }
+}
+
+/// An unfinished execution in memory.
+#[derive(Debug, Default)]
+pub struct ActiveExecution {
+    /// The state as it was last committed, or `None` before it was read from the store. Of a
+    /// workflow's steps it may know more than the disk: what follows from the committed ones.
+    pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
+    /// Cancelled when the run has to stop.
+    pub stop: CancellationToken,
+    /// What its run tells.
+    pub run_progress: Arc<RunProgress>,
+}
+
+/// The cells in use, by execution.
+#[derive(Debug, Default, Clone)]
+pub struct ActiveExecutions {
+    entries: Arc<Mutex<HashMap<ExecutionId, Arc<ActiveExecution>>>>,
+}
+
+/// The right to use a cell; with the last one the cell goes.
+#[derive(Debug)]
+pub struct Handle {
+    registry: ActiveExecutions,
+    id: ExecutionId,
+    active: Arc<ActiveExecution>,
+}
+
+impl ActiveExecutions {
+    /// The execution's cell, made when there is none.
+    pub fn get_or_insert(&self, id: ExecutionId) -> Handle {
+        let active = Arc::clone(self.lock().entry(id).or_default());
+        Handle { registry: self.clone(), id, active }
+    }
+
+    /// The execution's cell, if it has one.
+    pub fn find(&self, id: ExecutionId) -> Option<Handle> {
+        let active = Arc::clone(self.lock().get(&id)?);
+        Some(Handle { registry: self.clone(), id, active })
+    }
+
+    /// The entry of a new execution, with its state where that is not known. An entry that is in
+    /// use stays as it is: a reader that uses it has read the state.
+    pub fn insert_loaded(&self, execution: &Execution) -> Handle {
+        let handle = self.get_or_insert(execution.id);
+        if let Ok(mut state) = handle.state.try_lock()
+            && state.is_none()
+        {
+            *state = Some(LoadedExecution { is_new: true, ..execution.clone().into() });
+        }
+        handle
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ExecutionId, Arc<ActiveExecution>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Handle {
+    type Target = ActiveExecution;
+    fn deref(&self) -> &ActiveExecution {
+        &self.active
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut active = self.registry.lock();
+        // The map's and this one: under the map's lock, nobody can take another.
+        if Arc::strong_count(&self.active) == 2 {
+            active.remove(&self.id);
+        }
+    }
+}

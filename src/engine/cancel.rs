@@ -1,0 +1,93 @@
+//! Cancelling an execution: its run is stopped, its slot freed, its row removed.
+
+use std::sync::Arc;
+
+use crate::domain::execution::{Execution, Status, Work};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine;
+use crate::domain::machine::workflow::Event;
+use crate::engine::active::LoadedExecution;
+use crate::engine::query::events::RunProgress;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::storage::Commit;
+
+impl Engine {
+    /// Ends the execution now: its run is stopped, its place freed, no webhook is sent. Cancelling
+    /// a cancelled one is no fault.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (then nothing changed).
+    pub async fn cancel(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Execution, Error> {
+        let inner = Arc::clone(&self.inner);
+        // In a task of its own: a client that hangs up must not leave the cancel half done.
+        let task = self.inner.tasks.spawn(async move { inner.cancel(organization, id).await });
+        task.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    async fn cancel(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Execution, Error> {
+        let active = self.active.get_or_insert(id);
+        let mut state = active.state.lock().await;
+        if state.is_none() {
+            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+            *state = stored.map(LoadedExecution::from);
+        }
+        let loaded = state
+            .as_mut()
+            .filter(|loaded| loaded.execution.organization == organization)
+            .ok_or(Error::NotFound)?;
+        match loaded.execution.status {
+            Status::Cancelled => return Ok(loaded.execution.clone()),
+            ended @ (Status::Success | Status::Error) => return Err(Error::AlreadyEnded(ended)),
+            Status::Created | Status::Processing => {}
+        }
+        let lane = loaded.execution.lane();
+        let was_aside = loaded.execution.workflow().is_some_and(|run| run.aside_until.is_some());
+        self.commit_cancel(loaded, &active.run_progress).await?;
+        let cancelled = loaded.execution.clone();
+        active.stop.cancel();
+        self.quarantined().remove(&id);
+        if !was_aside {
+            // While the state is locked: a task that took it meanwhile has its place until then.
+            self.lanes().forget(&lane, id);
+        }
+        drop(state);
+        self.retries.clear(id);
+        self.scheduler.wake();
+        Ok(cancelled)
+    }
+
+    async fn commit_cancel(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+        run_progress: &RunProgress,
+    ) -> Result<(), Error> {
+        let now = self.clock.reading();
+        let mut next = loaded.execution.clone();
+        let Some(progress) = &loaded.progress else {
+            if let Work::Prediction(prediction) = &mut next.work {
+                prediction.add_logs(run_progress.logs());
+            }
+            let effects = machine::cancel(&mut next, now.wall);
+            self.write(Commit::new(), &next, &effects, None).await?;
+            loaded.execution = next;
+            return Ok(());
+        };
+        // What is in flight is written as cancelled.
+        let mut progress = progress.clone();
+        let effects = progress.apply(&mut next, Event::Cancelled, now);
+        self.write_progress(&mut next, &mut progress, effects).await?;
+        loaded.execution = next;
+        loaded.progress = Some(progress);
+        Ok(())
+    }
+}

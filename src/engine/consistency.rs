@@ -1,0 +1,289 @@
+//! The audit: compares what is in memory with what is on the disk, repairs and reports.
+//!
+//! Nothing of what it looks for should ever be found: places whose task has died, rows of a lane
+//! that no memory knows of, executions that stand neither in a lane nor in the timers, reservations
+//! that no unfinished execution explains. It reads a bounded number of rows each time, and looks
+//! twice before it repairs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::billing;
+use crate::domain::execution::{Execution, Kind, Status};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine::Effect;
+use crate::domain::money::Usd;
+use crate::engine::scheduler::lanes;
+use crate::engine::{Error, Inner, rows};
+use crate::storage::{Commit, Key, Page, Table};
+
+/// How often it is made.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Unfinished executions that one audit looks at.
+const EXECUTIONS_MAX: usize = 10_000;
+/// Rows that are read at once.
+const PAGE: usize = 500;
+/// Sorts behind everything that a prefix begins.
+const AFTER_EVERY_KEY: [u8; 64] = [0xff; 64];
+
+/// What one audit has found, and repaired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Repairs {
+    /// Places that were held by tasks that have died, or counted wrong.
+    pub places: usize,
+    /// Lanes with rows that nothing in memory knew of.
+    pub lanes: usize,
+    /// Executions that stood in no lane and not in the timers.
+    pub executions: usize,
+    /// Organizations whose reserved amount was not what their unfinished executions reserve.
+    pub reservations: usize,
+}
+
+/// Reserved amounts that were wrong at the last look.
+pub type Drifts = HashMap<OrganizationId, Usd>;
+
+impl Inner {
+    /// Makes an audit each minute, for as long as the service runs.
+    pub(super) async fn run_consistency_checks(self: Arc<Self>) {
+        let (mut before, mut drifts) = (Repairs::default(), Drifts::new());
+        loop {
+            tokio::select! {
+                () = self.tasks.stopping() => return,
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+            match self.check_consistency(&mut drifts).await {
+                Ok(found) => report(found, &mut before),
+                Err(error) => tracing::warn!(%error, "the audit cannot read the store"),
+            }
+        }
+    }
+
+    /// One audit.
+    pub(super) async fn check_consistency(
+        self: &Arc<Self>,
+        drifts: &mut Drifts,
+    ) -> Result<Repairs, Error> {
+        let found = Repairs {
+            places: self.check_slots(),
+            lanes: self.check_lanes().await?,
+            ..Repairs::default()
+        };
+        self.check_executions(found, drifts).await
+    }
+
+    /// Places whose task has died are given back; their executions are read again from the disk.
+    fn check_slots(&self) -> usize {
+        let mut lanes = self.lanes();
+        let leaked = lanes.leaked();
+        for (lane, id) in &leaked {
+            lanes.release(lane, *id);
+            lanes.mark_rows_on_disk(lane);
+        }
+        let places = leaked.len() + usize::from(lanes.recount());
+        drop(lanes);
+        if places > 0 {
+            self.scheduler.wake();
+        }
+        places
+    }
+
+    /// Lanes whose window should be all there is, and is not.
+    async fn check_lanes(&self) -> Result<usize, Error> {
+        let (mut found, mut after) = (0, None);
+        loop {
+            let page = Page { prefix: rows::queues(), after, before: None, limit: 1 };
+            let first = self.store.page(page).await?;
+            let Some((key, value)) = first.first() else { return Ok(found) };
+            let Some((lane, ..)) = rows::parse_queued(key, value) else {
+                after = Some(key.clone());
+                continue;
+            };
+            after = Some(rows::queue(&lane).raw(&AFTER_EVERY_KEY));
+            self.open_lane(&lane);
+            let whole = self.lanes().complete_len(&lane);
+            if let Some(known) = whole
+                && self.has_unknown(&lane, known.saturating_add(lanes::WINDOW)).await?
+            {
+                found += 1;
+                tracing::error!(lane, "the audit found rows of a lane that nothing knew of");
+                self.lanes().mark_rows_on_disk(&lane);
+                self.scheduler.wake();
+            }
+        }
+    }
+
+    /// Whether a lane that knows all of its rows has one that it does not know, also at a second
+    /// look.
+    async fn has_unknown(&self, lane: &str, limit: usize) -> Result<bool, Error> {
+        let page = Page { prefix: rows::queue(lane), after: None, before: None, limit };
+        for (key, value) in self.store.page(page).await? {
+            let Some((_, _, id)) = rows::parse_queued(&key, &value) else { continue };
+            let is_held = self.quarantined().contains(&id);
+            if is_held || self.lanes().knows(lane, id) {
+                continue;
+            }
+            // It may have left the lane since: a row that stands now was known from its announcement.
+            let stands = self.store.get(&key).await?.is_some();
+            let lanes = self.lanes();
+            if stands && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Every unfinished execution stands in a lane or in the timers, and is what is reserved for it.
+    async fn check_executions(
+        self: &Arc<Self>,
+        mut found: Repairs,
+        drifts: &mut Drifts,
+    ) -> Result<Repairs, Error> {
+        let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_paused {
+            // What a restore holds back stands elsewhere.
+            return Ok(found);
+        }
+        let (mut left, mut after) = (EXECUTIONS_MAX, None);
+        while left > 0 {
+            let prefix = Key::table(Table::Standing);
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: 1 };
+            let first = self.store.page(page).await?;
+            let Some(organization) = first.first().and_then(|(key, _)| organization_of(key)) else {
+                break;
+            };
+            after = Some(prefix.id(organization).raw(&AFTER_EVERY_KEY));
+            let before = billing::reserved(&self.store, organization).await?;
+            let mut sum = Usd::ZERO;
+            for kind in [Kind::Prediction, Kind::Workflow] {
+                let index = rows::standing(organization, kind, Status::Created);
+                self.check_index(index, organization, &mut left, &mut sum, &mut found).await?;
+            }
+            if left > 0 && before == billing::reserved(&self.store, organization).await? {
+                self.check_reserved(organization, before.plus(-sum), drifts, &mut found).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn check_index(
+        self: &Arc<Self>,
+        index: Key,
+        organization: OrganizationId,
+        left: &mut usize,
+        sum: &mut Usd,
+        found: &mut Repairs,
+    ) -> Result<(), Error> {
+        let mut after = None;
+        while *left > 0 {
+            let page = Page { prefix: index.clone(), after, before: None, limit: PAGE };
+            let page = self.store.page(page).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = Some(last.clone());
+            *left = left.saturating_sub(page.len());
+            for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
+                let key = rows::execution(organization, id);
+                // One that cannot be read is named when something tries to run it.
+                let Ok(Some(execution)) = self.store.read::<Execution>(&key).await else {
+                    continue;
+                };
+                if execution.status.is_final() {
+                    continue;
+                }
+                *sum = sum.plus(execution.reserved);
+                if !self.has_owner(&execution).await?
+                    && self.requeue_orphan(organization, id).await?
+                {
+                    found.executions += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the execution stands in its lane or in the timers.
+    async fn has_owner(&self, execution: &Execution) -> Result<bool, Error> {
+        let aside = execution.workflow().and_then(|run| run.aside_until);
+        let row = match aside {
+            Some(due) => rows::timer(due, execution.id),
+            None => rows::queued(&execution.lane(), execution.id),
+        };
+        Ok(self.store.get(&row).await?.is_some())
+    }
+
+    /// Puts an execution that has no owner back into its lane. It is looked at again under the lock
+    /// of its cell, where nothing about it changes. False: it has one.
+    async fn requeue_orphan(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<bool, Error> {
+        let active = self.active.get_or_insert(id);
+        let mut state = active.state.lock().await;
+        let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+        let Some(mut execution) = stored.filter(|stored| !stored.status.is_final()) else {
+            return Ok(false);
+        };
+        if self.has_owner(&execution).await? {
+            return Ok(false);
+        }
+        tracing::error!(execution = %id, "the audit found an execution in no lane and no timer");
+        if let crate::domain::execution::Work::Workflow(run) = &mut execution.work {
+            run.aside_until = None;
+        }
+        let effects = [Effect::Enqueue { lane: execution.lane() }];
+        self.write(Commit::new(), &execution, &effects, None).await?;
+        if let Some(loaded) = state.as_mut() {
+            loaded.execution = execution;
+        }
+        Ok(true)
+    }
+
+    /// Corrects what is reserved, once the same difference is seen in two audits in a row.
+    async fn check_reserved(
+        &self,
+        organization: OrganizationId,
+        drift: Usd,
+        drifts: &mut Drifts,
+        found: &mut Repairs,
+    ) -> Result<(), Error> {
+        if drift == Usd::ZERO {
+            drifts.remove(&organization);
+            return Ok(());
+        }
+        if drifts.insert(organization, drift) != Some(drift) {
+            return Ok(());
+        }
+        tracing::error!(%organization, %drift, "the audit corrects what is reserved");
+        let mut commit = Commit::new();
+        billing::correct_reserved(&mut commit, organization, -drift);
+        self.store.commit(commit).await?;
+        drifts.remove(&organization);
+        found.reservations += 1;
+        Ok(())
+    }
+}
+
+/// The organization of a row of an index.
+fn organization_of(key: &Key) -> Option<OrganizationId> {
+    let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
+    Some(OrganizationId::from(*bytes))
+}
+
+/// Counts what was found; the log has it when it changes.
+fn report(found: Repairs, before: &mut Repairs) {
+    let kinds = [
+        ("places", found.places),
+        ("lanes", found.lanes),
+        ("executions", found.executions),
+        ("reservations", found.reservations),
+    ];
+    for (kind, count) in kinds {
+        metrics::counter!("orrery_audit_repairs_total", "kind" => kind).increment(count as u64);
+    }
+    if found != *before {
+        let Repairs { places, lanes, executions, reservations } = found;
+        tracing::warn!(places, lanes, executions, reservations, "the audit's repairs have changed");
+        *before = found;
+    }
+}

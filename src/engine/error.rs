@@ -1,0 +1,59 @@
+//! Why the engine refuses.
+
+use crate::billing::Unreserved;
+use crate::domain::execution::Status;
+use crate::domain::money::Usd;
+use crate::storage;
+
+/// Why the engine refuses.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's queue holds its limit. Nothing was created.
+    #[error("queue is full")]
+    QueueFull { queued: usize },
+    /// The model's queue holds its limit, and the model does not answer. Nothing was created.
+    #[error("the model '{model}' does not answer: {reason}")]
+    Failing { model: String, reason: String },
+    /// The balance cannot pay for it. Nothing was created.
+    #[error("payment required")]
+    Unpaid { balance: Usd, reserved: Usd, needed: Usd },
+    /// The organization's payloads have as many bytes as they may. Nothing was created.
+    #[error(
+        "the stored inputs and outputs of this organization may have {quota} bytes and have {used}"
+    )]
+    OverQuota { quota: u64, used: u64 },
+    /// No such execution in this organization.
+    #[error("execution not found")]
+    NotFound,
+    /// It has ended already, and not by a cancel.
+    #[error("it has already ended with {}", .0.prediction_word())]
+    AlreadyEnded(Status),
+    /// Only what has failed or was cancelled can be taken up again.
+    #[error("only a failed or cancelled execution can be redriven")]
+    NotRedrivable,
+    /// What it was given is gone by the configured retention.
+    #[error("its inputs are no longer stored")]
+    Forgotten,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+    /// The service is about to stop and takes no more work.
+    #[error("the service is stopping")]
+    Stopping,
+}
+
+impl From<Unreserved> for Error {
+    fn from(error: Unreserved) -> Self {
+        match error {
+            Unreserved::Short { balance, reserved, needed } => {
+                Self::Unpaid { balance, reserved, needed }
+            }
+            Unreserved::Storage(error) => Self::Storage(error),
+        }
+    }
+}
+
+impl From<storage::record::Malformed> for Error {
+    fn from(error: storage::record::Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}

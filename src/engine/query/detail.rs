@@ -1,0 +1,248 @@
+//! The detail of a workflow's execution: what clients read and webhooks carry, and why it waits.
+//!
+//! Steps of maps are not shown one by one: a map says how many of its items have ended. Texts are
+//! put in as they are stored.
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::domain::definition::{Kind, Plan, Step as Planned};
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine::workflow::StepProgress;
+use crate::domain::payload::Payload;
+use crate::domain::step::{Instance, Status, Step};
+use crate::domain::time::Timestamp;
+use crate::engine::run::commit::not_serializable;
+use crate::engine::scheduler::retries::Delay;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::storage::Page;
+use crate::storage::record::decode;
+use crate::wire::execution::{Shown, Waiting};
+use crate::wire::{self, Text, Time};
+
+/// The most bytes of inputs and outputs of steps that one detail carries. What is past it is left
+/// out, in the order of the definition; `metadata.omitted` says so.
+const DETAIL_BYTES_MAX: u64 = 16 << 20;
+
+/// An execution of a workflow, and its detail (`docs/spec/workflows.md`, "Execution detail").
+#[derive(Debug)]
+pub struct Detail {
+    pub execution: Execution,
+    pub view: wire::execution::Execution,
+}
+
+type Steps = Vec<(Instance, Step)>;
+
+impl Engine {
+    /// The execution of a workflow with everything that is known of its steps.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] also for a prediction and for another organization's; [`Error::Storage`].
+    pub async fn detail(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Detail, Error> {
+        let inner = &self.inner;
+        let (execution, live) = inner.look(organization, id).await?;
+        let run = execution.workflow().ok_or(Error::NotFound)?;
+        let plan = inner.plans.plan(run.revision).await?;
+        let steps = match live {
+            Some(steps) => steps,
+            None => inner.read_outer_steps(id).await?,
+        };
+        let view = inner.view(&execution, plan.as_deref(), steps).await?;
+        Ok(Detail { execution, view })
+    }
+}
+
+impl Inner {
+    /// The execution, and its steps as far as they are in memory. Never waits for a run, only for
+    /// a commit under way.
+    async fn look(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<(Execution, Option<Steps>), Error> {
+        if let Some(active) = self.active.find(id) {
+            let state = active.state.lock().await;
+            let loaded =
+                state.as_ref().filter(|loaded| loaded.execution.organization == organization);
+            if let Some(loaded) = loaded {
+                let outer = |progress: &StepProgress| {
+                    let steps = progress.steps().filter(|(instance, _)| instance.items.is_empty());
+                    steps.map(|(instance, step)| (instance.clone(), step.clone())).collect()
+                };
+                let steps = loaded.progress.as_deref().map(outer);
+                return Ok((loaded.execution.clone(), steps));
+            }
+        }
+        let stored = self.store.read(&rows::execution(organization, id)).await?;
+        Ok((stored.ok_or(Error::NotFound)?, None))
+    }
+
+    async fn read_outer_steps(&self, id: ExecutionId) -> Result<Steps, Error> {
+        let limit = crate::domain::definition::STEPS_MAX;
+        let page = Page { prefix: rows::outer_steps(id), after: None, before: None, limit };
+        let found = self.store.page(page).await?;
+        let steps = found.iter().filter_map(|(key, value)| {
+            let instance = rows::parse_step(key)?;
+            Some(decode(value).map(|step| (instance, step)))
+        });
+        Ok(steps.collect::<Result<_, _>>()?)
+    }
+
+    /// The text of the detail: the body of the execution's webhook.
+    pub(in crate::engine) async fn workflow_body(
+        &self,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        steps: Steps,
+    ) -> Result<Box<RawValue>, Error> {
+        let view = self.view(execution, plan, steps).await?;
+        to_raw_value(&view).map_err(|error| not_serializable("execution detail", &error).into())
+    }
+
+    /// The detail.
+    async fn view(
+        &self,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        steps: Steps,
+    ) -> Result<wire::execution::Execution, Error> {
+        let Some(run) = execution.workflow() else { return Err(Error::NotFound) };
+        let shows_inputs = self.is_own_workflow(execution).await?;
+        let mut views = Vec::new();
+        let mut budget = DETAIL_BYTES_MAX;
+        let planned = plan.into_iter().flat_map(Plan::steps);
+        for planned in planned.filter(|step| !is_in_map(plan, step)) {
+            let known =
+                steps.iter().find(|(instance, _)| *instance == Instance::of(planned.position));
+            let step = known.map(|(_, step)| step);
+            if step.is_some() || !execution.status.is_final() {
+                let mut view = self.view_step(execution, planned, step, &mut budget).await?;
+                view.input = view.input.filter(|_| shows_inputs);
+                views.push(view);
+            }
+        }
+        let is_final = execution.status.is_final();
+        let waiting = if is_final { Vec::new() } else { self.waiting(execution, plan, &steps) };
+        let inputs = self.text(execution.organization, &execution.input).await?;
+        let output = match &execution.output {
+            Some(output) => self.text(execution.organization, output).await?,
+            None => Text::default(),
+        };
+        let shown = Shown { inputs, output, steps: views, waiting };
+        Ok(wire::execution::Execution::of(execution, run, shown))
+    }
+
+    /// Whether the execution's organization owns the workflow. To every other, what the owner wrote
+    /// into its steps is not shown.
+    pub(in crate::engine) async fn is_own_workflow(
+        &self,
+        execution: &Execution,
+    ) -> Result<bool, Error> {
+        let Some(run) = execution.workflow() else { return Ok(false) };
+        let owner = match run.owner {
+            Some(owner) => Some(owner),
+            None => self.plans.owner(run.workflow).await?,
+        };
+        Ok(owner == Some(execution.organization))
+    }
+
+    async fn view_step(
+        &self,
+        execution: &Execution,
+        planned: &Planned,
+        step: Option<&Step>,
+        budget: &mut u64,
+    ) -> Result<wire::execution::Step, Error> {
+        let mut omitted = false;
+        let mut texts = [Text::default(), Text::default()];
+        if let Some(step) = step {
+            for (text, payload) in texts.iter_mut().zip([&step.output, &step.input]) {
+                let Some(payload) = payload else { continue };
+                match budget.checked_sub(payload.len()) {
+                    Some(left) => {
+                        *budget = left;
+                        *text = self.text(execution.organization, payload).await?;
+                    }
+                    None => omitted = true,
+                }
+            }
+        }
+        let [output, input] = texts;
+        let mut view =
+            wire::execution::Step::of(execution, planned, step).with_texts(input, output);
+        view.metadata.omitted = omitted.then_some(true);
+        Ok(view)
+    }
+
+    /// A payload's text, with current URLs of files, or what is wrong with one that is lost or
+    /// damaged, which must not hide the rest.
+    async fn text(&self, organization: OrganizationId, payload: &Payload) -> Result<Text, Error> {
+        match self.store.read_payload(payload).await {
+            Ok(text) => Ok(Text::of(self.files.render_links(organization, text))),
+            Err(error) if error.is_final() => {
+                tracing::error!(%error, "a record is shown without a payload");
+                Ok(Text::missing(error.to_string()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What an unfinished execution waits for.
+    fn waiting(
+        &self,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        steps: &[(Instance, Step)],
+    ) -> Vec<Waiting> {
+        if let Some(Delay { cause, failures, at }) = self.retries.find(execution.id) {
+            return vec![Waiting::Service { cause, failures, at: at.into() }];
+        }
+        let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
+        let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());
+        let waiting = unfinished.filter_map(|(instance, step)| {
+            let planned = plan?.at(instance.step)?;
+            self.step_waits(planned, step)
+        });
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() && !is_aside {
+            let (position, running) = self.lane_position(execution);
+            return vec![Waiting::Lane { position, running }];
+        }
+        waiting
+    }
+
+    /// What is due by the steady time, as the machine's clock will show it.
+    fn shown(&self, due: Timestamp) -> Time {
+        self.clock.reading().shown(due).into()
+    }
+
+    fn step_waits(&self, planned: &Planned, step: &Step) -> Option<Waiting> {
+        let step_id = planned.id.clone();
+        let attempt = step.attempts.last().map_or(0, |last| last.number);
+        match (&planned.kind, step.due, step.running()) {
+            (Kind::Wait(_), Some(until), _) => {
+                Some(Waiting::Timer { step_id, until: self.shown(until) })
+            }
+            (Kind::Model(_) | Kind::Http(_), Some(at), None) => {
+                let attempt = attempt.saturating_add(1);
+                Some(Waiting::Retry { step_id, at: self.shown(at), attempt })
+            }
+            (Kind::Model(_), _, Some(running)) if step.status == Status::Queued => {
+                let model = running.model.clone();
+                let load = self.lanes().load(&crate::domain::execution::lane_of_model(&model));
+                let (running, queued) = (load.running, load.queued);
+                Some(Waiting::Model { step_id, model, running, queued })
+            }
+            (_, _, Some(_)) => Some(Waiting::Step { step_id, attempt }),
+            _ => None,
+        }
+    }
+}
+
+fn is_in_map(plan: Option<&Plan>, step: &Planned) -> bool {
+    plan.is_some_and(|plan| !plan.maps_around(step.position).is_empty())
+}

@@ -1,0 +1,356 @@
+//! EventLogs: what happens to a prediction while it goes on, for those who follow it.
+//!
+//! A feed is made when somebody follows a prediction or its model tells something, and begins with
+//! what has happened until then; a prediction that does neither has none. It is in memory alone, a
+//! bounded part of it: what is lost with it stands in the stored prediction. Nothing waits for a
+//! follower.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::domain::attempt::Attempt;
+use crate::domain::execution::{Execution, Prediction, append_logs};
+use crate::domain::ids::ExecutionId;
+use crate::runners::Progress;
+use crate::runtime::fresh;
+use crate::wire::event as wire;
+
+/// Events that one feed keeps for those who come late or come again.
+pub const EVENTS_MAX: usize = 1024;
+/// Bytes of events that one feed keeps.
+pub const LOG_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of events that all feeds keep. Beyond it, each keeps its newest event alone.
+pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// EventLogs of ended predictions that are kept for followers whose connection broke.
+const RECENT_MAX: usize = 256;
+/// What an event takes beside its text.
+const EVENT_OVERHEAD: usize = 64;
+
+/// One thing that happened.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Event {
+    /// From 1, without a gap within its feed.
+    pub number: u64,
+    pub name: &'static str,
+    /// JSON text.
+    pub data: String,
+}
+
+/// What a follower has not seen.
+#[derive(Debug)]
+pub struct NewEvents {
+    pub events: Vec<Arc<Event>>,
+    /// Events between what the follower saw and these are no longer kept.
+    pub has_gap: bool,
+    /// Nothing more comes: the prediction has ended, and stands in the store as it stays.
+    pub ended: bool,
+}
+
+/// What happens to one prediction.
+#[derive(Debug)]
+pub struct EventLog {
+    /// Tells this feed from another one of the same prediction, after a restart.
+    epoch: String,
+    state: Mutex<State>,
+    /// The number of the newest event, and whether it was the last.
+    newest: watch::Sender<(u64, bool)>,
+    /// Bytes in all feeds.
+    all_bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    retained: VecDeque<Arc<Event>>,
+    bytes: usize,
+    newest: u64,
+    ended: bool,
+}
+
+impl EventLog {
+    fn new(all_bytes: Arc<AtomicUsize>, execution: &Execution) -> Self {
+        let id: ExecutionId = fresh();
+        let text = id.to_string();
+        let epoch = text.get(text.len().saturating_sub(12)..).unwrap_or_default().to_owned();
+        let log = Self {
+            epoch,
+            state: Mutex::default(),
+            newest: watch::Sender::new((0, false)),
+            all_bytes,
+        };
+        log.replay(execution);
+        log
+    }
+
+    /// What has happened to the execution until now.
+    fn replay(&self, execution: &Execution) {
+        let at = execution.created_at.into();
+        self.push(&wire::Event::Created { status: "created", at });
+        let Some(prediction) = execution.prediction() else { return };
+        if let Some(logs) = &prediction.logs {
+            self.push(&wire::Event::Log { text: logs, attempt: None });
+        }
+        if let Some(running) = prediction.running() {
+            self.attempt_started(running);
+        }
+        if execution.status.is_final() {
+            self.close();
+        }
+    }
+
+    /// Tells this feed from every other.
+    #[must_use]
+    pub fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
+    /// An attempt has begun.
+    pub fn attempt_started(&self, attempt: &Attempt) {
+        self.push(&wire::Event::Attempt {
+            status: "processing",
+            model: &attempt.model,
+            attempt: attempt.number,
+            at: attempt.started_at.into(),
+        });
+    }
+
+    /// The prediction has ended; nothing is added from now on.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        self.newest.send_replace((state.newest, true));
+    }
+
+    fn push(&self, event: &wire::Event<'_>) {
+        let (name, data) = (event.name(), event.data());
+        let size = data.len() + EVENT_OVERHEAD;
+        let mut state = self.lock();
+        if state.ended {
+            return;
+        }
+        state.newest += 1;
+        let number = state.newest;
+        state.retained.push_back(Arc::new(Event { number, name, data }));
+        state.bytes += size;
+        let in_all = self.all_bytes.fetch_add(size, Ordering::Relaxed) + size;
+        let room = if in_all > ALL_BYTES_MAX { 0 } else { LOG_BYTES_MAX };
+        while state.retained.len() > 1 && (state.bytes > room || state.retained.len() > EVENTS_MAX)
+        {
+            let Some(oldest) = state.retained.pop_front() else { break };
+            let freed = oldest.data.len() + EVENT_OVERHEAD;
+            state.bytes = state.bytes.saturating_sub(freed);
+            self.all_bytes.fetch_sub(freed, Ordering::Relaxed);
+        }
+        self.newest.send_replace((number, false));
+    }
+
+    /// What came behind the event `seen`; 0: everything that is kept.
+    #[must_use]
+    pub fn events_since(&self, seen: u64) -> NewEvents {
+        let state = self.lock();
+        let events: Vec<_> =
+            state.retained.iter().filter(|event| event.number > seen).cloned().collect();
+        let first = events.first().map_or(state.newest + 1, |event| event.number);
+        NewEvents { has_gap: first > seen + 1, events, ended: state.ended }
+    }
+
+    /// Resolves once there is something behind `seen`, or nothing more will come.
+    pub async fn changed(&self, seen: u64) {
+        let mut newest = self.newest.subscribe();
+        // The sender is this feed's own: it is not gone while this runs.
+        let _told = newest.wait_for(|(number, ended)| *number > seen || *ended).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        let bytes = self.lock().bytes;
+        self.all_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// All feeds of this process.
+#[derive(Debug, Default)]
+pub struct EventLogs {
+    all_bytes: Arc<AtomicUsize>,
+    recent: Mutex<VecDeque<(ExecutionId, Arc<EventLog>)>>,
+}
+
+impl EventLogs {
+    /// A feed that begins with what has happened to `execution` until now.
+    #[must_use]
+    pub fn create(&self, execution: &Execution) -> Arc<EventLog> {
+        Arc::new(EventLog::new(Arc::clone(&self.all_bytes), execution))
+    }
+
+    /// Ends a feed, and keeps it a while for those who come again.
+    pub fn close(&self, id: ExecutionId, log: Arc<EventLog>) {
+        log.close();
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.push_back((id, log));
+        if recent.len() > RECENT_MAX {
+            recent.pop_front();
+        }
+    }
+
+    /// The feed of a prediction that ended not long ago.
+    #[must_use]
+    pub fn recent(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().rev().find(|(held, _)| *held == id).map(|(_, log)| Arc::clone(log))
+    }
+}
+
+/// What a run tells, while its execution is in memory.
+#[derive(Debug, Default)]
+pub struct RunProgress {
+    logs: Mutex<Option<String>>,
+    log: Mutex<Option<Arc<EventLog>>>,
+}
+
+impl RunProgress {
+    /// The logs of the attempt that runs.
+    #[must_use]
+    pub fn logs(&self) -> Option<String> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The logs of the attempt that has ended; the next one begins with none.
+    #[must_use]
+    pub fn take_logs(&self) -> Option<String> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The feed, if there is one.
+    #[must_use]
+    pub fn event_log(&self) -> Option<Arc<EventLog>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The feed, made when there is none.
+    pub fn open_event_log(&self, make: impl FnOnce() -> Arc<EventLog>) -> Arc<EventLog> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(log.get_or_insert_with(make))
+    }
+}
+
+/// Hears the run of a prediction.
+#[derive(Debug)]
+pub struct RunProgressSink {
+    pub run_progress: Arc<RunProgress>,
+    /// The execution as it stood when the attempt began, and where its feed is made. Without them
+    /// only the logs are kept.
+    pub event_logs: Option<(Arc<EventLogs>, Arc<Execution>)>,
+}
+
+impl RunProgressSink {
+    /// Adds an event of the attempt that is running, if anything is to be kept of it.
+    fn push<'e>(&self, event: impl FnOnce(Option<u32>) -> wire::Event<'e>) {
+        let Some((logs, execution)) = &self.event_logs else { return };
+        let running = execution.prediction().and_then(Prediction::running);
+        let event = event(running.map(|running| running.number));
+        self.run_progress.open_event_log(|| logs.create(execution)).push(&event);
+    }
+}
+
+impl Progress for RunProgressSink {
+    fn log(&self, text: &str) {
+        let text = text.trim_end_matches('\n');
+        if text.is_empty() {
+            return;
+        }
+        // The feed first: it begins with the logs of earlier attempts alone.
+        self.push(|attempt| wire::Event::Log { text, attempt });
+        let mut logs = self.run_progress.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        append_logs(&mut logs, Some(text.to_owned()));
+    }
+
+    fn output(&self, part: &Value) {
+        self.push(|attempt| wire::Event::Output { part, attempt });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::execution::{Candidate, Source, Status, Work};
+    use crate::domain::money::Usd;
+    use crate::domain::payload::Payload;
+    use crate::domain::time::Timestamp;
+
+    fn execution() -> Execution {
+        Execution {
+            id: fresh(),
+            organization: fresh(),
+            key: fresh(),
+            source: Source::Api,
+            status: Status::Created,
+            input: Payload::of(&Value::Null).unwrap(),
+            work: Work::Prediction(Prediction::new(String::new(), vec![Candidate::new("echo")])),
+            output: None,
+            fault: None,
+            cost: Usd::ZERO,
+            reserved: Usd::ZERO,
+            webhook: None,
+            created_at: Timestamp::from_micros(0),
+            started_at: None,
+            completed_at: None,
+        }
+    }
+
+    fn log(text: &str) -> wire::Event<'_> {
+        wire::Event::Log { text, attempt: None }
+    }
+
+    fn numbers(new_events: &NewEvents) -> Vec<u64> {
+        new_events.events.iter().map(|event| event.number).collect()
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_every_event_once_and_late_ones_the_beginning_too() {
+        let (logs, execution) = (EventLogs::default(), execution());
+        let events = logs.create(&execution);
+        assert_eq!(numbers(&events.events_since(0)), [1]);
+        events.push(&log("a"));
+        events.changed(1).await;
+        let new_events = events.events_since(1);
+        assert_eq!(
+            (numbers(&new_events), new_events.has_gap, new_events.ended),
+            (vec![2], false, false)
+        );
+        logs.close(execution.id, Arc::clone(&events));
+        events.changed(2).await;
+        events.push(&log("too late"));
+        let new_events = events.events_since(2);
+        assert!(new_events.events.is_empty() && new_events.ended && !new_events.has_gap);
+        assert_eq!(numbers(&logs.recent(execution.id).unwrap().events_since(0)), [1, 2]);
+        assert!(logs.recent(fresh()).is_none());
+    }
+
+    #[test]
+    fn a_feed_keeps_its_newest_events_within_its_bounds_and_says_that_there_is_a_gap() {
+        let logs = EventLogs::default();
+        let events = logs.create(&execution());
+        for _ in 0..EVENTS_MAX {
+            events.push(&log("x"));
+        }
+        let new_events = events.events_since(0);
+        assert_eq!((new_events.events.len(), new_events.has_gap), (EVENTS_MAX, true));
+        assert!(!events.events_since(1).has_gap);
+        events.push(&log(&"y".repeat(LOG_BYTES_MAX)));
+        assert_eq!(events.events_since(0).events.len(), 1, "one that is too large stands alone");
+        let other = logs.create(&execution());
+        logs.all_bytes.fetch_add(ALL_BYTES_MAX, Ordering::Relaxed);
+        other.push(&log("z"));
+        assert_eq!(numbers(&other.events_since(0)), [2], "no room for more than the newest");
+        drop((events, other));
+        assert_eq!(logs.all_bytes.load(Ordering::Relaxed), ALL_BYTES_MAX);
+    }
+}

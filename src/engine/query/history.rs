@@ -1,0 +1,262 @@
+//! The history of an organization: predictions and executions of workflows in one list, newest
+//! first, by any combination of filters.
+//!
+//! Which index serves which filter: `indexes`. A page costs what it shows and the jumps between the
+//! indexes of its filters, at most [`SEEKS_MAX`]; past that it ends early, and the next one goes on
+//! where it came to. Rows that are made meanwhile are newer than every page that follows, so that no
+//! older one is told twice or left out.
+
+use std::time::Duration;
+
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Kind, Status, lane_of_model, lane_of_workflow};
+use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use crate::domain::time::Timestamp;
+use crate::engine::query::indexes::{self, Attribute};
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::storage::record::decode;
+use crate::storage::{Index, Key, Search};
+
+/// Jumps of indexes that one page may take: some tens of milliseconds.
+const SEEKS_MAX: usize = 50_000;
+/// Lanes of one standing that are looked through: an organization has no more workflows.
+pub const LANES_MAX: usize = 10_000;
+/// How far the time in an id may lie from the execution's creation.
+const ID_TIME_TOLERANCE: Duration = Duration::from_secs(2);
+/// Rows that [`Engine::first`] reads at once, and how often it reads.
+const PAGE: usize = 100;
+const ROUNDS_MAX: usize = 30;
+
+/// Which executions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// One of these; `None`: any.
+    pub standings: Option<Vec<(Kind, Status)>>,
+    pub model: Option<String>,
+    /// One of these; none: any.
+    pub classes: Vec<ErrorClass>,
+    pub workflow: Option<WorkflowId>,
+    /// The execution whose steps they are.
+    pub parent: Option<ExecutionId>,
+    /// Created then or later.
+    pub from: Option<Timestamp>,
+    /// Created before.
+    pub to: Option<Timestamp>,
+}
+
+/// A page of the history.
+#[derive(Debug)]
+pub struct History {
+    pub executions: Vec<Execution>,
+    /// The next page begins behind this one; `None`: that was all.
+    pub more_behind: Option<ExecutionId>,
+}
+
+/// The newest part of the history.
+#[derive(Debug)]
+pub struct FirstPage {
+    pub executions: Vec<Execution>,
+    /// How many match, as far as was looked.
+    pub total: usize,
+    /// There may be more than that.
+    pub is_capped: bool,
+}
+
+impl Filter {
+    /// Whether the rows that the indexes name are those that are asked for: the others have their
+    /// last check here, on what they are by now.
+    fn matches(&self, execution: &Execution) -> bool {
+        let stands = self
+            .standings
+            .as_ref()
+            .is_none_or(|standings| standings.contains(&(execution.kind(), execution.status)));
+        let created = execution.created_at;
+        stands
+            && self.from.is_none_or(|from| created >= from)
+            && self.to.is_none_or(|to| created < to)
+    }
+
+    /// The standings that are asked for, those that share rows once, with what their value has to
+    /// be.
+    fn statuses(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
+        let standings = self.standings.as_ref()?;
+        let mut found = Vec::new();
+        for kind in [Kind::Prediction, Kind::Workflow] {
+            let has = |status: &Status| standings.contains(&(kind, *status));
+            let (ended, unfinished): (Vec<Status>, Vec<Status>) =
+                Status::ALL.into_iter().filter(has).partition(|status| status.is_final());
+            match unfinished[..] {
+                [] => {}
+                [one] => found.push((kind, one, Some(rows::byte_of(one)))),
+                [one, ..] => found.push((kind, one, None)),
+            }
+            found.extend(ended.into_iter().map(|ended| (kind, ended, None)));
+        }
+        Some(found)
+    }
+}
+
+/// The indexes of what stands in a lane in any way.
+fn in_lane(organization: OrganizationId, kind: Kind, lane: &str) -> Vec<Index> {
+    let of = |status| Index::from(rows::standing(organization, kind, status).text(lane));
+    [Status::Created, Status::Success, Status::Error, Status::Cancelled].map(of).to_vec()
+}
+
+impl Engine {
+    /// Up to `limit` executions older than `older_than`.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn history(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+        older_than: Option<ExecutionId>,
+        limit: usize,
+    ) -> Result<History, Error> {
+        let inner = &self.inner;
+        let newest = filter.to.map(|to| first_id_after(to.plus(ID_TIME_TOLERANCE)));
+        let mut search = Search {
+            groups: inner.groups(organization, filter).await?,
+            older_than: match (older_than, newest) {
+                (Some(id), Some(newest)) => Some(id.min(newest)),
+                (id, newest) => id.or(newest),
+            },
+            oldest: filter
+                .from
+                .and_then(|from| Some(first_id_after(from.before(ID_TIME_TOLERANCE)?))),
+            limit,
+            jumps: SEEKS_MAX,
+        };
+        let mut executions = Vec::new();
+        loop {
+            // One more than is shown, to know whether there is one.
+            search.limit = limit.saturating_add(1).saturating_sub(executions.len());
+            let found = inner.store.search(search.clone()).await?;
+            // What was read for nothing counts as well.
+            search.jumps = search.jumps.saturating_sub(found.jumps.max(found.ids.len()).max(1));
+            for execution in inner.read_live(organization, &found.ids).await? {
+                if filter.matches(&execution) {
+                    executions.push(execution);
+                }
+            }
+            if executions.len() > limit {
+                executions.truncate(limit);
+                let more_behind = executions.last().map(|last| last.id);
+                return Ok(History { executions, more_behind });
+            }
+            search.older_than = found.more_behind;
+            if found.more_behind.is_none() || search.jumps == 0 {
+                return Ok(History { executions, more_behind: found.more_behind });
+            }
+        }
+    }
+
+    /// Up to `limit` executions behind the newest `offset` ones, and how many of the newest
+    /// `of` match.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn first(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+        of: usize,
+        (offset, limit): (usize, usize),
+    ) -> Result<FirstPage, Error> {
+        let mut first = FirstPage { executions: Vec::new(), total: 0, is_capped: false };
+        let mut older_than = None;
+        for _ in 0..ROUNDS_MAX {
+            let page = PAGE.min(of.saturating_sub(first.total));
+            let found = self.history(organization, filter, older_than, page).await?;
+            let wanted = offset..offset.saturating_add(limit);
+            for execution in found.executions {
+                if wanted.contains(&first.total) {
+                    first.executions.push(execution);
+                }
+                first.total += 1;
+            }
+            older_than = found.more_behind;
+            let Some(_more) = older_than else { return Ok(first) };
+            if first.total >= of {
+                break;
+            }
+        }
+        first.is_capped = true;
+        Ok(first)
+    }
+}
+
+impl Inner {
+    /// The indexes of which one, in each group, has to have an execution.
+    async fn groups(
+        &self,
+        organization: OrganizationId,
+        filter: &Filter,
+    ) -> Result<Vec<Vec<Index>>, Error> {
+        let index = |facet| Index::from(indexes::index(organization, facet));
+        let mut groups = Vec::new();
+        groups.extend(filter.parent.map(|parent| vec![index(Attribute::Parent(parent))]));
+        groups.extend(filter.workflow.map(|workflow| {
+            let mut group = in_lane(organization, Kind::Workflow, &lane_of_workflow(workflow));
+            group.push(index(Attribute::StepOfWorkflow(workflow)));
+            group
+        }));
+        groups.extend(filter.model.as_deref().map(|model| {
+            let mut group = in_lane(organization, Kind::Prediction, &lane_of_model(model));
+            group.push(index(Attribute::FallbackModel(model)));
+            group
+        }));
+        if !filter.classes.is_empty() {
+            groups.push(
+                filter.classes.iter().map(|class| index(Attribute::ErrorClass(*class))).collect(),
+            );
+        }
+        if let Some(standings) = filter.statuses() {
+            let mut group = Vec::new();
+            for (kind, status, value) in standings {
+                let prefix = rows::standing(organization, kind, status);
+                let lanes = self.store.branches(&prefix, LANES_MAX).await?;
+                group.extend(lanes.into_iter().map(|prefix| Index { prefix, value }));
+            }
+            groups.push(group);
+        }
+        if groups.is_empty() {
+            groups.push(vec![rows::executions_of(organization).into()]);
+        }
+        Ok(groups)
+    }
+
+    /// The executions as they stand now, those that run as they stand in memory.
+    async fn read_live(
+        &self,
+        organization: OrganizationId,
+        ids: &[ExecutionId],
+    ) -> Result<Vec<Execution>, Error> {
+        let keys: Vec<Key> = ids.iter().map(|id| rows::execution(organization, *id)).collect();
+        let stored = self.store.get_many(&keys).await?;
+        let mut executions = Vec::with_capacity(ids.len());
+        for row in stored.iter().flatten() {
+            let execution: Execution = decode(row)?;
+            if !execution.status.is_final()
+                && let Some(active) = self.active.find(execution.id)
+                && let Some(loaded) = active.state.lock().await.as_ref()
+            {
+                executions.push(loaded.execution.clone());
+                continue;
+            }
+            executions.push(execution);
+        }
+        Ok(executions)
+    }
+}
+
+/// An id that is newer than all that were made before `time`, and older than those made after.
+pub fn first_id_after(time: Timestamp) -> ExecutionId {
+    let millis = u64::try_from(time.micros() / 1000).unwrap_or_default();
+    let [_, _, time @ ..] = millis.to_be_bytes();
+    let mut id = [0; 16];
+    let (head, _) = id.split_at_mut(time.len());
+    head.copy_from_slice(&time);
+    ExecutionId::from(id)
+}

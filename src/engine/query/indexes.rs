@@ -1,0 +1,101 @@
+//! What the history of an organization can be asked for by, each an index of its executions, newest
+//! first: how they stand and in which lane they were, which is the model or the workflow; the class
+//! of the error; the model that stood in; the workflow and the execution whose step a prediction was.
+//!
+//! Every filter is made of these or a span of time, which the order of ids gives; `storage::search`
+//! brings any of them together. Rows are written in the commits that make and change the execution:
+//! one for most, so that a create stays cheap.
+
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Prediction, Status, lane_of_model, lane_of_workflow};
+use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
+use crate::engine::rows::{self, byte_of};
+use crate::storage::{Commit, Key, Table};
+
+/// What to ask for beside standing and lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute<'a> {
+    /// The model that it ended with, where that is not the one that was asked for.
+    FallbackModel(&'a str),
+    ErrorClass(ErrorClass),
+    /// The workflow that the prediction was a step of.
+    StepOfWorkflow(WorkflowId),
+    /// The execution that the prediction was a step of.
+    Parent(ExecutionId),
+}
+
+/// The index of an organization's executions under a facet; ids follow, inverted.
+#[must_use]
+pub fn index(organization: OrganizationId, facet: Attribute<'_>) -> Key {
+    let key = Key::table(Table::Facet).id(organization);
+    match facet {
+        Attribute::FallbackModel(slug) => key.raw(b"m").text(slug),
+        Attribute::ErrorClass(class) => key.raw(b"c").text(class.as_str()),
+        Attribute::StepOfWorkflow(workflow) => key.raw(b"w").id(workflow),
+        Attribute::Parent(execution) => key.raw(b"p").id(execution),
+    }
+}
+
+/// Puts a new execution into its indexes.
+pub fn add(commit: &mut Commit, execution: &Execution) {
+    for (row, value) in rows_of(execution) {
+        commit.put_bytes(row, value);
+    }
+}
+
+/// Moves an execution in its indexes that stands otherwise than it did.
+pub fn update(commit: &mut Commit, execution: &Execution) {
+    if execution.status.is_final() {
+        commit.delete(status_row(execution, Status::Created));
+    }
+    add(commit, execution);
+}
+
+/// Takes an execution out of all indexes.
+pub fn remove(commit: &mut Commit, execution: &Execution) {
+    for (row, _) in rows_of(execution) {
+        commit.delete(row);
+    }
+}
+
+/// All rows of an execution as it stands.
+#[must_use]
+pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
+    let status = execution.status;
+    let value = if status.is_final() { Vec::new() } else { vec![byte_of(status)] };
+    let mut found = vec![(status_row(execution, status), value)];
+    if !status.is_final() {
+        return found;
+    }
+    let mut put = |facet| {
+        let key = index(execution.organization, facet).id_newest_first(execution.id);
+        found.push((key, Vec::new()));
+    };
+    if let Some(fault) = &execution.fault {
+        put(Attribute::ErrorClass(fault.class));
+    }
+    if let Some(prediction) = execution.prediction() {
+        if prediction.model() != prediction.requested_model() {
+            put(Attribute::FallbackModel(prediction.model()));
+        }
+        if let Some(step) = &prediction.step {
+            put(Attribute::StepOfWorkflow(step.workflow));
+            put(Attribute::Parent(step.execution));
+        }
+    }
+    found
+}
+
+/// The row of an execution by how it stands: in the lane of the model that was asked for, whichever
+/// of its chain it waits for or ended with.
+fn status_row(execution: &Execution, status: Status) -> Key {
+    let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())
+    {
+        (Some(model), _) => lane_of_model(model),
+        (None, Some(run)) => lane_of_workflow(run.workflow),
+        (None, None) => String::new(),
+    };
+    rows::standing(execution.organization, execution.kind(), status)
+        .text(&lane)
+        .id_newest_first(execution.id)
+}

@@ -1,0 +1,12 @@
+//! What is known of executions: history, lists, details, live events, and requests that wait.
+
+pub mod history;
+pub mod indexes;
+pub mod lists;
+
+pub(super) mod detail;
+pub(super) mod events;
+pub(super) mod follow;
+mod unfinished;
+mod wait;
+pub(super) mod waiters;

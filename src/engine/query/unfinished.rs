@@ -1,0 +1,63 @@
+//! What has not ended, over all organizations: for the operator, also of a store whose service is
+//! stopped.
+
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine::{Engine, Error, rows};
+use crate::storage::record::decode;
+use crate::storage::{Key, Page, Row, Table, carried};
+
+/// Rows that are read at once.
+const PAGE: usize = 1000;
+
+impl Engine {
+    /// Up to `limit` executions that have not ended: those in lanes, those that wait for a moment,
+    /// and those that a restore holds back. One that cannot be read is left out.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn unfinished(
+        &self,
+        organization: Option<OrganizationId>,
+        limit: usize,
+    ) -> Result<Vec<Execution>, Error> {
+        let mut found = Vec::new();
+        for prefix in [rows::queues(), rows::timers(), carried::all()] {
+            let mut after = None;
+            while found.len() < limit {
+                let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
+                let rows = self.inner.store.page(page).await?;
+                let ids = rows.iter().filter_map(ids_of);
+                let ids = ids.filter(|(owner, _)| organization.is_none_or(|one| one == *owner));
+                let room = limit.saturating_sub(found.len());
+                let keys: Vec<Key> =
+                    ids.take(room).map(|(owner, id)| rows::execution(owner, id)).collect();
+                for bytes in self.inner.store.get_many(&keys).await?.iter().flatten() {
+                    match decode::<Execution>(bytes) {
+                        Ok(execution) if !execution.status.is_final() => found.push(execution),
+                        Ok(_ended) => {}
+                        Err(error) => tracing::error!(%error, "an execution cannot be read"),
+                    }
+                }
+                match rows.into_iter().last() {
+                    Some((key, _)) => after = Some(key),
+                    None => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The execution that a row makes run.
+fn ids_of((key, value): &Row) -> Option<(OrganizationId, ExecutionId)> {
+    let original = carried::original(key);
+    let key = original.as_ref().map_or(key, |(_, key)| key);
+    if key.as_bytes().first() == Some(&(Table::Timer as u8)) {
+        return rows::parse_timer(key, value).map(|(_, organization, id)| (organization, id));
+    }
+    if key.as_bytes().first() == Some(&(Table::Lane as u8)) {
+        return rows::parse_queued(key, value).map(|(_, organization, id)| (organization, id));
+    }
+    None
+}

@@ -1,0 +1,73 @@
+//! Waiting for the end of an execution, and why it has not ended yet.
+
+use std::time::Duration;
+
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine::scheduler::lanes;
+use crate::engine::scheduler::retries::Delay;
+use crate::engine::{Engine, Error, Inner};
+
+impl Engine {
+    /// The execution, once it has ended or `patience` has passed.
+    ///
+    /// # Errors
+    /// As [`Engine::get`].
+    pub async fn wait(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        patience: Duration,
+    ) -> Result<Execution, Error> {
+        let waiter = self.inner.waiters.register(id);
+        let woken = waiter.woken();
+        let execution = self.get(organization, id).await?;
+        if execution.status.is_final() || patience.is_zero() {
+            return Ok(execution);
+        }
+        tokio::select! {
+            () = woken => self.get(organization, id).await,
+            () = tokio::time::sleep(patience) => self.get(organization, id).await,
+            () = self.inner.tasks.stopping() => Ok(execution),
+        }
+    }
+
+    /// Why an unfinished prediction waits, in words; `None` when it does not.
+    #[must_use]
+    pub fn waiting_for(&self, execution: &Execution) -> Option<String> {
+        let prediction = execution.prediction()?;
+        if !execution.status.is_final()
+            && let Some(delay) = self.inner.retries.find(execution.id)
+        {
+            let Delay { cause, failures, at } = delay;
+            return Some(format!("waiting for a retry: {cause}; failures: {failures}, next: {at}"));
+        }
+        if execution.status.is_final() || prediction.running().is_some() {
+            return None;
+        }
+        if self.inner.quarantined().contains(&execution.id) {
+            return Some(
+                "held: it was running when the service crashed, and runs alone next".into(),
+            );
+        }
+        if self.paused_since().is_some_and(|since| execution.created_at < since) {
+            return Some("held: it came with a restored backup, until `orrery resume`".into());
+        }
+        let (place, running) = self.inner.lane_position(execution);
+        let place = place.map_or_else(
+            || format!("behind the first {}", lanes::WINDOW),
+            |position| format!("position {position}"),
+        );
+        Some(format!("queued: {place} in lane {}, {running} running", prediction.model()))
+    }
+}
+
+impl Inner {
+    /// The execution's position in its lane, from 1, unless it stands behind the window; and how
+    /// many run.
+    pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
+        let lane = execution.lane();
+        let lanes = self.lanes();
+        (lanes.position(&lane, execution.id), lanes.load(&lane).running)
+    }
+}

@@ -1,0 +1,132 @@
+//! Attempts: one call of a model's runner, bounded in time, and what is kept of its report.
+//!
+//! Predictions and the model steps of workflows share it. Nothing is retried here, and nothing is
+//! committed.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::engine::query::events::{RunProgress, RunProgressSink};
+use crate::engine::run::budget::Budget;
+use crate::engine::run::commit::not_serializable;
+use crate::engine::run::outcome::shape_output;
+use crate::engine::{Error, Inner, ModelSpec};
+use crate::files::{self, Origin};
+use crate::runners::{self, Job};
+use crate::storage;
+
+/// What a model gave, as it is stored.
+#[derive(Debug)]
+pub struct StoredOutput {
+    pub output: Payload,
+    /// The output's text, for the webhook.
+    pub text: Box<RawValue>,
+    pub cost: Usd,
+}
+
+/// The failure of work for a model that the catalog has lost.
+pub fn model_removed(model: &str) -> Failure {
+    let sentence = format!("the model '{model}' is no longer in the catalog");
+    Failure::new(ErrorClass::InvalidModelConfig, sentence)
+}
+
+/// The failure of an output whose artefacts cannot be kept. A disk that refuses them is no failure
+/// of the model.
+fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
+    match error {
+        files::Error::Invalid(_) | files::Error::TooLarge { .. } => {
+            let message = format!("the model's output cannot be kept as a file: {error}");
+            Ok(Failure::new(ErrorClass::ProviderError, message))
+        }
+        // A file that is written is not read.
+        files::Error::Damaged(_) | files::Error::Disk(_) => {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        }
+        files::Error::Storage(error) => Err(error.into()),
+    }
+}
+
+/// One call of the runner, bounded in time; a panic fails this run and nothing else. What it tells
+/// is heard by the job's `progress`.
+///
+/// # Errors
+/// What the runner reports, or a failure of the class `execution_timeout` or `internal_error`.
+pub async fn call_runner(
+    work: &ModelSpec,
+    model: &str,
+    job: Job,
+    limit: Duration,
+) -> Result<runners::Success, runners::Error> {
+    let run = AssertUnwindSafe(async { work.runner.run(job).await }).catch_unwind();
+    match tokio::time::timeout(limit, run).await {
+        Ok(Ok(report)) => report,
+        Ok(Err(_panic)) => {
+            let sentence = format!("the runner of the model '{model}' panicked");
+            Err(Failure::new(ErrorClass::InternalError, sentence).into())
+        }
+        Err(_elapsed) => {
+            let sentence = format!("the model '{model}' gave no answer within {limit:?}");
+            Err(Failure::new(ErrorClass::ExecutionTimeout, sentence).into())
+        }
+    }
+}
+
+/// Runs one input through a model, beside its queue and without a prediction; gives also what it
+/// wrote beside its output.
+pub async fn dry_run(
+    work: &ModelSpec,
+    model: &str,
+    attempt_key: String,
+    input: Value,
+) -> (Result<runners::Success, runners::Error>, Option<String>) {
+    let run_progress = Arc::<RunProgress>::default();
+    let progress =
+        Arc::new(RunProgressSink { run_progress: Arc::clone(&run_progress), event_logs: None });
+    let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false };
+    let result = call_runner(work, model, job, work.timeout).await;
+    (result, run_progress.take_logs())
+}
+
+impl Inner {
+    /// Shapes an output as its type demands, keeps artefacts as files and a large text in a payload,
+    /// and says what it costs. An artefact that cannot be kept is the model's failure.
+    pub(in crate::engine) async fn store_output(
+        &self,
+        success: runners::Success,
+        origin: Origin<'_>,
+        work: Option<&ModelSpec>,
+        budget: &Budget,
+    ) -> Result<Result<StoredOutput, Failure>, Error> {
+        let mut output = success.output;
+        if let Some(work) = work {
+            output = shape_output(output, work.output_type);
+            if work.output_type.is_artefact() {
+                let folder = success.folder.as_ref().map(runners::Folder::path);
+                output = match self.files.keep_artefacts(origin, output, folder).await {
+                    Ok(output) => output,
+                    Err(error) => return output_not_stored(error).map(Err),
+                };
+            }
+        }
+        let cost = work
+            .and_then(|work| work.pricing.as_ref())
+            .map_or(success.usage.cost.unwrap_or(Usd::ZERO), |p| p.charge(&success.usage));
+        let text = to_raw_value(&output).map_err(|error| not_serializable("output", &error))?;
+        Ok(match self.store_text(budget, origin.execution, text.clone()).await? {
+            Ok(output) => {
+                let text = self.files.render_links(origin.organization, text);
+                Ok(StoredOutput { output, text, cost })
+            }
+            Err(over) => Err(Failure::new(ErrorClass::InvalidModelConfig, over.to_string())),
+        })
+    }
+}

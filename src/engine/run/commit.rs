@@ -1,0 +1,159 @@
+//! Commits: the durable effects of a change, written together with the new state, and the volatile
+//! ones performed once they are on the disk.
+//!
+//! A commit that fails performs nothing: the row in the lane (or the timer) is still there, and the
+//! work is tried again.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::domain::delivery::Delivery;
+use crate::domain::execution::{Execution, Work};
+use crate::domain::ids::DeliveryId;
+use crate::domain::machine::{Effect, is_final};
+use crate::engine::query::indexes;
+use crate::engine::rows::{self, Standing};
+use crate::engine::scheduler::admission::Entry;
+use crate::engine::{Error, Inner};
+use crate::runtime::fresh;
+use crate::storage::Commit;
+use crate::storage::record::Malformed;
+use crate::{billing, webhooks};
+
+impl Inner {
+    /// Commits the execution together with what `effects` demand. `announcement` is the text of the
+    /// webhook's body; it goes out when an effect says so.
+    pub(in crate::engine) async fn write(
+        self: &Arc<Self>,
+        mut commit: Commit,
+        execution: &Execution,
+        effects: &[Effect],
+        announcement: Option<Box<RawValue>>,
+    ) -> Result<(), Error> {
+        let mut delivery = None;
+        for effect in effects {
+            match (effect, &announcement) {
+                (Effect::EnqueueWebhook, Some(body)) => {
+                    delivery = self.enqueue_webhook(&mut commit, execution, body.clone()).await?;
+                }
+                _ => self.write_effect(&mut commit, execution, effect)?,
+            }
+        }
+        if is_final(effects) {
+            count_end(&mut commit, execution);
+            billing::release(&mut commit, execution.organization, execution.reserved);
+        }
+        commit.put(rows::execution(execution.organization, execution.id), execution)?;
+        indexes::update(&mut commit, execution);
+        if let Some(output) = &execution.output {
+            self.store.claim(&mut commit, output);
+        }
+        self.store.commit(commit).await?;
+        if let Some(delivery) = delivery {
+            (self.on_delivery)(delivery);
+        }
+        self.apply_volatile(execution, effects);
+        Ok(())
+    }
+
+    /// Adds what one effect demands; none of the volatile ones demands anything. What goes into a
+    /// lane takes its ticket along.
+    pub(in crate::engine) fn write_effect(
+        self: &Arc<Self>,
+        commit: &mut Commit,
+        execution: &Execution,
+        effect: &Effect,
+    ) -> Result<(), Malformed> {
+        let (id, organization) = (execution.id, execution.organization);
+        match effect {
+            Effect::Dequeue { lane } => {
+                commit.delete(rows::queued(lane, id));
+            }
+            Effect::Enqueue { lane } => {
+                commit.put_bytes(rows::queued(lane, id), rows::queued_value(organization));
+                self.open_lane(lane);
+                let reservation = self.scheduler.reserve_accepted(lane.clone(), id);
+                let entry = Entry { organization, active: self.active.find(id) };
+                commit.after_durable(move || reservation.enqueue(entry));
+            }
+            Effect::SetTimer { due } => {
+                commit.put_bytes(rows::timer(*due, id), rows::queued_value(organization));
+            }
+            Effect::ClearTimer { due } => {
+                commit.delete(rows::timer(*due, id));
+            }
+            Effect::Charge { execution: charged, amount } => {
+                let now = self.clock.now();
+                billing::charge(commit, organization, *amount, *charged, fresh(), now)?;
+            }
+            Effect::EnqueueWebhook | Effect::Start { .. } | Effect::Ended => {}
+        }
+        Ok(())
+    }
+
+    /// Adds the webhook's delivery to the commit of the completion.
+    async fn enqueue_webhook(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        body: Box<RawValue>,
+    ) -> Result<Option<Delivery>, Error> {
+        let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
+        let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
+        let delivery_id: DeliveryId = fresh();
+        let body = self.store.write_payload(delivery_id, body).await?;
+        self.store.claim(commit, &body);
+        self.store.record_usage(commit, organization, delivery_id, body.len());
+        let delivery = Delivery::new(delivery_id, organization, id, webhook, body, now);
+        webhooks::enqueue(commit, &delivery)?;
+        Ok(Some(delivery))
+    }
+
+    /// Performs the volatile effects of a committed change.
+    fn apply_volatile(&self, execution: &Execution, effects: &[Effect]) {
+        if effects.iter().any(|effect| matches!(effect, Effect::SetTimer { .. })) {
+            self.timers.notify_one();
+        }
+        if is_final(effects) {
+            self.waiters.wake(execution.id);
+            if let Some(active) = self.active.find(execution.id)
+                && let Some(log) = active.run_progress.event_log()
+            {
+                self.event_logs.close(execution.id, log);
+            }
+            let (kind, status) = match &execution.work {
+                Work::Prediction(_) => ("prediction", execution.status.prediction_word()),
+                Work::Workflow(_) => ("workflow", execution.status.execution_word()),
+            };
+            metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
+                .increment(1);
+            let total = execution.completed_at.map(|end| end.since(execution.created_at));
+            metrics::histogram!("orrery_execution_seconds", "kind" => kind)
+                .record(total.unwrap_or_default());
+        }
+    }
+}
+
+/// Notes in its workflow's lists that a new execution was taken.
+pub fn count_start(commit: &mut Commit, execution: &Execution) {
+    let Some(run) = execution.workflow() else { return };
+    let (organization, id) = (execution.organization, execution.id);
+    commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
+    if let Some(bulk) = run.bulk {
+        commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());
+    }
+}
+
+/// Notes in its workflow's lists that an execution has ended.
+fn count_end(commit: &mut Commit, execution: &Execution) {
+    let Some(run) = execution.workflow() else { return };
+    let standings = rows::standings(execution.organization, run.workflow);
+    let ended = rows::ended(&standings, Standing::from(execution.status));
+    commit.append(ended, rows::id_value(execution.id));
+}
+
+/// What has no JSON form (nothing that gets here, in practice) cannot be stored either.
+pub fn not_serializable(record: &'static str, error: &serde_json::Error) -> Malformed {
+    Malformed { record, reason: error.to_string() }
+}

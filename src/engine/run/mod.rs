@@ -1,0 +1,9 @@
+//! How an execution runs: a prediction's chain of models, a workflow's steps, and their commits.
+
+pub mod outcome;
+
+pub(super) mod attempt;
+pub(super) mod budget;
+pub(super) mod commit;
+mod prediction;
+mod workflow;

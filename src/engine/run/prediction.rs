@@ -1,0 +1,241 @@
+//! Predictions: loads one, applies the machine, commits, and only then acts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Prediction};
+use crate::domain::machine::Effect;
+use crate::domain::machine::prediction::{Event, apply};
+use crate::domain::money::Usd;
+use crate::engine::active::ActiveExecution;
+use crate::engine::query::events::RunProgressSink;
+use crate::engine::query::indexes;
+use crate::engine::run::attempt::{StoredOutput, call_runner, model_removed};
+use crate::engine::run::budget::Budget;
+use crate::engine::run::commit::not_serializable;
+use crate::engine::run::outcome::webhook_body;
+use crate::engine::{Error, Inner, ModelSpec, Models, rows};
+use crate::files::Origin;
+use crate::runners::template::{self, Template};
+use crate::runners::{self, Job, Progress};
+use crate::storage::{self, Commit};
+
+/// A run that lasts longer is marked as begun on the disk. A shorter one needs no write for it:
+/// should the process die, it runs again under the same number.
+pub const MARK_AFTER: Duration = Duration::from_millis(25);
+
+impl Inner {
+    /// One attempt. The commit that ends it puts the execution into its next model's lane, if it
+    /// has one.
+    pub(in crate::engine) async fn run_prediction(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+    ) -> Result<(), Error> {
+        let Some((execution, attempt)) = self.begin(active).await else { return Ok(()) };
+        let execution = Arc::new(execution);
+        let model = execution.prediction().map_or("", Prediction::model);
+        let work = self.models.model(model);
+        let report = match self.store.read_payload(&execution.input).await {
+            Ok(input) => tokio::select! {
+                biased;
+                () = active.stop.cancelled() => return Ok(()),
+                report = self.attempt(active, &execution, attempt, work.as_ref(), &input) => report,
+            },
+            // An input that stays unreadable ends the execution; any other error is retried.
+            Err(error) if error.is_final() => Err(lost_input(&error).into()),
+            Err(error) => return Err(error.into()),
+        };
+        let logs = active.run_progress.take_logs();
+        let no_steps: Option<std::iter::Empty<_>> = None;
+        let budget = self.budget(&execution, no_steps).await?;
+        let digested = self.digest(&execution, attempt, report, logs, work.as_ref(), &budget);
+        let (event, output) = digested.await?;
+        let mut state = active.state.lock().await;
+        let Some(loaded) = state.as_mut() else { return Ok(()) };
+        let mut next = loaded.execution.clone();
+        let effects = apply(&mut next, event, self.clock.now());
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let body = if effects.contains(&Effect::EnqueueWebhook) {
+            let body = webhook_body(&next, output.as_deref());
+            Some(body.map_err(|error| not_serializable("webhook body", &error))?)
+        } else {
+            None
+        };
+        let mut commit = Commit::new();
+        self.record_produced(&mut commit, next.organization, next.id, &budget);
+        self.write(commit, &next, &effects, body).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+
+    /// Begins the attempt, in memory. `None` when there is nothing to run: it has ended meanwhile.
+    async fn begin(&self, active: &ActiveExecution) -> Option<(Execution, u32)> {
+        let mut state = active.state.lock().await;
+        let loaded = state.as_mut()?;
+        let effects = apply(&mut loaded.execution, Event::Dispatched, self.clock.now());
+        let attempt = effects.iter().find_map(|effect| {
+            if let Effect::Start { attempt } = effect { Some(*attempt) } else { None }
+        })?;
+        if let Some(log) = active.run_progress.event_log()
+            && let Some(running) = loaded.execution.prediction().and_then(Prediction::running)
+        {
+            log.attempt_started(running);
+        }
+        Some((loaded.execution.clone(), attempt))
+    }
+
+    /// Runs the model, and marks the run on the disk when it lasts.
+    async fn attempt(
+        &self,
+        active: &ActiveExecution,
+        execution: &Arc<Execution>,
+        attempt: u32,
+        work: Option<&ModelSpec>,
+        input: &RawValue,
+    ) -> Result<runners::Success, runners::Error> {
+        let logs = Some((Arc::clone(&self.event_logs), Arc::clone(execution)));
+        let progress = Arc::new(RunProgressSink {
+            run_progress: Arc::clone(&active.run_progress),
+            event_logs: logs,
+        });
+        let run = run_model(&*self.models, execution, attempt, progress, work, input);
+        tokio::pin!(run);
+        tokio::select! {
+            biased;
+            report = &mut run => return report,
+            () = tokio::time::sleep(MARK_AFTER) => {}
+        }
+        let (report, ()) = tokio::join!(run, self.mark(active, attempt));
+        report
+    }
+
+    /// Commits that the attempt has begun, unless it has ended meanwhile.
+    async fn mark(&self, active: &ActiveExecution, attempt: u32) {
+        let state = active.state.lock().await;
+        let Some(execution) = state.as_ref().map(|loaded| &loaded.execution) else { return };
+        let running = execution.prediction().and_then(Prediction::running);
+        if running.is_none_or(|running| running.number != attempt) {
+            return;
+        }
+        let mut commit = Commit::new();
+        indexes::update(&mut commit, execution);
+        let key = rows::execution(execution.organization, execution.id);
+        let written = match commit.put(key, execution) {
+            Ok(_) => self.store.commit(commit).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = written {
+            tracing::error!(execution = %execution.id, %error, "a begun run cannot be marked");
+        }
+    }
+
+    /// Turns a runner's report into an event, keeping its output. With it comes the output's text,
+    /// for the webhook.
+    async fn digest(
+        &self,
+        execution: &Execution,
+        attempt: u32,
+        report: Result<runners::Success, runners::Error>,
+        logs: Option<String>,
+        work: Option<&ModelSpec>,
+        budget: &Budget,
+    ) -> Result<(Event, Option<Box<RawValue>>), Error> {
+        let attempt_key = &execution.attempt_key(attempt);
+        let (organization, key, execution) = (execution.organization, execution.key, execution.id);
+        let origin = Origin { organization, key, execution, attempt_key };
+        let kept = match report {
+            Ok(success) => {
+                self.store_output(success, origin, work, budget).await?.map_err(Into::into)
+            }
+            Err(error) => Err(error),
+        };
+        match kept {
+            Ok(StoredOutput { output, text, cost }) => {
+                Ok((Event::Succeeded { attempt, output, cost, logs }, Some(text)))
+            }
+            Err(runners::Error { failure, cost }) => {
+                let cost = cost.unwrap_or(Usd::ZERO);
+                Ok((Event::Failed { attempt, failure, cost, logs }, None))
+            }
+        }
+    }
+}
+
+/// The failure of work whose stored input is deleted or damaged.
+fn lost_input(error: &storage::Error) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the stored input cannot be read: {error}"))
+}
+
+/// The failure of work whose stored input is no JSON.
+fn damaged(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
+}
+
+async fn run_model(
+    models: &dyn Models,
+    execution: &Execution,
+    attempt: u32,
+    progress: Arc<dyn Progress>,
+    work: Option<&ModelSpec>,
+    input: &RawValue,
+) -> Result<runners::Success, runners::Error> {
+    let model = execution.prediction().map_or("", Prediction::model);
+    let Some(work) = work else { return Err(model_removed(model).into()) };
+    let input: Value = serde_json::from_str(input.get()).map_err(|error| damaged(&error))?;
+    let input = input_of(models, execution, input).await?;
+    let job = Job {
+        attempt_key: execution.attempt_key(attempt),
+        input: Arc::new(input),
+        progress,
+        may_fall_back: execution.prediction().is_some_and(Prediction::has_next),
+    };
+    call_runner(work, model, job, work.timeout).await
+}
+
+/// What the model is given. The first of a chain has the input that was checked when the prediction
+/// was created; another one has what its mapping makes of it, if that fits.
+async fn input_of(
+    models: &dyn Models,
+    execution: &Execution,
+    input: Value,
+) -> Result<Value, Failure> {
+    let prediction = execution.prediction();
+    let Some(prediction) = prediction.filter(|prediction| prediction.position > 0) else {
+        return Ok(input);
+    };
+    let misfit = |what: String| {
+        let model = prediction.model();
+        let sentence = format!("the input that is mapped for the model '{model}' {what}");
+        Failure::new(ErrorClass::InvalidModelConfig, sentence)
+    };
+    let mapped = match prediction.candidate().and_then(|candidate| candidate.input_map.as_ref()) {
+        None => input,
+        Some(map) => {
+            fill(map, &input).map_err(|error| misfit(format!("cannot be made: {error}")))?
+        }
+    };
+    let checked = models.check_input(prediction.model(), mapped).await;
+    checked.map_err(|violation| misfit(format!("does not fit: {violation}")))
+}
+
+/// The mapping with the input's values in it. A field that is nothing but a reference to what the
+/// input does not have is left out.
+fn fill(map: &Map<String, Value>, input: &Value) -> Result<Value, template::Error> {
+    let mut filled = Map::new();
+    for (name, written) in map {
+        let template = Template::parse(written)?;
+        let value = template.fill(input);
+        let is_absent = value.is_null() && matches!(template, Template::Reference(_));
+        if !is_absent {
+            filled.insert(name.clone(), value);
+        }
+    }
+    Ok(Value::Object(filled))
+}

@@ -1,0 +1,442 @@
+//! Workflows: one task for each execution that has its place, which takes the plan's steps in their
+//! order.
+//!
+//! It applies the machine, answers what the machine asks for (what a condition says, what a map's
+//! items are), commits what has ended, and only then starts the runs of models and HTTP requests
+//! that follow. Everything that it holds beside the committed rows can be derived again from them:
+//! a crash costs the runs in flight, which come again under the same attempt.
+//!
+//! ```text
+//! mod     the loop: events in, changes, commit, runs      view    what references see
+//! answer  what the machine asks for                       runs    models and HTTP requests
+//! store   rows of steps: read at the start, written with each commit
+//! ```
+
+mod resolve;
+mod runs;
+mod store;
+mod view;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use self::runs::{Job, Report, Running};
+use self::store::PendingEffects;
+use self::view::Values;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{Kind, Plan};
+use crate::domain::execution::{Execution, Fault};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::machine;
+use crate::domain::machine::workflow::{Effect, Event, StepProgress};
+use crate::domain::step::Instance;
+use crate::domain::time::Timestamp;
+use crate::engine::active::{ActiveExecution, LoadedExecution};
+use crate::engine::run::budget::Budget;
+use crate::engine::run::prediction::MARK_AFTER;
+use crate::engine::{Error, Inner};
+use crate::runtime;
+use crate::storage::Commit;
+
+/// What one execution has in memory while it has its place.
+struct Actor {
+    inner: Arc<Inner>,
+    id: ExecutionId,
+    organization: OrganizationId,
+    /// The API key that asked for it.
+    api_key: KeyId,
+    /// Another organization owns the workflow: what its steps are given is not kept, and how they
+    /// failed is said in general words.
+    is_foreign: bool,
+    plan: Arc<Plan>,
+    inputs: Arc<Value>,
+    /// The items of the maps that are open.
+    items: HashMap<Instance, Arc<Vec<Value>>>,
+    values: Values,
+    budget: Arc<Budget>,
+    running: FuturesUnordered<Abortable<Running>>,
+    stops: HashMap<Instance, AbortHandle>,
+    /// Those of `running` that have a place at their model, or need none.
+    admitted: BTreeSet<Instance>,
+    /// The lane that it runs from.
+    lane: String,
+    /// Whether the lane knows that it only waits for places at models.
+    is_parked: bool,
+    timers: BTreeSet<(Timestamp, Instance)>,
+    /// Whether the disk knows that it has begun.
+    is_marked: bool,
+    begun: Instant,
+    /// For how long something has been running.
+    running_time: Duration,
+}
+
+/// How an execution goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum NextStep {
+    /// It waits for its runs and timers.
+    Wait,
+    /// It has ended, or was put aside.
+    Release,
+}
+
+/// What the loop waits for.
+enum Wakeup {
+    Reports(Vec<Report>),
+    Timer,
+    Mark,
+    TimedOut,
+    Stopped,
+}
+
+impl Inner {
+    /// Runs the workflow that the cell holds, until it ends or is put aside.
+    pub(in crate::engine) async fn run_workflow(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+    ) -> Result<(), Error> {
+        let mut state = active.state.lock().await;
+        let Some(loaded) = state.as_mut() else { return Ok(()) };
+        if loaded.execution.status.is_final() {
+            return Ok(());
+        }
+        let entered = self.load_actor(loaded).await;
+        let result = match entered {
+            Ok(Some(mut actor)) => {
+                drop(state);
+                actor.run(active).await
+            }
+            Ok(None) => {
+                drop(state);
+                Ok(())
+            }
+            Err(error) => {
+                drop(state);
+                Err(error)
+            }
+        };
+        let mut state = active.state.lock().await;
+        if result.is_err() {
+            // What is in memory may be ahead of the disk: whoever comes next reads it again.
+            *state = None;
+        } else if let Some(loaded) = state.as_mut() {
+            loaded.progress = None;
+        }
+        result
+    }
+
+    /// Loads the plan, the inputs and what is stored of the steps. `None` when it ended at once,
+    /// because one of them is lost.
+    async fn load_actor(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+    ) -> Result<Option<Actor>, Error> {
+        let is_new = std::mem::take(&mut loaded.is_new);
+        let execution = &loaded.execution;
+        let Some(run) = execution.workflow() else { return Ok(None) };
+        let found = self.load_plan(execution, run.revision).await?;
+        let (plan, inputs) = match found {
+            Ok(found) => found,
+            Err(fault) => {
+                self.fail_unloaded(loaded, fault).await?;
+                return Ok(None);
+            }
+        };
+        let is_foreign = !self.is_own_workflow(execution).await?;
+        let ran = Duration::from_millis(run.ran_ms);
+        let may_have_steps = !is_new || run.redriven_from.is_some();
+        let is_marked = execution.started_at.is_some();
+        let (id, organization, lane) = (execution.id, execution.organization, execution.lane());
+        let api_key = execution.key;
+        let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
+        let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
+        let budget = self.budget(execution, known).await?;
+        for (_, step) in
+            steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
+        {
+            // There can be many, and nobody asks what they were given or how often they tried.
+            (step.input, step.attempts, step.logs) = (None, Vec::new(), None);
+        }
+        loaded.progress = Some(Box::new(StepProgress::restore(Arc::clone(&plan), steps)));
+        Ok(Some(Actor {
+            inner: Arc::clone(self),
+            id,
+            organization,
+            api_key,
+            is_foreign,
+            plan,
+            inputs,
+            items: HashMap::new(),
+            values: Values::default(),
+            budget,
+            running: FuturesUnordered::new(),
+            stops: HashMap::new(),
+            admitted: BTreeSet::new(),
+            lane,
+            is_parked: false,
+            timers: BTreeSet::new(),
+            is_marked,
+            begun: runtime::monotonic_now(),
+            running_time: ran,
+        }))
+    }
+
+    /// Ends an execution whose definition or inputs are lost.
+    async fn fail_unloaded(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+        fault: Fault,
+    ) -> Result<(), Error> {
+        let mut next = loaded.execution.clone();
+        let effects = machine::fail(&mut next, fault, self.clock.now());
+        let body = self.workflow_body(&next, None, Vec::new()).await?;
+        self.write(Commit::new(), &next, &effects, Some(body)).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+}
+
+impl Actor {
+    async fn run(&mut self, active: &ActiveExecution) -> Result<(), Error> {
+        let mut events = vec![Event::Dispatched];
+        loop {
+            {
+                let mut state = active.state.lock().await;
+                let Some(loaded) = state.as_mut() else { return Ok(()) };
+                if loaded.execution.status.is_final() {
+                    return Ok(());
+                }
+                if self.advance(loaded, events).await? == NextStep::Release {
+                    return Ok(());
+                }
+            }
+            self.update_parked();
+            let is_busy = !self.running.is_empty();
+            let since = runtime::monotonic_now();
+            let woken = self.wait(active).await;
+            if is_busy {
+                self.running_time = self.running_time.saturating_add(since.elapsed());
+            }
+            events = match woken {
+                Wakeup::Stopped => return Ok(()),
+                Wakeup::Reports(reports) => {
+                    let events = reports.into_iter().map(|report| self.event_for(report));
+                    events.collect::<Result<_, _>>()?
+                }
+                Wakeup::Timer => self.due(),
+                Wakeup::Mark => {
+                    self.mark(active).await?;
+                    Vec::new()
+                }
+                Wakeup::TimedOut => vec![self.timed_out()],
+            };
+        }
+    }
+
+    /// Tells the lane when the execution begins or ceases to wait for places at models alone: while
+    /// it does, it holds no place itself.
+    fn update_parked(&mut self) {
+        let is_parked = !self.running.is_empty() && self.admitted.is_empty();
+        if is_parked != self.is_parked {
+            self.is_parked = is_parked;
+            self.inner.lanes().park(&self.lane, self.id, is_parked);
+            self.inner.scheduler.wake();
+        }
+    }
+
+    /// Waits for whatever comes first.
+    async fn wait(&mut self, active: &ActiveExecution) -> Wakeup {
+        let now = self.inner.clock.steady();
+        let timer = self.timers.first().map(|(due, _)| due.since(now));
+        let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
+        let is_busy = !self.running.is_empty();
+        let mark_at = self.begun + MARK_AFTER;
+        tokio::select! {
+            biased;
+            () = active.stop.cancelled() => Wakeup::Stopped,
+            Some(first) = self.running.next(), if is_busy => {
+                let mut reports: Vec<Report> = first.into_iter().collect();
+                // Whatever is ready by now goes into the same commit.
+                while let Some(Some(next)) = self.running.next().now_or_never() {
+                    reports.extend(next);
+                }
+                Wakeup::Reports(reports)
+            }
+            () = tokio::time::sleep(timer.unwrap_or_default()), if timer.is_some() => Wakeup::Timer,
+            () = tokio::time::sleep_until(mark_at), if !self.is_marked => Wakeup::Mark,
+            () = tokio::time::sleep(limit), if is_busy => Wakeup::TimedOut,
+        }
+    }
+
+    /// The steps whose moment has come.
+    fn due(&mut self) -> Vec<Event> {
+        let now = self.inner.clock.steady();
+        let mut events = Vec::new();
+        while let Some(first) = self.timers.first().filter(|(due, _)| *due <= now).cloned() {
+            self.timers.remove(&first);
+            events.push(Event::Due { instance: first.1 });
+        }
+        events
+    }
+
+    fn timed_out(&self) -> Event {
+        let limit = self.inner.options.workflow_timeout;
+        Event::TimedOut {
+            cause: format!("the workflow has been running for longer than {limit:?}"),
+        }
+    }
+
+    /// Applies the events and all that follows from them, commits, and starts what may start.
+    async fn advance(
+        &mut self,
+        loaded: &mut LoadedExecution,
+        events: Vec<Event>,
+    ) -> Result<NextStep, Error> {
+        let LoadedExecution { execution, progress: Some(progress), .. } = loaded else {
+            return Ok(NextStep::Release);
+        };
+        let mut next = execution.clone();
+        let mut written = PendingEffects::default();
+        let mut jobs = Vec::new();
+        for event in events {
+            self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+        }
+        if !written.is_final() && jobs.is_empty() && self.running.is_empty() {
+            match self.idle(&next) {
+                Some(event) => {
+                    self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+                }
+                None if self.timers.is_empty() => {
+                    let cause = "no step can go on".to_owned();
+                    let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
+                    let event = Event::OutputResolved { output: Err(fault) };
+                    self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+                }
+                None => {}
+            }
+        }
+        let inner = Arc::clone(&self.inner);
+        if progress.must_commit() || !written.is_empty() {
+            let commit = self.commit();
+            inner.commit_progress(commit, &mut next, progress, &written, false).await?;
+        }
+        *execution = next;
+        if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
+            return Ok(NextStep::Release);
+        }
+        for job in jobs {
+            self.start(execution, progress, job);
+        }
+        Ok(NextStep::Wait)
+    }
+
+    /// Applies one event, and answers whatever the machine asks for because of it.
+    async fn apply_event(
+        &mut self,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        event: Event,
+        written: &mut PendingEffects,
+        jobs: &mut Vec<Job>,
+    ) -> Result<(), Error> {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let now = self.inner.clock.reading();
+            for effect in progress.apply(execution, event, now) {
+                match effect {
+                    Effect::Execution(whole) => written.effects.push(whole),
+                    Effect::Publish { instance } => written.published.push(instance),
+                    Effect::SetTimer { instance, until } => {
+                        self.timers.insert((until, instance));
+                    }
+                    Effect::Stop { instance } => {
+                        self.admitted.remove(&instance);
+                        if let Some(stop) = self.stops.remove(&instance) {
+                            stop.abort();
+                        }
+                    }
+                    Effect::Begin { instance, attempt } => {
+                        let kind = self.plan.at(instance.step).map(|step| &step.kind);
+                        if matches!(kind, Some(Kind::Model(_) | Kind::Http(_))) {
+                            match self.prepare(progress, instance, attempt).await? {
+                                Ok((job, resolved)) => {
+                                    jobs.push(job);
+                                    events.push_back(resolved);
+                                }
+                                Err(failed) => events.push_back(failed),
+                            }
+                        } else {
+                            events.push_back(self.answer(progress, instance).await?);
+                        }
+                    }
+                    Effect::JoinOutputs { instance, item } => {
+                        events.push_back(self.join_outputs(progress, instance, item).await?);
+                    }
+                    Effect::ResolveOutput => events.push_back(self.resolve_output(progress).await?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What an execution does for which nothing runs: it gives up its place, when nothing is due
+    /// for long.
+    fn idle(&self, execution: &Execution) -> Option<Event> {
+        let (due, _) = self.timers.first()?;
+        let is_long = due.since(self.inner.clock.steady()) > self.inner.options.aside_after;
+        let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
+        (is_long && !execution.status.is_final())
+            .then_some(Event::Suspended { until: *due, ran_ms })
+    }
+
+    /// Starts a run whose step has not ended meanwhile; of a model that has no free place, it first
+    /// waits for one.
+    fn start(&mut self, execution: &mut Execution, progress: &mut StepProgress, job: Job) {
+        let running = progress.step(job.instance()).and_then(|step| step.running());
+        if running.is_none_or(|running| running.number != job.attempt()) {
+            return;
+        }
+        let (instance, attempt) = (job.instance().clone(), job.attempt());
+        if self.start_job(job) {
+            let started = Event::Started { instance, attempt };
+            let now = self.inner.clock.reading();
+            // It only notes the moment.
+            let _no_effects = progress.apply(execution, started, now);
+        }
+    }
+
+    fn push(&mut self, instance: Instance, future: Running) {
+        let (stop, registration) = AbortHandle::new_pair();
+        self.running.push(Abortable::new(future, registration));
+        self.stops.insert(instance, stop);
+    }
+
+    /// A commit that records what the execution has made.
+    fn commit(&self) -> Commit {
+        let mut commit = Commit::new();
+        self.inner.record_produced(&mut commit, self.organization, self.id, &self.budget);
+        commit
+    }
+
+    /// Commits that the execution has begun.
+    async fn mark(&mut self, active: &ActiveExecution) -> Result<(), Error> {
+        let mut state = active.state.lock().await;
+        let Some(LoadedExecution { execution, progress: Some(progress), .. }) = state.as_mut()
+        else {
+            return Ok(());
+        };
+        if !execution.status.is_final() && !self.is_marked {
+            let written = PendingEffects::default();
+            let commit = self.commit();
+            self.inner.commit_progress(commit, execution, progress, &written, true).await?;
+            self.is_marked = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,283 @@
+//! Answers to what the machine asks for: what a condition says, what a map's items are, until when
+//! to wait, what a step with others in it gives, what the execution gives.
+//!
+//! All of it follows from what is committed, so that it comes out the same after a crash.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::Actor;
+use super::view::View;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, WaitError};
+use crate::domain::execution::Fault;
+use crate::domain::machine::workflow::{Event, ITEMS_MAX, StepProgress};
+use crate::domain::payload::Payload;
+use crate::domain::reference;
+use crate::domain::step::{Instance, Status};
+use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
+use crate::engine::Error;
+use crate::engine::run::commit::not_serializable;
+
+/// What came of looking something up: a fault fails the step, an error the whole attempt to go on.
+pub type StepResult<T> = Result<Result<T, Fault>, Error>;
+
+/// The name of the fault of a reference. Its cause names references and nothing that they resolve
+/// to.
+pub const REFERENCE_ERROR: &str = "ReferenceError";
+
+/// The fault of a reference that cannot be resolved.
+pub fn unresolved(error: &reference::Error) -> Fault {
+    Fault::new(REFERENCE_ERROR, ErrorClass::InvalidModelConfig, error.to_string())
+}
+
+fn type_error(cause: impl Into<String>) -> Fault {
+    Fault::new("StepFailed", ErrorClass::InvalidModelConfig, cause)
+}
+
+/// What cannot be read because of what it is (a damaged file, an output that nests too deep) fails
+/// its step; that the disk cannot be read at all does not.
+pub fn split_step_error<T>(result: Result<T, Error>) -> StepResult<T> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Error::Storage(error)) if error.is_final() => {
+            let cause = format!("an output that it refers to cannot be read: {error}");
+            Ok(Err(Fault::new("InternalError", ErrorClass::InternalError, cause)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Actor {
+    /// What comes of a step that runs neither a model nor a request.
+    pub(super) async fn answer(
+        &mut self,
+        progress: &StepProgress,
+        instance: Instance,
+    ) -> Result<Event, Error> {
+        let plan = Arc::clone(&self.plan);
+        let Some(planned) = plan.at(instance.step) else {
+            return Ok(Event::StepInvalid { instance, fault: type_error("it is in no plan") });
+        };
+        let uses = plan.uses(instance.step);
+        let view = self.view(progress, instance.step, &instance.items, uses).await;
+        let view = match split_step_error(view)? {
+            Ok(view) => view,
+            Err(fault) => return Ok(Event::StepInvalid { instance, fault }),
+        };
+        let event = match &planned.kind {
+            Kind::Choice(choice) => choice
+                .condition
+                .holds(&view)
+                .map(|met| Event::Decided { instance: instance.clone(), met })
+                .map_err(|error| unresolved(&error)),
+            Kind::Map(map) => self.items_of(map, &view, &instance),
+            Kind::Wait(wait) => wait
+                .end(&view, self.inner.clock.reading())
+                .map(|until| Event::WaitUntil { instance: instance.clone(), until })
+                .map_err(|error| match error {
+                    WaitError::Reference(error) => unresolved(&error),
+                    WaitError::Seconds | WaitError::Until | WaitError::TooFar => {
+                        type_error(error.to_string())
+                    }
+                }),
+            Kind::Pass(pass) => match self.resolve(&pass.result, &view).await? {
+                Ok(output) => Ok(Event::ResultReady { instance: instance.clone(), output }),
+                Err(fault) => Err(fault),
+            },
+            Kind::Model(_) | Kind::Http(_) | Kind::Parallel(_) => {
+                Err(type_error("it has no answer"))
+            }
+        };
+        Ok(event.unwrap_or_else(|fault| Event::StepInvalid { instance, fault }))
+    }
+
+    /// The items of a map, which are kept while it is open.
+    fn items_of(
+        &mut self,
+        map: &MapStep,
+        view: &View,
+        instance: &Instance,
+    ) -> Result<Event, Fault> {
+        let items = map.items.resolve(view, RESOLVED_BYTES_MAX);
+        let Value::Array(items) = items.map_err(|error| unresolved(&error))? else {
+            return Err(type_error("items resolves to something that is no array"));
+        };
+        let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        if count > ITEMS_MAX {
+            return Err(type_error(format!("there are {count} items, more than {ITEMS_MAX}")));
+        }
+        self.items.insert(instance.clone(), Arc::new(items));
+        Ok(Event::MapOpened { instance: instance.clone(), items: count })
+    }
+
+    /// A template's value, as a payload.
+    async fn resolve(&mut self, template: &Template, view: &View) -> StepResult<Payload> {
+        let value = match template.resolve(view, RESOLVED_BYTES_MAX) {
+            Ok(value) => value,
+            Err(error) => return Ok(Err(unresolved(&error))),
+        };
+        self.payload(&value).await
+    }
+
+    /// A value as a payload, a large one in a file.
+    pub(super) async fn payload(&mut self, value: &Value) -> StepResult<Payload> {
+        let text = serde_json::value::to_raw_value(value);
+        let text = text.map_err(|error| not_serializable("output", &error))?;
+        self.store_text(text).await
+    }
+
+    /// A text as a payload, if the budget has room for it.
+    async fn store_text(&mut self, text: Box<RawValue>) -> StepResult<Payload> {
+        let kept = self.inner.store_text(&self.budget, self.id, text).await?;
+        Ok(kept.map_err(|over| type_error(over.to_string())))
+    }
+
+    /// What an item of a map gives, or a step whose blocks have ended.
+    pub(super) async fn join_outputs(
+        &mut self,
+        progress: &StepProgress,
+        instance: Instance,
+        item: Option<u32>,
+    ) -> Result<Event, Error> {
+        let plan = Arc::clone(&self.plan);
+        let kind = plan.at(instance.step).map(|step| &step.kind);
+        let gathered = match (kind, item) {
+            (Some(Kind::Map(map)), Some(item)) => {
+                self.item_output(progress, map, &instance, item).await?
+            }
+            (Some(Kind::Map(_)), None) => {
+                self.items.remove(&instance);
+                let outputs = progress.items(&instance).unwrap_or_default().to_vec();
+                self.join_array(outputs).await?
+            }
+            (Some(Kind::Parallel(parallel)), _) => {
+                let outputs = outputs_of(progress, parallel, &instance);
+                self.join_array(outputs).await?
+            }
+            (Some(Kind::Choice(choice)), _) => {
+                let output = output_of_taken(progress, choice, &instance);
+                Ok(output.map_or_else(null_output, Ok)?)
+            }
+            _ => Err(type_error("it gives nothing")),
+        };
+        Ok(match gathered {
+            Ok(output) => Event::Joined { instance, item, output },
+            Err(fault) => Event::StepInvalid { instance, fault },
+        })
+    }
+
+    async fn item_output(
+        &mut self,
+        progress: &StepProgress,
+        map: &MapStep,
+        instance: &Instance,
+        item: u32,
+    ) -> StepResult<Payload> {
+        let mut items = instance.items.clone();
+        items.push(item);
+        let Some(template) = &map.output else {
+            return Ok(Ok(last_output(progress, &map.steps, &items).map_or_else(null_output, Ok)?));
+        };
+        let uses = self.plan.used_by(template);
+        let view = self.view(progress, instance.step, &items, &uses).await;
+        match split_step_error(view)? {
+            Ok(view) => self.resolve(template, &view).await,
+            Err(fault) => Ok(Err(fault)),
+        }
+    }
+
+    /// An array of outputs; null for those that there are not.
+    async fn join_array(&mut self, outputs: Vec<Option<Payload>>) -> StepResult<Payload> {
+        let bytes: u64 = outputs.iter().flatten().map(Payload::len).sum();
+        if bytes > RESOLVED_BYTES_MAX as u64 {
+            let limit = RESOLVED_BYTES_MAX;
+            return Ok(Err(type_error(format!("its parts give more than {limit} bytes"))));
+        }
+        let mut text = String::from("[");
+        for (number, output) in outputs.iter().enumerate() {
+            if number > 0 {
+                text.push(',');
+            }
+            match output {
+                None => text.push_str("null"),
+                Some(Payload::Inline(raw)) => text.push_str(raw.get()),
+                Some(payload) => {
+                    let read = self.inner.store.read_payload(payload).await.map_err(Error::from);
+                    match split_step_error(read)? {
+                        Ok(raw) => text.push_str(raw.get()),
+                        Err(fault) => return Ok(Err(fault)),
+                    }
+                }
+            }
+        }
+        text.push(']');
+        let text =
+            RawValue::from_string(text).map_err(|error| not_serializable("output", &error))?;
+        self.store_text(text).await
+    }
+
+    /// What the execution gives.
+    pub(super) async fn resolve_output(&mut self, progress: &StepProgress) -> Result<Event, Error> {
+        let plan = Arc::clone(&self.plan);
+        let output = match plan.output() {
+            Output::LastStep(last) => {
+                let last = progress.step(&Instance::of(*last));
+                Ok(last.and_then(|step| step.output.clone()).map_or_else(null_output, Ok)?)
+            }
+            Output::Mapping(template) => {
+                let uses = plan.used_by(template);
+                let first = crate::domain::definition::StepIndex::new(0);
+                let view = self.view(progress, first, &[], &uses).await;
+                match split_step_error(view)? {
+                    Ok(view) => self.resolve(template, &view).await?,
+                    Err(fault) => Err(fault),
+                }
+            }
+        };
+        let named = |mut fault: Fault| {
+            fault.cause = format!("the output of the workflow: {}", fault.cause);
+            fault
+        };
+        Ok(Event::OutputResolved { output: output.map_err(named) })
+    }
+}
+
+/// The null that stands for no output.
+fn null_output() -> Result<Payload, Error> {
+    Payload::of(&()).map_err(|error| not_serializable("output", &error).into())
+}
+
+/// The output of the last step of a block.
+fn last_output(progress: &StepProgress, block: &Block, items: &[u32]) -> Option<Payload> {
+    let last = Instance { step: *block.positions().last()?, items: items.to_vec() };
+    progress.step(&last)?.output.clone()
+}
+
+/// What each branch gives: the output of its last step.
+fn outputs_of(
+    progress: &StepProgress,
+    parallel: &Parallel,
+    instance: &Instance,
+) -> Vec<Option<Payload>> {
+    let branches = parallel.branches.iter();
+    branches.map(|branch| last_output(progress, &branch.steps, &instance.items)).collect()
+}
+
+/// What the branch that was taken gives.
+fn output_of_taken(
+    progress: &StepProgress,
+    choice: &Choice,
+    instance: &Instance,
+) -> Option<Payload> {
+    let is_taken = |block: &&Block| {
+        block.positions().first().is_some_and(|first| {
+            let first = Instance { step: *first, items: instance.items.clone() };
+            progress.step(&first).is_some_and(|step| step.status != Status::Skipped)
+        })
+    };
+    let taken = [&choice.met, &choice.otherwise].into_iter().find(is_taken)?;
+    last_output(progress, taken, &instance.items)
+}

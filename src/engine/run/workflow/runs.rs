@@ -1,0 +1,455 @@
+//! Runs: a model or an HTTP request, from the resolved input to a report.
+//!
+//! A run owns all that it needs; dropping it cancels it and gives its place at the model back.
+//! Nothing is retried and nothing is committed here.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::Actor;
+use super::resolve::{REFERENCE_ERROR, StepResult, split_step_error, unresolved};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model};
+use crate::domain::execution::{Fault, lane_of_model};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::machine::workflow::{Event, StepProgress, Success};
+use crate::domain::mask::mask_value;
+use crate::domain::money::Usd;
+use crate::domain::reference::Scope;
+use crate::domain::step::{Answer, Instance};
+use crate::domain::template::RESOLVED_BYTES_MAX;
+use crate::engine::query::events::{RunProgress, RunProgressSink};
+use crate::engine::run::attempt::{call_runner, model_removed};
+use crate::engine::run::budget::Budget;
+use crate::engine::scheduler::in_flight::Run;
+use crate::engine::{Error, Inner, Models};
+use crate::files::Origin;
+use crate::runners;
+use crate::runners::request::{self, Prepared};
+use crate::runtime::fresh;
+
+/// A run, or the wait for a place to run.
+pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
+
+/// One attempt, ready to be made.
+#[derive(Debug)]
+pub struct Job {
+    instance: Instance,
+    attempt: u32,
+    /// Names the attempt for ever.
+    key: String,
+    organization: OrganizationId,
+    /// The API key that asked for the execution.
+    api_key: KeyId,
+    execution: ExecutionId,
+    budget: Arc<Budget>,
+    limit: Option<Duration>,
+    call: Call,
+}
+
+#[derive(Debug)]
+enum Call {
+    Model {
+        slug: String,
+        input: Value,
+        /// The step has another model for when this one fails.
+        may_fall_back: bool,
+    },
+    Http {
+        request: Box<Prepared>,
+        fail_when: FailWhen,
+    },
+}
+
+/// What became of a run, or of the wait for it.
+pub enum Report {
+    /// There is a place at the model now.
+    PermitGranted { job: Box<Job>, permit: StepPermit },
+    Ended {
+        instance: Instance,
+        attempt: u32,
+        /// An error says that its output could not be stored now; the attempt is made again.
+        outcome: Box<Result<Outcome, Error>>,
+    },
+}
+
+/// What a run came to.
+type Outcome = Result<Success, Failed>;
+
+/// A run that failed, and what it cost all the same.
+#[derive(Debug)]
+pub struct Failed {
+    fault: Fault,
+    cost: Usd,
+    logs: Option<String>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { fault: Fault::of_step(&failure), cost: Usd::ZERO, logs: None }
+    }
+}
+
+/// A place at a model, or the wait for one; dropping it gives it up.
+pub struct StepPermit {
+    inner: Arc<Inner>,
+    lane: String,
+    /// The guest's number and what tells it, while it waits.
+    wait: Option<(u64, oneshot::Receiver<()>)>,
+}
+
+impl Job {
+    pub const fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+}
+
+impl Actor {
+    /// What the machine is told of a report. Whoever has a place now begins to run.
+    ///
+    /// # Errors
+    /// When a run's output could not be stored.
+    pub(super) fn event_for(&mut self, report: Report) -> Result<Event, Error> {
+        Ok(match report {
+            Report::PermitGranted { job, permit } => {
+                let (instance, attempt) = (job.instance.clone(), job.attempt);
+                let run = self.inner.run_with_permit(*job, permit);
+                self.admitted.insert(instance.clone());
+                self.push(instance.clone(), run);
+                Event::Started { instance, attempt }
+            }
+            Report::Ended { instance, attempt, outcome } => {
+                self.admitted.remove(&instance);
+                match (*outcome)? {
+                    Ok(mut success) => {
+                        success.logs = success.logs.filter(|_| !self.is_foreign);
+                        Event::Succeeded { instance, attempt, success }
+                    }
+                    Err(Failed { fault, cost, logs }) => {
+                        let fault = self.redact_error(&instance, fault);
+                        let logs = logs.filter(|_| !self.is_foreign);
+                        Event::Failed { instance, attempt, fault, cost, logs }
+                    }
+                }
+            }
+        })
+    }
+
+    /// Starts the run of a job. True when it has a place at once; else it waits for one first.
+    pub(super) fn start_job(&mut self, job: Job) -> bool {
+        let instance = job.instance.clone();
+        let inner = Arc::clone(&self.inner);
+        let Call::Model { slug, .. } = &job.call else {
+            let run = inner.run_request(job);
+            self.admitted.insert(instance.clone());
+            self.push(instance, run);
+            return true;
+        };
+        let permit = inner.acquire_permit(slug, self.id);
+        let has_place = permit.wait.is_none();
+        let run = if has_place {
+            self.admitted.insert(instance.clone());
+            inner.run_with_permit(job, permit)
+        } else {
+            Box::pin(async move {
+                Report::PermitGranted { job: Box::new(job), permit: permit.granted().await }
+            })
+        };
+        self.push(instance, run);
+        has_place
+    }
+
+    /// Resolves what an attempt is given: the job, and the event that tells of its input; or the
+    /// event that it failed.
+    pub(super) async fn prepare(
+        &mut self,
+        progress: &StepProgress,
+        instance: Instance,
+        attempt: u32,
+    ) -> Result<Result<(Job, Event), Event>, Error> {
+        Ok(match self.resolve_call(progress, &instance, attempt).await? {
+            Ok(job_and_event) => Ok(job_and_event),
+            Err(fault) => {
+                let fault = self.redact_error(&instance, fault);
+                Err(Event::Failed { instance, attempt, fault, cost: Usd::ZERO, logs: None })
+            }
+        })
+    }
+
+    /// The fault as it is kept. In a workflow of another organization, what failed and how is the
+    /// owner's to know: the cause may quote what the owner wrote into the step, name its hosts, or
+    /// repeat their answers. The log has it whole.
+    fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
+        if !self.is_foreign || fault.name == REFERENCE_ERROR {
+            return fault;
+        }
+        let step = self.plan.at(instance.step).map_or("", |planned| planned.id.as_str());
+        tracing::info!(execution = %self.id, step, cause = fault.cause, "a step failed");
+        let cause = format!("it failed ({}); only the workflow's owner", fault.class.as_str());
+        Fault { cause: format!("{cause} may see how"), ..fault }
+    }
+
+    async fn resolve_call(
+        &mut self,
+        progress: &StepProgress,
+        instance: &Instance,
+        attempt: u32,
+    ) -> StepResult<(Job, Event)> {
+        let plan = Arc::clone(&self.plan);
+        let Some(planned) = plan.at(instance.step) else {
+            return Ok(Err(Fault::of_step(&no_such_step())));
+        };
+        let is_fallback = progress.step(instance).is_some_and(|step| step.primary_error.is_some());
+        let uses = plan.uses(instance.step);
+        let view = self.view(progress, instance.step, &instance.items, uses).await;
+        let view = match split_step_error(view)? {
+            Ok(view) => view,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let resolved = match &planned.kind {
+            Kind::Model(model) => match resolve_model(model, is_fallback, &view) {
+                Ok((slug, input)) => {
+                    let models = &*self.inner.models;
+                    check_model(models, model, is_fallback, slug, input).await
+                }
+                Err(fault) => Err(fault),
+            },
+            Kind::Http(http) => resolve_http(http, is_fallback, &view),
+            Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
+                Err(Fault::of_step(&no_such_step()))
+            }
+        };
+        let (call, mut shown) = match resolved {
+            Ok(resolved) => resolved,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        if self.is_foreign {
+            shown = Value::Null;
+        } else if matches!(call, Call::Model { .. }) {
+            mask_value(&mut shown);
+        }
+        let items = instance.items.iter().map(|item| format!(".{item}")).collect::<String>();
+        let key = format!("{}:{}{items}:{attempt}", self.id, planned.id);
+        let input = match self.payload(&shown).await? {
+            Ok(input) => input,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let prediction = matches!(call, Call::Model { .. }).then(fresh);
+        let instance = instance.clone();
+        let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
+        let (organization, api_key, execution) = (self.organization, self.api_key, self.id);
+        let limit = planned.timeout;
+        let budget = Arc::clone(&self.budget);
+        let job =
+            Job { instance, attempt, key, organization, api_key, execution, budget, limit, call };
+        Ok(Ok((job, resolved)))
+    }
+}
+
+/// The call of a model, and its checked input.
+async fn check_model(
+    models: &dyn Models,
+    model: &Model,
+    is_fallback: bool,
+    slug: &str,
+    input: Value,
+) -> Result<(Call, Value), Fault> {
+    let checked = models.check_input(slug, input).await;
+    let checked = checked.map_err(|violation| {
+        let message = format!("the input of the model '{slug}' is invalid: {violation}");
+        Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
+    })?;
+    let may_fall_back = model.fallback.is_some() && !is_fallback;
+    let (slug, input) = (slug.to_owned(), checked.clone());
+    Ok((Call::Model { slug, input, may_fall_back }, checked))
+}
+
+/// The model that is to run, and its input before it is checked.
+fn resolve_model<'m>(
+    model: &'m Model,
+    is_fallback: bool,
+    view: &dyn Scope,
+) -> Result<(&'m str, Value), Fault> {
+    let (slug, params) = match &model.fallback {
+        Some(fallback) if is_fallback => (&fallback.slug, &fallback.params),
+        _ => (&model.slug, &model.params),
+    };
+    let input = params.resolve(view, RESOLVED_BYTES_MAX);
+    Ok((slug, input.map_err(|error| unresolved(&error))?))
+}
+
+fn no_such_step() -> Failure {
+    Failure::new(ErrorClass::InternalError, "it is in no plan")
+}
+
+fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Call, Value), Fault> {
+    let request = match &http.fallback {
+        Some(fallback) if is_fallback => fallback,
+        _ => &http.request,
+    };
+    let prepared = request::prepare(request, view).map_err(|error| {
+        if let request::Error::Reference(error) = error {
+            return unresolved(&error);
+        }
+        Fault::of_step(&Failure::new(ErrorClass::InvalidModelConfig, error.to_string()))
+    })?;
+    let shown = prepared.shown();
+    let call = Call::Http { request: Box::new(prepared), fail_when: http.fail_when.clone() };
+    Ok((call, shown))
+}
+
+impl Inner {
+    fn run_request(self: Arc<Self>, job: Job) -> Running {
+        let Job { instance, attempt, key, organization, execution, budget, limit, call, .. } = job;
+        Box::pin(async move {
+            let _mark = self.in_flight.begin(Run::attempt(organization, execution, &key));
+            let Call::Http { request, fail_when } = call else {
+                let outcome = Box::new(Ok(Err(no_such_step().into())));
+                return Report::Ended { instance, attempt, outcome };
+            };
+            let limit = limit.unwrap_or(HTTP_TIMEOUT_DEFAULT);
+            let sent = request::send(&self.client, &request, &fail_when, limit, &key).await;
+            let outcome = match sent {
+                Ok(answer) => self.store_response(answer, execution, &budget).await,
+                Err(failure) => Ok(Err(failure.into())),
+            };
+            Report::Ended { instance, attempt, outcome: Box::new(outcome) }
+        })
+    }
+
+    fn run_with_permit(self: &Arc<Self>, job: Job, permit: StepPermit) -> Running {
+        let inner = Arc::clone(self);
+        let Job { instance, attempt, key, organization, api_key, execution, budget, limit, call } =
+            job;
+        Box::pin(async move {
+            let mark = inner.in_flight.begin(Run::attempt(organization, execution, &key));
+            let outcome = match call {
+                Call::Model { slug, input, may_fall_back } => {
+                    let attempt_key = &key;
+                    let origin = Origin { organization, key: api_key, execution, attempt_key };
+                    let input = (input, may_fall_back);
+                    inner.run_step_model(origin, &slug, input, limit, &budget).await
+                }
+                Call::Http { .. } => Ok(Err(no_such_step().into())),
+            };
+            drop((mark, permit));
+            Report::Ended { instance, attempt, outcome: Box::new(outcome) }
+        })
+    }
+
+    async fn run_step_model(
+        &self,
+        origin: Origin<'_>,
+        slug: &str,
+        (input, may_fall_back): (Value, bool),
+        limit: Option<Duration>,
+        budget: &Budget,
+    ) -> Result<Outcome, Error> {
+        let Some(work) = self.models.model(slug) else {
+            return Ok(Err(model_removed(slug).into()));
+        };
+        let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
+        let told = Arc::<RunProgress>::default();
+        let progress =
+            Arc::new(RunProgressSink { run_progress: Arc::clone(&told), event_logs: None });
+        let attempt_key = origin.attempt_key.to_owned();
+        let input = Arc::new(input);
+        let job = runners::Job { attempt_key, input, progress, may_fall_back };
+        let result = call_runner(&work, slug, job, limit).await;
+        let logs = told.take_logs();
+        Ok(match result {
+            Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {
+                Ok(kept) => {
+                    let (output, cost) = (kept.output, kept.cost);
+                    Ok(Success { output, answer: None, cost, logs })
+                }
+                Err(failure) => Err(Failed { logs, ..failure.into() }),
+            },
+            Err(error) => Err(Failed {
+                fault: Fault::of_step(&error.failure),
+                cost: error.cost.unwrap_or(Usd::ZERO),
+                logs,
+            }),
+        })
+    }
+
+    async fn store_response(
+        &self,
+        answer: request::Answer,
+        execution: ExecutionId,
+        budget: &Budget,
+    ) -> Result<Outcome, Error> {
+        let request::Answer { status, headers, body } = answer;
+        let text = match serde_json::value::to_raw_value(&body) {
+            Ok(text) => text,
+            Err(error) => return Ok(Err(not_text(&error).into())),
+        };
+        let output = match self.store_text(budget, execution, text).await? {
+            Ok(output) => output,
+            Err(over) => {
+                let failure = Failure::new(ErrorClass::InvalidModelConfig, over.to_string());
+                return Ok(Err(failure.into()));
+            }
+        };
+        let answer = Some(Answer { status_code: status, headers });
+        Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
+    }
+
+    /// A place at the model, or the wait for one. What runs because of a crash waits before all
+    /// others: what is still held back behind it would wait as often as there are places taken.
+    fn acquire_permit(self: &Arc<Self>, slug: &str, id: ExecutionId) -> StepPermit {
+        let lane = lane_of_model(slug);
+        self.open_lane(&lane);
+        let inner = Arc::clone(self);
+        let mut lanes = self.lanes();
+        if lanes.try_acquire(&lane) {
+            drop(lanes);
+            return StepPermit { inner, lane, wait: None };
+        }
+        let (sender, told) = oneshot::channel();
+        let number = lanes.enqueue_step(&lane, sender, self.runs_as_suspect(id));
+        drop(lanes);
+        // A place may be free that only the turn keeps from it.
+        self.scheduler.wake();
+        StepPermit { inner, lane, wait: Some((number, told)) }
+    }
+}
+
+fn not_text(error: &serde_json::Error) -> Failure {
+    Failure::new(ErrorClass::InternalError, format!("its output has no JSON form: {error}"))
+}
+
+impl StepPermit {
+    /// The place, once it is given.
+    async fn granted(mut self) -> Self {
+        if let Some((_, told)) = &mut self.wait
+            && told.await.is_ok()
+        {
+            self.wait = None;
+        }
+        self
+    }
+}
+
+impl Drop for StepPermit {
+    fn drop(&mut self) {
+        if let Some((number, told)) = &mut self.wait {
+            told.close();
+            if told.try_recv().is_err() {
+                self.inner.lanes().cancel_wait(&self.lane, *number);
+                return;
+            }
+        }
+        self.inner.lanes().release_step(&self.lane);
+        self.inner.scheduler.wake();
+    }
+}

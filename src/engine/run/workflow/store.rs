@@ -1,0 +1,222 @@
+//! The rows of steps: read when an execution gets its place, written with each commit.
+//!
+//! A commit carries every step that changed since the last one, the predictions that model steps
+//! were, what they cost, and, when it begins or ends, the execution itself.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{Kind, Plan};
+use crate::domain::execution::{Candidate, Execution, Fault, Prediction, Status, StepOf, Work};
+use crate::domain::ids::{ExecutionId, RevisionId};
+use crate::domain::machine::workflow::{Effect, StepProgress};
+use crate::domain::machine::{self, is_final};
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::step::{self, Instance, Step};
+use crate::engine::query::indexes;
+use crate::engine::run::commit::not_serializable;
+use crate::engine::{Error, Inner, rows};
+use crate::storage::record::decode;
+use crate::storage::{Commit, Page};
+
+/// Rows that are read at once.
+const PAGE: usize = 1000;
+/// The version that predictions of steps carry: the one that every model has.
+const MODEL_VERSION: &str = "0.0.1";
+
+/// What a commit has to carry beside the changed steps.
+#[derive(Debug, Default)]
+pub struct PendingEffects {
+    pub effects: Vec<machine::Effect>,
+    /// Model steps that have ended.
+    pub published: Vec<Instance>,
+}
+
+impl PendingEffects {
+    pub const fn is_empty(&self) -> bool {
+        self.effects.is_empty() && self.published.is_empty()
+    }
+
+    /// Whether it brings the execution to its end.
+    pub fn is_final(&self) -> bool {
+        is_final(&self.effects)
+    }
+
+    /// Those of the effects that a commit has to carry.
+    fn of(effects: Vec<Effect>) -> Self {
+        let mut written = Self::default();
+        for effect in effects {
+            match effect {
+                Effect::Execution(whole) => written.effects.push(whole),
+                Effect::Publish { instance } => written.published.push(instance),
+                Effect::Begin { .. }
+                | Effect::JoinOutputs { .. }
+                | Effect::ResolveOutput
+                | Effect::SetTimer { .. }
+                | Effect::Stop { .. } => {}
+            }
+        }
+        written
+    }
+}
+
+impl Inner {
+    /// The plan and the inputs, or the fault that they are lost.
+    pub(super) async fn load_plan(
+        &self,
+        execution: &Execution,
+        revision: RevisionId,
+    ) -> Result<Result<(Arc<Plan>, Arc<Value>), Fault>, Error> {
+        let lost = |cause: String| Fault::new("InternalError", ErrorClass::InternalError, cause);
+        let Some(plan) = self.plans.plan(revision).await? else {
+            return Ok(Err(lost("the stored definition cannot be read".to_owned())));
+        };
+        let text = match self.store.read_payload(&execution.input).await {
+            Ok(text) => text,
+            Err(error) if error.is_final() => {
+                return Ok(Err(lost(format!("the stored inputs cannot be read: {error}"))));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(match serde_json::from_str(text.get()) {
+            Ok(inputs) => Ok((plan, Arc::new(inputs))),
+            Err(error) => Err(lost(format!("the stored inputs are damaged: {error}"))),
+        })
+    }
+
+    /// Everything that is stored of an execution's steps.
+    pub(in crate::engine) async fn read_steps(
+        &self,
+        id: ExecutionId,
+    ) -> Result<Vec<(Instance, Step)>, Error> {
+        let (mut steps, mut after) = (Vec::new(), None);
+        loop {
+            let page = Page { prefix: rows::steps(id), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            for (key, value) in &found {
+                let Some(instance) = rows::parse_step(key) else { continue };
+                steps.push((instance, decode(value)?));
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(steps),
+            }
+        }
+    }
+
+    /// Applies what effects demand outside of a running actor: a cancel.
+    pub(in crate::engine) async fn write_progress(
+        self: &Arc<Self>,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        effects: Vec<Effect>,
+    ) -> Result<(), Error> {
+        self.commit_progress(Commit::new(), execution, progress, &PendingEffects::of(effects), true)
+            .await
+    }
+
+    /// Commits the steps that changed, and what `written` says. `with_execution` when its own row
+    /// has to be written although it does not end. `commit` may hold more already.
+    pub(super) async fn commit_progress(
+        self: &Arc<Self>,
+        mut commit: Commit,
+        execution: &mut Execution,
+        progress: &mut StepProgress,
+        written: &PendingEffects,
+        with_execution: bool,
+    ) -> Result<(), Error> {
+        // While the changed steps are still held.
+        for instance in &written.published {
+            self.publish(&mut commit, execution, progress, instance)?;
+        }
+        let announces = written.effects.contains(&machine::Effect::EnqueueWebhook);
+        let announcement = if announces {
+            let steps = progress.steps().map(|(instance, step)| (instance.clone(), step.clone()));
+            Some(self.workflow_body(execution, Some(progress.plan()), steps.collect()).await?)
+        } else {
+            None
+        };
+        for (instance, step) in progress.take_changed() {
+            commit.put(rows::step(execution.id, &instance), &step)?;
+            for payload in step.input.iter().chain(&step.output) {
+                self.store.claim(&mut commit, payload);
+            }
+        }
+        let is_aside =
+            written.effects.iter().any(|effect| matches!(effect, machine::Effect::SetTimer { .. }));
+        if written.is_final() || is_aside || with_execution {
+            return self.write(commit, execution, &written.effects, announcement).await;
+        }
+        for effect in &written.effects {
+            self.write_effect(&mut commit, execution, effect)?;
+        }
+        Ok(self.store.commit(commit).await?)
+    }
+
+    /// Writes a model step that has ended as a prediction of its own.
+    fn publish(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        progress: &StepProgress,
+        instance: &Instance,
+    ) -> Result<(), Error> {
+        let (Some(planned), Some(step)) =
+            (progress.plan().at(instance.step), progress.step(instance))
+        else {
+            return Ok(());
+        };
+        let (Kind::Model(model), Some(id)) = (&planned.kind, step.prediction) else {
+            return Ok(());
+        };
+        let fallback = model.fallback.as_ref().filter(|_| step.primary_error.is_some());
+        let chain = std::iter::once(&model.slug).chain(fallback.map(|fallback| &fallback.slug));
+        let chain: Vec<_> = chain.map(|slug| Candidate::new(slug.clone())).collect();
+        let status = match step.status {
+            step::Status::Completed => Status::Success,
+            step::Status::Failed => Status::Error,
+            step::Status::Queued
+            | step::Status::Running
+            | step::Status::Cancelled
+            | step::Status::Skipped => Status::Cancelled,
+        };
+        let nothing = || Payload::of(&()).map_err(|error| not_serializable("input", &error));
+        let input = step.input.clone().map_or_else(nothing, Ok)?;
+        let prediction = Execution {
+            id,
+            organization: execution.organization,
+            key: execution.key,
+            source: execution.source,
+            status,
+            input,
+            output: step.output.clone(),
+            fault: step.fault.clone(),
+            cost: step.cost,
+            reserved: Usd::ZERO,
+            webhook: None,
+            created_at: step.started_at,
+            started_at: step.attempts.first().map(|first| first.started_at),
+            completed_at: step.completed_at,
+            work: Work::Prediction(Prediction {
+                version: MODEL_VERSION.to_owned(),
+                position: u32::from(fallback.is_some()),
+                chain,
+                attempts: step.attempts.clone(),
+                logs: step.logs.clone(),
+                step: execution.workflow().map(|run| StepOf {
+                    execution: execution.id,
+                    step_id: planned.id.clone(),
+                    workflow: run.workflow,
+                    version: run.version.clone(),
+                    bulk: run.bulk,
+                }),
+            }),
+        };
+        commit.put(rows::execution(execution.organization, id), &prediction)?;
+        indexes::add(commit, &prediction);
+        Ok(())
+    }
+}

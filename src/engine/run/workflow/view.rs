@@ -1,0 +1,145 @@
+//! What references see: the inputs, the items of the maps around, the steps that have ended.
+//!
+//! Only what a template refers to is read and parsed. Parsed outputs are kept up to a limit, so that
+//! a map does not parse the same large one for each of its items.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::Actor;
+use crate::domain::definition::StepIndex;
+use crate::domain::ids::ExecutionId;
+use crate::domain::machine::workflow::StepProgress;
+use crate::domain::reference::{Field, Scope};
+use crate::domain::step::{Answer, Instance, Status};
+use crate::engine::Error;
+
+/// Bytes of parsed outputs that one execution keeps; past it, all are forgotten.
+const VALUES_BYTES_MAX: u64 = 8 << 20;
+
+/// Parsed outputs.
+#[derive(Debug, Default)]
+pub struct Values {
+    cached: HashMap<Instance, Arc<Value>>,
+    bytes: u64,
+}
+
+/// What one template sees.
+#[derive(Debug)]
+pub struct View {
+    id: ExecutionId,
+    inputs: Arc<Value>,
+    /// The present item of each map around, by its name.
+    items: Vec<(String, Arc<Vec<Value>>, usize)>,
+    steps: HashMap<String, StepView>,
+}
+
+#[derive(Debug)]
+struct StepView {
+    status: Status,
+    output: Option<Arc<Value>>,
+    answer: Option<Answer>,
+}
+
+impl Actor {
+    /// What stands where `items` says sees of the steps in `uses`.
+    pub(super) async fn view(
+        &mut self,
+        progress: &StepProgress,
+        at: StepIndex,
+        items: &[u32],
+        uses: &[StepIndex],
+    ) -> Result<View, Error> {
+        let plan = Arc::clone(&self.plan);
+        let mut steps = HashMap::with_capacity(uses.len());
+        for position in uses {
+            let Some(planned) = plan.at(*position) else { continue };
+            let depth = plan.maps_around(*position).len();
+            let Some(items) = items.get(..depth) else { continue };
+            let instance = Instance { step: *position, items: items.to_vec() };
+            let Some(step) = progress.step(&instance) else { continue };
+            let (status, answer) = (step.status, step.answer.clone());
+            let output = match &step.output {
+                Some(payload) if step.status == Status::Completed => {
+                    Some(self.value(instance, payload).await?)
+                }
+                _ => None,
+            };
+            steps.insert(planned.id.clone(), StepView { status, output, answer });
+        }
+        let mut around = plan.maps_around(at);
+        if items.len() > around.len() {
+            // The output of a map sees its own items.
+            around.extend(plan.at(at));
+        }
+        let mut named = Vec::new();
+        for (depth, map) in around.into_iter().enumerate() {
+            let crate::domain::definition::Kind::Map(kind) = &map.kind else { continue };
+            let outer = items.get(..depth).unwrap_or_default().to_vec();
+            let all = self.items.get(&Instance { step: map.position, items: outer });
+            let number = items.get(depth).and_then(|number| usize::try_from(*number).ok());
+            if let (Some(all), Some(number)) = (all, number) {
+                named.push((kind.item_name.clone(), Arc::clone(all), number));
+            }
+        }
+        Ok(View { id: self.id, inputs: Arc::clone(&self.inputs), items: named, steps })
+    }
+
+    /// An output, parsed.
+    async fn value(
+        &mut self,
+        instance: Instance,
+        payload: &crate::domain::payload::Payload,
+    ) -> Result<Arc<Value>, Error> {
+        if let Some(value) = self.values.cached.get(&instance) {
+            return Ok(Arc::clone(value));
+        }
+        let text = self.inner.store.read_payload(payload).await?;
+        let text = self.inner.files.render_links(self.organization, text);
+        let value: Value = serde_json::from_str(text.get())
+            .map_err(|error| crate::engine::run::commit::not_serializable("output", &error))?;
+        let value = Arc::new(value);
+        let bytes = payload.len();
+        if self.values.bytes.saturating_add(bytes) > VALUES_BYTES_MAX {
+            self.values = Values::default();
+        }
+        self.values.bytes = self.values.bytes.saturating_add(bytes);
+        self.values.cached.insert(instance, Arc::clone(&value));
+        Ok(value)
+    }
+}
+
+impl Scope for View {
+    fn inputs(&self) -> &Value {
+        &self.inputs
+    }
+
+    fn execution_id(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn item(&self, name: &str) -> Option<&Value> {
+        let (_, all, number) = self.items.iter().rev().find(|(held, ..)| held == name)?;
+        all.get(*number)
+    }
+
+    fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>> {
+        let seen = self.steps.get(id)?;
+        match field {
+            Field::Status => Some(Cow::Owned(seen.status.as_str().into())),
+            Field::Output | Field::Body => seen.output.as_deref().map(Cow::Borrowed),
+            Field::Primary => {
+                let output = seen.output.as_deref()?;
+                let first = output.as_array().map(|items| items.first());
+                first.unwrap_or(Some(output)).map(Cow::Borrowed)
+            }
+            Field::StatusCode => Some(Cow::Owned(seen.answer.as_ref()?.status_code.into())),
+            Field::Headers => {
+                Some(Cow::Owned(Value::Object(seen.answer.as_ref()?.headers.clone())))
+            }
+        }
+    }
+}

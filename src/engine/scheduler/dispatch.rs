@@ -1,0 +1,272 @@
+//! The executor: one dispatcher gives places to what waits in the lanes, and one task runs each
+//! execution that has a place. How a prediction or a workflow runs, `prediction` and `workflow` say.
+//!
+//! Whatever goes wrong on our side while an execution runs (the disk, a panic of this program), its
+//! task gives the place back and leaves it to `retries`.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use crate::domain::execution::{Execution, Work};
+use crate::domain::ids::ExecutionId;
+use crate::engine::active::{ActiveExecution, LoadedExecution};
+use crate::engine::scheduler::admission::Entry;
+use crate::engine::scheduler::in_flight::Run;
+use crate::engine::scheduler::lanes::{Next, Ticket};
+use crate::engine::{Error, Inner, rows};
+use crate::runtime;
+use crate::storage::Commit;
+
+/// When a lane that could not be read is tried again.
+const REREAD_DELAY: Duration = Duration::from_secs(1);
+
+/// What the lane of a model that the catalog lost is given, so that its work comes up and fails.
+const REMOVED_MODEL_CONCURRENCY: usize = 16;
+
+/// How many executions of one workflow may wait.
+const WORKFLOW_QUEUE_LIMIT: usize = 1_000_000;
+
+impl Inner {
+    /// Makes the lane with its limits when it is new.
+    pub(in crate::engine) fn open_lane(&self, lane: &str) {
+        let known = self.lanes().load(lane).cap > 0;
+        if !known {
+            self.set_limits(lane);
+        }
+    }
+
+    /// Gives a lane the limits that its model has now. A workflow may have half of all places, so
+    /// that a flood of one leaves room for the others.
+    pub(in crate::engine) fn set_limits(&self, lane: &str) {
+        let (cap, queue_limit) = match lane.strip_prefix("model:") {
+            Some(model) => {
+                self.models.model(model).map_or((REMOVED_MODEL_CONCURRENCY, 0), |work| {
+                    (work.concurrency, work.queue_limit)
+                })
+            }
+            None => (self.options.active.div_ceil(2), WORKFLOW_QUEUE_LIMIT),
+        };
+        self.lanes().set_limits(lane, cap, queue_limit);
+    }
+
+    pub(in crate::engine) fn models_changed(&self) {
+        let names = self.lanes().names();
+        for lane in names {
+            self.set_limits(&lane);
+        }
+    }
+
+    /// Starts whatever may start, as soon as it may, for as long as the service runs.
+    pub(in crate::engine) async fn dispatch(self: Arc<Self>) {
+        let stopping = self.tasks.stopping();
+        tokio::pin!(stopping);
+        loop {
+            for (lane, id) in self.retries.take_due() {
+                self.lanes().resume(&lane, id);
+            }
+            self.dispatch_ready();
+            let next_retry = self.retries.next_due();
+            tokio::select! {
+                () = &mut stopping => return,
+                () = self.scheduler.ready() => {}
+                () = tokio::time::sleep_until(next_retry.unwrap_or_else(runtime::monotonic_now)),
+                    if next_retry.is_some() => {}
+            }
+        }
+    }
+
+    /// Starts whatever may start now.
+    fn dispatch_ready(self: &Arc<Self>) {
+        while !self.tasks.is_stopping() {
+            let next = self.lanes().next();
+            let inner = Arc::clone(self);
+            match next {
+                None => return,
+                Some(Next::AdmitStep { lane, waiter }) => {
+                    if waiter.send(()).is_err() {
+                        // It waits no more.
+                        self.lanes().release_step(&lane);
+                    }
+                }
+                Some(Next::Start { lane, ticket, task }) => {
+                    let permit = ExecutionPermit::new(inner, lane, ticket.id, task);
+                    let entry = ticket.payload;
+                    self.tasks.spawn(async move { permit.run(entry).await });
+                }
+                Some(Next::Refill { lane }) => {
+                    self.tasks.spawn(async move {
+                        if let Err(error) = inner.refill(&lane).await {
+                            tracing::error!(lane = &*lane, %error, "a lane cannot be read");
+                            tokio::select! {
+                                () = tokio::time::sleep(REREAD_DELAY) => {}
+                                () = inner.tasks.stopping() => {}
+                            }
+                            inner.lanes().refilled(&lane, Vec::new(), false);
+                        }
+                        inner.scheduler.wake();
+                    });
+                }
+            }
+        }
+    }
+
+    /// Runs what the cell holds, if it still waits in `lane`.
+    async fn run_active(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+        lane: &str,
+        id: ExecutionId,
+        key: &crate::storage::Key,
+    ) -> Result<(), Error> {
+        let is_workflow = {
+            let mut state = active.state.lock().await;
+            if state.is_none() {
+                *state = self.store.read::<Execution>(key).await?.map(LoadedExecution::from);
+            }
+            let Some(loaded) =
+                state.as_ref().filter(|loaded| is_queued_in(&loaded.execution, lane))
+            else {
+                return self.delete_stale_row(lane, id).await;
+            };
+            matches!(loaded.execution.work, Work::Workflow(_))
+        };
+        if is_workflow {
+            Box::pin(self.run_workflow(active)).await
+        } else {
+            self.run_prediction(active).await
+        }
+    }
+
+    /// Deletes the row of an execution that is not in the lane: it does not exist, has ended, or
+    /// stands elsewhere. Without that, the row would come up with each refill. Called while the cell
+    /// is locked.
+    async fn delete_stale_row(&self, lane: &str, id: ExecutionId) -> Result<(), Error> {
+        let row = rows::queued(lane, id);
+        if self.store.get(&row).await?.is_none() {
+            return Ok(());
+        }
+        tracing::error!(lane, execution = %id, "a row of a lane belongs to no execution that waits");
+        let mut commit = Commit::new();
+        commit.delete(row);
+        Ok(self.store.commit(commit).await?)
+    }
+}
+
+/// Whether the execution has not ended and stands in this lane, not in another nor in the timers.
+fn is_queued_in(execution: &Execution, lane: &str) -> bool {
+    let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
+    !execution.status.is_final() && !is_aside && execution.lane() == lane
+}
+
+/// A place, for as long as its execution runs. Dropping it gives the place back.
+pub(in crate::engine) struct ExecutionPermit {
+    inner: Arc<Inner>,
+    lane: Arc<str>,
+    id: ExecutionId,
+    /// Tells the lane that the task which runs the execution is alive.
+    _task: Arc<()>,
+    is_held: bool,
+}
+
+impl ExecutionPermit {
+    /// The place that the lane has given to the execution.
+    pub(in crate::engine) const fn new(
+        inner: Arc<Inner>,
+        lane: Arc<str>,
+        id: ExecutionId,
+        task: Arc<()>,
+    ) -> Self {
+        Self { inner, lane, id, _task: task, is_held: true }
+    }
+
+    /// Runs one execution until it ends, waits elsewhere, or has to be tried again.
+    pub(in crate::engine) async fn run(self, entry: Entry) {
+        let (inner, id) = (Arc::clone(&self.inner), self.id);
+        let Entry { organization, active } = entry;
+        let active = active.unwrap_or_else(|| inner.active.get_or_insert(id));
+        let key = rows::execution(organization, id);
+        let mark = inner.in_flight.begin(Run::whole(organization, id));
+        let run = AssertUnwindSafe(inner.run_active(&active, &self.lane, id, &key));
+        let ran = run.catch_unwind().await;
+        drop(mark);
+        let failure = match ran {
+            Ok(Ok(())) if is_still_queued(&active, &self.lane).await => RunError::StillQueued,
+            Ok(Ok(())) => return inner.retries.clear(id),
+            Ok(Err(error)) => RunError::Error(error),
+            Err(panic) => RunError::panicked(&*panic),
+        };
+        if inner.tasks.is_stopping() {
+            // The next start takes it up.
+            return;
+        }
+        // What is in memory may be ahead of the disk: whoever comes next reads it again.
+        *active.state.lock().await = None;
+        drop(active);
+        self.retry_later(Entry { organization, active: None }, &failure);
+    }
+
+    /// Gives the place back. The execution keeps its row and is tried again after a pause.
+    fn retry_later(mut self, entry: Entry, failure: &RunError) {
+        self.is_held = false;
+        let Self { inner, lane, id, .. } = &self;
+        // In this order: once it is noted, it may be resumed.
+        inner.lanes().pause(lane, Ticket { id: *id, payload: entry });
+        let (lane, now) = (Arc::clone(lane), inner.clock.steady());
+        inner.retries.note(*id, Some(lane), failure.cause(), failure, now);
+        inner.scheduler.wake();
+    }
+}
+
+impl Drop for ExecutionPermit {
+    fn drop(&mut self) {
+        if self.is_held {
+            self.inner.lanes().release(&self.lane, self.id);
+            self.inner.scheduler.wake();
+        }
+    }
+}
+
+/// Whether the execution still waits in the lane although its run is over.
+async fn is_still_queued(active: &ActiveExecution, lane: &str) -> bool {
+    let state = active.state.lock().await;
+    state.as_ref().is_some_and(|loaded| is_queued_in(&loaded.execution, lane))
+}
+
+/// Why an execution has to be tried again.
+enum RunError {
+    Error(Error),
+    Panicked(String),
+    /// Its run was over before it was.
+    StillQueued,
+}
+
+impl RunError {
+    fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self::Panicked(text.unwrap_or("it says nothing").to_owned())
+    }
+
+    /// What clients may read.
+    const fn cause(&self) -> &'static str {
+        match self {
+            Self::Error(_) => "the service could not read or write its data",
+            Self::Panicked(_) | Self::StillQueued => "the service made an error of its own",
+        }
+    }
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Panicked(text) => write!(f, "the engine panicked: {text}"),
+            Self::StillQueued => f.write_str("its run was over before it was"),
+        }
+    }
+}

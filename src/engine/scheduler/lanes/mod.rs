@@ -1,0 +1,472 @@
+//! Lanes: who runs next.
+//!
+//! Each model and each workflow has a lane of its own, first in, first out, with its own cap of
+//! running executions; places are given to the lanes in turn. The rows of a lane stand on the disk;
+//! here is only a window on its head, so that a backlog of a million takes no memory.
+//!
+//! An execution gets into a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
+//! commit that adds its row, [`Lanes::enqueue`] by that commit's hook. Between the two its row may
+//! be visible, so a refill passes over it. [`Lanes::forget`] is called by the hook of a commit that
+//! deletes the row of one that does not run.
+//!
+//! The steps of running workflows come to a model's lane as guests: they share its cap with the
+//! lane's own executions, in turn with them, and are not counted against the running executions,
+//! since theirs has its place already. A workflow that does nothing but wait to be let in is parked:
+//! it is not counted against the running executions until it goes on.
+//!
+//! When all places are taken, a lane that runs nothing may still start one: stuck lanes never keep
+//! an idle one waiting.
+//!
+//! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it. A lane whose window
+//! has run dry while rows stand behind it asks for a refill.
+
+mod lane;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use self::lane::{Departure, Lane};
+use crate::domain::ids::ExecutionId;
+
+/// How many executions of a lane wait in memory; the others wait on the disk.
+pub const WINDOW: usize = 256;
+/// How many executions of one lane may wait for another try after a failure. With more, the lane
+/// starts nothing new: what makes them fail would make that fail too.
+pub const PAUSED_MAX: usize = 1024;
+
+/// An execution that waits for its turn. `T` is what its taker needs.
+#[derive(Debug)]
+pub struct Ticket<T> {
+    pub id: ExecutionId,
+    pub payload: T,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub enum Next<T, G> {
+    /// Let this guest in; its lane has counted it.
+    AdmitStep { lane: Arc<str>, waiter: G },
+    /// Start this one; its lane has counted it as running. The task that runs it keeps `task` as
+    /// long as it lives.
+    Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
+    /// Read the head of this lane from the disk and hand it to [`Lanes::refilled`].
+    Refill { lane: Arc<str> },
+}
+
+/// How a lane stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    pub running: usize,
+    pub queued: usize,
+    pub cap: usize,
+}
+
+/// The lane is full; nothing was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the queue holds {queued} and takes no more")]
+pub struct Full {
+    pub queued: usize,
+}
+
+/// All lanes, and the turn among those that have work.
+#[derive(Debug)]
+pub struct Lanes<T, G> {
+    lanes: HashMap<Arc<str>, Lane<T, G>>,
+    schedule: VecDeque<Arc<str>>,
+    /// Lanes that run nothing and could: they need no free place.
+    idle_schedule: VecDeque<Arc<str>>,
+    /// Lanes that may have room for a guest.
+    step_turn: VecDeque<Arc<str>>,
+    last_waiter: u64,
+    active: usize,
+    /// Executions that are in memory and wait for a place at a model.
+    parked: usize,
+    active_cap: usize,
+    /// Nothing is started, though guests are let in.
+    is_held: bool,
+}
+
+impl<T, G> Lanes<T, G> {
+    /// No lanes yet; at most `active_cap` executions run at once over all of them, and one more in
+    /// each lane that runs no other.
+    #[must_use]
+    pub fn new(active_cap: usize) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            schedule: VecDeque::new(),
+            idle_schedule: VecDeque::new(),
+            step_turn: VecDeque::new(),
+            last_waiter: 0,
+            active: 0,
+            parked: 0,
+            active_cap: active_cap.max(1),
+            is_held: false,
+        }
+    }
+
+    /// Starts nothing until it is called again with `false`. Guests are still let in.
+    pub fn hold_starts(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Whether nothing is started now.
+    #[must_use]
+    pub fn holds_starts(&self) -> bool {
+        self.is_held
+    }
+
+    /// Counts one that waits on the disk as running: its caller starts it, in a task that keeps what
+    /// this gives. `None`: the lane knows it already.
+    pub fn start_quarantined(&mut self, name: &str, id: ExecutionId) -> Option<Arc<()>> {
+        let task = self.lanes.get_mut(name)?.start_quarantined(id)?;
+        self.active += 1;
+        Some(task)
+    }
+
+    /// Makes the lane or changes its limits; running ones above a lowered cap run on.
+    pub fn set_limits(&mut self, name: &str, cap: usize, queue_limit: usize) {
+        let cap = cap.max(1);
+        let lane = self.lanes.entry(Arc::from(name)).or_insert_with(|| Lane::new(cap, queue_limit));
+        lane.cap = cap;
+        lane.queue_limit = queue_limit;
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    // --- into a lane ---
+
+    /// Announces new work, before the commit that adds its row, and counts it, so that the limit
+    /// holds under concurrency. Each announcement ends in [`Lanes::enqueue`] or [`Lanes::cancel_reservation`].
+    ///
+    /// # Errors
+    /// [`Full`] when the lane holds its limit.
+    pub fn reserve(&mut self, name: &str, id: ExecutionId) -> Result<(), Full> {
+        let Some(lane) = self.lanes.get_mut(name) else { return Ok(()) };
+        if lane.queued() >= lane.queue_limit {
+            return Err(Full { queued: lane.queued() });
+        }
+        lane.reserve(id);
+        Ok(())
+    }
+
+    /// As [`Lanes::reserve`], whatever the limit says: work that was accepted before (the next model
+    /// of a chain, a timer) is never refused.
+    pub fn reserve_accepted(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.reserve(id);
+        }
+    }
+
+    /// The announced commit has failed: takes the announcement back.
+    pub fn cancel_reservation(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.cancel_reservation(id);
+        }
+    }
+
+    /// The announced row is durable: the execution waits at the end of its lane.
+    pub fn enqueue(&mut self, name: &str, ticket: Ticket<T>) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.enqueue(ticket);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Counts rows that a start has found on the disk, or that a resume has put there.
+    pub fn count_stored(&mut self, name: &str, count: usize) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.count_stored(count);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Has the lane's head read anew: rows may stand there that nothing in memory knows of.
+    pub fn mark_rows_on_disk(&mut self, name: &str) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.mark_rows_on_disk();
+        }
+        self.schedule_lane(name);
+    }
+
+    /// Whether a ticket enlisted now would wait in memory; decides whether to keep its state too.
+    #[must_use]
+    pub fn has_room(&self, name: &str) -> bool {
+        self.lanes.get(name).is_some_and(Lane::has_room)
+    }
+
+    /// Whether the lane knows the execution in memory: it waits in the window, runs, is paused, or
+    /// is being committed.
+    #[must_use]
+    pub fn knows(&self, name: &str, id: ExecutionId) -> bool {
+        self.lanes.get(name).is_some_and(|lane| lane.knows(id))
+    }
+
+    // --- through a lane ---
+
+    /// What to do next; `None` when nothing can start before something ends.
+    pub fn next(&mut self) -> Option<Next<T, G>> {
+        if let Some(admit) = self.next_step() {
+            return Some(admit);
+        }
+        if self.is_held {
+            return None;
+        }
+        if self.is_full() {
+            return self.next_idle();
+        }
+        while let Some(name) = self.schedule.pop_front() {
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.in_turn = false;
+            if let Some(next) = self.next_of(&name) {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// What a lane that runs nothing does next. Every other one waits for a free place.
+    fn next_idle(&mut self) -> Option<Next<T, G>> {
+        while let Some(name) = self.idle_schedule.pop_front() {
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.in_idle_turn = false;
+            if !lane.is_idle() {
+                continue;
+            }
+            if let Some(next) = self.next_of(&name) {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    fn next_of(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
+        let lane = self.lanes.get_mut(name)?;
+        if lane.wants_refill() {
+            lane.begin_refill();
+            return Some(Next::Refill { lane: Arc::clone(name) });
+        }
+        if !lane.can_start() {
+            return None;
+        }
+        let (ticket, task) = lane.start()?;
+        self.active += 1;
+        self.wake_steps(name);
+        self.schedule_lane(name);
+        Some(Next::Start { lane: Arc::clone(name), ticket, task })
+    }
+
+    /// Whether every place is taken. Parked executions hold memory, if no place, so there are never
+    /// more of both together than twice the places.
+    const fn is_full(&self) -> bool {
+        self.active >= self.active_cap
+            || self.active + self.parked >= self.active_cap.saturating_mul(2)
+    }
+
+    /// The rows at the lane's head, oldest first. `complete` says that no row stood behind them.
+    pub fn refilled(&mut self, name: &str, rows: Vec<Ticket<T>>, complete: bool) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.refilled(rows, complete);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// A running one has left its place.
+    pub fn release(&mut self, name: &str, id: ExecutionId) {
+        let left = self.lanes.get_mut(name).map(|lane| lane.release(id));
+        self.count_out(name, left);
+    }
+
+    /// A running one has failed: it leaves its place and waits for [`Lanes::resume`].
+    pub fn pause(&mut self, name: &str, ticket: Ticket<T>) {
+        let left = self.lanes.get_mut(name).map(|lane| lane.pause(ticket.id, ticket.payload));
+        self.count_out(name, left);
+    }
+
+    fn count_out(&mut self, name: &str, left: Option<Departure>) {
+        match left {
+            Some(Departure::Active) => self.active = self.active.saturating_sub(1),
+            Some(Departure::Parked) => self.parked = self.parked.saturating_sub(1),
+            Some(Departure::Not) | None => {}
+        }
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    /// A paused one waits for its turn again, at the head of its lane.
+    pub fn resume(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.resume(id);
+        }
+        self.schedule_lane(name);
+    }
+
+    /// A running one only waits for a place at a model from now on, or no longer does. One that goes
+    /// on takes its place back whether or not one is free: its model has let it in.
+    pub fn park(&mut self, name: &str, id: ExecutionId, is_parked: bool) {
+        if !self.lanes.get_mut(name).is_some_and(|lane| lane.park(id, is_parked)) {
+            return;
+        }
+        if is_parked {
+            self.active = self.active.saturating_sub(1);
+            self.parked += 1;
+        } else {
+            self.active += 1;
+            self.parked = self.parked.saturating_sub(1);
+        }
+    }
+
+    /// The row of one that did not run has been deleted (it was cancelled). A running one is left to
+    /// its release.
+    pub fn forget(&mut self, name: &str, id: ExecutionId) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.forget(id);
+        }
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    // --- guests ---
+
+    /// The next guest whose lane has room, unless it is the turn of the lane's own.
+    fn next_step(&mut self) -> Option<Next<T, G>> {
+        while let Some(name) = self.step_turn.pop_front() {
+            let (is_full, is_held) = (self.is_full(), self.is_held);
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            let may_start = !is_held && (!is_full || lane.is_idle());
+            if !lane.has_place() || (lane.guest_was_last && may_start && lane.can_start()) {
+                continue;
+            }
+            let Some((_, waiter)) = lane.waiting_steps.pop_front() else { continue };
+            lane.visiting += 1;
+            lane.guest_was_last = true;
+            self.wake_steps(&name);
+            return Some(Next::AdmitStep { lane: name, waiter });
+        }
+        None
+    }
+
+    /// Lets a guest in at once, when there is a place and nobody waits for it. True: it is in.
+    pub fn try_acquire(&mut self, name: &str) -> bool {
+        let Some(lane) = self.lanes.get_mut(name) else { return false };
+        let is_free = lane.has_place() && lane.waiting_steps.is_empty() && !lane.has_waiting();
+        if is_free {
+            lane.visiting += 1;
+        }
+        is_free
+    }
+
+    /// Puts a guest at the end of those that wait, or before them; its number takes it back.
+    pub fn enqueue_step(&mut self, name: &str, waiter: G, is_first: bool) -> u64 {
+        self.last_waiter += 1;
+        if let Some(lane) = self.lanes.get_mut(name) {
+            let entry = (self.last_waiter, waiter);
+            if is_first {
+                lane.waiting_steps.push_front(entry);
+            } else {
+                lane.waiting_steps.push_back(entry);
+            }
+        }
+        self.wake_steps(name);
+        self.last_waiter
+    }
+
+    /// A guest waits no more.
+    pub fn cancel_wait(&mut self, name: &str, number: u64) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.waiting_steps.retain(|(held, _)| *held != number);
+        }
+    }
+
+    /// A guest has gone.
+    pub fn release_step(&mut self, name: &str) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.visiting = lane.visiting.saturating_sub(1);
+        }
+        self.wake_steps(name);
+        self.schedule_lane(name);
+    }
+
+    // --- how they stand ---
+
+    /// How the lane stands.
+    #[must_use]
+    pub fn load(&self, name: &str) -> Load {
+        self.lanes.get(name).map_or_else(Load::default, Lane::load)
+    }
+
+    /// How many run and how many wait, over all lanes.
+    #[must_use]
+    pub fn totals(&self) -> (usize, usize) {
+        (self.active + self.parked, self.lanes.values().map(Lane::queued).sum())
+    }
+
+    /// The place of a waiting execution, from 1; `None` when it waits behind the window.
+    #[must_use]
+    pub fn position(&self, name: &str, id: ExecutionId) -> Option<usize> {
+        self.lanes.get(name)?.position(id)
+    }
+
+    /// Every lane's name.
+    #[must_use]
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.lanes.keys().cloned().collect()
+    }
+
+    // --- for the audit ---
+
+    /// Running executions whose task has ended without leaving its place: there are none, unless
+    /// something is wrong here.
+    #[must_use]
+    pub fn leaked(&self) -> Vec<(Arc<str>, ExecutionId)> {
+        let lanes = self.lanes.iter();
+        let leaked = lanes
+            .flat_map(|(name, lane)| lane.leaked().into_iter().map(|id| (Arc::clone(name), id)));
+        leaked.collect()
+    }
+
+    /// Counts the places anew; true when the counts were wrong, and are right from now on.
+    pub fn recount(&mut self) -> bool {
+        let counts = self.lanes.values().map(Lane::count_running);
+        let (running, parked) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let active = running.saturating_sub(parked);
+        let was_wrong = (self.active, self.parked) != (active, parked);
+        (self.active, self.parked) = (active, parked);
+        was_wrong
+    }
+
+    /// How many executions the lane knows in memory, if that is all of them; `None` when rows stand
+    /// behind them on the disk.
+    #[must_use]
+    pub fn complete_len(&self, name: &str) -> Option<usize> {
+        self.lanes.get(name)?.complete_len()
+    }
+
+    // --- the turn ---
+
+    /// Looks at the lane's guests with the next turn, if one of them may come in.
+    fn wake_steps(&mut self, name: &str) {
+        let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
+        if !lane.waiting_steps.is_empty() && lane.has_place() {
+            self.step_turn.push_back(Arc::clone(name));
+        }
+    }
+
+    /// Puts the lane at the end of the turn, if it has something to do and does not stand there.
+    fn schedule_lane(&mut self, name: &str) {
+        let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
+        if !(lane.can_start() || lane.wants_refill()) {
+            return;
+        }
+        let name = Arc::clone(name);
+        let Some(lane) = self.lanes.get_mut(&name) else { return };
+        if !std::mem::replace(&mut lane.in_turn, true) {
+            self.schedule.push_back(Arc::clone(&name));
+        }
+        if lane.is_idle() && !std::mem::replace(&mut lane.in_idle_turn, true) {
+            self.idle_schedule.push_back(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

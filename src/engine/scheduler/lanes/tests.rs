@@ -1,0 +1,530 @@
+//! Lanes against a model of the disk: whatever is committed, taken, cancelled, refilled, paused and
+//! put back, each execution runs in one place at a time, first in the order of its lane, under the
+//! caps.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn id(number: u32) -> ExecutionId {
+    let mut bytes = [0; 16];
+    bytes[12..].copy_from_slice(&number.to_be_bytes());
+    bytes.into()
+}
+
+type Member = (usize, ExecutionId);
+
+/// The lanes with the rows that would stand on the disk.
+struct World {
+    lanes: Lanes<(), u32>,
+    /// Rows that a reader sees.
+    disk: BTreeSet<Member>,
+    /// Commits under way, the oldest first.
+    committing: VecDeque<Member>,
+    running: Vec<(Member, Arc<()>)>,
+    paused: Vec<Member>,
+    /// In the order of their first start.
+    started: Vec<Member>,
+    refills: Vec<(usize, Vec<ExecutionId>, bool)>,
+    /// Guests that wait, as lane, number and name.
+    asking: Vec<(usize, u64, u32)>,
+    /// Guests that are in.
+    admitted: Vec<(usize, u32)>,
+    next_id: u32,
+    cap: usize,
+    count: usize,
+}
+
+const PAGE: usize = 3;
+
+fn name(lane: usize) -> String {
+    format!("lane-{lane}")
+}
+
+fn number(name: &str) -> usize {
+    name.trim_start_matches("lane-").parse().unwrap()
+}
+
+impl World {
+    fn new(lanes: usize, cap: usize, active: usize) -> Self {
+        let mut world = Self {
+            lanes: Lanes::new(active),
+            disk: BTreeSet::new(),
+            committing: VecDeque::new(),
+            running: Vec::new(),
+            paused: Vec::new(),
+            started: Vec::new(),
+            refills: Vec::new(),
+            asking: Vec::new(),
+            admitted: Vec::new(),
+            next_id: 0,
+            cap,
+            count: lanes,
+        };
+        for lane in 0..lanes {
+            world.lanes.set_limits(&name(lane), cap, 10_000);
+        }
+        world
+    }
+
+    /// A commit begins.
+    fn announce(&mut self, lane: usize) {
+        self.next_id += 1;
+        let id = id(self.next_id);
+        self.lanes.reserve(&name(lane), id).unwrap();
+        self.committing.push_back((lane, id));
+    }
+
+    /// Rows of commits under way are seen before their hooks run.
+    fn show(&mut self) {
+        self.disk.extend(self.committing.iter().copied());
+    }
+
+    /// The oldest commit is durable, and its hook runs. `spills`: the lane is left to the disk.
+    fn enqueue(&mut self, spills: bool) {
+        let Some((lane, id)) = self.committing.pop_front() else { return };
+        self.disk.insert((lane, id));
+        if spills {
+            self.lanes.mark_rows_on_disk(&name(lane));
+        }
+        self.lanes.enqueue(&name(lane), Ticket { id, payload: () });
+    }
+
+    /// The newest commit fails, unless its row was seen already.
+    fn fail(&mut self) {
+        if let Some((lane, id)) = self.committing.pop_back_if(|row| !self.disk.contains(row)) {
+            self.lanes.cancel_reservation(&name(lane), id);
+        }
+    }
+
+    fn submit(&mut self, lane: usize, spills: bool) {
+        self.announce(lane);
+        while !self.committing.is_empty() {
+            self.enqueue(spills);
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        match self.lanes.next() {
+            None => false,
+            Some(Next::AdmitStep { lane, waiter }) => {
+                self.admitted.push((number(&lane), waiter));
+                true
+            }
+            Some(Next::Start { lane, ticket, task }) => {
+                let member = (number(&lane), ticket.id);
+                let twice = self.running.iter().any(|(running, _)| *running == member);
+                assert!(!twice, "{member:?} runs twice at once");
+                if !self.started.contains(&member) {
+                    self.started.push(member);
+                }
+                self.running.push((member, task));
+                true
+            }
+            Some(Next::Refill { lane }) => {
+                let lane = number(&lane);
+                let rows = self.disk.iter().filter(|(of, _)| *of == lane).map(|(_, id)| *id);
+                let fresh: Vec<_> = rows.filter(|id| !self.lanes.knows(&name(lane), *id)).collect();
+                let complete = fresh.len() <= PAGE;
+                self.refills.push((lane, fresh.into_iter().take(PAGE).collect(), complete));
+                true
+            }
+        }
+    }
+
+    fn deliver_refill(&mut self) {
+        if let Some((lane, rows, complete)) = self.refills.pop() {
+            let rows = rows.into_iter().map(|id| Ticket { id, payload: () }).collect();
+            self.lanes.refilled(&name(lane), rows, complete);
+        }
+    }
+
+    fn take_running(&mut self, which: usize) -> Option<Member> {
+        let index = which.checked_rem(self.running.len())?;
+        Some(self.running.remove(index).0)
+    }
+
+    fn finish(&mut self, which: usize) {
+        if let Some((lane, id)) = self.take_running(which) {
+            self.disk.remove(&(lane, id));
+            self.lanes.release(&name(lane), id);
+        }
+    }
+
+    /// A running one fails and waits for another try.
+    fn pause(&mut self, which: usize) {
+        if let Some((lane, id)) = self.take_running(which) {
+            self.lanes.pause(&name(lane), Ticket { id, payload: () });
+            self.paused.push((lane, id));
+        }
+    }
+
+    fn resume(&mut self, which: usize) {
+        if let Some(index) = which.checked_rem(self.paused.len()) {
+            let (lane, id) = self.paused.remove(index);
+            self.lanes.resume(&name(lane), id);
+        }
+    }
+
+    fn park(&mut self, which: usize, is_parked: bool) {
+        if let Some(index) = which.checked_rem(self.running.len()) {
+            let (lane, id) = self.running[index].0;
+            self.lanes.park(&name(lane), id, is_parked);
+        }
+    }
+
+    /// A running one is put aside and woken before it leaves its place.
+    fn put_back(&mut self, which: usize) {
+        let Some(member) = self.take_running(which) else { return };
+        let (lane, id) = member;
+        self.disk.remove(&member);
+        self.lanes.reserve_accepted(&name(lane), id);
+        self.disk.insert(member);
+        self.lanes.enqueue(&name(lane), Ticket { id, payload: () });
+        self.lanes.release(&name(lane), id);
+    }
+
+    fn cancel(&mut self, which: usize) {
+        let is_running = |row: &Member| self.running.iter().any(|(running, _)| running == row);
+        let is_waiting = |row: &&Member| !is_running(row) && !self.committing.contains(row);
+        let waiting: Vec<_> = self.disk.iter().filter(is_waiting).copied().collect();
+        let Some(index) = which.checked_rem(waiting.len()) else { return };
+        let (lane, id) = waiting[index];
+        self.disk.remove(&(lane, id));
+        self.paused.retain(|paused| *paused != (lane, id));
+        self.lanes.forget(&name(lane), id);
+    }
+
+    fn ask(&mut self, lane: usize) {
+        self.next_id += 1;
+        if self.lanes.try_acquire(&name(lane)) {
+            self.admitted.push((lane, self.next_id));
+        } else {
+            let number = self.lanes.enqueue_step(&name(lane), self.next_id, false);
+            self.asking.push((lane, number, self.next_id));
+        }
+    }
+
+    fn leave(&mut self, which: usize) {
+        if let Some(index) = which.checked_rem(self.admitted.len()) {
+            let (lane, _) = self.admitted.remove(index);
+            self.lanes.release_step(&name(lane));
+        }
+    }
+
+    fn withdraw(&mut self, which: usize) {
+        self.settle_guests();
+        if let Some(index) = which.checked_rem(self.asking.len()) {
+            let (lane, number, _) = self.asking.remove(index);
+            self.lanes.cancel_wait(&name(lane), number);
+        }
+    }
+
+    /// Those that are in ask no more.
+    fn settle_guests(&mut self) {
+        let admitted = &self.admitted;
+        self.asking.retain(|(lane, _, waiter)| !admitted.contains(&(*lane, *waiter)));
+    }
+
+    fn invariants(&mut self) {
+        self.settle_guests();
+        for lane in 0..self.count {
+            let own = self.running.iter().filter(|((of, _), _)| *of == lane).count();
+            let running = own + self.admitted.iter().filter(|(of, _)| *of == lane).count();
+            assert!(running <= self.cap, "a lane runs over its cap");
+            let mut rows = self.disk.clone();
+            rows.extend(self.committing.iter().copied());
+            let rows = rows.iter().filter(|(of, _)| *of == lane).count();
+            let queued = rows - own + self.asking.iter().filter(|(of, ..)| *of == lane).count();
+            let load = self.lanes.load(&name(lane));
+            assert_eq!((load.running, load.queued), (running, queued), "the counts");
+        }
+        assert!(self.lanes.leaked().is_empty());
+        assert!(!self.lanes.recount(), "the places were counted wrong");
+    }
+
+    /// Lets everything end.
+    fn drain(&mut self) {
+        for _ in 0..2000 {
+            self.enqueue(false);
+            while self.step() {}
+            self.deliver_refill();
+            self.resume(0);
+            self.finish(0);
+            self.settle_guests();
+            self.leave(0);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Announce(usize),
+    Show,
+    Enqueue(bool),
+    Fail,
+    Step,
+    Refill,
+    Finish(usize),
+    Pause(usize),
+    Resume(usize),
+    Park(usize, bool),
+    PutBack(usize),
+    Cancel(usize),
+    Ask(usize),
+    Leave(usize),
+    Withdraw(usize),
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0_usize..3).prop_map(Act::Announce),
+        1 => Just(Act::Show),
+        4 => any::<bool>().prop_map(Act::Enqueue),
+        1 => Just(Act::Fail),
+        6 => Just(Act::Step),
+        3 => Just(Act::Refill),
+        3 => any::<usize>().prop_map(Act::Finish),
+        1 => any::<usize>().prop_map(Act::Pause),
+        1 => any::<usize>().prop_map(Act::Resume),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(which, parked)| Act::Park(which, parked)),
+        1 => any::<usize>().prop_map(Act::PutBack),
+        1 => any::<usize>().prop_map(Act::Cancel),
+        2 => (0_usize..3).prop_map(Act::Ask),
+        2 => any::<usize>().prop_map(Act::Leave),
+        1 => any::<usize>().prop_map(Act::Withdraw),
+    ]
+}
+
+impl World {
+    fn act(&mut self, act: &Act) {
+        match *act {
+            Act::Announce(lane) => self.announce(lane),
+            Act::Show => self.show(),
+            Act::Enqueue(spills) => self.enqueue(spills),
+            Act::Fail => self.fail(),
+            Act::Step => {
+                self.step();
+            }
+            Act::Refill => self.deliver_refill(),
+            Act::Finish(which) => self.finish(which),
+            Act::Pause(which) => self.pause(which),
+            Act::Resume(which) => self.resume(which),
+            Act::Park(which, is_parked) => self.park(which, is_parked),
+            Act::PutBack(which) => self.put_back(which),
+            Act::Cancel(which) => self.cancel(which),
+            Act::Ask(lane) => self.ask(lane),
+            Act::Leave(which) => self.leave(which),
+            Act::Withdraw(which) => self.withdraw(which),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn each_runs_in_one_place_and_starts_in_order(
+        cap in 1_usize..4,
+        active in 1_usize..6,
+        acts in prop::collection::vec(acts(), 0..120),
+    ) {
+        let mut world = World::new(3, cap, active);
+        for act in acts {
+            world.act(&act);
+            world.invariants();
+        }
+        world.drain();
+        world.invariants();
+        prop_assert!(world.asking.is_empty(), "guests left waiting: {:?}", world.asking);
+        prop_assert!(world.disk.is_empty(), "left waiting: {:?}", world.disk);
+        prop_assert!(world.running.is_empty(), "left running");
+        for lane in 0..3 {
+            let order: Vec<_> = world.started.iter().filter(|(of, _)| *of == lane).collect();
+            prop_assert!(order.is_sorted(), "out of order: {order:?}");
+        }
+    }
+
+    /// Promise 5: a stuck model or a flood in one lane starves no other.
+    #[test]
+    fn stuck_lanes_never_keep_an_idle_one_waiting(
+        stuck in prop::collection::vec((1_usize..9, any::<bool>()), 0..40),
+        active in 1_usize..12,
+        cap in 1_usize..12,
+        spills in any::<bool>(),
+        parks in any::<bool>(),
+    ) {
+        let mut world = World::new(stuck.len() + 1, cap, active);
+        for (lane, (backlog, through_disk)) in stuck.iter().enumerate() {
+            for _ in 0..*backlog {
+                world.submit(lane, *through_disk);
+            }
+        }
+        let settle = |world: &mut World| {
+            while world.step() {
+                world.deliver_refill();
+                if parks {
+                    world.park(world.running.len().saturating_sub(1), true);
+                }
+            }
+        };
+        settle(&mut world);
+        // Nothing of all that ever ends. Each stuck lane runs one at least, and what one lane takes
+        // beyond its first stays within the limit.
+        let idle = stuck.len();
+        for lane in 0..idle {
+            prop_assert!(world.running.iter().any(|((of, _), _)| *of == lane), "{lane} is starved");
+        }
+        let most = if parks { active * 2 } else { active };
+        prop_assert!(world.running.len() <= most + idle);
+        world.submit(idle, spills);
+        settle(&mut world);
+        prop_assert!(world.running.iter().any(|((of, _), _)| *of == idle), "it is starved");
+    }
+}
+
+#[test]
+fn a_full_lane_refuses_and_another_takes() {
+    let mut lanes: Lanes<(), u32> = Lanes::new(10);
+    lanes.set_limits("a", 1, 1);
+    lanes.set_limits("b", 1, 1);
+    assert_eq!(lanes.reserve("a", id(1)), Ok(()));
+    assert_eq!(lanes.reserve("a", id(2)), Err(Full { queued: 1 }));
+    assert_eq!(lanes.reserve("b", id(3)), Ok(()));
+    lanes.cancel_reservation("a", id(1));
+    assert_eq!(lanes.reserve("a", id(4)), Ok(()));
+}
+
+#[test]
+fn places_go_round_the_lanes() {
+    let mut world = World::new(2, 10, 4);
+    for _ in 0..4 {
+        world.submit(0, false);
+    }
+    for _ in 0..4 {
+        world.submit(1, false);
+    }
+    while world.step() {}
+    let lanes: Vec<_> = world.started.iter().map(|(lane, _)| *lane).collect();
+    assert_eq!(lanes, [0, 1, 0, 1]);
+}
+
+#[test]
+fn guests_and_the_lanes_own_take_turns_at_a_place() {
+    let mut world = World::new(1, 1, 10);
+    world.submit(0, false);
+    while world.step() {}
+    for _ in 0..2 {
+        world.ask(0);
+        world.submit(0, false);
+    }
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        world.finish(0);
+        world.leave(0);
+        while world.step() {}
+        order.push((world.running.len(), world.admitted.len()));
+    }
+    assert_eq!(order, [(0, 1), (1, 0), (0, 1), (1, 0)]);
+}
+
+#[test]
+fn guest_that_goes_first_passes_those_that_wait() {
+    let mut world = World::new(1, 1, 10);
+    world.submit(0, false);
+    while world.step() {}
+    for (waiter, is_first) in [(1, false), (2, false), (3, true)] {
+        world.lanes.enqueue_step(&name(0), waiter, is_first);
+    }
+    world.finish(0);
+    let next = world.lanes.next();
+    assert!(matches!(next, Some(Next::AdmitStep { waiter: 3, .. })), "{next:?}");
+}
+
+/// A workflow that has its place must reach its models although no further place is left.
+#[test]
+fn guests_come_in_when_every_place_is_taken() {
+    let mut world = World::new(2, 2, 2);
+    for _ in 0..4 {
+        world.submit(0, false);
+    }
+    while world.step() {}
+    assert_eq!(world.running.len(), 2);
+    world.ask(1);
+    world.ask(1);
+    world.ask(1);
+    while world.step() {}
+    assert_eq!(world.admitted.len(), 2);
+}
+
+/// Woken before it has left its place, it waits for that and then for its turn.
+#[test]
+fn one_that_returns_while_it_leaves_runs_once_more() {
+    let mut world = World::new(1, 2, 2);
+    world.submit(0, false);
+    while world.step() {}
+    let ((_, id), _) = world.running[0];
+    world.lanes.reserve_accepted(&name(0), id);
+    world.lanes.enqueue(&name(0), Ticket { id, payload: () });
+    assert!(!world.step(), "it runs twice at once");
+    world.lanes.release(&name(0), id);
+    let load = world.lanes.load(&name(0));
+    assert_eq!((load.running, load.queued), (0, 1));
+    world.running.clear();
+    assert!(world.step());
+    world.lanes.release(&name(0), id);
+    assert_eq!(world.lanes.totals(), (0, 0));
+}
+
+/// A refill that reads a row before its commit's hook has run must not give it a second ticket.
+#[test]
+fn a_row_that_is_seen_before_its_hook_gets_one_ticket() {
+    let mut world = World::new(1, 9, 9);
+    world.lanes.mark_rows_on_disk(&name(0));
+    world.announce(0);
+    world.show();
+    while world.step() {
+        world.deliver_refill();
+    }
+    assert!(world.running.is_empty(), "it runs before it is durable");
+    world.enqueue(false);
+    while world.step() {
+        world.deliver_refill();
+    }
+    assert_eq!(world.running.len(), 1);
+    world.invariants();
+}
+
+#[test]
+fn places_of_tasks_that_died_are_found() {
+    let mut world = World::new(1, 2, 2);
+    world.submit(0, false);
+    world.submit(0, false);
+    while world.step() {}
+    let ((_, id), task) = world.running.remove(0);
+    assert!(world.lanes.leaked().is_empty());
+    drop(task);
+    assert_eq!(world.lanes.leaked(), [(Arc::from(name(0)), id)]);
+    world.lanes.active = 7;
+    assert!(world.lanes.recount() && !world.lanes.recount());
+    assert_eq!(world.lanes.totals().0, 2);
+}
+
+/// A lane in which too much has failed starts nothing else until one of those goes on.
+#[test]
+fn a_lane_with_many_failures_starts_nothing_new() {
+    let mut world = World::new(1, 2, 2);
+    for _ in 0..PAUSED_MAX {
+        world.submit(0, false);
+        while world.step() {}
+        world.pause(0);
+    }
+    world.submit(0, false);
+    while world.step() {}
+    assert!(world.running.is_empty());
+    world.resume(0);
+    while world.step() {}
+    assert_eq!(world.running.len(), 2, "the one that goes on, and the new one");
+}

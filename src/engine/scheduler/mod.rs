@@ -1,0 +1,11 @@
+//! Who runs next: lanes, admission to them, dispatch from them, and what brings work back to them.
+
+pub(super) mod admission;
+mod dispatch;
+pub(super) mod in_flight;
+mod isolation;
+pub(super) mod lanes;
+mod recovery;
+pub(super) mod retries;
+pub(super) mod submit;
+mod timers;

@@ -1,0 +1,151 @@
+//! Recovery: what a start finds unfinished.
+//!
+//! Only the rows of the lanes are read, a page at a time, and only counted: the executions behind
+//! them are read when their turn comes, under the same caps as new ones. Work that was in flight
+//! has a row too; it is taken again and runs again under its attempt's number. What waits for a
+//! moment stands in the timers, which are read as they come due. What may have killed the process is
+//! held back and runs alone first, see `isolation`.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use crate::domain::ids::ExecutionId;
+use crate::engine::scheduler::admission::Entry;
+use crate::engine::scheduler::lanes;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::runtime;
+use crate::storage::{Page, Store};
+
+/// Rows of the lanes that are read at once.
+const PAGE: usize = 4096;
+/// Rows of one lane that a refill reads at once.
+const REFILL_PAGE: usize = lanes::WINDOW;
+/// When a task that panicked is started anew.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Whether anything on the disk waits for a moment: a timer, or a workflow in its lane, which may
+    /// have steps that do.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn awaits_moment(&self) -> Result<bool, Error> {
+        for prefix in [rows::timers(), rows::queues_of_workflows()] {
+            let page = Page { prefix, after: None, before: None, limit: 1 };
+            if !self.inner.store.page(page).await?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes up everything unfinished and begins to run. Answers how many there were. Called once,
+    /// before work is submitted.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the lanes cannot be read.
+    pub async fn recover(&self) -> Result<usize, Error> {
+        if let Some(since) = self.inner.read_pause().await? {
+            tracing::warn!(
+                restored_at = %since,
+                "this store was restored from a backup: its unfinished executions and webhooks wait \
+                 for `orrery resume`"
+            );
+        }
+        let quarantined = self.inner.judge_crash().await?;
+        let waiting = count_queued(&self.inner.store).await?;
+        let mut total = 0;
+        for (lane, count) in &waiting {
+            self.inner.set_limits(lane);
+            self.inner.lanes().count_stored(lane, *count);
+            total += count;
+        }
+        self.inner.is_recovered.store(true, Ordering::Release);
+        if !quarantined.is_empty() {
+            self.inner.lanes().hold_starts(true);
+            let inner = Arc::clone(&self.inner);
+            self.inner.tasks.spawn(inner.run_quarantined(quarantined));
+        }
+        self.inner.supervise("dispatcher", Inner::dispatch);
+        self.inner.supervise("timekeeper", Inner::run_timers);
+        self.inner.supervise("audit", Inner::run_consistency_checks);
+        Ok(total)
+    }
+}
+
+/// Rows by lane.
+async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
+    let mut waiting = HashMap::new();
+    let (mut after, mut newest) = (None, None);
+    loop {
+        let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
+        let rows = store.page(page).await?;
+        for (key, value) in &rows {
+            if let Some((lane, ..)) = rows::parse_queued(key, value) {
+                *waiting.entry(lane).or_insert(0) += 1;
+                newest = newest.max(key.last_id::<ExecutionId>());
+            }
+        }
+        match rows.into_iter().last() {
+            Some((key, _)) => after = Some(key),
+            None => {
+                // New work stands behind what waits, also after the machine's clock was set back.
+                newest.into_iter().for_each(runtime::ids_follow);
+                return Ok(waiting);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Runs a task for as long as the service does, and starts it anew should it panic.
+    fn supervise<F>(self: &Arc<Self>, name: &'static str, work: fn(Arc<Self>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let inner = Arc::clone(self);
+        self.tasks.spawn(async move {
+            while AssertUnwindSafe(work(Arc::clone(&inner))).catch_unwind().await.is_err() {
+                tracing::error!(task = name, "a task of the engine panicked and starts anew");
+                tokio::time::sleep(RESTART_DELAY).await;
+            }
+        });
+    }
+
+    /// Reads the head of a lane whose window ran dry and hands it over. Rows that the lane knows in
+    /// memory (those that run, are paused or are being committed) and those that are held back are passed
+    /// over, however many.
+    pub(in crate::engine) async fn refill(&self, lane: &str) -> Result<(), Error> {
+        let (mut tickets, mut after) = (Vec::new(), None);
+        while tickets.len() < lanes::WINDOW {
+            let prefix = rows::queue(lane);
+            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
+            let rows = self.store.page(page).await?;
+            let Some((last, _)) = rows.last() else {
+                self.lanes().refilled(lane, tickets, true);
+                return Ok(());
+            };
+            after = Some(last.clone());
+            let (quarantined, lanes) = (self.quarantined(), self.lanes());
+            for (key, value) in &rows {
+                match rows::parse_queued(key, value) {
+                    Some((_, organization, id))
+                        if !lanes.knows(lane, id) && !quarantined.contains(&id) =>
+                    {
+                        let payload = Entry { organization, active: None };
+                        tickets.push(lanes::Ticket { id, payload });
+                    }
+                    Some(_) => {}
+                    None => tracing::error!(lane, ?key, "a row of a lane cannot be read"),
+                }
+            }
+        }
+        self.lanes().refilled(lane, tickets, false);
+        Ok(())
+    }
+}

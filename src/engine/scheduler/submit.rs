@@ -1,0 +1,193 @@
+//! Taking work: the limit, then the commit, whose hook puts the work into its lane.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::billing::{self, Price, Reservation};
+use crate::domain::definition::Kind;
+use crate::domain::delivery::Webhook;
+use crate::domain::execution::{Execution, Prediction, Source, Status, Work};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::model::Pricing;
+use crate::domain::money::Usd;
+use crate::engine::query::indexes;
+use crate::engine::run::commit::count_start;
+use crate::engine::scheduler::admission::LaneReservation;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::runners::Health;
+use crate::storage::Commit;
+
+/// Work as it was asked for: checked, with its defaults filled in.
+#[derive(Debug)]
+pub struct Submission {
+    /// Made by the caller, so that what it commits beside can name it.
+    pub id: ExecutionId,
+    pub organization: OrganizationId,
+    pub key: KeyId,
+    pub source: Source,
+    pub work: Work,
+    /// JSON that fits the first model's request schema, or the workflow's input schema.
+    pub input: Box<RawValue>,
+    pub webhook: Option<Webhook>,
+}
+
+impl Engine {
+    /// Takes the work, all of it or none. When this returns `Ok`, it is on the disk and each will
+    /// end exactly once. `beside` becomes durable with it: the answer under an `Idempotency-Key`.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], [`Error::Failing`], [`Error::Unpaid`], [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
+    pub async fn submit(
+        &self,
+        submissions: Vec<Submission>,
+        beside: Commit,
+    ) -> Result<Vec<Execution>, Error> {
+        if self.inner.tasks.is_stopping() {
+            return Err(Error::Stopping);
+        }
+        let inner = Arc::clone(&self.inner);
+        // In a task of its own: what a client that hangs up has half sent is done or undone.
+        let task = self.inner.tasks.spawn(async move { inner.submit(submissions, beside).await });
+        task.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    pub(in crate::engine) async fn submit(
+        self: &Arc<Self>,
+        submissions: Vec<Submission>,
+        beside: Commit,
+    ) -> Result<Vec<Execution>, Error> {
+        // Before large inputs are written; the commit asks again.
+        self.store.admit()?;
+        let now = self.clock.now();
+        let mut executions = Vec::with_capacity(submissions.len());
+        for submission in submissions {
+            let bytes = submission.input.get().len() as u64;
+            self.check_quota(submission.organization, bytes).await?;
+            let input = self.store.write_payload(submission.id, submission.input).await?;
+            executions.push(Execution {
+                id: submission.id,
+                organization: submission.organization,
+                key: submission.key,
+                source: submission.source,
+                status: Status::Created,
+                input,
+                work: submission.work,
+                output: None,
+                fault: None,
+                cost: Usd::ZERO,
+                reserved: Usd::ZERO,
+                webhook: submission.webhook,
+                created_at: now,
+                started_at: None,
+                completed_at: None,
+            });
+        }
+        let reservations = self.reserve_cost(&mut executions).await?;
+        let reserved_slots = self.reserve_all(&executions)?;
+        let mut commit = self.commit_of(&executions, beside)?;
+        let executions = Arc::new(executions);
+        let taken = Arc::clone(&executions);
+        commit.after_durable(move || {
+            for (slot, execution) in reserved_slots.into_iter().zip(taken.iter()) {
+                slot.enqueue_new(execution);
+            }
+            // The disk has counted them.
+            drop(reservations);
+        });
+        self.store.commit(commit).await?;
+        Ok(Arc::unwrap_or_clone(executions))
+    }
+
+    /// Where balances are enforced: keeps what each may cost, all of it or none.
+    async fn reserve_cost(&self, executions: &mut [Execution]) -> Result<Vec<Reservation>, Error> {
+        let mut reservations = Vec::new();
+        if !self.options.enforce_balance {
+            return Ok(reservations);
+        }
+        for execution in executions {
+            let price = self.price_of(execution).await?;
+            if price != Price::default() {
+                reservations.push(self.billing.hold(execution.organization, price).await?);
+                execution.reserved = price.known;
+            }
+        }
+        Ok(reservations)
+    }
+
+    /// What an execution may cost: of a chain the dearest model, of a workflow each model step once.
+    async fn price_of(&self, execution: &Execution) -> Result<Price, Error> {
+        let mut price = Price::default();
+        match &execution.work {
+            Work::Prediction(prediction) => {
+                for candidate in &prediction.chain {
+                    let of_one = self.price_of_model(&candidate.model);
+                    price.known = price.known.max(of_one.known);
+                    price.open |= of_one.open;
+                }
+            }
+            Work::Workflow(run) => {
+                let plan = self.plans.plan(run.revision).await?;
+                for step in plan.iter().flat_map(|plan| plan.steps()) {
+                    let Kind::Model(model) = &step.kind else { continue };
+                    let first = self.price_of_model(&model.slug);
+                    let second =
+                        model.fallback.as_ref().map(|other| self.price_of_model(&other.slug));
+                    let second = second.unwrap_or_default();
+                    price.known = price.known.plus(first.known.max(second.known));
+                    price.open |= first.open || second.open;
+                }
+            }
+        }
+        Ok(price)
+    }
+
+    fn price_of_model(&self, slug: &str) -> Price {
+        match self.models.model(slug).and_then(|work| work.pricing) {
+            None => Price::default(),
+            Some(Pricing::Fixed { amount }) => Price { known: amount, open: false },
+            Some(Pricing::UsageBased { .. }) => Price { known: Usd::ZERO, open: true },
+        }
+    }
+
+    /// Announces each to its lane: all of them or none.
+    fn reserve_all(&self, executions: &[Execution]) -> Result<Vec<LaneReservation>, Error> {
+        let reserve = |execution: &Execution| {
+            let lane = execution.lane();
+            self.open_lane(&lane);
+            let reserved = self.scheduler.reserve(lane, execution.id);
+            reserved.map_err(|full| self.refuse(execution, full.queued))
+        };
+        executions.iter().map(reserve).collect()
+    }
+
+    /// Why a queue that is full stays so: it is much in demand, or its model does not answer.
+    fn refuse(&self, execution: &Execution, queued: usize) -> Error {
+        let model = execution.prediction().map_or("", Prediction::model);
+        match self.models.model(model).map(|work| work.runner.health()) {
+            Some(Health::Failing(reason)) => Error::Failing { model: model.to_owned(), reason },
+            Some(Health::Starting | Health::Good) | None => Error::QueueFull { queued },
+        }
+    }
+
+    /// The executions, their rows in the lanes and what comes beside, as one.
+    fn commit_of(&self, executions: &[Execution], beside: Commit) -> Result<Commit, Error> {
+        let mut commit = Commit::of_new_work();
+        commit.extend(beside);
+        for execution in executions {
+            let (organization, id) = (execution.organization, execution.id);
+            commit.put(rows::execution(organization, id), execution)?;
+            let lane = execution.lane();
+            commit.put_bytes(rows::queued(&lane, id), rows::queued_value(organization));
+            count_start(&mut commit, execution);
+            indexes::add(&mut commit, execution);
+            billing::reserve(&mut commit, organization, execution.reserved);
+            self.store.claim(&mut commit, &execution.input);
+            self.store.record_usage(&mut commit, organization, id, execution.input.len());
+            self.count_input(&mut commit, execution);
+        }
+        Ok(commit)
+    }
+}

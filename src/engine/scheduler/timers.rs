@@ -1,0 +1,118 @@
+//! Timers: executions that were put aside until a moment, and go back to their lane when it comes.
+//!
+//! They stand on the disk alone, by time; only the next one is looked at. Whoever puts one aside
+//! says so, in case it is due before the one that is waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine;
+use crate::domain::time::Timestamp;
+use crate::engine::active::LoadedExecution;
+use crate::engine::{Error, Inner, rows};
+use crate::storage::{Commit, Page};
+
+/// Timers that are read at once.
+const PAGE: usize = 256;
+/// The longest sleep: a clock that is set is noticed then.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// When the timers are tried again after a failure.
+const REREAD_DELAY: Duration = Duration::from_secs(1);
+
+/// A timer that is due.
+type Due = (Timestamp, OrganizationId, ExecutionId);
+
+impl Inner {
+    /// Wakes what is due, for as long as the service runs.
+    pub(in crate::engine) async fn run_timers(self: Arc<Self>) {
+        loop {
+            let pause = match self.wake_due().await {
+                Ok(pause) => pause,
+                Err(error) => {
+                    tracing::error!(%error, "the timers cannot be read");
+                    REREAD_DELAY
+                }
+            };
+            tokio::select! {
+                () = self.tasks.stopping() => return,
+                () = self.timers.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Wakes everything that is due; answers how long nothing else will be. One that cannot be woken
+    /// does not keep the others: it is tried again after a pause of its own.
+    async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
+        let (mut after, mut pause) = (None, RECHECK_INTERVAL);
+        loop {
+            let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(pause) };
+            after = Some(last.clone());
+            let now = self.clock.steady();
+            let timers = found.iter().filter_map(|(key, value)| rows::parse_timer(key, value));
+            let mut waking = Vec::new();
+            for (moment, organization, id) in timers {
+                if moment > now {
+                    let next = moment.since(now);
+                    self.wake_all(waking, &mut pause).await;
+                    return Ok(pause.min(next));
+                }
+                if self.retries.find(id).is_some() {
+                    pause = REREAD_DELAY;
+                } else {
+                    waking.push((moment, organization, id));
+                }
+            }
+            self.wake_all(waking, &mut pause).await;
+        }
+    }
+
+    /// Wakes those, each on its own; where one fails, `pause` becomes short.
+    async fn wake_all(self: &Arc<Self>, due: Vec<Due>, pause: &mut Duration) {
+        let waking = due.into_iter().map(|(due, owner, id)| async move {
+            let woken = self.wake(due, owner, id).await;
+            (id, woken)
+        });
+        for (id, woken) in futures_util::future::join_all(waking).await {
+            match woken {
+                Ok(()) => self.retries.clear(id),
+                Err(error) => {
+                    let cause = "the service could not read or write its data";
+                    self.retries.note(id, None, cause, &error, self.clock.steady());
+                    *pause = REREAD_DELAY;
+                }
+            }
+        }
+    }
+
+    /// Puts one execution back into its lane. A timer that nobody waits for any more is deleted, so
+    /// that it does not come up again.
+    async fn wake(
+        self: &Arc<Self>,
+        due: Timestamp,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<(), Error> {
+        let active = self.active.get_or_insert(id);
+        let mut state = active.state.lock().await;
+        if state.is_none() {
+            let key = rows::execution(organization, id);
+            *state = self.store.read::<Execution>(&key).await?.map(LoadedExecution::from);
+        }
+        let mut next = state.as_ref().map(|loaded| loaded.execution.clone());
+        let now = self.clock.steady();
+        let effects = next.as_mut().map_or_else(Vec::new, |next| machine::wake(next, now));
+        let (Some(loaded), Some(next), false) = (state.as_mut(), next, effects.is_empty()) else {
+            let mut commit = Commit::new();
+            commit.delete(rows::timer(due, id));
+            return Ok(self.store.commit(commit).await?);
+        };
+        self.write(Commit::new(), &next, &effects, None).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+}
