@@ -5,11 +5,12 @@
 //! that the same bytes are appended to with an `fdatasync` after as many values as there are
 //! committers; and, when `ORRERY_BENCH_BASELINE` names this program as it was built from another
 //! commit, that commit's store (`benches/baseline` builds it). Each run is a process of its own with
-//! a folder of its own. Then the tree's segment size: 512 KiB, the engine's default, against 8 MiB,
+//! a folder of its own. Then 64 committers that keep to one pace, so that the latencies of the two
+//! stores compare at the same work. Then the tree's segment size: 512 KiB, the engine's default, against 8 MiB,
 //! what `storage::tree` sets, with values of 700 bytes and of 32 KiB.
 //!
-//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (1,500: of each round), `ORRERY_BENCH_MEBIBYTES`
-//! (96: what each segment size is given to write; 0 leaves that part out).
+//! `ORRERY_BENCH_ROUNDS` (5), `ORRERY_BENCH_MILLIS` (1,500: of each round), `ORRERY_BENCH_PACE`
+//! (20,000 commits a second; 0 leaves that part out), `ORRERY_BENCH_MEBIBYTES` (96: what each segment size is given to write; 0 leaves that part out).
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
 #![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
@@ -50,7 +51,13 @@ fn main() {
             _ => Variant::of_environment().open_and_tell(),
         };
     }
-    commits();
+    let subjects = Subject::all();
+    commits(&subjects);
+    let pace = support::knob("ORRERY_BENCH_PACE", 20_000);
+    if pace > 0 {
+        println!();
+        paced(&subjects[1..], pace);
+    }
     if support::knob("ORRERY_BENCH_MEBIBYTES", 96) > 0 {
         println!();
         segments();
@@ -94,7 +101,21 @@ struct Figures {
 }
 
 impl Subject {
-    fn round(&self, length: usize, committers: u64, time: Duration) -> Figures {
+    /// A raw log, this store and, where it is named, the one of the baseline.
+    fn all() -> Vec<Self> {
+        let own = std::env::current_exe().unwrap();
+        let mut subjects = vec![
+            Self { name: "raw log", program: own.clone(), role: "raw" },
+            Self { name: "store", program: own, role: "commit" },
+        ];
+        if let Some(baseline) = std::env::var_os("ORRERY_BENCH_BASELINE") {
+            subjects.push(Self { name: "baseline", program: baseline.into(), role: "commit" });
+        }
+        subjects
+    }
+
+    /// A round of `time`, at `pace` commits a second; at 0, at as many as there can be.
+    fn round(&self, length: usize, committers: u64, pace: u64, time: Duration) -> Figures {
         let folder = support::folder();
         let disk = Disk::of(folder.path());
         let before = disk.read();
@@ -102,6 +123,7 @@ impl Subject {
             .env("FOLDER", folder.path())
             .env("VALUE", length.to_string())
             .env("COMMITTERS", committers.to_string())
+            .env("PACE", pace.to_string())
             .env("MILLIS", time.as_millis().to_string())
             .output()
             .unwrap();
@@ -124,17 +146,30 @@ impl Subject {
     }
 }
 
-fn commits() {
-    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
+/// How many rounds, and for how long.
+fn rounds() -> (u64, Duration) {
     let time = Duration::from_millis(support::knob("ORRERY_BENCH_MILLIS", 1_500));
-    let own = std::env::current_exe().unwrap();
-    let mut subjects = vec![
-        Subject { name: "raw log", program: own.clone(), role: "raw" },
-        Subject { name: "store", program: own, role: "commit" },
-    ];
-    if let Some(baseline) = std::env::var_os("ORRERY_BENCH_BASELINE") {
-        subjects.push(Subject { name: "baseline", program: baseline.into(), role: "commit" });
+    (support::knob("ORRERY_BENCH_ROUNDS", 5), time)
+}
+
+/// Latencies of 64 committers that make the same number of commits in all.
+fn paced(subjects: &[Subject], pace: u64) {
+    let (rounds, time) = rounds();
+    let (length, committers) = (VALUES[0], COMMITTERS[2]);
+    let rounds: Vec<Vec<Figures>> = (0..rounds)
+        .map(|_| subjects.iter().map(|of| of.round(length, committers, pace, time)).collect())
+        .collect();
+    let mut table = Table::new(&["at one pace", "per second", "median", "p99", "CPU each"]);
+    for (at, subject) in subjects.iter().enumerate() {
+        let [rate, _, _, median, p99, processor, ..] = &cells(&rounds, at)[..] else { return };
+        let name = format!("{}, {length} B, {committers} committers", subject.name);
+        table.row([&name, rate, median, p99, processor].map(Clone::clone));
     }
+    table.print();
+}
+
+fn commits(subjects: &[Subject]) {
+    let (rounds, time) = rounds();
     let mut table = Table::new(&[
         "commits",
         "per second",
@@ -150,7 +185,7 @@ fn commits() {
     for length in VALUES {
         for committers in COMMITTERS {
             let rounds: Vec<Vec<Figures>> = (0..rounds)
-                .map(|_| subjects.iter().map(|of| of.round(length, committers, time)).collect())
+                .map(|_| subjects.iter().map(|of| of.round(length, committers, 0, time)).collect())
                 .collect();
             for (at, subject) in subjects.iter().enumerate() {
                 let name = format!("{}, {length} B, {committers} committers", subject.name);
@@ -192,6 +227,8 @@ struct Round {
     folder: PathBuf,
     value: Vec<u8>,
     committers: u64,
+    /// Commits a second, of all committers together; 0: as many as there can be.
+    pace: u64,
     time: Duration,
 }
 
@@ -201,6 +238,7 @@ impl Round {
             folder: std::env::var_os("FOLDER").unwrap().into(),
             value: value(usize::try_from(support::knob("VALUE", 0)).unwrap()),
             committers: support::knob("COMMITTERS", 1),
+            pace: support::knob("PACE", 0),
             time: Duration::from_millis(support::knob("MILLIS", 0)),
         }
     }
@@ -227,12 +265,21 @@ impl Round {
         let store = Store::open(&options).unwrap();
         let (before, started, time) = (Spent::now(), Instant::now(), self.time);
         let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..self.committers {
+        let every = |pace| Duration::from_secs(self.committers).div_f64(pace as f64);
+        let every = (self.pace > 0).then(|| every(self.pace));
+        for number in 0..self.committers {
             let (store, value) = (store.clone(), self.value.clone());
+            let mut next = started + every.unwrap_or_default().mul_f64(number as f64 / 64.0);
             tasks.spawn(async move {
                 let mut latencies = Vec::new();
                 while started.elapsed() < time {
-                    let one = Instant::now();
+                    let mut one = Instant::now();
+                    if let Some(every) = every {
+                        tokio::time::sleep_until(next.into()).await;
+                        // A commit that comes late because of the one before it waits since then.
+                        one = next;
+                        next += every;
+                    }
                     let mut commit = Commit::new();
                     let key = Key::table(Rows::Execution).id(fresh::<ExecutionId>());
                     commit.put_bytes(key, value.clone());
