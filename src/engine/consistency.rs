@@ -40,19 +40,48 @@ pub struct Repairs {
     pub reservations: usize,
 }
 
-/// Reserved amounts that were wrong at the last look.
-pub type Drifts = HashMap<OrganizationId, Usd>;
+/// What one audit leaves to the next.
+#[derive(Debug)]
+pub struct Rounds {
+    /// Unfinished executions that one audit looks at.
+    most: usize,
+    /// Reserved amounts that were wrong at the last look.
+    drifts: HashMap<OrganizationId, Usd>,
+    /// Where the last audit stopped for lack of time.
+    at: Option<(OrganizationId, Kind, Key)>,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self::of(EXECUTIONS_MAX)
+    }
+}
+
+impl Rounds {
+    /// Audits that look at up to `most` unfinished executions each.
+    pub fn of(most: usize) -> Self {
+        Self { most, drifts: HashMap::new(), at: None }
+    }
+}
+
+/// One audit's way through the unfinished executions.
+struct Walk {
+    left: usize,
+    /// What those of the organization at hand reserve.
+    sum: Usd,
+    found: Repairs,
+}
 
 impl Inner {
     /// Makes an audit each minute, for as long as the service runs.
     pub(super) async fn run_consistency_checks(self: Arc<Self>) {
-        let (mut before, mut drifts) = (Repairs::default(), Drifts::new());
+        let (mut before, mut rounds) = (Repairs::default(), Rounds::default());
         loop {
             tokio::select! {
                 () = self.tasks.stopping() => return,
                 () = tokio::time::sleep(INTERVAL) => {}
             }
-            match self.check_consistency(&mut drifts).await {
+            match self.check_consistency(&mut rounds).await {
                 Ok(found) => report(found, &mut before),
                 Err(error) => tracing::warn!(%error, "the audit cannot read the store"),
             }
@@ -62,14 +91,14 @@ impl Inner {
     /// One audit.
     pub(super) async fn check_consistency(
         self: &Arc<Self>,
-        drifts: &mut Drifts,
+        rounds: &mut Rounds,
     ) -> Result<Repairs, Error> {
         let found = Repairs {
             places: self.check_slots(),
             lanes: self.check_lanes().await?,
             ..Repairs::default()
         };
-        self.check_executions(found, drifts).await
+        self.check_executions(found, rounds).await
     }
 
     /// Places whose task has died are given back; their executions are read again from the disk.
@@ -134,53 +163,89 @@ impl Inner {
     }
 
     /// Every unfinished execution stands in a lane or in the timers, and is what is reserved for it.
+    /// When there are more of them than one audit looks at, the next one goes on there. What an
+    /// organization has reserved is compared only where one audit sees all of its executions.
     async fn check_executions(
         self: &Arc<Self>,
-        mut found: Repairs,
-        drifts: &mut Drifts,
+        found: Repairs,
+        rounds: &mut Rounds,
     ) -> Result<Repairs, Error> {
+        let mut walk = Walk { left: rounds.most, sum: Usd::ZERO, found };
         let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if is_paused {
             // What a restore holds back stands elsewhere.
-            return Ok(found);
+            return Ok(walk.found);
         }
-        let (mut left, mut after) = (EXECUTIONS_MAX, None);
-        while left > 0 {
-            let prefix = Key::table(Table::Standing);
+        let prefix = Key::table(Table::Standing);
+        let mut resumed = rounds.at.take();
+        let mut after = resumed.as_ref().map(|(organization, ..)| prefix.clone().id(*organization));
+        loop {
             let page = Page { prefix: prefix.clone(), after, before: None, limit: 1 };
             let first = self.store.page(page).await?;
             let Some(organization) = first.first().and_then(|(key, _)| organization_of(key)) else {
-                break;
+                return Ok(walk.found);
             };
-            after = Some(prefix.id(organization).raw(&AFTER_EVERY_KEY));
+            after = Some(prefix.clone().id(organization).raw(&AFTER_EVERY_KEY));
             let before = billing::reserved(&self.store, organization).await?;
-            let mut sum = Usd::ZERO;
-            for kind in [Kind::Prediction, Kind::Workflow] {
-                let index = rows::standing(organization, kind, Status::Created);
-                self.check_index(index, organization, &mut left, &mut sum, &mut found).await?;
+            let resumed = resumed.take().filter(|(at, ..)| *at == organization);
+            let is_whole = resumed.is_none();
+            rounds.at = self.check_organization(organization, resumed, &mut walk).await?;
+            if rounds.at.is_some() {
+                return Ok(walk.found);
             }
-            if left > 0 && before == billing::reserved(&self.store, organization).await? {
-                self.check_reserved(organization, before.plus(-sum), drifts, &mut found).await?;
+            if is_whole && before == billing::reserved(&self.store, organization).await? {
+                let drift = before.plus(-walk.sum);
+                self.check_reserved(organization, drift, &mut rounds.drifts, &mut walk.found)
+                    .await?;
             }
         }
-        Ok(found)
     }
 
+    /// Looks at the unfinished executions of an organization, behind where the audit before this one
+    /// stopped. Gives where it stops itself; `None` when it has seen them all.
+    async fn check_organization(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        resumed: Option<(OrganizationId, Kind, Key)>,
+        walk: &mut Walk,
+    ) -> Result<Option<(OrganizationId, Kind, Key)>, Error> {
+        walk.sum = Usd::ZERO;
+        let mut after = resumed.map(|(_, kind, key)| (kind, key));
+        for kind in [Kind::Prediction, Kind::Workflow] {
+            let behind = match after.take() {
+                Some((at, key)) if at == kind => Some(key),
+                Some(later) => {
+                    after = Some(later);
+                    continue;
+                }
+                None => None,
+            };
+            let index = rows::standing(organization, kind, Status::Created);
+            if let Some(key) = self.check_index(index, behind, organization, walk).await? {
+                return Ok(Some((organization, kind, key)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the key behind which it stops; `None` at the end of the index.
     async fn check_index(
         self: &Arc<Self>,
         index: Key,
+        mut after: Option<Key>,
         organization: OrganizationId,
-        left: &mut usize,
-        sum: &mut Usd,
-        found: &mut Repairs,
-    ) -> Result<(), Error> {
-        let mut after = None;
-        while *left > 0 {
-            let page = Page { prefix: index.clone(), after, before: None, limit: PAGE };
+        walk: &mut Walk,
+    ) -> Result<Option<Key>, Error> {
+        loop {
+            let limit = PAGE.min(walk.left.max(1));
+            let page = Page { prefix: index.clone(), after: after.clone(), before: None, limit };
             let page = self.store.page(page).await?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
+            let Some((last, _)) = page.last() else { return Ok(None) };
+            if walk.left == 0 {
+                return Ok(Some(after.unwrap_or(index)));
+            }
             after = Some(last.clone());
-            *left = left.saturating_sub(page.len());
+            walk.left = walk.left.saturating_sub(page.len());
             for id in page.iter().filter_map(|(key, _)| key.last_id_inverted()) {
                 let key = rows::execution(organization, id);
                 // One that cannot be read is named when something tries to run it.
@@ -190,15 +255,14 @@ impl Inner {
                 if execution.status.is_final() {
                     continue;
                 }
-                *sum = sum.plus(execution.reserved);
+                walk.sum = walk.sum.plus(execution.reserved);
                 if !self.has_owner(&execution).await?
                     && self.requeue_orphan(organization, id).await?
                 {
-                    found.executions += 1;
+                    walk.found.executions += 1;
                 }
             }
         }
-        Ok(())
     }
 
     /// Whether the execution stands in its lane or in the timers.
@@ -244,7 +308,7 @@ impl Inner {
         &self,
         organization: OrganizationId,
         drift: Usd,
-        drifts: &mut Drifts,
+        drifts: &mut HashMap<OrganizationId, Usd>,
         found: &mut Repairs,
     ) -> Result<(), Error> {
         if drift == Usd::ZERO {

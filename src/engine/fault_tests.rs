@@ -304,7 +304,7 @@ fn the_audit_repairs_what_memory_and_disk_disagree_about() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
         let inner = &process.engine.inner;
-        let (organization, mut drifts) = (ORGANIZATION.into(), consistency::Drifts::new());
+        let (organization, mut rounds) = (ORGANIZATION.into(), consistency::Rounds::default());
         // The dispatcher is not started yet, so these stay in the window of their lane.
         let row = submit(&process, prediction(0, &["works"], false)).await;
         let rowless = submit(&process, prediction(1, &["same"], false)).await;
@@ -326,21 +326,46 @@ fn the_audit_repairs_what_memory_and_disk_disagree_about() {
             started |= matches!(next, lanes::Next::Start { .. });
         }
         assert!(started);
-        let found = inner.check_consistency(&mut drifts).await.unwrap();
+        let found = inner.check_consistency(&mut rounds).await.unwrap();
         let expect = consistency::Repairs { places: 1, lanes: 1, executions: 1, reservations: 0 };
         assert_eq!(found, expect);
-        let found = inner.check_consistency(&mut drifts).await.unwrap();
+        let found = inner.check_consistency(&mut rounds).await.unwrap();
         assert_eq!(
             found,
             consistency::Repairs { reservations: 1, ..consistency::Repairs::default() }
         );
-        let found = inner.check_consistency(&mut drifts).await.unwrap();
+        let found = inner.check_consistency(&mut rounds).await.unwrap();
         assert_eq!(found, consistency::Repairs::default());
         process.engine.recover().await.unwrap();
         ended(&process, row).await;
         ended(&process, rowless).await;
         let reserved = crate::billing::reserved(&inner.store, organization).await.unwrap();
         assert_eq!(reserved, Usd::ZERO);
+        inner.tasks.stop();
+    });
+}
+
+/// A backlog that one audit does not see whole is seen by several, one after the other.
+#[test]
+fn consistency_check_continues_where_the_one_before_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
+        let inner = &process.engine.inner;
+        let lane = crate::domain::execution::lane_of_model("works");
+        let mut commit = Commit::new();
+        for number in 0..7 {
+            let id = submit(&process, prediction(number, &["works"], false)).await;
+            inner.lanes().forget(&lane, id);
+            commit.delete(rows::queued(&lane, id));
+        }
+        inner.store.commit(commit).await.unwrap();
+        let mut rounds = consistency::Rounds::of(3);
+        let mut found = Vec::new();
+        for _ in 0..4 {
+            found.push(inner.check_consistency(&mut rounds).await.unwrap().executions);
+        }
+        assert_eq!(found, [3, 3, 1, 0]);
         inner.tasks.stop();
     });
 }
