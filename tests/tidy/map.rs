@@ -68,6 +68,25 @@ fn table_in_the_crate_documentation_names_each_module_once() {
     assert_eq!(named, modules);
 }
 
+/// Modules in modules that a text names in code style, such as `engine::submit`, and that no file is.
+fn missing_modules<'t>(text: &'t str, root: &Path) -> Vec<&'t str> {
+    let paths = text.split('`').skip(1).step_by(2).filter(|path| path.contains("::"));
+    let is_there = |path: &&str| {
+        let file = root.join("src").join(path.replace("::", "/"));
+        file.with_extension("rs").exists() || file.join("mod.rs").exists()
+    };
+    paths.filter(|path| !is_there(path)).collect()
+}
+
+#[test]
+fn crate_documentation_names_modules_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for path in ["src/lib.rs", "docs/architecture.md"] {
+        assert_eq!(missing_modules(&read(path), root), [""; 0], "{path}");
+    }
+    assert_eq!(missing_modules("`domain::machine`, `domain::none`", root), ["domain::none"]);
+}
+
 #[test]
 fn drawing_on_the_architecture_page_shows_each_module() {
     let text = read("docs/architecture.md");
