@@ -20,21 +20,20 @@
 //! files       accounts    billing
 //! webhooks    audit       links       idempotency   dashboard   telemetry
 //! storage     http        guard       config
-//! wire        runtime     secret
-//! domain      schema      written
+//! wire        runtime
+//! domain      schema
 //! ```
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`domain`] | plain data and pure functions: ids, money, executions, the state machine; workflow definitions to checked plans |
 //! | [`wire`] | the JSON that clients and receivers read and write, and its schemas |
-//! | [`written`], [`secret`] | positions in TOML files, and the secrets that such files refer to |
 //! | [`schema`] | JSON Schemas, compiled once, nothing ever fetched |
 //! | [`runtime`] | the only access to clocks, randomness and tasks |
 //! | [`guard`] | the process between the service and a worker of a `command` model; the sandbox of the built-in models' processes |
 //! | [`storage`] | a write-ahead log, a memtable and a tree; a write is durable when it returns |
 //! | [`http`] | server, router, requests, replies, TLS; the outbound client and its egress guard |
-//! | [`config`] | the configuration file, read strictly |
+//! | [`config`] | the configuration file; the strict TOML reader and the secrets that it shares with the manifests |
 //! | [`telemetry`] | logs and metrics |
 //! | [`dashboard`] | the embedded files of the status page |
 //! | [`audit`] | the audit log: who did what, in the commit of what was done |
@@ -109,10 +108,8 @@ pub mod links;
 pub mod runners;
 pub mod runtime;
 pub mod schema;
-pub mod secret;
 pub mod storage;
 pub mod telemetry;
 pub mod webhooks;
 pub mod wire;
 pub mod workflows;
-pub mod written;

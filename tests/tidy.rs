@@ -32,14 +32,12 @@ use tree::{File, Tree};
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("wire", &["domain"]),
-    ("written", &[]),
-    ("secret", &["written"]),
     ("schema", &[]),
     ("runtime", &["domain"]),
     ("guard", &["runtime"]),
     ("storage", &["domain", "runtime"]),
     ("http", &["domain", "runtime", "wire"]),
-    ("config", &["secret", "written"]),
+    ("config", &[]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
     ("audit", &["domain", "runtime", "storage", "wire"]),
@@ -49,9 +47,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("billing", &["audit", "domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
     ("files", &["domain", "links", "runtime", "storage"]),
-    ("backup", &["audit", "domain", "files", "secret", "storage"]),
+    ("backup", &["audit", "config", "domain", "files", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
-    ("runners", &["domain", "files", "guard", "http", "runtime", "schema", "secret"]),
+    ("runners", &["config", "domain", "files", "guard", "http", "runtime", "schema"]),
     (
         "engine",
         &[
@@ -62,10 +60,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("chains", &["audit", "domain", "runners", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
-    (
-        "catalog",
-        &["domain", "engine", "http", "runners", "runtime", "schema", "secret", "wire", "written"],
-    ),
+    ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),
     (
         "api",
         &[
@@ -75,6 +70,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "billing",
             "catalog",
             "chains",
+            "config",
             "dashboard",
             "domain",
             "engine",
@@ -84,7 +80,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "links",
             "runtime",
             "schema",
-            "secret",
             "storage",
             "webhooks",
             "wire",
@@ -111,7 +106,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "links",
             "runners",
             "runtime",
-            "secret",
             "storage",
             "telemetry",
             "webhooks",

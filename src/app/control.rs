@@ -10,8 +10,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::config::secret::Secret;
 use crate::runtime::random_bytes;
-use crate::secret::Secret;
 
 /// Random bytes in a token.
 const BYTES: usize = 32;

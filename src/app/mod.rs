@@ -28,8 +28,9 @@ use crate::api::{Documents, HostAddress, HostService, Keep, Readiness, Role, Ser
 use crate::audit::Audit;
 use crate::backup::Place;
 use crate::billing::Billing;
-use crate::catalog::{Catalog, Means};
+use crate::catalog::Catalog;
 use crate::chains::Chains;
+use crate::config::secret::{self, Secret};
 use crate::config::{Config, TlsMode};
 use crate::domain::delivery::Delivery;
 use crate::domain::ids::PayloadId;
@@ -49,8 +50,8 @@ use crate::idempotency::Idempotency;
 use crate::links::Links;
 use crate::runners::builtin::{Bench, Workers};
 use crate::runners::command::Guards;
+use crate::runners::options::Dependencies;
 use crate::runtime::{Clock, Tasks, fresh, memory};
-use crate::secret::{self, Secret};
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
@@ -250,7 +251,7 @@ fn open_catalog(
     // Programs start in folders of their own.
     let work = std::path::absolute(config.data_dir.join(WORK)).context("the data folder")?;
     let workers = Workers::new(config.program.clone(), groups.clone());
-    let means = Means {
+    let dependencies = Dependencies {
         bench: Bench::new(policy.clone(), Some(files.clone()), workers),
         client: Client::trusted(),
         guards: Guards {
@@ -262,7 +263,7 @@ fn open_catalog(
             tasks: tasks.clone(),
         },
     };
-    let (catalog, report) = Catalog::open(config.models_dir.clone(), means);
+    let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
     reload::log_faults(&report);
     Ok(catalog)
 }

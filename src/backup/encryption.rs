@@ -15,7 +15,7 @@ use age::{DecryptError, Decryptor, Encryptor, scrypt, x25519};
 use sha2::{Digest as _, Sha256};
 
 use super::{Error, Summary, read};
-use crate::secret::{self, Secret};
+use crate::config::secret::{self, Secret};
 
 /// What an age file begins with.
 const MAGIC: &[u8] = b"age-encryption.org/";

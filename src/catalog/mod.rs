@@ -22,7 +22,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use serde_json::Value;
 
-pub use self::build::Means;
 use self::build::{build, builtin_model};
 pub use self::detail::{detail, detail_json};
 pub use self::manifest::Fault;
@@ -30,6 +29,7 @@ use self::manifest::Manifest;
 pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::engine;
+use crate::runners::options::Dependencies;
 use crate::runners::{Face, Health, Runner, builtin};
 use crate::schema::{Patience, Schema, Unfit};
 
@@ -129,7 +129,7 @@ struct Shared {
     folder: PathBuf,
     models: ArcSwap<Models>,
     files: Mutex<Files>,
-    means: Means,
+    dependencies: Dependencies,
 }
 
 /// The catalog; clones share it.
@@ -147,8 +147,9 @@ impl std::fmt::Debug for Catalog {
 impl Catalog {
     /// The built-in models and those of the folder, which need not be there.
     #[must_use]
-    pub fn open(folder: PathBuf, means: Means) -> (Self, Report) {
-        let shared = Shared { folder, models: ArcSwap::default(), files: Mutex::default(), means };
+    pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
+        let (models, files) = (ArcSwap::default(), Mutex::default());
+        let shared = Shared { folder, models, files, dependencies };
         let catalog = Self { shared: Arc::new(shared) };
         let report = catalog.reload();
         (catalog, report)
@@ -186,7 +187,7 @@ impl Catalog {
         let mut report = Report::default();
         let mut models: Models = builtin::ALL
             .iter()
-            .filter_map(|builtin| builtin_model(builtin, &self.shared.means.bench))
+            .filter_map(|builtin| builtin_model(builtin, &self.shared.dependencies.bench))
             .map(|model| (model.slug.clone(), Arc::new(model)))
             .collect();
         let found = self.read_folder(&files, &mut report);
@@ -230,8 +231,8 @@ impl Catalog {
                 Ok(loaded) => {
                     found.insert(path, loaded);
                 }
-                Err(fault) => {
-                    report.faults.push(fault);
+                Err(faults) => {
+                    report.faults.extend(faults);
                     if let Some(last_good) = before.get(&path) {
                         found.insert(path, last_good.clone());
                     }
@@ -241,8 +242,8 @@ impl Catalog {
         found
     }
 
-    fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Fault> {
-        let model = build(&manifest, path, &self.shared.means)?;
+    fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Vec<Fault>> {
+        let model = built(&manifest, path, &self.shared.dependencies)?;
         Ok(Loaded { manifest: Arc::new(manifest), model: Arc::new(model) })
     }
 
@@ -285,9 +286,20 @@ impl engine::Models for Catalog {
 /// Checks one manifest as a reload would, without serving it.
 ///
 /// # Errors
-/// The first [`Fault`] of the file.
-pub fn check(path: &Path) -> Result<Slug, Fault> {
-    build(&manifest::read(path)?, path, &Means::none()).map(|model| model.slug)
+/// Every [`Fault`] of the file.
+pub fn check(path: &Path) -> Result<Slug, Vec<Fault>> {
+    built(&manifest::read(path)?, path, &Dependencies::none()).map(|model| model.slug)
+}
+
+fn built(
+    manifest: &Manifest,
+    path: &Path,
+    dependencies: &Dependencies,
+) -> Result<Model, Vec<Fault>> {
+    build(manifest, dependencies).map_err(|error| {
+        let (file, message) = (path.to_path_buf(), error.to_string());
+        vec![Fault { file, line: 0, column: 0, message }]
+    })
 }
 
 /// The manifests of a folder, by name. A folder that is not there holds none.

@@ -14,7 +14,7 @@ fn manifest(slug: &str, title: &str) -> String {
 
 fn open() -> (tempfile::TempDir, Catalog) {
     let folder = tempfile::tempdir().unwrap();
-    let (catalog, report) = Catalog::open(folder.path().to_path_buf(), Means::none());
+    let (catalog, report) = Catalog::open(folder.path().to_path_buf(), Dependencies::none());
     assert_eq!(report.loaded, builtin::ALL.len(), "{:?}", report.faults);
     (folder, catalog)
 }
@@ -113,7 +113,9 @@ fn a_manifest_whose_schema_expands_without_end_is_refused_at_its_place() {
     fs::write(folder.path().join("s.json"), schema.to_string()).unwrap();
     let path = folder.path().join("a.toml");
     fs::write(&path, format!("request_schema_file = 's.json'\n{}", manifest("a", "A"))).unwrap();
-    let fault = check(&path).unwrap_err();
+    let faults = check(&path).unwrap_err();
+    let [fault] = faults.as_slice() else { panic!("{faults:?}") };
     assert_eq!((fault.line, fault.column), (1, 23));
-    assert!(fault.message.contains("request_schema: a schema may expand to 100000"), "{fault}");
+    let expected = "`request_schema_file`: a schema may expand to 100000";
+    assert!(fault.message.contains(expected), "{fault}");
 }

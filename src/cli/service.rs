@@ -89,7 +89,8 @@ pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<St
 
 /// The slug of a good manifest, or its faults, each with file, line and column.
 pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
-    catalog::check(file).map(|slug| slug.to_string()).map_err(|fault| vec![fault.to_string()])
+    let checked = catalog::check(file).map(|slug| slug.to_string());
+    checked.map_err(|faults| faults.iter().map(ToString::to_string).collect())
 }
 
 /// Whether a certificate and its key fit together and hold now.

@@ -5,16 +5,18 @@
 //! fault with its line and column; [`Config::defaults`] is what holds without a file. Whatever
 //! stands in a [`Config`] is in range: nobody behind it checks again.
 //!
+//! `reader`, `values` and `secret` read the manifests of models as well.
+//!
 //! Nothing here binds a port, makes a folder or changes the machine; files are only read, and a
 //! secret never appears in a fault or in `Debug`.
 
-mod reader;
+pub mod reader;
+pub mod secret;
 mod sections;
 #[cfg(test)]
 mod tests;
-mod values;
+pub mod values;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -23,8 +25,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-pub use crate::secret::Secret;
-use crate::written;
+use self::reader::read_file;
+pub use self::secret::Secret;
 
 /// The largest configuration file that is read, in bytes.
 pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
@@ -45,9 +47,6 @@ pub struct Config {
     pub egress: Egress,
     pub files: Files,
     pub billing: Billing,
-    pub router: Router,
-    pub decisions: Decisions,
-    pub agent: Agent,
     pub audit: Audit,
     pub backup: Backup,
     pub compat: Compat,
@@ -190,7 +189,6 @@ pub struct Retention {
     pub executions: Duration,
     pub payloads: Duration,
     pub deliveries: Duration,
-    pub sessions: Duration,
 }
 
 /// How webhooks are delivered.
@@ -240,41 +238,6 @@ pub struct Billing {
     pub enabled: bool,
     /// Whether what the balance cannot pay is refused.
     pub enforce: bool,
-}
-
-/// The chat router's upstream.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Router {
-    /// With its `/v1`, without a slash at its end.
-    pub upstream_url: Option<String>,
-    pub upstream_key: Option<Secret>,
-    /// A fraction on top of the list price: 0.05 is five per cent.
-    pub platform_fee: f64,
-    /// List prices by chat model id.
-    pub prices: BTreeMap<String, Price>,
-}
-
-/// A chat model's list price, in dollars.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Price {
-    pub per_million_input_tokens: f64,
-    pub per_million_output_tokens: f64,
-}
-
-/// The decisions API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decisions {
-    /// A decisions model's name to a chat model's id.
-    pub aliases: BTreeMap<String, String>,
-}
-
-/// The agent host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Agent {
-    /// The chat model that thinks.
-    pub model: Option<String>,
-    /// The one id that the host lists.
-    pub model_id: String,
 }
 
 /// Backups on a timetable.
@@ -342,6 +305,21 @@ pub enum LogFormat {
     Json,
 }
 
+impl LogFormat {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
+
+    /// As the configuration spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
 /// One thing that is wrong with a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct Fault {
@@ -384,9 +362,9 @@ impl Config {
     /// wrong. For `orrery check`, which looks on; nothing is to be served with faults left.
     #[must_use]
     pub fn examine(path: &Path) -> (Self, Vec<Fault>) {
-        crate::secret::hide_from_programs(path);
+        secret::hide_from_programs(path);
         let folder = path.parent().unwrap_or(Path::new(""));
-        let (text, unreadable) = match written::read(path, FILE_MAX_BYTES) {
+        let (text, unreadable) = match read_file(path, FILE_MAX_BYTES) {
             Ok(text) => (text, None),
             Err(message) => (String::new(), Some(Fault { line: 0, column: 0, message })),
         };

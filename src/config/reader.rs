@@ -1,53 +1,63 @@
-//! Reads TOML section by section: each key is asked for by name with its default, and what nobody
-//! asked for is an unknown key.
+//! Reads TOML files strictly, table by table: the configuration and the manifests.
 //!
-//! A fault never stops the reading: the default stands in, and the fault is noted with its place.
-//! So the reader ends with a whole value and the list of everything that is wrong.
+//! Each key is asked for by name with its type, and every key that was not asked for is refused with
+//! its line and the nearest key of the same table. A fault never stops the reading: a default takes
+//! the place of the value, so that one pass finds everything that is wrong with a file.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::io::Read as _;
 use std::ops::Range;
+use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Fault;
-use crate::written::{nearest, place};
 
-/// A value that is not what its key expects, and where it stands (bytes of the file).
+/// Keys that need more edits than this are not suggested for an unknown one.
+const EDITS_MAX: usize = 3;
+
+/// A value that is not what its key expects, and its bytes in the file.
 #[derive(Debug)]
-pub(super) struct Problem {
-    pub(super) at: Range<usize>,
-    pub(super) message: String,
+pub struct Problem {
+    pub at: Range<usize>,
+    pub message: String,
 }
 
 /// What reading one value gives.
-pub(super) type Parsed<T> = Result<T, Vec<Problem>>;
+pub type Parsed<T> = Result<T, Vec<Problem>>;
 
 /// A key that the service knows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Known {
-    pub(super) path: String,
+pub struct Known {
+    pub path: String,
     /// Whether leaving it out means a default, and not "off".
-    pub(super) has_default: bool,
+    pub has_default: bool,
 }
 
 /// One pass over one file.
 #[derive(Debug)]
-pub(super) struct Reader<'t> {
+pub struct Reader<'t> {
     text: &'t str,
+    /// The text is not TOML, so that nothing can be said to be missing.
+    is_broken: Cell<bool>,
     faults: RefCell<Vec<Fault>>,
     known: RefCell<Vec<Known>>,
 }
 
 impl<'t> Reader<'t> {
-    pub(super) fn new(text: &'t str) -> Self {
-        Self { text, faults: RefCell::default(), known: RefCell::default() }
+    pub fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            is_broken: Cell::default(),
+            faults: RefCell::default(),
+            known: RefCell::default(),
+        }
     }
 
-    /// The document. Where it is no TOML, notes every such place and gives an empty document: what
-    /// could be guessed of a broken one would only add faults that are none.
-    pub(super) fn document(&self) -> DeTable<'t> {
+    /// The document. Where the text is not TOML, notes every such place and gives an empty document:
+    /// guessing at a broken one would only add wrong faults.
+    pub fn document(&self) -> DeTable<'t> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         if errors.is_empty() {
             return document.into_inner();
@@ -55,17 +65,18 @@ impl<'t> Reader<'t> {
         for error in errors {
             self.fault(error.span().as_ref(), format!("not TOML: {}", error.message()));
         }
+        self.is_broken.set(true);
         DeTable::new()
     }
 
     /// Notes a fault at `at`, or at no place in particular.
-    pub(super) fn fault(&self, at: Option<&Range<usize>>, message: String) {
-        let (line, column) = at.map_or((0, 0), |span| place(self.text, span.start));
+    pub fn fault(&self, at: Option<&Range<usize>>, message: String) {
+        let (line, column) = at.map_or((0, 0), |span| line_column(self.text, span.start));
         self.faults.borrow_mut().push(Fault { line, column, message });
     }
 
     /// All faults in the order of lines, and all keys that were asked for.
-    pub(super) fn finish(self) -> (Vec<Fault>, Vec<Known>) {
+    pub fn finish(self) -> (Vec<Fault>, Vec<Known>) {
         let mut faults = self.faults.into_inner();
         faults.sort();
         faults.dedup();
@@ -75,25 +86,40 @@ impl<'t> Reader<'t> {
 
 /// One table of the file; also where the file leaves it out, so that defaults are read alike.
 #[derive(Debug)]
-pub(super) struct Section<'r> {
+pub struct Section<'r> {
     reader: &'r Reader<'r>,
     path: String,
     table: Option<&'r DeTable<'r>>,
+    /// The bytes of the table; for what is missing in it.
+    at: Option<Range<usize>>,
     names: Vec<&'static str>,
+    /// Keys that were refused already, and are suggested to nobody.
+    refused: Vec<&'static str>,
+    /// Keys that were not asked for are not refused.
+    is_open: bool,
 }
 
 impl<'r> Section<'r> {
     /// Reads the whole document with `read`.
-    pub(super) fn root<T>(
+    pub fn root<T>(
         reader: &'r Reader<'r>,
         document: &'r DeTable<'r>,
         read: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        Self { reader, path: String::new(), table: Some(document), names: Vec::new() }.run(read)
+        Self::new(reader, String::new(), Some(document), Some(0..0)).run(read)
+    }
+
+    const fn new(
+        reader: &'r Reader<'r>,
+        path: String,
+        table: Option<&'r DeTable<'r>>,
+        at: Option<Range<usize>>,
+    ) -> Self {
+        Self { reader, path, table, at, names: Vec::new(), refused: Vec::new(), is_open: false }
     }
 
     /// The value of `name`, or `default` where it is left out or wrong.
-    pub(super) fn get<T>(
+    pub fn get<T>(
         &mut self,
         name: &'static str,
         default: T,
@@ -103,7 +129,7 @@ impl<'r> Section<'r> {
     }
 
     /// The value of `name`; `None` where it is left out or wrong.
-    pub(super) fn optional<T>(
+    pub fn optional<T>(
         &mut self,
         name: &'static str,
         parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
@@ -111,49 +137,83 @@ impl<'r> Section<'r> {
         self.read(name, false, parse)
     }
 
-    /// The table `name`, read with `read`.
-    pub(super) fn section<T>(
+    /// The value of `name`, which the table must have; `None` where it is left out or wrong.
+    pub fn required<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Parsed<T>,
+    ) -> Option<T> {
+        let value = self.read(name, false, parse);
+        self.need(name);
+        value
+    }
+
+    /// The table `name`, read with `read`; where it is left out, read as an empty one.
+    pub fn section<T>(
         &mut self,
         name: &'static str,
         read: impl FnOnce(&mut Section<'r>) -> T,
     ) -> T {
         self.names.push(name);
         let table = self.find(name).and_then(|value| self.table_of(name, value));
-        Section { reader: self.reader, path: self.join(name), table, names: Vec::new() }.run(read)
+        Section::new(self.reader, self.join(name), table, self.span(name)).run(read)
     }
 
-    /// The table `name`, whose keys are the operator's own and whose values are tables that `read`
-    /// reads.
-    pub(super) fn entries<T>(
+    /// The table `name`, read with `read` if it is there.
+    pub fn optional_section<T>(
         &mut self,
         name: &'static str,
-        mut read: impl FnMut(&mut Section<'r>) -> T,
-    ) -> BTreeMap<String, T> {
-        self.know(name, false);
-        let entries = self.find(name).and_then(|value| self.table_of(name, value));
-        let mut result = BTreeMap::new();
-        for (key, value) in entries.into_iter().flatten() {
-            let key: &str = key.get_ref();
-            let table = self.table_of(&format!("{name}.{key}"), value);
-            let path = self.join(&format!("{name}.*"));
-            let section = Section { reader: self.reader, path, table, names: Vec::new() };
-            result.insert(key.to_owned(), section.run(&mut read));
-        }
-        result
+        read: impl FnOnce(&mut Section<'r>) -> Option<T>,
+    ) -> Option<T> {
+        self.names.push(name);
+        let value = self.find(name)?;
+        let table = self.table_of(name, value)?;
+        Section::new(self.reader, self.join(name), Some(table), Some(value.span())).run(read)
     }
 
-    /// Where the value of `name` stands, if it is written.
-    pub(super) fn span(&self, name: &str) -> Option<Range<usize>> {
+    /// The table `name`, which the file must have, read with `read`.
+    pub fn required_section<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Section<'r>) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.optional_section(name, read);
+        self.need(name);
+        value
+    }
+
+    /// Notes a fault where `name` is left out.
+    pub fn need(&self, name: &str) {
+        if self.find(name).is_none() && !self.reader.is_broken.get() {
+            self.reader.fault(self.at.as_ref(), format!("`{}` is missing", self.join(name)));
+        }
+    }
+
+    /// Refuses `name`, and everything in it, with `reason`.
+    pub fn refuse(&mut self, name: &'static str, reason: &str) {
+        if self.span(name).is_some() {
+            self.fault(name, format!("`{}`: {reason}", self.join(name)));
+        }
+        self.refused.push(name);
+    }
+
+    /// Leaves the keys that nobody asks for alone, where the table itself is not understood.
+    pub const fn ignore_others(&mut self) {
+        self.is_open = true;
+    }
+
+    /// The bytes of the value of `name`, if the file has it.
+    pub fn span(&self, name: &str) -> Option<Range<usize>> {
         self.find(name).map(Spanned::span)
     }
 
     /// Notes a fault at the value of `name`.
-    pub(super) fn fault(&self, name: &str, message: String) {
+    pub fn fault(&self, name: &str, message: String) {
         self.reader.fault(self.span(name).as_ref(), message);
     }
 
     /// Notes a fault at `at`, or at no place in particular.
-    pub(super) fn fault_at(&self, at: Option<&Range<usize>>, message: String) {
+    pub fn fault_at(&self, at: Option<&Range<usize>>, message: String) {
         self.reader.fault(at, message);
     }
 
@@ -207,15 +267,69 @@ impl<'r> Section<'r> {
     }
 
     fn refuse_unknown(&self) {
+        if self.is_open {
+            return;
+        }
         for (key, _) in self.table.into_iter().flatten() {
             let name: &str = key.get_ref();
-            if self.names.contains(&name) {
+            if self.names.contains(&name) || self.refused.contains(&name) {
                 continue;
             }
-            let hint = nearest(name, &self.names)
-                .map_or(String::new(), |known| format!("; did you mean `{known}`?"));
-            let message = format!("unknown key `{}`{hint}", self.join(name));
+            let hint = match nearest(name, &self.names) {
+                Some(known) => format!("did you mean `{known}`?"),
+                None => format!("the keys here are {}", self.names.join(", ")),
+            };
+            let message = format!("unknown key `{}`; {hint}", self.join(name));
             self.reader.fault(Some(&key.span()), message);
         }
+    }
+}
+
+/// The text of a file of at most `limit` bytes.
+///
+/// # Errors
+/// A sentence that names the file and says what is wrong.
+pub fn read_file(path: &Path, limit: u64) -> Result<String, String> {
+    let shown = path.display();
+    let file =
+        std::fs::File::open(path).map_err(|error| format!("cannot open {shown}: {error}"))?;
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("cannot read {shown}: {error}"))?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("{shown} is larger than {limit} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|error| format!("{shown} is not UTF-8: {error}"))
+}
+
+/// Line and column of a byte of `text`, both from 1, the column in characters.
+fn line_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let column = before.get(line_start..).unwrap_or("").chars().count() + 1;
+    (before.matches('\n').count() + 1, column)
+}
+
+/// The known key that is nearest to `unknown`, if one is near enough.
+fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|word| (strsim::damerau_levenshtein(unknown, word), *word))
+        .filter(|(distance, word)| *distance <= EDITS_MAX && *distance < word.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_key_suggests_near_keys_only() {
+        let known = ["listen", "public_url", "url"];
+        assert_eq!(nearest("lisen", &known), Some("listen"));
+        assert_eq!(nearest("xyz", &known), None);
+        assert_eq!(nearest("certificate", &known), None);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,16 +13,13 @@ use ipnet::IpNet;
 
 use super::reader::{Known, Reader, Section};
 use super::values::{
-    addresses, duration, flag, host_name, list, log_format, log_level, memory_size, network,
-    number, one_or_more, origin, path, positive, recipient, size, some_addresses, text, texts,
-    web_address, whole,
+    addresses, duration, flag, host_name, list, log_level, memory_size, network, one_of,
+    one_or_more, origin, path, positive, recipient, size, some_addresses, text, web_address, whole,
 };
 use super::{
-    Agent, Audit, Backup, Billing, Compat, Config, Cors, Decisions, Egress, Engine, Fault, Files,
-    Host, Hosts, Limits, Log, LogFormat, Metrics, Price, Rate, Retention, Router, Secret, Tls,
-    TlsMode, Webhooks,
+    Audit, Backup, Billing, Compat, Config, Cors, Egress, Engine, Fault, Files, Host, Hosts,
+    Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode, Webhooks, secret,
 };
-use crate::secret;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,6 +32,10 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
+
+/// Sections whose names are reserved for features that this version does not have.
+const PLANNED: [&str; 3] = ["router", "decisions", "agent"];
+const NOT_READ: &str = "this version does not have the feature that this configures; remove it";
 
 /// What differs between a service with a configuration file and one without.
 #[derive(Debug, Clone)]
@@ -92,6 +93,9 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
     let models_dir = root.get("models_dir", PathBuf::from(ground.models_dir), path(folder));
     let tls = root.section("tls", |section| tls(section, folder));
     let (hosts, metrics) = listeners(root, &tls, ground);
+    for name in PLANNED {
+        root.refuse(name, NOT_READ);
+    }
     Config {
         hosts,
         tls,
@@ -102,14 +106,6 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
         egress: root.section("egress", |section| egress(section, ground)),
         files: root.section("files", files),
         billing: root.section("billing", billing),
-        router: root.section("router", |section| router(section, folder)),
-        decisions: root.section("decisions", |section| Decisions {
-            aliases: section.optional("aliases", texts).unwrap_or_default(),
-        }),
-        agent: root.section("agent", |section| Agent {
-            model: section.optional("model", text),
-            model_id: section.get("model_id", "orrery/beta".to_owned(), text),
-        }),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),
         audit: root.section("audit", |section| Audit {
             folder: section.get("folder", data_dir.join("audit"), path(folder)),
@@ -125,7 +121,11 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
         metrics,
         log: root.section("log", |section| Log {
             level: section.get("level", "info".to_owned(), log_level),
-            format: section.get("format", LogFormat::Auto, log_format),
+            format: section.get(
+                "format",
+                LogFormat::Auto,
+                one_of(&LogFormat::ALL, LogFormat::as_str),
+            ),
         }),
         data_dir,
         models_dir,
@@ -337,11 +337,11 @@ fn engine(section: &mut Section<'_>) -> Engine {
 
 fn retention(section: &mut Section<'_>) -> Retention {
     let kept = || duration(HOUR..=TEN_YEARS);
+    section.refuse("sessions", NOT_READ);
     Retention {
         executions: section.get("executions", 90 * DAY, kept()),
         payloads: section.get("payloads", 30 * DAY, kept()),
         deliveries: section.get("deliveries", 30 * DAY, kept()),
-        sessions: section.get("sessions", 30 * DAY, kept()),
     }
 }
 
@@ -387,44 +387,6 @@ fn billing(section: &mut Section<'_>) -> Billing {
         enabled: section.get("enabled", true, flag),
         enforce: section.get("enforce", false, flag),
     }
-}
-
-fn router(section: &mut Section<'_>, folder: &Path) -> Router {
-    let dollars: fn() -> RangeInclusive<f64> = || 0.0..=1e6;
-    Router {
-        upstream_url: section.optional("upstream_url", web_address),
-        upstream_key: upstream_key(section, folder),
-        platform_fee: section.get("platform_fee", 0.0, number(0.0..=100.0)),
-        prices: section.entries("prices", |price| Price {
-            per_million_input_tokens: price.get("per_million_input_tokens", 0.0, number(dollars())),
-            per_million_output_tokens: price.get(
-                "per_million_output_tokens",
-                0.0,
-                number(dollars()),
-            ),
-        }),
-    }
-}
-
-/// `upstream_key` with a reference in it, or `upstream_key_file`; not both.
-fn upstream_key(section: &mut Section<'_>, folder: &Path) -> Option<Secret> {
-    let written = section.optional("upstream_key", text).and_then(|text| {
-        let key = if text.contains("${") {
-            secret::expand(&text, folder)
-        } else {
-            Err("a secret is not written here: use `${file:PATH}` or `${env:NAME}`".to_owned())
-        };
-        key.map_err(|message| section.fault("upstream_key", message)).ok()
-    });
-    let in_file = section.optional("upstream_key_file", path(folder)).and_then(|path| {
-        let key = secret::from_file(&path);
-        key.map_err(|message| section.fault("upstream_key_file", message)).ok()
-    });
-    if section.span("upstream_key").is_some() && section.span("upstream_key_file").is_some() {
-        let message = "`router.upstream_key` and `router.upstream_key_file`: only one can hold";
-        section.fault("upstream_key_file", message.to_owned());
-    }
-    written.or(in_file)
 }
 
 fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {

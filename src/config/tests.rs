@@ -34,10 +34,8 @@ fn paths(text: &str) -> BTreeSet<String> {
         for (key, value) in table {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             match value.as_table() {
-                Some(inner) if !matches!(key.as_str(), "prices" | "aliases") => {
-                    collect(&path, inner, into);
-                }
-                Some(_) | None => {
+                Some(inner) => collect(&path, inner, into),
+                None => {
                     into.insert(path);
                 }
             }
@@ -79,19 +77,14 @@ fn the_example_shows_every_key_and_no_other() {
 fn the_examples_options_are_read() {
     let text = example_with_options()
         .replace("mode = \"auto\"", "mode = \"files\"")
-        .replace("upstream_key_file = ", "#")
-        .replace("passphrase_file = ", "#")
-        .replace("${env:ORRERY_UPSTREAM_KEY}", "${env:PATH}");
+        .replace("passphrase_file = ", "#");
     let config = good(&text);
     assert_eq!(config.limits.rate.unwrap().burst.get(), 200);
-    assert_eq!(config.router.prices["vendor/chat-large"].per_million_output_tokens, 10.0);
-    assert_eq!(config.decisions.aliases["decisions-1"], "vendor/chat-large");
     assert_eq!(config.backup.every, Some(Duration::from_secs(86_400)));
     assert_eq!(config.backup.recipients.len(), 1);
     assert_eq!(config.backup.log, Some(Duration::from_secs(60)));
     assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
     assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
-    assert_eq!(config.router.upstream_key.unwrap().expose(), std::env::var("PATH").unwrap());
 }
 
 #[test]
@@ -156,21 +149,18 @@ fn each_wrong_value_says_what_was_expected() {
         ("hosts.base.listen = []", "expected at least one address"),
         ("hosts.base.public_url = \"ftp://box\"", "an address such as \"https://box.lan:8443\""),
         ("hosts.base.public_url = \"https://u:p@box\"", "an address such as"),
-        ("router.platform_fee = nan", "expected a number from 0 to 100"),
-        ("router.upstream_key = \"sk-12345\"", "a secret is not written here"),
-        ("router.upstream_key = \"${env:NO_SUCH_VARIABLE}\"", "NO_SUCH_VARIABLE is not set"),
-        ("router.upstream_key = \"${vault:x}\"", "a reference is"),
-        ("router.upstream_key = \"${env:PATH\"", "has no `}` after it"),
-        ("router.prices.x.per_million_tokens = 1", "unknown key"),
         ("cors.allow_origins = [\"https://a.example/\"]", "an origin such as"),
         ("log.level = \"inof\"", "off, error, warn, info, debug or trace"),
         ("log.level = \"info,h2=trace\"", "off, error, warn, info, debug or trace"),
-        ("log.format = \"xml\"", "\"auto\", \"text\" or \"json\""),
+        ("log.format = \"xml\"", "one of \"auto\", \"text\", \"json\", found \"xml\""),
+        ("router = {}", "`router`: this version does not have the feature"),
+        ("[decisions]\naliases = { a = \"b\" }", "`decisions`: this version"),
+        ("agent.model_id = \"x\"", "`agent`: this version does not have the feature"),
+        ("retention.sessions = \"30d\"", "`retention.sessions`: this version"),
     ] {
         let told = faults(text);
         assert!(told.contains(expected), "{text}: {told}");
         assert!(!told.contains('\n'), "one fault: {told}");
-        assert!(!told.contains("sk-12345"), "no secret is repeated: {told}");
     }
 }
 
@@ -207,22 +197,22 @@ fn links_follow_the_address_and_the_tls_mode() {
 }
 
 #[test]
-fn a_secret_comes_from_a_closed_file_only() {
+fn secret_file_must_be_closed_to_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
     std::fs::write(&path, "sk-secret\n").unwrap();
-    let text = "[router]\nupstream_key = \"Bearer ${file:key}\"\n";
+    let text = "[backup]\npassphrase_file = \"key\"\n";
     for (mode, accepted) in [(0o600, true), (0o640, true), (0o644, false), (0o660, false)] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         let (config, faults, _) = read(text, folder.path(), &ground());
         assert_eq!(faults.is_empty(), accepted, "{mode:o}: {faults:?}");
-        let key = config.router.upstream_key;
-        assert_eq!(key.as_ref().map(Secret::expose), accepted.then_some("Bearer sk-secret"));
-        assert!(!format!("{key:?}{faults:?}").contains("sk-secret"));
+        let secret = config.backup.passphrase;
+        assert_eq!(secret.as_ref().map(Secret::expose), accepted.then_some("sk-secret"));
+        assert!(!format!("{secret:?}{faults:?}").contains("sk-secret"));
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let both = format!("{text}upstream_key_file = \"key\"\n");
-    let (_, faults, _) = read(&both, folder.path(), &ground());
+    let key = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
+    let (_, faults, _) = read(&format!("{text}recipient = \"{key}\""), folder.path(), &ground());
     assert!(faults[0].message.contains("only one can hold"), "{faults:?}");
 }
 

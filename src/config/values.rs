@@ -1,34 +1,37 @@
-//! How each kind of value is written: durations, sizes, addresses, networks, and lists of them.
+//! The types of values in configuration and manifests: durations, sizes, addresses, networks, and lists
+//! of them.
 //!
 //! Each function turns one TOML value into a checked Rust one, or says in a sentence what was
 //! expected and what was found.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::LogFormat;
 use super::reader::{Parsed, Problem};
-use crate::written;
+use super::secret::{self, Secret};
 
-/// The longest list in the configuration.
-const LIST_MAX: usize = 256;
+/// The longest list in a file.
+const LIST_MAX: usize = 1024;
 
-type Value<'v> = Spanned<DeValue<'v>>;
+/// A TOML value with its place in the file.
+pub type Value<'v> = Spanned<DeValue<'v>>;
 
 /// `true` or `false`.
-pub(super) fn flag(value: &Value<'_>) -> Parsed<bool> {
+pub fn flag(value: &Value<'_>) -> Parsed<bool> {
     value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false"))
 }
 
 /// Text that is not empty.
-pub(super) fn text(value: &Value<'_>) -> Parsed<String> {
+pub fn text(value: &Value<'_>) -> Parsed<String> {
     match value.get_ref().as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
         Some(_) | None => Err(wrong(value, "a text that is not empty")),
@@ -36,7 +39,7 @@ pub(super) fn text(value: &Value<'_>) -> Parsed<String> {
 }
 
 /// A whole number in `range`.
-pub(super) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&Value<'_>) -> Parsed<T>
+pub fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&Value<'_>) -> Parsed<T>
 where
     T: TryFrom<i64> + PartialOrd + std::fmt::Display + Copy,
 {
@@ -50,13 +53,13 @@ where
 }
 
 /// A whole number from 1.
-pub(super) fn positive(value: &Value<'_>) -> Parsed<NonZeroU32> {
+pub fn positive(value: &Value<'_>) -> Parsed<NonZeroU32> {
     let number = whole(1..=u32::MAX)(value)?;
     NonZeroU32::new(number).ok_or_else(|| wrong(value, "a whole number from 1"))
 }
 
 /// A number in `range`, with or without a fraction.
-pub(super) fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> {
+pub fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parsed<f64> {
     move |value| {
         let float = value.get_ref().as_float().and_then(|float| float.as_str().parse().ok());
         let found = float
@@ -68,10 +71,10 @@ pub(super) fn number(range: RangeInclusive<f64>) -> impl Fn(&Value<'_>) -> Parse
 }
 
 /// Bytes: a whole number, or text such as `"100MiB"`, in `range`.
-pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
+pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
     move |value| {
         let bytes = match value.get_ref().as_str() {
-            Some(text) => written::bytes_of(text),
+            Some(text) => bytes_of(text),
             None => integer(value).and_then(|number| u64::try_from(number).ok()),
         };
         bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
@@ -82,7 +85,7 @@ pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<
 }
 
 /// Bytes that are held in memory, in `range`.
-pub(super) fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<usize> {
+pub fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<usize> {
     move |value| {
         let bytes = size(range.clone())(value)?;
         usize::try_from(bytes).map_err(|_too_large| wrong(value, "bytes that fit into memory"))
@@ -90,7 +93,7 @@ pub(super) fn memory_size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> 
 }
 
 /// A span of time such as `"300ms"`, `"10s"` or `"2h"`, in `range`.
-pub(super) fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
+pub fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Parsed<Duration> {
     move |value| {
         let span = value.get_ref().as_str().and_then(|text| humantime::parse_duration(text).ok());
         span.filter(|span| range.contains(span)).ok_or_else(|| {
@@ -102,12 +105,12 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -
 }
 
 /// A path; one that is not absolute starts at `folder`.
-pub(super) fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
+pub fn path(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<PathBuf> {
     move |value| text(value).map(|path| folder.join(path))
 }
 
 /// One address such as `"0.0.0.0:8443"`, or a list of them.
-pub(super) fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
+pub fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match value.get_ref().as_array() {
         Some(_) => list(address)(value),
         None => address(value).map(|address| vec![address]),
@@ -115,7 +118,7 @@ pub(super) fn addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
 }
 
 /// A list of at least one address, or one address.
-pub(super) fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
+pub fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
     match addresses(value)? {
         none if none.is_empty() => Err(wrong(value, "at least one address")),
         some => Ok(some),
@@ -123,9 +126,7 @@ pub(super) fn some_addresses(value: &Value<'_>) -> Parsed<Vec<SocketAddr>> {
 }
 
 /// A list whose elements `element` reads.
-pub(super) fn list<T>(
-    element: impl Fn(&Value<'_>) -> Parsed<T>,
-) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| {
         let array = value.get_ref().as_array().ok_or_else(|| wrong(value, "a list"))?;
         if array.len() > LIST_MAX {
@@ -143,7 +144,7 @@ pub(super) fn list<T>(
 }
 
 /// A list of at least one element that `element` reads, or one of them.
-pub(super) fn one_or_more<T>(
+pub fn one_or_more<T>(
     element: impl Fn(&Value<'_>) -> Parsed<T>,
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| match value.get_ref().as_array() {
@@ -154,7 +155,7 @@ pub(super) fn one_or_more<T>(
 }
 
 /// A public key of age, such as `age-keygen` prints.
-pub(super) fn recipient(value: &Value<'_>) -> Parsed<String> {
+pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     if text.parse::<age::x25519::Recipient>().is_ok() {
         return Ok(text.to_owned());
@@ -163,13 +164,13 @@ pub(super) fn recipient(value: &Value<'_>) -> Parsed<String> {
         // The fault does not repeat it.
         let message =
             "expected a public key of age (age1…), found a secret key: keep that elsewhere";
-        return Err(vec![Problem { at: value.span(), message: message.to_owned() }]);
+        return Err(problem(value, message.to_owned()));
     }
     Err(wrong(value, "a public key of age (age1…)"))
 }
 
 /// A network such as `"10.0.0.0/8"`, or one address.
-pub(super) fn network(value: &Value<'_>) -> Parsed<IpNet> {
+pub fn network(value: &Value<'_>) -> Parsed<IpNet> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let network = text.parse::<IpNet>().ok().map(|network| network.trunc());
     network
@@ -179,7 +180,7 @@ pub(super) fn network(value: &Value<'_>) -> Parsed<IpNet> {
 
 /// An absolute http or https URL without user, query and fragment; given without the slash at its
 /// end.
-pub(super) fn web_address(value: &Value<'_>) -> Parsed<String> {
+pub fn web_address(value: &Value<'_>) -> Parsed<String> {
     let good = |url: &url::Url| {
         matches!(url.scheme(), "http" | "https")
             && url.host().is_some()
@@ -196,7 +197,7 @@ pub(super) fn web_address(value: &Value<'_>) -> Parsed<String> {
 }
 
 /// `"*"`, or an origin as a browser sends it: scheme, host and port, and nothing after them.
-pub(super) fn origin(value: &Value<'_>) -> Parsed<String> {
+pub fn origin(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_origin =
         url::Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == text);
@@ -207,7 +208,7 @@ pub(super) fn origin(value: &Value<'_>) -> Parsed<String> {
 }
 
 /// A host name or an address, as a certificate carries it.
-pub(super) fn host_name(value: &Value<'_>) -> Parsed<String> {
+pub fn host_name(value: &Value<'_>) -> Parsed<String> {
     let text = value.get_ref().as_str().unwrap_or_default();
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -221,19 +222,9 @@ pub(super) fn host_name(value: &Value<'_>) -> Parsed<String> {
     Err(wrong(value, "a host name such as \"box.lan\" or an IP address"))
 }
 
-/// `"auto"`, `"text"` or `"json"`.
-pub(super) fn log_format(value: &Value<'_>) -> Parsed<LogFormat> {
-    match value.get_ref().as_str() {
-        Some("auto") => Ok(LogFormat::Auto),
-        Some("text") => Ok(LogFormat::Text),
-        Some("json") => Ok(LogFormat::Json),
-        Some(_) | None => Err(wrong(value, "\"auto\", \"text\" or \"json\"")),
-    }
-}
-
 /// A level, with levels for parts of the service after it. Other crates cannot be named: their
 /// detailed logs hold what goes over the wire, keys among it.
-pub(super) fn log_level(value: &Value<'_>) -> Parsed<String> {
+pub fn log_level(value: &Value<'_>) -> Parsed<String> {
     let is_level =
         |text: &str| matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
     let is_module = |text: &str| {
@@ -256,14 +247,87 @@ pub(super) fn log_level(value: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// A table of texts.
-pub(super) fn texts(value: &Value<'_>) -> Parsed<std::collections::BTreeMap<String, String>> {
-    let table = value.get_ref().as_table().ok_or_else(|| wrong(value, "a table"))?;
-    table.iter().map(|(key, value)| Ok((key.get_ref().to_string(), text(value)?))).collect()
+/// Any text, an empty one too.
+pub fn string(value: &Value<'_>) -> Parsed<String> {
+    value.get_ref().as_str().map(str::to_owned).ok_or_else(|| wrong(value, "a text"))
+}
+
+/// A text that `T` parses; its error says what it expects.
+pub fn parsed<T: FromStr<Err: fmt::Display>>(value: &Value<'_>) -> Parsed<T> {
+    let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
+    text.parse().map_err(|error: T::Err| problem(value, error.to_string()))
+}
+
+/// One of `all`, as `spell` spells it.
+pub fn one_of<T: Copy>(
+    all: &'static [T],
+    spell: impl Fn(T) -> &'static str,
+) -> impl Fn(&Value<'_>) -> Parsed<T> {
+    move |value| {
+        let text = value.get_ref().as_str();
+        all.iter().copied().find(|one| Some(spell(*one)) == text).ok_or_else(|| {
+            let all: Vec<String> = all.iter().map(|one| format!("{:?}", spell(*one))).collect();
+            wrong(value, &format!("one of {}", all.join(", ")))
+        })
+    }
+}
+
+/// An absolute http or https URL.
+pub fn url(value: &Value<'_>) -> Parsed<String> {
+    let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    let text = value.get_ref().as_str();
+    let text = text.filter(|text| url::Url::parse(text).is_ok_and(|url| is_web(&url)));
+    text.map(str::to_owned).ok_or_else(|| wrong(value, "an absolute http or https URL"))
+}
+
+/// A table whose keys are the operator's own; `entry` reads each of them with its value.
+pub fn map<T>(
+    entry: impl Fn(&str, &Value<'_>) -> Parsed<T>,
+) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
+    move |value| {
+        let table = value.get_ref().as_table().ok_or_else(|| wrong(value, "a table"))?;
+        let (mut good, mut problems) = (Vec::new(), Vec::new());
+        for (name, value) in table {
+            match entry(name.get_ref(), value) {
+                Ok(one) => good.push(one),
+                Err(more) => problems.extend(more),
+            }
+        }
+        if problems.is_empty() { Ok(good) } else { Err(problems) }
+    }
+}
+
+/// Any value as JSON. TOML has dates and numbers that JSON has not.
+pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
+    let none = |what: &str| wrong(value, &format!("a value that JSON has, such as {what}"));
+    Ok(match value.get_ref() {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Integer(_) => integer(value).ok_or_else(|| none("a smaller number"))?.into(),
+        DeValue::Float(number) => {
+            let number = number.as_str().parse().ok().and_then(serde_json::Number::from_f64);
+            number.ok_or_else(|| none("a finite number"))?.into()
+        }
+        DeValue::Datetime(_) => return Err(none("a date in quotes")),
+        DeValue::Array(items) => items.iter().map(json).collect::<Parsed<_>>()?,
+        DeValue::Table(fields) => {
+            let fields =
+                fields.iter().map(|(name, value)| Ok((name.get_ref().to_string(), json(value)?)));
+            serde_json::Value::Object(fields.collect::<Parsed<_>>()?)
+        }
+    })
+}
+
+/// A text with `${file:…}` and `${env:…}` replaced; paths start at `folder`.
+pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
+    move |value| {
+        let text = value.get_ref().as_str().ok_or_else(|| wrong(value, "a text"))?;
+        secret::expand(text, folder).map_err(|message| problem(value, message))
+    }
 }
 
 /// The fault of a value that is not `expected`.
-pub(super) fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
+pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     let found = match value.get_ref() {
         DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
         DeValue::Integer(number) => number.as_str().to_owned(),
@@ -273,7 +337,12 @@ pub(super) fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
         DeValue::Array(_) => "a list".to_owned(),
         DeValue::Table(_) => "a table".to_owned(),
     };
-    vec![Problem { at: value.span(), message: format!("expected {expected}, found {found}") }]
+    problem(value, format!("expected {expected}, found {found}"))
+}
+
+/// A fault at `value`.
+pub fn problem(value: &Value<'_>, message: String) -> Vec<Problem> {
+    vec![Problem { at: value.span(), message }]
 }
 
 fn address(value: &Value<'_>) -> Parsed<SocketAddr> {
@@ -285,4 +354,24 @@ fn address(value: &Value<'_>) -> Parsed<SocketAddr> {
 fn integer(value: &Value<'_>) -> Option<i64> {
     let integer = value.get_ref().as_integer()?;
     i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// Units of sizes, the longest names first.
+const UNITS: [(&str, u64); 8] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+
+/// The bytes of a text such as `8MiB`, if it is one.
+fn bytes_of(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, *unit)))?;
+    number.trim_end().parse::<u64>().ok()?.checked_mul(unit)
 }

@@ -72,6 +72,19 @@ pub enum OutputType {
 }
 
 impl OutputType {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::String,
+        Self::Array,
+        Self::Object,
+        Self::Number,
+        Self::Boolean,
+        Self::Image,
+        Self::Audio,
+        Self::Video,
+        Self::File,
+    ];
+
     /// Whether what it gives out are files, each told by a URL.
     #[must_use]
     pub const fn is_artefact(self) -> bool {

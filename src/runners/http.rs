@@ -3,17 +3,23 @@
 //! It asks once: retries and fallbacks belong to the engine. What the provider says is repeated to
 //! the caller, shortened; headers, which may hold secrets, never are.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use hyper::Request;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, Request};
 use serde_json::Value;
 
+use super::options::{self, Dependencies, Model, Type, secret_header};
 use super::template::Template;
+use super::watched::Watched;
 use super::{Job, Run, Runner, Success};
+use crate::config::reader::{Parsed, Section};
+use crate::config::values::{self, problem};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::file;
@@ -28,66 +34,98 @@ pub const ANSWER_MAX: usize = 10 * 1024 * 1024;
 /// Characters of a provider's error that are repeated.
 const QUOTED: usize = 300;
 
+/// What manifests say of a runner of this type.
+pub const TYPE: Type =
+    Type { name: "http", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
+
 /// How one model is asked.
-#[derive(Debug)]
-pub struct Settings {
-    /// Named in sentences.
-    pub model: String,
-    pub url: String,
-    pub method: hyper::Method,
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+#[derive(Debug, PartialEq)]
+struct Options {
+    url: String,
+    method: Method,
+    headers: Vec<(HeaderName, HeaderValue)>,
     /// What is sent; `None`: the whole input.
-    pub body: Option<Template>,
+    body: Option<Template>,
     /// JSON pointer to the output; `None`: the whole answer.
-    pub output: Option<String>,
-    /// Whether an answer of bytes that are no JSON is the output: an image, say.
-    pub gives_files: bool,
-    /// JSON pointer to a cost in the answer.
-    pub cost_report: String,
-    /// The most that one request may take.
-    pub timeout: Duration,
+    output: Option<String>,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let url = section.required("url", values::url);
+        let method = section.get("method", Method::POST, method);
+        let header = |name: &str, value: &values::Value<'_>| {
+            let wrong = || problem(value, format!("{name:?} is not the name of a header"));
+            let name = name.parse().map_err(|_invalid| wrong())?;
+            Ok((name, secret_header(value, "", folder)?))
+        };
+        let headers = section.get("headers", Vec::new(), values::map(header));
+        let body = section.optional("body", template);
+        let output = section.optional("output", pointer);
+        Some(Self { url: url?, method, headers, body, output })
+    }
+}
+
+impl options::Options for Options {
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let client = dependencies.client.clone();
+        Arc::new(Watched::new(Arc::new(HttpRunner { options: self, model, client })))
+    }
+}
+
+fn method(value: &values::Value<'_>) -> Parsed<Method> {
+    let text = values::text(value)?;
+    let method = text.to_uppercase().parse();
+    method.map_err(|_invalid| problem(value, format!("{text:?} is not an HTTP method")))
+}
+
+fn template(value: &values::Value<'_>) -> Parsed<Template> {
+    let written = values::json(value)?;
+    Template::parse(&written).map_err(|error| problem(value, error.to_string()))
+}
+
+fn pointer(value: &values::Value<'_>) -> Parsed<String> {
+    let text = values::string(value)?;
+    let is_pointer = text.starts_with('/');
+    let wrong = || values::wrong(value, "a JSON pointer such as \"/caption\"");
+    if is_pointer { Ok(text) } else { Err(wrong()) }
 }
 
 /// The runner of one model.
 #[derive(Debug)]
-pub struct HttpRunner {
-    settings: Settings,
+struct HttpRunner {
+    options: Arc<Options>,
+    model: Model,
     client: Client,
 }
 
 impl HttpRunner {
-    /// A runner over the operator's own client.
-    #[must_use]
-    pub const fn new(settings: Settings, client: Client) -> Self {
-        Self { settings, client }
-    }
-
     fn request(&self, job: &Job) -> Result<Request<Bytes>, Failure> {
-        let body = match &self.settings.body {
+        let body = match &self.options.body {
             None => job.input.to_string(),
             Some(template) => template.fill(&job.input).to_string(),
         };
         let mut request = Request::builder()
-            .method(self.settings.method.clone())
-            .uri(&self.settings.url)
+            .method(self.options.method.clone())
+            .uri(&self.options.url)
             .header("idempotency-key", &job.attempt_key);
-        if !self.settings.headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
+        if !self.options.headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        for (name, value) in &self.settings.headers {
+        for (name, value) in &self.options.headers {
             request = request.header(name, value);
         }
-        let has_body = self.settings.method != hyper::Method::GET;
+        let has_body = self.options.method != Method::GET;
         let body = if has_body { Bytes::from(body) } else { Bytes::new() };
         request.body(body).map_err(|error| {
-            let model = &self.settings.model;
+            let model = &self.model.name;
             let sentence = format!("the request of the model '{model}' cannot be made: {error}");
             Failure::new(ErrorClass::InvalidModelConfig, sentence)
         })
     }
 
     fn read(&self, answer: &Answer, run_time: Duration) -> Result<Success, super::Error> {
-        let model = &self.settings.model;
+        let model = &self.model.name;
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
             let sentence =
@@ -101,14 +139,14 @@ impl HttpRunner {
             let sentence = format!("the model '{model}' {what}: {}", quote(&answer.body));
             Failure::new(ErrorClass::ProviderError, sentence)
         };
-        if self.settings.gives_files && self.settings.output.is_none() && !is_json(answer) {
+        if self.model.gives_files && self.options.output.is_none() && !is_json(answer) {
             let usage = Usage { run_time, ..Usage::default() };
             return Ok(Success::new(data_uri(answer).into(), usage));
         }
         let body: Value = serde_json::from_slice(&answer.body)
             .map_err(|_garbage| misfit("gave an answer that is no JSON"))?;
         let cost = self.cost(&body);
-        let output = match &self.settings.output {
+        let output = match &self.options.output {
             None => body,
             Some(pointer) => body
                 .pointer(pointer)
@@ -121,7 +159,7 @@ impl HttpRunner {
 
     /// The cost that the answer tells, if it tells one.
     fn cost(&self, body: &Value) -> Option<Usd> {
-        let dollars = body.pointer(&self.settings.cost_report)?.as_f64()?;
+        let dollars = body.pointer(&self.model.cost_report)?.as_f64()?;
         Usd::from_dollars(dollars).filter(|cost| *cost >= Usd::ZERO)
     }
 }
@@ -131,13 +169,13 @@ impl Runner for HttpRunner {
         Box::pin(async move {
             let request = self.request(&job)?;
             let limits = Limits {
-                total: self.settings.timeout,
+                total: self.model.timeout,
                 answer_bytes: ANSWER_MAX,
                 overflow: Overflow::Fail,
             };
             let started = runtime::monotonic_now();
             let answer = self.client.send_when_able(request, &limits).await;
-            let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
+            let answer = answer.map_err(|error| failure_of(&self.model.name, &error))?;
             self.read(&answer, started.elapsed())
         })
     }

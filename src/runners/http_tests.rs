@@ -40,18 +40,15 @@ fn answer(status: u16, body: &str) -> String {
 }
 
 fn runner(port: u16, timeout: Duration) -> HttpRunner {
-    let settings = Settings {
-        model: "caption".to_owned(),
+    let options = Options {
         url: format!("http://127.0.0.1:{port}/predict"),
-        method: hyper::Method::POST,
+        method: Method::POST,
         headers: vec![(hyper::header::AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))],
         body: Some(Template::parse(&json!({"image": "{{input.image}}"})).unwrap()),
         output: Some("/caption".to_owned()),
-        gives_files: false,
-        cost_report: "/metrics/cost".to_owned(),
-        timeout,
     };
-    HttpRunner::new(settings, Client::trusted())
+    let model = Model::of_test("caption", timeout);
+    HttpRunner { options: Arc::new(options), model, client: Client::trusted() }
 }
 
 fn job() -> Job {

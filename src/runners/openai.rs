@@ -5,7 +5,8 @@
 //! connection and the server stops. What the server counts is reported as usage. It asks once:
 //! retries and fallbacks belong to the engine.
 
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -14,7 +15,11 @@ use hyper::{Request, Response, body::Incoming};
 use serde_json::{Map, Value, json};
 
 use super::http::{failure_of, quote};
+use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
+use super::watched::Watched;
 use super::{Job, Run, Runner, Success};
+use crate::config::reader::Section;
+use crate::config::values::{self, one_of};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
@@ -28,42 +33,66 @@ const LINE_MAX: usize = 1024 * 1024;
 
 /// What a model is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+enum Kind {
     Chat,
     Embeddings,
     Images,
 }
 
+/// What manifests say of a runner of this type.
+pub const TYPE: Type = Type {
+    name: "openai",
+    read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
+};
+
 /// How one model is asked.
-#[derive(Debug)]
-pub struct Settings {
-    /// Named in sentences.
-    pub model: String,
+#[derive(Debug, PartialEq)]
+struct Options {
     /// With its `/v1`, without a slash at its end.
-    pub url: String,
+    url: String,
     /// What the server calls the model.
-    pub upstream: String,
-    pub kind: Kind,
+    model: String,
+    kind: Kind,
     /// `Bearer …`, marked as sensitive.
-    pub authorization: Option<HeaderValue>,
-    /// The most that one request may take.
-    pub timeout: Duration,
+    authorization: Option<HeaderValue>,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let url = section.required("url", base_url);
+        let model = section.required("model", values::text);
+        let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
+        let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
+        let authorization = section.optional("key", bearer);
+        Some(Self { url: url?, model: model?, kind: kind?, authorization })
+    }
+}
+
+impl options::Options for Options {
+    fn schema(&self) -> Option<Value> {
+        Some(self.kind.schema())
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let client = dependencies.client.clone();
+        Arc::new(Watched::new(Arc::new(OpenAiRunner { options: self, model, client })))
+    }
 }
 
 /// The runner of one model.
 #[derive(Debug)]
-pub struct OpenAiRunner {
-    settings: Settings,
+struct OpenAiRunner {
+    options: Arc<Options>,
+    model: Model,
     client: Client,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
+    const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
 
     /// As manifests spell it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
             Self::Embeddings => "embeddings",
@@ -72,8 +101,7 @@ impl Kind {
     }
 
     /// The request schema of a manifest that gives none.
-    #[must_use]
-    pub fn schema(self) -> Value {
+    fn schema(self) -> Value {
         match self {
             Self::Chat => json!({
                 "type": "object",
@@ -120,21 +148,15 @@ impl Kind {
 }
 
 impl OpenAiRunner {
-    /// A runner over the operator's own client.
-    #[must_use]
-    pub const fn new(settings: Settings, client: Client) -> Self {
-        Self { settings, client }
-    }
-
     fn request(&self, job: &Job) -> Result<Request<Bytes>, Failure> {
-        let Settings { url, kind, upstream, authorization, .. } = &self.settings;
+        let Options { url, kind, model, authorization } = &*self.options;
         let mut fields = job.input.as_object().cloned().unwrap_or_default();
         if *kind == Kind::Chat {
             say_prompt(&mut fields);
             fields.insert("stream".to_owned(), true.into());
             fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
         }
-        fields.insert("model".to_owned(), upstream.as_str().into());
+        fields.insert("model".to_owned(), model.as_str().into());
         let mut request = Request::post(format!("{url}{}", kind.path()))
             .header(CONTENT_TYPE, "application/json")
             .header("idempotency-key", &job.attempt_key);
@@ -148,7 +170,7 @@ impl OpenAiRunner {
     }
 
     fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.settings.model))
+        Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
     /// What a server said that is not what was asked for.
@@ -165,7 +187,7 @@ impl OpenAiRunner {
 
     async fn chat(&self, job: &Job, request: Request<Bytes>) -> Result<(Value, Usage), Failure> {
         let answer = self.client.open(request).await;
-        let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
+        let answer = answer.map_err(|error| failure_of(&self.model.name, &error))?;
         let status = answer.status().as_u16();
         let is_stream = answer
             .headers()
@@ -297,12 +319,12 @@ impl OpenAiRunner {
     /// Asks for embeddings or images.
     async fn ask(&self, job: &Job, request: Request<Bytes>) -> Result<(Value, Usage), Failure> {
         let limits = Limits {
-            total: self.settings.timeout,
+            total: self.model.timeout,
             answer_bytes: ANSWER_MAX,
             overflow: Overflow::Fail,
         };
         let answer = self.client.send_when_able(request, &limits).await;
-        let answer = answer.map_err(|error| failure_of(&self.settings.model, &error))?;
+        let answer = answer.map_err(|error| failure_of(&self.model.name, &error))?;
         if let Some(failure) = self.refusal(answer.status.as_u16(), &answer.body) {
             return Err(failure);
         }
@@ -311,14 +333,14 @@ impl OpenAiRunner {
             .map_err(|_garbage| self.misfit("gave an answer that is no JSON", said))?;
         let data = body.get("data").and_then(Value::as_array);
         let data = data.ok_or_else(|| self.misfit("gave an answer without data", said))?;
-        let items: Option<Vec<Value>> = match self.settings.kind {
+        let items: Option<Vec<Value>> = match self.options.kind {
             Kind::Images => data.iter().map(image).collect(),
             Kind::Chat | Kind::Embeddings => {
                 data.iter().map(|item| item.get("embedding").cloned()).collect()
             }
         };
         let mut items = items.filter(|items| !items.is_empty());
-        let is_one = self.settings.kind == Kind::Embeddings
+        let is_one = self.options.kind == Kind::Embeddings
             && job.input.get("input").is_some_and(Value::is_string);
         let output = match &mut items {
             None => return Err(self.misfit("gave data without what was asked for", said)),
@@ -334,7 +356,7 @@ impl Runner for OpenAiRunner {
         Box::pin(async move {
             let request = self.request(&job)?;
             let started = runtime::monotonic_now();
-            let (output, usage) = match self.settings.kind {
+            let (output, usage) = match self.options.kind {
                 Kind::Chat => self.chat(&job, request).await?,
                 Kind::Embeddings | Kind::Images => self.ask(&job, request).await?,
             };

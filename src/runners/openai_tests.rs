@@ -1,6 +1,6 @@
 //! The runner against servers that stream, refuse, break off and talk nonsense.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -52,15 +52,14 @@ fn stream(events: &str) -> String {
 }
 
 fn runner(port: u16, kind: Kind) -> OpenAiRunner {
-    let settings = Settings {
-        model: "talker".to_owned(),
+    let options = Options {
         url: format!("http://127.0.0.1:{port}/v1"),
-        upstream: "llama".to_owned(),
+        model: "llama".to_owned(),
         kind,
         authorization: Some(HeaderValue::from_static("Bearer t0ken")),
-        timeout: Duration::from_secs(20),
     };
-    OpenAiRunner::new(settings, Client::trusted())
+    let model = Model::of_test("talker", Duration::from_secs(20));
+    OpenAiRunner { options: Arc::new(options), model, client: Client::trusted() }
 }
 
 async fn run(

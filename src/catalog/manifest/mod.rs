@@ -1,33 +1,37 @@
 //! Manifests: one TOML file for each model, read into a checked [`Manifest`].
 //!
-//! Every fault is told with its file, line and column, and an unknown key with the nearest known
-//! one. Secrets come in by `${file:…}` and `${env:…}` and appear in no message.
+//! They are read as strictly as the configuration: every fault is reported with its file, line and
+//! column, and an unknown key with the nearest key of its table. Secrets come in by `${file:…}` and
+//! `${env:…}` and appear in no message.
 
-mod runner;
-
-use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Value;
-use toml::Spanned;
 
-use self::runner::WrittenRunner;
-pub use self::runner::{CommandConfig, HttpConfig, OpenAiConfig, RunnerConfig};
+use crate::config;
+use crate::config::reader::{Reader, Section, read_file};
+use crate::config::values::{
+    self, duration, json, number, one_of, parsed, problem, string, text, whole,
+};
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::domain::money::Usd;
+use crate::runners::options;
 use crate::schema::Schema;
-use crate::written;
 
-/// The largest manifest, in bytes.
+/// The largest manifest, and the largest schema beside one, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
+const CONCURRENCY_MAX: usize = 1_000_000;
 const DEFAULT_CONCURRENCY: usize = 4;
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400 * 366);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+const QUEUE_LIMIT_MAX: usize = 1_000_000_000;
 const DEFAULT_QUEUE_LIMIT: usize = 10_000;
-/// Where an answer tells its cost, unless the manifest says otherwise.
+/// The highest amount and the highest rate, in dollars.
+const DOLLARS_MAX: f64 = 1e6;
+/// Where an answer reports its cost, unless the manifest says otherwise.
 const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 
 /// What is wrong with a manifest, and where.
@@ -47,216 +51,156 @@ pub struct Manifest {
     pub slug: Slug,
     pub title: String,
     pub description: String,
-    /// `None`: the model itself says it, or it is an object.
+    /// `None`: the model itself reports it, or it is an object.
     pub output_type: Option<OutputType>,
     pub concurrency: usize,
     pub timeout: Duration,
     pub queue_limit: usize,
-    /// `None`: the model itself says it, or any object will do.
+    /// `None`: the model itself reports it, or any object will do.
     pub schema: Option<Arc<Schema>>,
     pub pricing: Option<Pricing>,
     /// JSON pointer to a cost in the answer.
     pub cost_report: String,
-    pub runner: RunnerConfig,
+    pub runner: options::Config,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    slug: Spanned<Slug>,
-    title: Option<String>,
-    #[serde(default)]
-    description: String,
-    output_type: Option<OutputType>,
-    concurrency: Option<Spanned<usize>>,
-    timeout: Option<Spanned<String>>,
-    queue_limit: Option<usize>,
-    request_schema: Option<Spanned<Value>>,
-    request_schema_file: Option<Spanned<PathBuf>>,
-    cost: Option<Spanned<WrittenCost>>,
-    runner: Spanned<WrittenRunner>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenCost {
-    r#type: CostType,
-    amount: Option<f64>,
-    estimate: Option<String>,
-    per_second: Option<f64>,
-    per_million_input_tokens: Option<f64>,
-    per_million_output_tokens: Option<f64>,
+/// The `[cost]` table.
+struct Cost {
+    pricing: Pricing,
     report: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy)]
 enum CostType {
     Fixed,
     UsageBased,
 }
 
-/// Every key that a manifest may have, for the nearest one to an unknown key.
-const KEYS: &[&str] = &[
-    "slug",
-    "title",
-    "description",
-    "output_type",
-    "concurrency",
-    "timeout",
-    "queue_limit",
-    "request_schema",
-    "request_schema_file",
-    "cost",
-    "runner",
-    "type",
-    "amount",
-    "estimate",
-    "per_second",
-    "per_million_input_tokens",
-    "per_million_output_tokens",
-    "report",
-    "name",
-    "url",
-    "model",
-    "kind",
-    "key",
-    "method",
-    "headers",
-    "body",
-    "output",
-    "command",
-    "mode",
-    "directory",
-    "env",
-    "memory_bytes",
-    "writable",
-];
-
-/// A fault at a place in the text, before the file's name is known.
-type Placed = (Option<Range<usize>>, String);
-
 /// Reads and checks one manifest.
 ///
 /// # Errors
-/// The first [`Fault`] of the file.
-pub fn read(path: &Path) -> Result<Manifest, Fault> {
-    let whole = |message: String| Fault { file: path.to_path_buf(), line: 0, column: 0, message };
-    let text = written::read(path, BYTES_MAX).map_err(whole)?;
-    parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|(span, message)| {
-        let (line, column) = span.map_or((0, 0), |span| written::place(&text, span.start));
-        Fault { file: path.to_path_buf(), line, column, message }
+/// Every [`Fault`] of the file.
+pub fn read(path: &Path) -> Result<Manifest, Vec<Fault>> {
+    let file = path.to_path_buf();
+    let text = read_file(path, BYTES_MAX)
+        .map_err(|message| vec![Fault { file: file.clone(), line: 0, column: 0, message }])?;
+    parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|faults| {
+        let placed = |config::Fault { line, column, message }| {
+            let file = file.clone();
+            Fault { file, line, column, message }
+        };
+        faults.into_iter().map(placed).collect()
     })
 }
 
-fn parse(text: &str, folder: &Path) -> Result<Manifest, Placed> {
-    let written: Written = toml::from_str(text)
-        .map_err(|error| (error.span(), written::explain(error.message(), KEYS)))?;
-    let slug = written.slug.into_inner();
-    let cost = written.cost.map(Spanned::into_inner);
-    let cost_report = cost.as_ref().and_then(|cost| cost.report.clone());
-    let runner = runner::check(written.runner, folder)?;
-    Ok(Manifest {
-        title: written.title.unwrap_or_else(|| slug.to_string()),
+fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Fault>> {
+    let reader = Reader::new(text);
+    let document = reader.document();
+    let manifest = Section::root(&reader, &document, |root| manifest(root, folder));
+    drop(document);
+    let (faults, _known) = reader.finish();
+    manifest.filter(|_| faults.is_empty()).ok_or(faults)
+}
+
+/// The whole file. Every key is read before anything is given up, so that all faults are found.
+fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
+    let slug = root.required("slug", parsed::<Slug>);
+    let title = root.optional("title", text);
+    let description = root.get("description", String::new(), string);
+    let output_type = root.optional("output_type", one_of(&OutputType::ALL, OutputType::as_str));
+    let concurrency = root.get("concurrency", DEFAULT_CONCURRENCY, whole(1..=CONCURRENCY_MAX));
+    let timeout = root.get("timeout", DEFAULT_TIMEOUT, duration(TIMEOUT_MIN..=TIMEOUT_MAX));
+    let queue_limit = root.get("queue_limit", DEFAULT_QUEUE_LIMIT, whole(0..=QUEUE_LIMIT_MAX));
+    let written = schema(root, folder);
+    let cost = root.optional_section("cost", cost);
+    let runner = root.required_section("runner", |section| options::read(section, folder))?;
+    if !runner.options.is_self_describing() {
+        root.need("output_type");
+    }
+    let slug = slug?;
+    let (pricing, report) = cost.map(|cost| (cost.pricing, cost.report)).unzip();
+    Some(Manifest {
+        title: title.unwrap_or_else(|| slug.to_string()),
         slug,
-        description: written.description,
-        output_type: output_type(written.output_type, &runner)?,
-        concurrency: concurrency(written.concurrency)?,
-        timeout: timeout(written.timeout)?,
-        queue_limit: written.queue_limit.unwrap_or(DEFAULT_QUEUE_LIMIT),
-        schema: schema(written.request_schema, written.request_schema_file, folder, &runner)?,
-        pricing: cost.map(pricing).transpose()?,
-        cost_report: cost_report.unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
+        description,
+        output_type,
+        concurrency,
+        timeout,
+        queue_limit,
+        schema: written.or_else(|| of_runner(root, &runner)),
+        pricing,
+        cost_report: report.flatten().unwrap_or_else(|| DEFAULT_COST_REPORT.to_owned()),
         runner,
     })
 }
 
-fn output_type(
-    written: Option<OutputType>,
-    runner: &RunnerConfig,
-) -> Result<Option<OutputType>, Placed> {
-    if written.is_none() && !runner.tells_its_face() {
-        return Err((None, "missing field `output_type`".to_owned()));
-    }
-    Ok(written)
-}
-
-fn concurrency(written: Option<Spanned<usize>>) -> Result<usize, Placed> {
-    match written {
-        None => Ok(DEFAULT_CONCURRENCY),
-        Some(number) if *number.get_ref() == 0 => {
-            Err((Some(number.span()), "concurrency must be at least 1".to_owned()))
-        }
-        Some(number) => Ok(number.into_inner()),
-    }
-}
-
-fn timeout(written: Option<Spanned<String>>) -> Result<Duration, Placed> {
-    let Some(text) = written else { return Ok(DEFAULT_TIMEOUT) };
-    humantime::parse_duration(text.get_ref()).map_err(|error| {
-        (Some(text.span()), format!("timeout is a duration such as \"120s\": {error}"))
-    })
-}
-
-fn schema(
-    inline: Option<Spanned<Value>>,
-    file: Option<Spanned<PathBuf>>,
-    folder: &Path,
-    runner: &RunnerConfig,
-) -> Result<Option<Arc<Schema>>, Placed> {
-    let (span, schema) = match (inline, file) {
-        (Some(_), Some(file)) => {
-            let message = "request_schema and request_schema_file exclude each other".to_owned();
-            return Err((Some(file.span()), message));
-        }
-        (Some(inline), None) => (Some(inline.span()), inline.into_inner()),
-        (None, Some(file)) => (Some(file.span()), schema_file(&file, folder)?),
-        (None, None) => match runner.schema() {
-            Some(schema) => (None, schema),
-            None => return Ok(None),
-        },
+/// The request schema that the manifest gives, in its text or in a file beside it.
+fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
+    let compiled = |value: &values::Value<'_>, schema: &Value| {
+        let schema = Schema::compile(schema).map(Arc::new);
+        schema.map_err(|error| problem(value, error.to_string()))
     };
-    let schema = Schema::compile(&schema);
-    schema
-        .map(|schema| Some(Arc::new(schema)))
-        .map_err(|error| (span, format!("request_schema: {error}")))
+    let inline = root.optional("request_schema", |value| compiled(value, &json(value)?));
+    let beside = root.optional("request_schema_file", |value| {
+        let schema = schema_file(&text(value)?, folder);
+        compiled(value, &schema.map_err(|message| problem(value, message))?)
+    });
+    if root.span("request_schema").is_some() && root.span("request_schema_file").is_some() {
+        let message = "`request_schema` and `request_schema_file`: only one can hold";
+        root.fault("request_schema_file", message.to_owned());
+    }
+    inline.or(beside)
 }
 
 /// A schema beside the manifest: the path must stay within its folder.
-fn schema_file(file: &Spanned<PathBuf>, folder: &Path) -> Result<Value, Placed> {
-    let fault = |message: String| (Some(file.span()), format!("request_schema_file: {message}"));
-    let plain = |part| matches!(part, std::path::Component::Normal(_));
-    if !file.get_ref().components().all(plain) {
-        return Err(fault("must be a file in the manifest's folder".to_owned()));
+fn schema_file(file: &str, folder: &Path) -> Result<Value, String> {
+    let is_plain = |part| matches!(part, std::path::Component::Normal(_));
+    if !Path::new(file).components().all(is_plain) {
+        return Err("must be a file in the manifest's folder".to_owned());
     }
-    let text = fs::read_to_string(folder.join(file.get_ref()));
-    let text = text.map_err(|error| fault(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| fault(error.to_string()))
+    let text = read_file(&folder.join(file), BYTES_MAX)?;
+    serde_json::from_str(&text).map_err(|error| format!("is not valid JSON: {error}"))
 }
 
-fn pricing(cost: WrittenCost) -> Result<Pricing, Placed> {
-    let rates = [cost.per_second, cost.per_million_input_tokens, cost.per_million_output_tokens];
-    if rates.into_iter().chain([cost.amount]).flatten().any(|rate| !rate.is_finite() || rate < 0.0)
-    {
-        return Err((None, "cost: amounts and rates are dollars, zero or more".to_owned()));
-    }
-    match cost.r#type {
-        CostType::Fixed => {
-            let amount = cost.amount.and_then(Usd::from_dollars);
-            let amount = amount.ok_or((None, "cost: a fixed cost needs an amount".to_owned()))?;
-            Ok(Pricing::Fixed { amount })
+/// The request schema that the runner's options imply.
+fn of_runner(root: &Section<'_>, runner: &options::Config) -> Option<Arc<Schema>> {
+    let schema = Schema::compile(&runner.options.schema()?);
+    let schema = schema.map_err(|error| root.fault("runner", error.to_string()));
+    schema.ok().map(Arc::new)
+}
+
+/// A type of cost has keys of its own; `report` goes with each.
+fn cost(section: &mut Section<'_>) -> Option<Cost> {
+    let spell = |kind| match kind {
+        CostType::Fixed => "fixed",
+        CostType::UsageBased => "usage_based",
+    };
+    let kind = section.required("type", one_of(&[CostType::Fixed, CostType::UsageBased], spell));
+    let dollars = || number(0.0..=DOLLARS_MAX);
+    let report = section.optional("report", text);
+    let pricing = match kind {
+        None => {
+            section.ignore_others();
+            return None;
         }
-        CostType::UsageBased => Ok(Pricing::UsageBased {
-            estimate: cost.estimate,
-            per_second: cost.per_second,
-            per_million_input_tokens: cost.per_million_input_tokens,
-            per_million_output_tokens: cost.per_million_output_tokens,
-        }),
-    }
+        Some(CostType::Fixed) => {
+            let amount = section.required("amount", dollars())?;
+            Pricing::Fixed { amount: Usd::from_dollars(amount)? }
+        }
+        Some(CostType::UsageBased) => Pricing::UsageBased {
+            estimate: section.optional("estimate", string),
+            per_second: section.optional("per_second", dollars()),
+            per_million_input_tokens: section.optional("per_million_input_tokens", dollars()),
+            per_million_output_tokens: section.optional("per_million_output_tokens", dollars()),
+        },
+    };
+    Some(Cost { pricing, report })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const GOOD: &str = r#"
@@ -279,80 +223,176 @@ body = { image = "{{input.image}}" }
 output = "/caption"
 "#;
 
-    fn fault(text: &str) -> String {
+    /// The faults of `text`, one on each line.
+    fn faults(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.toml");
         fs::write(&path, text).unwrap();
-        let fault = read(&path).unwrap_err();
-        format!("{}:{} {}", fault.line, fault.column, fault.message)
+        let faults = read(&path).unwrap_err();
+        let lines: Vec<String> =
+            faults.iter().map(|f| format!("{}:{} {}", f.line, f.column, f.message)).collect();
+        lines.join("\n")
     }
 
     #[test]
-    fn a_good_manifest_is_read_whole() {
+    fn manifest_is_read_whole() {
         let manifest = parse(GOOD, Path::new(".")).unwrap();
         assert_eq!((manifest.slug.as_str(), manifest.concurrency), ("caption", 2));
         assert_eq!(manifest.timeout, Duration::from_secs(5));
         assert_eq!(manifest.pricing, Some(Pricing::Fixed { amount: Usd::from_micros(2000) }));
-        assert!(matches!(manifest.runner, RunnerConfig::Http(HttpConfig { .. })));
+        assert_eq!(manifest.runner.type_name, "http");
+        assert_eq!(manifest, parse(GOOD, Path::new(".")).unwrap());
+        for (from, to) in [("/predict", "/other"), ("yes", "no"), ("5s", "6s")] {
+            let other = parse(&GOOD.replace(from, to), Path::new(".")).unwrap();
+            assert_ne!(manifest, other, "{to}");
+        }
     }
 
     #[test]
-    fn faults_name_their_place_and_the_nearest_key() {
+    fn fault_names_its_place_and_the_nearest_key() {
         let with = |from: &str, to: &str| GOOD.replace(from, to);
         for (text, expect) in [
-            (with("title", "tilte"), "3:1 unknown key 'tilte', did you mean 'title'?"),
-            (with("slug = \"caption\"\n", ""), "1:1 missing field `slug`"),
-            (with("slug = \"caption\"", "slug = \"a b\""), "2:8 a slug is 1 to 128 characters"),
-            (with("\"5s\"", "\"5 parsecs\""), "6:11 timeout is a duration such as"),
-            (with("concurrency = 2", "concurrency = 0"), "5:15 concurrency must be at least 1"),
+            (with("title", "tilte"), "3:1 unknown key `tilte`; did you mean `title`?"),
+            (with("slug = \"caption\"\n", ""), "1:1 `slug` is missing"),
+            (with("slug = \"caption\"", "slug = \"a b\""), "2:8 `slug`: a slug is 1 to 128"),
+            (with("\"5s\"", "\"5 parsecs\""), "6:11 `timeout`: expected a time such as"),
+            (with("concurrency = 2", "concurrency = 0"), "5:15 `concurrency`: expected a whole"),
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
-            (with("type = \"http\"", "type = \"llm\""), "14:8 runner: this version runs builtin"),
-            (with("type = \"http\"", "type = \"command\""), "13:1 runner: command is missing"),
+            (with("output_type = \"string\"", ""), "1:1 `output_type` is missing"),
+            (with("\"string\"", "\"text\""), "4:15 `output_type`: expected one of \"string\", "),
+            (with("amount = 0.002", ""), "10:1 `cost.amount` is missing"),
             (
-                with("type = \"http\"", "type = \"command\"\ncommand = []"),
-                "15:11 runner: command is a list",
+                with("amount = 0.002", "amount = -1"),
+                "12:10 `cost.amount`: expected a number from 0",
             ),
-            (
-                with("type = \"http\"", "type = \"command\"\ncommand = [\"x\"]\nmode = \"twice\""),
-                "16:8 runner: mode is one of persistent, once",
-            ),
-            (
-                with(
-                    "type = \"http\"",
-                    "type = \"command\"\ncommand = [\"x\"]\nmemory_bytes = \"1KiB\"",
-                ),
-                "16:16 runner: memory_bytes is 64MiB or more",
-            ),
-            (
-                with(
-                    "type = \"http\"",
-                    "type = \"command\"\ncommand = [\"x\"]\ndirectory = \"gone\"",
-                ),
-                "16:13 runner: directory: ",
-            ),
-            (with("output_type = \"string\"", ""), "missing field `output_type`"),
-            (with("type = \"http\"", "type = \"openai\""), "13:1 runner: kind is missing"),
-            (
-                with("type = \"http\"", "type = \"openai\"\nkind = \"talk\""),
-                "15:8 runner: kind is one of chat, embeddings, images",
-            ),
-            (
-                with("type = \"http\"", "type = \"openai\"\nkind = \"chat\""),
-                "runner: model is missing",
-            ),
-            (with("http://127.0.0.1:5000/predict", "/x"), "runner: url must be an absolute"),
-            (
-                with("output = \"/caption\"", "output = \"caption\""),
-                "runner: output is a JSON pointer",
-            ),
-            (with("\"yes\"", "\"${env:ORRERY_TEST_UNSET}\""), "ORRERY_TEST_UNSET is not set"),
-            (with("amount = 0.002", ""), "cost: a fixed cost needs an amount"),
-            (with("amount = 0.002", "amount = -1"), "dollars, zero or more"),
-            ("slug = ".to_owned(), "1:"),
+            ("slug = ".to_owned(), "1:8 not TOML: "),
         ] {
-            let said = fault(&text);
-            assert!(said.contains(expect), "{said}\n  instead of {expect}");
+            let told = faults(&text);
+            assert!(told.starts_with(expect) || told.contains(expect), "{told}\n not {expect}");
+            assert!(!told.contains('\n'), "one fault: {told}");
         }
+    }
+
+    #[test]
+    fn runner_refuses_wrong_values_of_its_own_keys() {
+        for (runner, expect) in [
+            ("type = 'llm'\nurl = 1", "2:8 `runner.type`: expected one of \"builtin\", \"http\", "),
+            ("url = 1", "1:1 `runner.type` is missing"),
+            ("type = 'builtin'", "1:1 `runner.name` is missing"),
+            ("type = 'builtin'\nname = 'x'", "3:8 `runner.name`: expected one of \"html-to-text\""),
+            ("type = 'http'\nurl = '/x'", "3:7 `runner.url`: expected an absolute http or https"),
+            (
+                "type = 'http'\nurl = 'http://a'\noutput = 'x'",
+                "4:10 `runner.output`: expected a JSON",
+            ),
+            (
+                "type = 'http'\nurl = 'http://a'\nmethod = 'a b'",
+                "4:10 `runner.method`: \"a b\" is not an HTTP method",
+            ),
+            (
+                "type = 'http'\nurl = 'http://a'\nheaders = { X = '${env:ORRERY_TEST_UNSET}' }",
+                "`runner.headers`: environment variable ORRERY_TEST_UNSET is not set",
+            ),
+            (
+                "type = 'http'\nurl = 'http://a'\nheaders = { \"a b\" = 'x' }",
+                "`runner.headers`: \"a b\" is not the name of a header",
+            ),
+            ("type = 'http'\nurl = 'http://a'\nbody = '{{x}}'", "4:8 `runner.body`: {{x}} "),
+            ("type = 'http'\nurl = 'http://a'\nbody = 2020-01-01", "a date in quotes, found 2020"),
+            ("type = 'openai'\nmodel = 'm'\nurl = 'http://a'", "1:1 `runner.kind` is missing"),
+            (
+                "type = 'openai'\nmodel = 'm'\nurl = 'http://a'\nkind = 'talk'",
+                "5:8 `runner.kind`: expected one of \"chat\", \"embeddings\", \"images\", found",
+            ),
+            ("type = 'openai'\nkind = 'chat'\nurl = 'http://a'", "1:1 `runner.model` is missing"),
+            ("type = 'cog'", "1:1 `runner.url` is missing"),
+            ("type = 'command'", "1:1 `runner.command` is missing"),
+            (
+                "type = 'command'\ncommand = []",
+                "3:11 `runner.command`: expected a list: the program",
+            ),
+            (
+                "type = 'command'\ncommand = ['x']\nmode = 'twice'",
+                "4:8 `runner.mode`: expected one of \"persistent\", \"once\", found \"twice\"",
+            ),
+            (
+                "type = 'command'\ncommand = ['x']\nmemory_bytes = '1KiB'",
+                "4:16 `runner.memory_bytes`: expected bytes from 67108864 to",
+            ),
+            (
+                "type = 'command'\ncommand = ['x']\ndirectory = 'absent'",
+                "4:13 `runner.directory`: ",
+            ),
+            (
+                "type = 'command'\ncommand = ['x']\nenv = { A = 'x', 'B=' = 'x' }",
+                "`runner.env`: \"B=\" cannot be the name of an environment variable",
+            ),
+        ] {
+            let told = faults(&format!("[runner]\n{runner}\n[x]\n"));
+            let lines: Vec<&str> = told.lines().collect();
+            let about = lines.iter().filter(|line| line.contains("`runner"));
+            assert_eq!(about.count(), 1, "{told}");
+            assert!(told.contains(expect), "{told}\n  instead of {expect}");
+        }
+    }
+
+    /// A limit that a manifest sets on the wrong type of runner must not be believed to hold.
+    #[test]
+    fn each_type_refuses_the_keys_of_others() {
+        let keys = [
+            "name = 'x'",
+            "url = 'http://a'",
+            "model = 'm'",
+            "kind = 'chat'",
+            "key = 'k'",
+            "method = 'POST'",
+            "headers = {}",
+            "body = {}",
+            "output = '/x'",
+            "command = ['x']",
+            "mode = 'once'",
+            "directory = '.'",
+            "env = {}",
+            "memory_bytes = '1GiB'",
+            "writable = []",
+        ];
+        for (kind, own) in [
+            ("builtin", "name"),
+            ("http", "url method headers body output"),
+            ("openai", "url model kind key"),
+            ("cog", "url"),
+            ("command", "command mode directory env memory_bytes writable"),
+        ] {
+            let own: Vec<&str> = own.split(' ').collect();
+            for key in keys {
+                let name = key.split(' ').next().unwrap();
+                let told = faults(&format!("x = 1\n[runner]\ntype = '{kind}'\n{key}\n"));
+                let refused = told.contains(&format!("4:1 unknown key `runner.{name}`; "));
+                assert_eq!(refused, !own.contains(&name), "{kind} {key}: {told}");
+                assert!(!told.contains(&format!("did you mean `{name}`")), "{told}");
+            }
+        }
+        for (kind, own) in [
+            ("fixed", "amount report"),
+            ("usage_based", "estimate per_second per_million_input_tokens report"),
+        ] {
+            let own: Vec<&str> = own.split(' ').collect();
+            for key in [
+                "amount = 1",
+                "estimate = 'x'",
+                "per_second = 1",
+                "per_million_input_tokens = 1",
+                "report = '/x'",
+            ] {
+                let name = key.split(' ').next().unwrap();
+                let told = faults(&format!("x = 1\n[cost]\ntype = '{kind}'\n{key}\n"));
+                let refused = told.contains(&format!("4:1 unknown key `cost.{name}`; "));
+                assert_eq!(refused, !own.contains(&name), "{kind} {key}: {told}");
+            }
+        }
+        let told = faults("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
+        assert!(told.contains("3:1 unknown key `runner.slug`; the keys here are type, url, "));
+        assert!(told.contains("4:1 unknown key `runner.memory_byte`; the keys here are"), "{told}");
     }
 
     #[test]

@@ -33,7 +33,10 @@ use tokio::sync::Semaphore;
 
 use self::pool::Request;
 use self::weight::Budget;
+use super::options::{self, Dependencies, Model, Type};
 use super::{Job, Run, Runner, Success, Tending};
+use crate::config::reader::Section;
+use crate::config::values::one_of;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::{OutputType, Usage};
@@ -148,6 +151,35 @@ impl Bench {
     #[must_use]
     pub fn runner(&self, builtin: &'static Builtin) -> Arc<dyn Runner> {
         Arc::new(BuiltinRunner { builtin, bench: self.clone() })
+    }
+}
+
+/// What manifests say of a runner of this type.
+pub const TYPE: Type =
+    Type { name: "builtin", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
+
+/// The built-in model that a manifest names.
+#[derive(Debug)]
+struct Options {
+    builtin: &'static Builtin,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>) -> Option<Self> {
+        let builtin = section.required("name", one_of(ALL, |builtin| builtin.slug))?;
+        Some(Self { builtin: find(builtin.slug)? })
+    }
+}
+
+impl PartialEq for Options {
+    fn eq(&self, other: &Self) -> bool {
+        self.builtin.slug == other.builtin.slug
+    }
+}
+
+impl options::Options for Options {
+    fn runner(self: Arc<Self>, _model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        dependencies.bench.runner(self.builtin)
     }
 }
 

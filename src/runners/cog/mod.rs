@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::http::{class_of, quote};
+use super::options::{self, Dependencies, Model, Type, base_url};
 use super::{Face, Health, Job, Run, Runner, Success, Tending};
+use crate::config::reader::Section;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
@@ -38,23 +40,39 @@ const FACE_EVERY: Duration = Duration::from_secs(60);
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_LONGEST: Duration = Duration::from_millis(500);
 
+/// What manifests say of a runner of this type.
+pub const TYPE: Type =
+    Type { name: "cog", read: |section, _folder| Some(Arc::new(Options::read(section)?)) };
+
 /// How one model is asked.
-#[derive(Debug)]
-pub struct Settings {
-    /// Named in sentences.
-    pub model: String,
+#[derive(Debug, PartialEq)]
+struct Options {
     /// Without a slash at its end.
-    pub url: String,
-    /// JSON pointer to a cost in an answer.
-    pub cost_report: String,
-    /// The most that one run may take.
-    pub timeout: Duration,
+    url: String,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>) -> Option<Self> {
+        Some(Self { url: section.required("url", base_url)? })
+    }
+}
+
+impl options::Options for Options {
+    fn is_self_describing(&self) -> bool {
+        true
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let tasks = dependencies.guards.tasks.clone();
+        Arc::new(CogRunner::new(self, model, dependencies.client.clone(), tasks))
+    }
 }
 
 /// The runner of one model.
 #[derive(Debug)]
-pub struct CogRunner {
-    settings: Settings,
+struct CogRunner {
+    options: Arc<Options>,
+    model: Model,
     client: Client,
     tasks: Tasks,
     known: Mutex<Known>,
@@ -71,11 +89,10 @@ struct Known {
 }
 
 impl CogRunner {
-    /// A runner over the operator's own client. `tasks` tell the container of cancels.
-    #[must_use]
-    pub const fn new(settings: Settings, client: Client, tasks: Tasks) -> Self {
+    /// `tasks` tell the container of cancels.
+    const fn new(options: Arc<Options>, model: Model, client: Client, tasks: Tasks) -> Self {
         let known = Known { health: Health::Starting, face: None, asked: None, read: None };
-        Self { settings, client, tasks, known: Mutex::new(known) }
+        Self { options, model, client, tasks, known: Mutex::new(known) }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -83,14 +100,14 @@ impl CogRunner {
     }
 
     fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.settings.model))
+        Failure::new(class, format!("the model '{}': {what}", self.model.name))
     }
 
     /// Asks until there is a place, and gives the answer of the run.
     async fn ask(&self, id: &str, job: &Job) -> Result<Answer, Failure> {
         let body = Bytes::from(json!({"id": id, "input": *job.input}).to_string());
         let limits = Limits {
-            total: self.settings.timeout,
+            total: self.model.timeout,
             answer_bytes: ANSWER_MAX,
             overflow: Overflow::Fail,
         };
@@ -98,7 +115,7 @@ impl CogRunner {
         loop {
             let request = Request::builder()
                 .method(Method::PUT)
-                .uri(format!("{}/predictions/{id}", self.settings.url))
+                .uri(format!("{}/predictions/{id}", self.options.url))
                 .header(CONTENT_TYPE, "application/json")
                 .body(body.clone());
             let request = request.map_err(|error| {
@@ -144,7 +161,7 @@ impl CogRunner {
         let count = |name: &str| metric(name).and_then(Value::as_u64);
         let seconds = metric("predict_time").and_then(Value::as_f64);
         let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let cost = body.pointer(&self.settings.cost_report).and_then(Value::as_f64);
+        let cost = body.pointer(&self.model.cost_report).and_then(Value::as_f64);
         let cost = cost.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO);
         let usage = Usage {
             run_time: seconds.unwrap_or(waited),
@@ -167,7 +184,7 @@ impl CogRunner {
     async fn get(&self, path: &str) -> Result<Answer, String> {
         let limits =
             Limits { total: PROBE_TIMEOUT, answer_bytes: ANSWER_MAX, overflow: Overflow::Fail };
-        let request = Request::get(format!("{}{path}", self.settings.url)).body(Bytes::new());
+        let request = Request::get(format!("{}{path}", self.options.url)).body(Bytes::new());
         let request = request.map_err(|error| error.to_string())?;
         self.client.send(request, &limits).await.map_err(|error| error.to_string())
     }
@@ -180,7 +197,7 @@ impl CogRunner {
         };
         let mut known = self.known();
         if known.health != health {
-            tracing::info!(model = %self.settings.model, ?health, "a Cog container has changed");
+            tracing::info!(model = %self.model.name, ?health, "a Cog container has changed");
         }
         known.asked = Some(runtime::monotonic_now());
         known.health = health;
@@ -207,7 +224,7 @@ impl CogRunner {
             Ok(face) if known.face.as_deref() == Some(&face) => {}
             Ok(face) => known.face = Some(Arc::new(face)),
             Err(error) => {
-                let model = &self.settings.model;
+                let model = &self.model.name;
                 tracing::warn!(%model, "the container's OpenAPI document {error}");
             }
         }
@@ -275,7 +292,7 @@ impl Drop for CancelOnDrop<'_> {
         if !self.is_armed || tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        let url = format!("{}/predictions/{}/cancel", self.runner.settings.url, self.id);
+        let url = format!("{}/predictions/{}/cancel", self.runner.options.url, self.id);
         let client = self.runner.client.clone();
         // Older versions go on when the connection closes.
         self.runner.tasks.spawn(async move {

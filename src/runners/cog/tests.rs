@@ -37,13 +37,12 @@ async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<
             });
         }
     });
-    let settings = Settings {
-        model: "m".to_owned(),
-        url,
-        cost_report: "/metrics/cost".to_owned(),
-        timeout: Duration::from_secs(20),
-    };
-    (CogRunner::new(settings, Client::trusted(), tasks), count)
+    (of(url, tasks), count)
+}
+
+fn of(url: String, tasks: Tasks) -> CogRunner {
+    let model = Model::of_test("m", Duration::from_secs(20));
+    CogRunner::new(Arc::new(Options { url }), model, Client::trusted(), tasks)
 }
 
 async fn run(runner: &CogRunner) -> Result<Success, super::super::Error> {
@@ -134,8 +133,7 @@ async fn its_health_and_its_face_are_read_again_and_again() {
     runner.tend().await;
     runner.read_face().await;
     assert!(Arc::ptr_eq(&face, &runner.face().unwrap()), "the same as long as it says the same");
-    let gone = Settings { url: "http://127.0.0.1:1".to_owned(), ..runner.settings };
-    let gone = CogRunner::new(gone, Client::trusted(), Tasks::new());
+    let gone = of("http://127.0.0.1:1".to_owned(), Tasks::new());
     gone.tend().await;
     assert!(
         matches!(gone.health(), Health::Failing(reason) if reason.starts_with("its container does not answer"))
@@ -159,13 +157,7 @@ async fn a_run_that_is_dropped_is_cancelled_there() {
         assert!(buffer[..count].starts_with(b"POST /predictions/e-s-1/cancel HTTP/1.1"));
         cancelled.send(()).unwrap();
     });
-    let settings = Settings {
-        model: "m".to_owned(),
-        url,
-        cost_report: String::new(),
-        timeout: Duration::from_secs(20),
-    };
-    let runner = CogRunner::new(settings, Client::trusted(), tasks);
+    let runner = of(url, tasks);
     tokio::select! {
         _ = run(&runner) => panic!("it never answers"),
         _ = begun => {}

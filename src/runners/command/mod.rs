@@ -10,7 +10,7 @@ mod protocol;
 mod tail;
 mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,21 +21,28 @@ use self::tail::Tail;
 pub use self::worker::Guards;
 use self::worker::{Fault, Worker};
 use super::http::quote;
+use super::options::{self, Dependencies, Model, Type};
 use super::{Error, Folder, Health, Job, Run, Runner, Success, Tending};
+use crate::config::reader::{Parsed, Section};
+use crate::config::secret::Secret;
+use crate::config::values::{self, list, one_of, problem, size};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::guard;
 use crate::runtime;
 use crate::runtime::shortage::when_able;
-use crate::secret::Secret;
+
+/// The least address space that a program can start in, and the most that can be meant.
+const MEMORY_MIN: u64 = 64 * 1024 * 1024;
+const MEMORY_MAX: u64 = 1 << 50;
 
 /// How long a process is waited for that this machine cannot start now.
 const STARTING_MAX: Duration = Duration::from_secs(60);
 
 /// How processes are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+enum Mode {
     /// Again and again.
     Persistent,
     /// One for each job.
@@ -44,11 +51,10 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Persistent, Self::Once];
+    const ALL: [Self; 2] = [Self::Persistent, Self::Once];
 
     /// As manifests spell it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Persistent => "persistent",
             Self::Once => "once",
@@ -56,50 +62,96 @@ impl Mode {
     }
 }
 
+/// What manifests say of a runner of this type.
+pub const TYPE: Type = Type {
+    name: "command",
+    read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
+};
+
 /// How one model is run.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Named in sentences, and to the program as `ORRERY_MODEL`.
-    pub model: String,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    pub mode: Mode,
-    /// Where it starts.
-    pub directory: PathBuf,
-    pub env: Vec<(String, Secret)>,
+#[derive(Debug, PartialEq)]
+struct Options {
+    /// The program and its arguments, never empty.
+    command: Vec<String>,
+    mode: Mode,
+    /// Where it starts: absolute, the manifest's folder unless it says otherwise.
+    directory: PathBuf,
+    env: Vec<(String, Secret)>,
     /// The address space that each of its processes may have.
-    pub memory_bytes: Option<u64>,
-    /// Folders that it may write to, beside its own.
-    pub writable: Vec<PathBuf>,
-    /// Workers at once.
-    pub concurrency: usize,
-    /// JSON pointer to a cost in an answer.
-    pub cost_report: String,
-    /// Whether it may give out files: then each run has a folder for them.
-    pub gives_files: bool,
+    memory_bytes: Option<u64>,
+    /// Absolute folders that it may write to, beside its own.
+    writable: Vec<PathBuf>,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_empty| folder.to_path_buf());
+        let command = section.required("command", program);
+        let mode = section.get("mode", Mode::Persistent, one_of(&Mode::ALL, Mode::as_str));
+        let directory = section.get("directory", folder.clone(), directory(&folder));
+        let env = section.get("env", Vec::new(), values::map(variable(&folder)));
+        let memory_bytes = section.optional("memory_bytes", size(MEMORY_MIN..=MEMORY_MAX));
+        let writable = section.get("writable", Vec::new(), list(self::directory(&folder)));
+        Some(Self { command: command?, mode, directory, env, memory_bytes, writable })
+    }
+}
+
+impl options::Options for Options {
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let pool = Pool::new(self, model, dependencies.guards.clone());
+        Arc::new(CommandRunner { pool, once: Mutex::new(Health::Starting) })
+    }
+}
+
+fn program(value: &values::Value<'_>) -> Parsed<Vec<String>> {
+    let command = list(values::string)(value)?;
+    if command.first().is_none_or(String::is_empty) {
+        return Err(values::wrong(value, "a list: the program, then its arguments"));
+    }
+    Ok(command)
+}
+
+/// A folder that exists; a path that is not absolute starts at `folder`.
+fn directory(folder: &Path) -> impl Fn(&values::Value<'_>) -> Parsed<PathBuf> {
+    move |value| {
+        let path = values::path(folder)(value)?;
+        let missing = || problem(value, format!("{} is not a folder", path.display()));
+        if path.is_dir() { Ok(path) } else { Err(missing()) }
+    }
+}
+
+fn variable(folder: &Path) -> impl Fn(&str, &values::Value<'_>) -> Parsed<(String, Secret)> {
+    move |name, value| {
+        let secret = values::secret(folder)(value)?;
+        if name.is_empty() || name.contains(['=', '\0']) || secret.expose().contains('\0') {
+            let message = format!(
+                "{name:?} cannot be the name of an environment variable, or its value holds a NUL"
+            );
+            return Err(problem(value, message));
+        }
+        Ok((name.to_owned(), secret))
+    }
 }
 
 /// The runner of one model.
 #[derive(Debug)]
-pub struct CommandRunner {
+struct CommandRunner {
     pool: Arc<Pool>,
     /// How the last process of the mode `once` did.
     once: Mutex<Health>,
 }
 
 impl CommandRunner {
-    /// A runner without a process yet.
-    #[must_use]
-    pub fn new(settings: Settings, guards: Guards) -> Self {
-        Self { pool: Pool::new(settings, guards), once: Mutex::new(Health::Starting) }
+    fn mode(&self) -> Mode {
+        self.pool.options.mode
     }
 
-    fn settings(&self) -> &Settings {
-        &self.pool.settings
+    fn model(&self) -> &Model {
+        &self.pool.model
     }
 
     fn failure(&self, class: ErrorClass, what: &str) -> Failure {
-        Failure::new(class, format!("the model '{}': {what}", self.settings().model))
+        Failure::new(class, format!("the model '{}': {what}", self.model().name))
     }
 
     async fn run_in_pool(&self, job: &Job) -> Result<(Ended, Option<Folder>), Failure> {
@@ -111,7 +163,7 @@ impl CommandRunner {
         };
         let folder = self.folder(worker)?;
         let path = folder.as_ref().map(|folder| folder.path().display().to_string());
-        match worker.ask(job, path.as_deref(), &self.settings().cost_report, false).await {
+        match worker.ask(job, path.as_deref(), &self.model().cost_report, false).await {
             Ok(ended) => {
                 taken.give_back();
                 Ok((ended, folder))
@@ -127,15 +179,16 @@ impl CommandRunner {
     }
 
     async fn run_once(&self, job: &Job) -> Result<(Ended, Option<Folder>), Failure> {
-        let Pool { settings, guards, tail, .. } = &*self.pool;
-        let worker = when_able(STARTING_MAX, || Worker::start(settings, guards, tail)).await;
+        let pool = &self.pool;
+        let tail = &pool.tail;
+        let worker = when_able(STARTING_MAX, || Worker::start(pool)).await;
         let mut worker = worker.map_err(|error| {
             let what = format!("its process cannot be started: {error}");
             self.failure(ErrorClass::ProviderUnavailable, &what)
         })?;
         let folder = self.folder(&worker)?;
         let path = folder.as_ref().map(|folder| folder.path().display().to_string());
-        let answer = worker.ask(job, path.as_deref(), &settings.cost_report, true).await;
+        let answer = worker.ask(job, path.as_deref(), &self.model().cost_report, true).await;
         let (health, result) = match answer {
             Ok(ended) => {
                 worker.leave().await;
@@ -158,7 +211,7 @@ impl CommandRunner {
 
     /// A folder for the files of a run, where it may give some out.
     fn folder(&self, worker: &Worker) -> Result<Option<Folder>, Failure> {
-        if !self.settings().gives_files {
+        if !self.model().gives_files {
             return Ok(None);
         }
         worker.folder().map(Some).map_err(|error| {
@@ -172,7 +225,7 @@ impl Runner for CommandRunner {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
             let started = runtime::monotonic_now();
-            let (Ended { result, usage }, folder) = match self.settings().mode {
+            let (Ended { result, usage }, folder) = match self.mode() {
                 Mode::Persistent => self.run_in_pool(&job).await?,
                 Mode::Once => self.run_once(&job).await?,
             };
@@ -188,7 +241,7 @@ impl Runner for CommandRunner {
     }
 
     fn health(&self) -> Health {
-        match self.settings().mode {
+        match self.mode() {
             Mode::Persistent => self.pool.health(),
             Mode::Once => self.once.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -196,7 +249,7 @@ impl Runner for CommandRunner {
 
     fn tend(&self) -> Tending<'_> {
         Box::pin(async {
-            if self.settings().mode == Mode::Persistent {
+            if self.mode() == Mode::Persistent {
                 self.pool.tend();
             }
         })

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use super::tail::Tail;
 use super::worker::{Guards, Worker};
-use super::{Settings, describe};
+use super::{Options, describe};
 use crate::runners::Health;
+use crate::runners::options::Model;
 use crate::runtime;
 use crate::runtime::shortage::is_shortage;
 
@@ -27,7 +28,8 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// The workers of one model.
 #[derive(Debug)]
 pub struct Pool {
-    pub settings: Settings,
+    pub options: Arc<Options>,
+    pub model: Model,
     pub guards: Guards,
     /// What its workers wrote to standard error.
     pub tail: Tail,
@@ -57,7 +59,7 @@ pub struct Taken {
 impl Pool {
     /// Without a worker.
     #[must_use]
-    pub fn new(settings: Settings, guards: Guards) -> Arc<Self> {
+    pub fn new(options: Arc<Options>, model: Model, guards: Guards) -> Arc<Self> {
         let state = State {
             idle: Vec::new(),
             alive: 0,
@@ -66,7 +68,8 @@ impl Pool {
             health: Health::Starting,
         };
         let tail = Tail::default();
-        Arc::new(Self { settings, guards, tail, state: Mutex::new(state), freed: Notify::new() })
+        let (state, freed) = (Mutex::new(state), Notify::new());
+        Arc::new(Self { options, model, guards, tail, state, freed })
     }
 
     /// How its workers are.
@@ -88,7 +91,7 @@ impl Pool {
                     return Ok(self.taken(worker));
                 }
                 let now = runtime::monotonic_now();
-                if state.alive < self.settings.concurrency && now >= state.not_before {
+                if state.alive < self.model.concurrency && now >= state.not_before {
                     if let Some(worker) = self.start(&mut state) {
                         return Ok(self.taken(worker));
                     }
@@ -129,7 +132,7 @@ impl Pool {
 
     /// Starts a worker; when that is not possible, the next try comes after a pause.
     fn start(&self, state: &mut State) -> Option<Worker> {
-        match Worker::start(&self.settings, &self.guards, &self.tail) {
+        match Worker::start(self) {
             Ok(worker) => {
                 state.alive += 1;
                 Some(worker)
@@ -153,7 +156,7 @@ impl Pool {
         if is_proven {
             // It has done work: whether the model can start is not in question.
             self.pause(state);
-            tracing::warn!(model = %self.settings.model, %reason, "a worker has ended");
+            tracing::warn!(model = %self.model.name, %reason, "a worker has ended");
         } else {
             self.failed(state, reason.to_owned());
         }
@@ -163,7 +166,7 @@ impl Pool {
     fn failed(&self, state: &mut State, reason: String) {
         self.pause(state);
         let pause = state.not_before.saturating_duration_since(runtime::monotonic_now());
-        let (model, said) = (&self.settings.model, self.tail.last_line().unwrap_or_default());
+        let (model, said) = (&self.model.name, self.tail.last_line().unwrap_or_default());
         tracing::warn!(%model, %reason, %said, ?pause, "a worker cannot start; tried again later");
         state.health = Health::Failing(reason);
     }

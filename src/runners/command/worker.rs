@@ -17,14 +17,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::Instant;
 
-use super::Settings;
+use super::Options;
+use super::pool::Pool;
 use super::protocol::{self, Ended, LINE_MAX, Said};
-use super::tail::Tail;
+use crate::config::secret;
 use crate::guard::fence::Walls;
 use crate::guard::groups::{Group, Groups};
 use crate::runners::{Folder, Job};
 use crate::runtime::{self, Tasks};
-use crate::secret;
 
 /// What a worker's environment has of the service's own.
 const PASSED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ"];
@@ -63,15 +63,15 @@ impl Guards {
     }
 
     /// What the processes of a model may reach.
-    fn walls(&self, settings: &Settings, home: &Path) -> Walls {
+    fn walls(&self, options: &Options, home: &Path) -> Walls {
         let secrets = secret::hidden_from_programs();
         Walls {
             hide: self.hidden.iter().cloned().chain(secrets).collect(),
             hide_manifests: Some(self.models.clone()),
-            read: vec![self.models.clone(), settings.directory.clone()],
-            write: settings.writable.clone(),
+            read: vec![self.models.clone(), options.directory.clone()],
+            write: options.writable.clone(),
             home: Some(home.to_path_buf()),
-            memory_bytes: settings.memory_bytes,
+            memory_bytes: options.memory_bytes,
         }
     }
 }
@@ -108,26 +108,27 @@ impl Worker {
     ///
     /// # Errors
     /// When this program cannot be started again.
-    pub fn start(settings: &Settings, guards: &Guards, tail: &Tail) -> io::Result<Self> {
+    pub fn start(pool: &Pool) -> io::Result<Self> {
+        let Pool { options, model, guards, tail, .. } = pool;
         let home = guards.home()?;
         let mut command = Command::new(&guards.program);
         command.arg("guard").arg("--parent").arg(std::process::id().to_string());
-        command.args(guards.walls(settings, home.path()).arguments());
-        let control = guards.groups.as_ref().map(|groups| groups.make(settings.memory_bytes));
+        command.args(guards.walls(options, home.path()).arguments());
+        let control = guards.groups.as_ref().map(|groups| groups.make(options.memory_bytes));
         let control = control.transpose()?;
         if let Some(control) = &control {
             command.arg("--group").arg(control.path());
         }
-        command.arg("--directory").arg(&settings.directory).arg("--").args(&settings.command);
+        command.arg("--directory").arg(&options.directory).arg("--").args(&options.command);
         command.env_clear();
         for name in PASSED_ON {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }
         }
-        command.env("ORRERY_MODEL", &settings.model);
+        command.env("ORRERY_MODEL", &model.name);
         command.env("TMPDIR", home.path().join(TEMPORARY));
-        for (name, value) in &settings.env {
+        for (name, value) in &options.env {
             command.env(name, value.expose());
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::written;
+use super::reader::read_file;
 
 /// The largest secret, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -70,7 +70,7 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
             "{shown} has mode {mode:04o}, so that others can reach the secret in it: chmod 0600"
         ));
     }
-    let text = written::read(path, MAX_BYTES)?;
+    let text = read_file(path, MAX_BYTES)?;
     let secret = text.trim_end_matches(['\r', '\n']);
     if secret.is_empty() || secret.chars().any(char::is_control) {
         return Err(format!("{shown} does not hold one line of text"));
