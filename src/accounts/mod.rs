@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::audit::{Actor, Recorder};
-use crate::domain::account::{ApiKey, Organization};
+use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Organization};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::links;
@@ -28,8 +28,6 @@ use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
 /// What every API key begins with (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";
-/// The organization that a first start makes.
-pub const DEFAULT_ORGANIZATION: &str = "default";
 /// Random bytes in a key: 160 bits.
 const KEY_BYTES: usize = 20;
 /// Digits of a key: 32 of them, five bits each, without look-alikes.

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::Context;
 use super::doc::Doc;
-use crate::accounts::DEFAULT_ORGANIZATION;
-use crate::domain::account;
+use crate::domain::account::{self, DEFAULT_ORGANIZATION};
 use crate::domain::ids::KeyId;
 use crate::engine;
 use crate::http::{self, Reply, reply};

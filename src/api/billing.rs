@@ -5,9 +5,8 @@ use serde::Deserialize;
 
 use super::doc::{Doc, Response};
 use super::{Context, Services};
-use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::billing;
-use crate::domain::account::Organization;
+use crate::domain::account::{DEFAULT_ORGANIZATION, Organization};
 use crate::domain::money::Usd;
 use crate::http::{self, Reply, reply};
 use crate::wire::operator;

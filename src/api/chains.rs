@@ -7,9 +7,8 @@ use serde_json::Value;
 
 use super::doc::Doc;
 use super::{Context, Services};
-use crate::accounts::DEFAULT_ORGANIZATION;
 use crate::chains::Change;
-use crate::domain::account::Organization;
+use crate::domain::account::{DEFAULT_ORGANIZATION, Organization};
 use crate::domain::chain::Entry;
 use crate::http::{self, Reply, reply};
 use crate::wire::operator::{Chain, Chains};

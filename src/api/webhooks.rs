@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
 use super::fields::Fields;
 use super::{Context, Services};
-use crate::accounts::DEFAULT_ORGANIZATION;
+use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::delivery::{self, Webhook};
 use crate::domain::execution::{self, Source};
 use crate::domain::ids::{ExecutionId, OrganizationId};

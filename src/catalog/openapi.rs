@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
 use super::Model;
-use crate::domain::model::OutputType;
+use crate::domain::model::{OutputType, VERSION};
 
 /// Where definitions of the request schema stand in the document.
 const SCHEMAS: &str = "#/components/schemas/";
@@ -53,7 +53,7 @@ pub fn openapi(model: &Model) -> Value {
         "info": {
             "title": model.title,
             "description": model.description,
-            "version": "0.0.1",
+            "version": VERSION,
         },
         "paths": {"/v1/prediction/": {"post": operation(model)}},
         "components": {

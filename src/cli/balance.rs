@@ -5,10 +5,11 @@ use serde_json::json;
 
 use super::Shape;
 use super::chain::query;
-use super::key::{DEFAULT_ORGANIZATION, understood};
+use super::key::understood;
 use super::output::{self, Column, Output};
 use super::service;
 use crate::config::Config;
+use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::wire::operator::{Balance, Ledger};
 
 #[derive(Debug, Subcommand)]

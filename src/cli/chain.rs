@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::Shape;
 use super::admin::Admin;
-use super::key::{DEFAULT_ORGANIZATION, understood};
+use super::key::understood;
 use super::output::{self, Column, Output};
 use crate::config::Config;
+use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::chain::Entry;
 use crate::wire::operator::{Chain, Chains};
 

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use crate::domain::model::VERSION;
+
 /// The built-in model of the first prediction, and an input that it takes.
 const MODEL: &str = "text-sentiment";
 const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
@@ -51,7 +53,7 @@ fn first_prediction(text: &mut String, welcome: &Welcome<'_>, key: &str, base: &
         .authority
         .map_or(String::new(), |path| format!(" --cacert {}", quoted(&path.display().to_string())));
     let header = quoted(&format!("X-API-Key: {key}"));
-    let body = quoted(&format!(r#"{{"model":"{MODEL}","version":"0.0.1","input":{INPUT}}}"#));
+    let body = quoted(&format!(r#"{{"model":"{MODEL}","version":"{VERSION}","input":{INPUT}}}"#));
     line(text, &format!("{} shown this once:", paint.bold("Your API key,")));
     line(text, &format!("  {}", paint.accent(key)));
     text.push('\n');

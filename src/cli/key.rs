@@ -12,12 +12,10 @@ use super::Shape;
 use super::admin::Admin;
 use super::output::{self, Column, Output};
 use crate::config::Config;
+use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::ids::KeyId;
 use crate::wire::Time;
 use crate::wire::operator::{Keys, NewKey};
-
-/// The organization that a first start makes.
-pub(super) const DEFAULT_ORGANIZATION: &str = "default";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {

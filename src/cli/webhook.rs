@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 
 use super::Shape;
 use super::chain::query;
-use super::key::{DEFAULT_ORGANIZATION, understood};
+use super::key::understood;
 use super::output::{self, Column, Output};
 use super::service;
 use crate::config::Config;
+use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::ids::ExecutionId;
 
 #[derive(Debug, Subcommand)]

@@ -9,6 +9,9 @@ use super::ids::{EntryId, ExecutionId, KeyId, OrganizationId};
 use super::money::Usd;
 use super::time::Timestamp;
 
+/// The name of the organization that a first start makes, and that is meant where none is named.
+pub const DEFAULT_ORGANIZATION: &str = "default";
+
 /// The owner of keys, executions, files and money.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Organization {

@@ -12,6 +12,9 @@ use super::money::Usd;
 /// The longest slug, in bytes.
 pub const SLUG_MAX: usize = 128;
 
+/// The version of every model; deprecated by the specification.
+pub const VERSION: &str = "0.0.1";
+
 /// A model's identifier: 1 to 128 characters of `a-zA-Z0-9._:-` in parts separated by `/`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]

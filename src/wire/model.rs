@@ -4,10 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::domain::model::{OutputType, Pricing};
+use crate::domain::model::{OutputType, Pricing, VERSION};
 
-/// The version of every model; deprecated by the specification.
-pub const VERSION: &str = "0.0.1";
 const DISCLAIMER: &str = "Pricing is an estimate and may change as rates are updated.";
 const USAGE_BASED: &str = "Usage-based pricing";
 
@@ -16,7 +14,7 @@ const USAGE_BASED: &str = "Usage-based pricing";
 #[schemars(example = json!({
     "title": "Caption",
     "slug": "vendor/caption",
-    "version": "0.0.1",
+    "version": VERSION,
     "output_type": "string",
     "request_schema": {"type": "object", "properties": {"image": {"type": "string"}}},
     "cost": {

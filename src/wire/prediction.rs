@@ -10,12 +10,13 @@ use crate::domain::attempt::Attempt;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{self, Execution, Status};
 use crate::domain::ids::ExecutionId;
+use crate::domain::model::VERSION;
 
 /// A prediction to be made.
 #[derive(Debug, JsonSchema)]
 #[schemars(example = json!({
     "model": "text-template",
-    "version": "0.0.1",
+    "version": VERSION,
     "input": {"template": "Hello {{ name }}!", "values": {"name": "Ada"}},
 }))]
 pub struct NewPrediction {

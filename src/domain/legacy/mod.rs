@@ -23,8 +23,6 @@ pub use self::read::{Error, Fields, definition, typed};
 
 /// What a step that runs a model is called.
 pub const MODEL_TYPE: &str = "1019Model";
-/// The version that every model has.
-pub const MODEL_VERSION: &str = "0.0.1";
 /// Where in `metadata` the legacy shape keeps its own.
 pub const KEPT: &str = "legacy";
 

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::{KEPT, MODEL_TYPE, MODEL_VERSION, Object, names, object, print_of, text};
+use super::{KEPT, MODEL_TYPE, Object, names, object, print_of, text};
 use crate::domain::definition::STEPS_MAX;
+use crate::domain::model::VERSION;
 
 /// The most inputs, and the most outputs, of a workflow in the older shape.
 const LISTED_MAX: usize = 1000;
@@ -142,7 +143,7 @@ fn read_step(
         }
     }
     let version = written.get("model_version").filter(|version| {
-        version.as_str().is_some_and(|version| !version.is_empty() && version != MODEL_VERSION)
+        version.as_str().is_some_and(|version| !version.is_empty() && version != VERSION)
     });
     Ok(ReadStep { id, fields, version: version.cloned() })
 }

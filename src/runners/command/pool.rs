@@ -140,7 +140,7 @@ impl Pool {
             Err(error) if is_shortage(&error) => {
                 // It says nothing about the model.
                 state.not_before = runtime::monotonic_now() + FIRST_PAUSE;
-                tracing::warn!(model = %self.settings.model, %error, "a worker cannot start now");
+                tracing::warn!(model = %self.model.name, %error, "a worker cannot start now");
                 None
             }
             Err(error) => {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::domain::execution::{self, TOGETHER_MAX};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
-use crate::domain::legacy::MODEL_VERSION;
+use crate::domain::model::VERSION;
 use crate::domain::step;
 use crate::domain::workflow::Workflow;
 use crate::wire::Time;
@@ -258,7 +258,7 @@ impl From<&Step> for StepResult {
         Self {
             step_id: step.step_id.clone(),
             step_name: step.name.as_ref().unwrap_or(&step.step_id).clone(),
-            version: if model.is_some() { MODEL_VERSION } else { "" },
+            version: if model.is_some() { VERSION } else { "" },
             model: model.unwrap_or_default(),
             started_at: step.started_at,
             ended_at: step.completed_at,

@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::domain::ids::{OrganizationId, WorkflowId};
-use crate::domain::legacy::{KEPT, MODEL_TYPE, MODEL_VERSION, names, object, print_of, text};
+use crate::domain::legacy::{KEPT, MODEL_TYPE, names, object, print_of, text};
+use crate::domain::model::VERSION;
 use crate::domain::reference::Root;
 use crate::domain::template::Template;
 use crate::domain::workflow::{self, DESCRIPTION_MAX, NAME_MAX, Status};
@@ -159,7 +160,7 @@ impl Step {
         if text(Some(step), "type") == "model" {
             let version =
                 object(kept, "model_versions").and_then(|versions| versions.get(id)?.as_str());
-            let version = version.unwrap_or(MODEL_VERSION);
+            let version = version.unwrap_or(VERSION);
             let params = step.get("params").cloned().unwrap_or_else(|| json!({}));
             return named(MODEL_TYPE, text(Some(step), "model"), version, &params);
         }
@@ -313,7 +314,7 @@ pub struct Created<'a> {
         "name": "Greet",
         "type": "1019Model",
         "model_slug": "text-template",
-        "model_version": "0.0.1",
+        "model_version": VERSION,
         "params": {"template": "Hello {{name}}!"},
     }],
 }))]

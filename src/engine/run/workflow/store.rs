@@ -13,6 +13,7 @@ use crate::domain::execution::{Candidate, Execution, Fault, Prediction, Status, 
 use crate::domain::ids::{ExecutionId, RevisionId};
 use crate::domain::machine::workflow::{Effect, StepProgress};
 use crate::domain::machine::{self, is_final};
+use crate::domain::model::VERSION;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, Instance, Step};
@@ -24,8 +25,6 @@ use crate::storage::{Commit, Page};
 
 /// Rows that are read at once.
 const PAGE: usize = 1000;
-/// The version that predictions of steps carry: the one that every model has.
-const MODEL_VERSION: &str = "0.0.1";
 
 /// What a commit has to carry beside the changed steps.
 #[derive(Debug, Default)]
@@ -201,7 +200,7 @@ impl Inner {
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,
             work: Work::Prediction(Prediction {
-                version: MODEL_VERSION.to_owned(),
+                version: VERSION.to_owned(),
                 position: u32::from(fallback.is_some()),
                 chain,
                 attempts: step.attempts.clone(),
