@@ -24,7 +24,6 @@ use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
 use crate::schema::{Patience, Unfit};
-use crate::storage::Commit;
 use crate::wire;
 use crate::wire::execution::{Cancelled, List, Summary};
 use crate::wire::trigger::{
@@ -135,10 +134,10 @@ async fn start_one(
     let mut fields = Fields::parse(bytes)?;
     let version = version_of(workflow, version)?;
     let route = format!("trigger/{}/{}", workflow.id, version.id);
-    let ticket = match idempotent::turn(context, caller.organization, &route, bytes).await? {
-        Turn::Create(ticket) => ticket,
+    let claim = match idempotent::turn(context, caller.organization, &route, bytes).await? {
+        Turn::Create(claim) => claim,
         Turn::Repeat(answered) => {
-            let id: ExecutionId = answered.subject.parse().map_err(http::Error::internal)?;
+            let id = idempotent::created_id(&answered)?;
             let execution = services.engine.get(caller.organization, id).await?;
             return Ok(accepted(&execution));
         }
@@ -148,13 +147,9 @@ async fn start_one(
     let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
     let inputs = check_inputs(&compiled, inputs).await?;
     let submission = submission(context, workflow, version, None, &inputs, webhook)?;
-    let mut beside = Commit::new();
-    count_trigger(&mut beside, workflow.id, &version.id);
-    if let Some(ticket) = &ticket {
-        let answered = Answered::created(submission.id);
-        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
-    }
-    let taken = services.engine.submit(vec![submission], beside).await?;
+    let mut commit = claim.commit(Answered::created(submission.id))?;
+    count_trigger(&mut commit, workflow.id, &version.id);
+    let taken = services.engine.submit(vec![submission], commit).await?;
     let taken = taken.first().ok_or_else(|| http::Error::internal("nothing was taken"))?;
     Ok(accepted(taken))
 }
@@ -207,16 +202,15 @@ async fn start_bulk(
         _ => return Err(http::Error::bad_request("inputs must contain 1–10 items")),
     };
     let route = format!("bulk-trigger/{}/{}", workflow.id, version.id);
-    let ticket = match idempotent::turn(context, caller.organization, &route, bytes).await? {
-        Turn::Create(ticket) => ticket,
-        Turn::Repeat(Answered { answer: Some(answer), .. }) => {
-            return Ok(reply::json(StatusCode::ACCEPTED, &answer.body));
+    let claim = match idempotent::turn(context, caller.organization, &route, bytes).await? {
+        Turn::Create(claim) => claim,
+        Turn::Repeat(answered) => {
+            return Ok(reply::json(StatusCode::ACCEPTED, &idempotent::kept_body(answered)?));
         }
-        Turn::Repeat(_) => return Err(http::Error::internal("a bulk trigger has no answer")),
     };
     let webhook = fields.webhook(services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
-    let (bulk, mut beside): (BulkId, _) = (fresh(), Commit::new());
+    let bulk: BulkId = fresh();
     let now = services.clock.now();
     let (mut submissions, mut executions) = (Vec::new(), Vec::new());
     for inputs in entries {
@@ -225,19 +219,18 @@ async fn start_bulk(
             Ok(inputs) => {
                 let webhook = webhook.clone();
                 let entry = submission(context, workflow, version, Some(bulk), &inputs, webhook)?;
-                count_trigger(&mut beside, workflow.id, &version.id);
                 executions.push(BulkEntry::Accepted(Accepted::at(entry.id, now)));
                 submissions.push(entry);
             }
         }
     }
     let body = Bulk { bulk_id: bulk, executions };
-    if let Some(ticket) = &ticket {
-        let kept = serde_json::to_value(&body).map_err(http::Error::internal)?;
-        let answered = Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept);
-        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
+    let kept = serde_json::to_value(&body).map_err(http::Error::internal)?;
+    let mut commit = claim.commit(Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept))?;
+    for _each in &submissions {
+        count_trigger(&mut commit, workflow.id, &version.id);
     }
-    services.engine.submit(submissions, beside).await?;
+    services.engine.submit(submissions, commit).await?;
     Ok(reply::json(StatusCode::ACCEPTED, &body))
 }
 
@@ -449,21 +442,19 @@ pub async fn redrive(mut context: Context) -> Result<Reply, http::Error> {
     let route = format!("redrive/{source}");
     let services = &context.services;
     let organization = caller.organization;
-    let ticket = match idempotent::turn(&context, organization, &route, &bytes).await? {
-        Turn::Create(ticket) => ticket,
+    let claim = match idempotent::turn(&context, organization, &route, &bytes).await? {
+        Turn::Create(claim) => claim,
         Turn::Repeat(answered) => {
-            let id: ExecutionId = answered.subject.parse().map_err(http::Error::internal)?;
+            let id = idempotent::created_id(&answered)?;
             return Ok(redriven(&services.engine.get(organization, id).await?, source));
         }
     };
     let failed = services.engine.get(organization, source).await?;
     let run = failed.workflow().ok_or_else(missing)?;
-    let (id, mut beside): (ExecutionId, _) = (fresh(), Commit::new());
-    count_trigger(&mut beside, run.workflow, &run.version);
-    if let Some(ticket) = &ticket {
-        ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
-    }
-    let taken = services.engine.redrive(organization, caller.key, source, id, beside).await?;
+    let id: ExecutionId = fresh();
+    let mut commit = claim.commit(Answered::created(id))?;
+    count_trigger(&mut commit, run.workflow, &run.version);
+    let taken = services.engine.redrive(organization, caller.key, source, id, commit).await?;
     Ok(redriven(&taken, source))
 }
 

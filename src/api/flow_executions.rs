@@ -18,7 +18,6 @@ use crate::engine::query::lists::Query;
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
-use crate::storage::Commit;
 use crate::wire::execution::Steps;
 use crate::wire::legacy::{
     BulkTrigger, Bulked, ExecutionList, LOOK_UP_MAX, LookUp, LookedUp, Record, Trigger, Triggered,
@@ -116,37 +115,33 @@ async fn start(
     let workflow = find(context).await?;
     let version = version_of(&workflow, None)?;
     let route = format!("flows/{together:?}/{}", workflow.id);
-    let ticket = match idempotent::turn(context, organization, &route, bytes).await? {
-        Turn::Create(ticket) => ticket,
-        Turn::Repeat(answered) => return repeated(&answered),
+    let claim = match idempotent::turn(context, organization, &route, bytes).await? {
+        Turn::Create(claim) => claim,
+        Turn::Repeat(answered) => {
+            let ids = idempotent::kept_body(answered)?;
+            return serde_json::from_value(ids).map_err(http::Error::internal);
+        }
     };
     let webhook = fields.webhook(services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: Option<BulkId> = (together == Together::Bulk).then(fresh);
-    let (mut beside, mut submissions, mut ids) = (Commit::new(), Vec::new(), Vec::new());
+    let (mut submissions, mut ids) = (Vec::new(), Vec::new());
     for (index, parameters) in parameters.into_iter().enumerate() {
         let inputs = check(&compiled, parameters).await?.map_err(|fault| match together {
             Together::One => http::Error::bad_request(fault),
             Together::Bulk => http::Error::bad_request(format!("parameters[{index}]: {fault}")),
         })?;
         let one = submission(context, &workflow, version, bulk, &inputs, webhook.clone())?;
-        count_trigger(&mut beside, workflow.id, &version.id);
         ids.push(one.id.to_string());
         submissions.push(one);
     }
-    if let Some(ticket) = &ticket {
-        let body = json!(ids);
-        let answered = Answered::whole(workflow.id, StatusCode::OK.as_u16(), body);
-        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
+    let answered = Answered::whole(workflow.id, StatusCode::OK.as_u16(), json!(ids));
+    let mut commit = claim.commit(answered)?;
+    for _each in &submissions {
+        count_trigger(&mut commit, workflow.id, &version.id);
     }
-    services.engine.submit(submissions, beside).await?;
+    services.engine.submit(submissions, commit).await?;
     Ok(ids)
-}
-
-fn repeated(answered: &Answered) -> Result<Vec<String>, http::Error> {
-    let answer = answered.answer.as_ref();
-    let answer = answer.ok_or_else(|| http::Error::internal("a trigger has no answer"))?;
-    serde_json::from_value(answer.body.clone()).map_err(http::Error::internal)
 }
 
 /// The inputs that the parameters stand for. Clients of this shape send numbers and flags as text

@@ -14,7 +14,6 @@ use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
-use crate::storage::Commit;
 use crate::wire::legacy::{Category, Created, List, Listed, NewWorkflow, Workflow as Shape};
 use crate::workflows::{self, CATEGORIES, Filter, New, Put, SortKey};
 
@@ -41,8 +40,8 @@ pub const CREATE: Doc = Doc {
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     let bytes = context.call.body().await?;
-    let ticket = match idempotent::turn(&context, organization, "flows", &bytes).await? {
-        Turn::Create(ticket) => ticket,
+    let claim = match idempotent::turn(&context, organization, "flows", &bytes).await? {
+        Turn::Create(claim) => claim,
         Turn::Repeat(answered) => return Ok(created(&answered.subject)),
     };
     let mut fields = Fields::parse(&bytes)?;
@@ -50,10 +49,8 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let description = description(&fields)?;
     let definition = read(&mut fields, None)?;
     let services = &context.services;
-    let (id, mut beside): (WorkflowId, _) = (fresh(), Commit::new());
-    if let Some(ticket) = &ticket {
-        ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
-    }
+    let id: WorkflowId = fresh();
+    let commit = claim.commit(Answered::created(id))?;
     let new = New {
         name,
         description,
@@ -63,7 +60,7 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
         production: false,
         definition: Some(definition),
     };
-    services.workflows.create(organization, id, new, beside).await?;
+    services.workflows.create(organization, id, new, commit).await?;
     Ok(created(&id.to_string()))
 }
 

@@ -21,7 +21,6 @@ use crate::engine::{self, Submission};
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
-use crate::storage::Commit;
 use crate::wire::Text;
 use crate::wire::prediction::{Accepted, Ended, NewPrediction, Prediction, Shown, Urls};
 use crate::workflows;
@@ -237,20 +236,15 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
     let caller = context.caller()?;
     let bytes = context.call.body().await?;
     let fields = Fields::parse(&bytes)?;
-    let ticket = match idempotent::turn(context, caller.organization, route, &bytes).await? {
-        Turn::Create(ticket) => ticket,
-        Turn::Repeat(answered) => {
-            return answered.subject.parse().map_err(http::Error::internal);
-        }
+    let claim = match idempotent::turn(context, caller.organization, route, &bytes).await? {
+        Turn::Create(claim) => claim,
+        Turn::Repeat(answered) => return idempotent::created_id(&answered),
     };
     let services = &context.services;
     let submission = check(services, caller, fields).await?;
-    let (id, mut beside) = (submission.id, Commit::new());
-    if let Some(ticket) = &ticket {
-        let answered = Answered::created(id);
-        ticket.record(&mut beside, answered).map_err(http::Error::internal)?;
-    }
-    services.engine.submit(vec![submission], beside).await?;
+    let id = submission.id;
+    let commit = claim.commit(Answered::created(id))?;
+    services.engine.submit(vec![submission], commit).await?;
     Ok(id)
 }
 

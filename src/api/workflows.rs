@@ -14,7 +14,6 @@ use crate::domain::workflow::{
 use crate::http::{self, Reply, reply};
 use crate::idempotency::Answered;
 use crate::runtime::fresh;
-use crate::storage::Commit;
 use crate::wire;
 use crate::wire::workflow::{Categories, List, NewVersion, NewWorkflow, Versions, WorkflowChange};
 use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
@@ -52,8 +51,8 @@ pub const CREATE_ALIAS: Doc = Doc {
 pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     let organization = context.caller()?.organization;
     let bytes = context.call.body().await?;
-    let ticket = match idempotent::turn(&context, organization, "workflows", &bytes).await? {
-        Turn::Create(ticket) => ticket,
+    let claim = match idempotent::turn(&context, organization, "workflows", &bytes).await? {
+        Turn::Create(claim) => claim,
         Turn::Repeat(answered) => {
             let workflow = context.services.workflows.find_any(organization, &answered.subject);
             return created(&workflow.await?);
@@ -61,11 +60,9 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     };
     let new = read_new(Fields::parse(&bytes)?)?;
     let services = &context.services;
-    let (id, mut beside): (WorkflowId, _) = (fresh(), Commit::new());
-    if let Some(ticket) = &ticket {
-        ticket.record(&mut beside, Answered::created(id)).map_err(http::Error::internal)?;
-    }
-    created(&services.workflows.create(organization, id, new, beside).await?)
+    let id: WorkflowId = fresh();
+    let commit = claim.commit(Answered::created(id))?;
+    created(&services.workflows.create(organization, id, new, commit).await?)
 }
 
 fn created(workflow: &Workflow) -> Result<Reply, http::Error> {
