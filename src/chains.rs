@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::audit::{Actor, Recorder};
 use crate::domain::chain::{Chain, ENTRIES_MAX, Entry, NAME_MAX, is_name};
 use crate::domain::ids::OrganizationId;
-use crate::runners::template::Template;
+use crate::domain::input_template::InputTemplate;
 use crate::runtime::Clock;
 use crate::schema::{self, Schema, Unavailable};
 use crate::storage::commit::Expect;
@@ -263,7 +263,7 @@ fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> 
         if !may_have(fallback, name) {
             return Err(format!("it has no input '{name}'"));
         }
-        let template = Template::parse(value).map_err(|error| format!("'{name}': {error}"))?;
+        let template = InputTemplate::parse(value).map_err(|error| format!("'{name}': {error}"))?;
         for source in template.sources() {
             if !may_have(primary, source) {
                 let whole = format!("{{{{input.{source}}}}}");
@@ -273,23 +273,14 @@ fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> 
             }
         }
         let Some(wanted) = property(fallback, name) else { continue };
-        match &template {
-            Template::Constant(value) => {
-                check_constant(wanted, value).map_err(|fault| format!("'{name}': {fault}"))?
+        if let Some(value) = template.constant() {
+            check_constant(wanted, value).map_err(|fault| format!("'{name}': {fault}"))?;
+        } else if let Some(given) = template.field().and_then(|field| property(primary, field)) {
+            if !share_a_type(given, wanted) {
+                return Err(format!("'{name}' is of another type than what it is given"));
             }
-            Template::Reference(path) => {
-                let source = path.first().filter(|_| path.len() == 1);
-                let given = source.and_then(|source| property(primary, source));
-                if let Some(given) = given
-                    && !share_a_type(given, wanted)
-                {
-                    return Err(format!("'{name}' is of another type than what it is given"));
-                }
-            }
-            Template::Text(_) if !admits(wanted, "string") => {
-                return Err(format!("'{name}' is given a text, and takes none"));
-            }
-            Template::Text(_) | Template::Array(_) | Template::Object(_) => {}
+        } else if template.is_text() && !admits(wanted, "string") {
+            return Err(format!("'{name}' is given a text, and takes none"));
         }
     }
     Ok(())

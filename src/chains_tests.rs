@@ -42,7 +42,10 @@ async fn a_mapping_has_to_be_able_to_fit() {
         ),
         (entry("other", json!({"text": "too long"})), "'text': value is longer"),
         (entry("other", json!({"text": "a", "more": 1})), "it has no input 'more'"),
-        (entry("other", json!({"text": "{{prompt}}"})), "'text': {{prompt}} is no reference"),
+        (
+            entry("other", json!({"text": "{{prompt}}"})),
+            "'text': {{prompt}} is not a reference to the input",
+        ),
         (entry("primary", none.clone()), "cannot stand in for itself"),
         (entry("gone", none), "there is no model gone"),
     ] {

@@ -57,7 +57,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("chains", &["audit", "domain", "runners", "runtime", "schema", "storage"]),
+    ("chains", &["audit", "domain", "runtime", "schema", "storage"]),
     ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
     // The catalog answers the engine's question which models there are.
     ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),

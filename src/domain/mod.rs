@@ -14,6 +14,7 @@ pub mod delivery;
 pub mod execution;
 pub mod file;
 pub mod ids;
+pub mod input_template;
 pub mod legacy;
 pub mod machine;
 pub mod mask;

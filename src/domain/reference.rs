@@ -104,6 +104,8 @@ pub enum Fault {
     Stray,
     #[error("is unknown: of the execution there is only {{{{execution.id}}}}")]
     Execution,
+    #[error("is not a reference to the input, such as {{{{input.x}}}}")]
+    NotTheInput,
     #[error("resolves to nothing")]
     Nothing,
     #[error("resolves to something that is no array")]

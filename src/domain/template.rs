@@ -24,6 +24,15 @@ pub const RESOLVED_BYTES_MAX: usize = 8 << 20;
 /// 128; the difference is room for the records in which a resolved value is stored.
 pub const DEPTH_MAX: usize = 96;
 
+/// What a reference to nothing becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// An error that names it.
+    Refuse,
+    /// Null where it stands alone, no text inside a text.
+    Null,
+}
+
 /// A JSON value with references in its strings, parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template(Node);
@@ -78,6 +87,12 @@ impl Template {
         matches!(&self.0, Node::Array(_) | Node::Constant(Value::Array(_)))
     }
 
+    /// Whether it is text with references inside.
+    #[must_use]
+    pub const fn is_text(&self) -> bool {
+        matches!(&self.0, Node::Text(_))
+    }
+
     /// The literal text before the first reference of a string.
     #[must_use]
     pub fn leading_text(&self) -> Option<&str> {
@@ -111,8 +126,21 @@ impl Template {
     /// # Errors
     /// [`Error`] names the reference that resolves to nothing or makes the value too large or deep.
     pub fn resolve(&self, scope: &dyn Scope, limit_bytes: usize) -> Result<Value, Error> {
+        self.evaluate(scope, Missing::Refuse, limit_bytes)
+    }
+
+    /// As [`Template::resolve`], with a choice of what becomes of a reference to nothing.
+    ///
+    /// # Errors
+    /// As [`Template::resolve`].
+    pub fn evaluate(
+        &self,
+        scope: &dyn Scope,
+        missing: Missing,
+        limit_bytes: usize,
+    ) -> Result<Value, Error> {
         let budget = Budget { left: limit_bytes, limit: limit_bytes };
-        Resolver { scope, budget }.fill(&self.0, &Place::Root, DEPTH_MAX)
+        Resolver { scope, missing, budget }.fill(&self.0, &Place::Root, DEPTH_MAX)
     }
 }
 
@@ -233,6 +261,7 @@ const QUOTES_COLON_COMMA: usize = 4;
 
 struct Resolver<'s> {
     scope: &'s dyn Scope,
+    missing: Missing,
     budget: Budget,
 }
 
@@ -273,7 +302,10 @@ impl<'s> Resolver<'s> {
         place: &Place<'_>,
         levels: usize,
     ) -> Result<Value, Error> {
-        let value = self.find(reference, place)?;
+        let Some(value) = self.find(reference, place)? else {
+            self.spend_value(&Value::Null, reference, place)?;
+            return Ok(Value::Null);
+        };
         if !nests_within(&value, levels) {
             return Err(Error::new(place, reference.to_string(), Fault::TooDeep));
         }
@@ -292,7 +324,7 @@ impl<'s> Resolver<'s> {
                     text.push_str(literal);
                 }
                 Part::Reference(reference) => {
-                    let value = self.find(reference, place)?;
+                    let Some(value) = self.find(reference, place)? else { continue };
                     self.spend_value(&value, reference, place)?;
                     match value.as_str() {
                         Some(inner) => text.push_str(inner),
@@ -304,9 +336,17 @@ impl<'s> Resolver<'s> {
         Ok(text)
     }
 
-    fn find(&self, reference: &Reference, place: &Place<'_>) -> Result<Cow<'s, Value>, Error> {
-        let found = reference.look_up(self.scope);
-        found.ok_or_else(|| Error::new(place, reference.to_string(), Fault::Nothing))
+    fn find(
+        &self,
+        reference: &Reference,
+        place: &Place<'_>,
+    ) -> Result<Option<Cow<'s, Value>>, Error> {
+        match (reference.look_up(self.scope), self.missing) {
+            (None, Missing::Refuse) => {
+                Err(Error::new(place, reference.to_string(), Fault::Nothing))
+            }
+            (found, Missing::Refuse | Missing::Null) => Ok(found),
+        }
     }
 
     /// Counts the JSON text of `value` before anything is copied.
@@ -350,6 +390,15 @@ impl io::Write for Budget {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// The bytes of the JSON text of `value`.
+pub(super) fn json_bytes(value: &Value) -> usize {
+    let mut budget = Budget { left: usize::MAX, limit: usize::MAX };
+    match serde_json::to_writer(&mut budget, value) {
+        Ok(()) => budget.limit.saturating_sub(budget.left),
+        Err(_spent) => usize::MAX,
     }
 }
 

@@ -15,7 +15,6 @@ use hyper::{Method, Request};
 use serde_json::Value;
 
 use super::options::{self, Dependencies, Model, Type, secret_header};
-use super::template::Template;
 use super::watched::Watched;
 use super::{Job, Run, Runner, Success};
 use crate::config::reader::{Parsed, Section};
@@ -23,6 +22,7 @@ use crate::config::values::{self, problem};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::file;
+use crate::domain::input_template::InputTemplate;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
 use crate::http::client::{self, Answer, Client, Limits, Overflow};
@@ -45,7 +45,7 @@ struct Options {
     method: Method,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// What is sent; `None`: the whole input.
-    body: Option<Template>,
+    body: Option<InputTemplate>,
     /// JSON pointer to the output; `None`: the whole answer.
     output: Option<String>,
 }
@@ -79,9 +79,9 @@ fn method(value: &values::Value<'_>) -> Parsed<Method> {
     method.map_err(|_invalid| problem(value, format!("{text:?} is not an HTTP method")))
 }
 
-fn template(value: &values::Value<'_>) -> Parsed<Template> {
+fn template(value: &values::Value<'_>) -> Parsed<InputTemplate> {
     let written = values::json(value)?;
-    Template::parse(&written).map_err(|error| problem(value, error.to_string()))
+    InputTemplate::parse(&written).map_err(|error| problem(value, error.to_string()))
 }
 
 fn pointer(value: &values::Value<'_>) -> Parsed<String> {
@@ -101,9 +101,22 @@ struct HttpRunner {
 
 impl HttpRunner {
     fn request(&self, job: &Job) -> Result<Request<Bytes>, Failure> {
+        let unmade = |class, reason: String| {
+            let model = &self.model.name;
+            Failure::new(
+                class,
+                format!("the request of the model '{model}' cannot be made: {reason}"),
+            )
+        };
         let body = match &self.options.body {
             None => job.input.to_string(),
-            Some(template) => template.fill(&job.input).to_string(),
+            Some(template) => {
+                let body = template.fill(&job.input);
+                let body = body.map_err(|error| {
+                    unmade(ErrorClass::InvalidUserInput, format!("its body: {error}"))
+                })?;
+                body.to_string()
+            }
         };
         let mut request = Request::builder()
             .method(self.options.method.clone())
@@ -117,11 +130,9 @@ impl HttpRunner {
         }
         let has_body = self.options.method != Method::GET;
         let body = if has_body { Bytes::from(body) } else { Bytes::new() };
-        request.body(body).map_err(|error| {
-            let model = &self.model.name;
-            let sentence = format!("the request of the model '{model}' cannot be made: {error}");
-            Failure::new(ErrorClass::InvalidModelConfig, sentence)
-        })
+        request
+            .body(body)
+            .map_err(|error| unmade(ErrorClass::InvalidModelConfig, error.to_string()))
     }
 
     fn read(&self, answer: &Answer, run_time: Duration) -> Result<Success, super::Error> {

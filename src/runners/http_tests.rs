@@ -44,7 +44,7 @@ fn runner(port: u16, timeout: Duration) -> HttpRunner {
         url: format!("http://127.0.0.1:{port}/predict"),
         method: Method::POST,
         headers: vec![(hyper::header::AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))],
-        body: Some(Template::parse(&json!({"image": "{{input.image}}"})).unwrap()),
+        body: Some(InputTemplate::parse(&json!({"image": "{{input.image}}"})).unwrap()),
         output: Some("/caption".to_owned()),
     };
     let model = Model::of_test("caption", timeout);

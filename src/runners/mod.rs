@@ -15,7 +15,6 @@ pub mod http;
 pub mod openai;
 pub mod options;
 pub mod request;
-pub mod template;
 pub mod watched;
 
 use std::future::Future;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Prediction};
+use crate::domain::input_template::fill_object;
 use crate::domain::machine::Effect;
 use crate::domain::machine::prediction::{Event, apply};
 use crate::domain::money::Usd;
@@ -21,7 +22,6 @@ use crate::engine::run::commit::not_serializable;
 use crate::engine::run::outcome::webhook_body;
 use crate::engine::{Error, Inner, ModelSpec, Models, rows};
 use crate::files::Origin;
-use crate::runners::template::{self, Template};
 use crate::runners::{self, Job, Progress};
 use crate::storage::{self, Commit};
 
@@ -217,25 +217,10 @@ async fn input_of(
     };
     let mapped = match prediction.candidate().and_then(|candidate| candidate.input_map.as_ref()) {
         None => input,
-        Some(map) => {
-            fill(map, &input).map_err(|error| misfit(format!("cannot be made: {error}")))?
-        }
+        Some(map) => fill_object(map, &input)
+            .map(Value::Object)
+            .map_err(|error| misfit(format!("cannot be made: {error}")))?,
     };
     let checked = models.check_input(prediction.model(), mapped).await;
     checked.map_err(|violation| misfit(format!("does not fit: {violation}")))
-}
-
-/// The mapping with the input's values in it. A field that is nothing but a reference to what the
-/// input does not have is left out.
-fn fill(map: &Map<String, Value>, input: &Value) -> Result<Value, template::Error> {
-    let mut filled = Map::new();
-    for (name, written) in map {
-        let template = Template::parse(written)?;
-        let value = template.fill(input);
-        let is_absent = value.is_null() && matches!(template, Template::Reference(_));
-        if !is_absent {
-            filled.insert(name.clone(), value);
-        }
-    }
-    Ok(Value::Object(filled))
 }

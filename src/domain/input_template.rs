@@ -1,0 +1,204 @@
+//! Templates over the input of one model: the `body` of an `http` runner, and the `input_map` of a
+//! fallback chain.
+//!
+//! The syntax is that of the templates of steps, with `input` as the only root. A field that the input
+//! leaves out is no error here: it becomes null, or no text inside a text.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::place::Place;
+use super::reference::{Error, Fault, Field, Reference, Root, Scope, Segment};
+use super::template::{Missing, RESOLVED_BYTES_MAX, Template, json_bytes};
+
+/// What every reference starts with.
+const ROOT: &str = "input";
+
+/// A template whose references all start with `input`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InputTemplate(Template);
+
+impl InputTemplate {
+    /// Parses a value as it is written.
+    ///
+    /// # Errors
+    /// [`Error`] names the reference and its place.
+    pub fn parse(written: &Value) -> Result<Self, Error> {
+        let template = Template::parse(written)?;
+        let mut wrong = None;
+        template.visit(&Place::Root, &mut |place, reference| {
+            if !matches!(reference.root(), Root::Name(name) if name == ROOT) {
+                wrong.get_or_insert_with(|| {
+                    Error::new(place, reference.to_string(), Fault::NotTheInput)
+                });
+            }
+        });
+        wrong.map_or(Ok(Self(template)), Err)
+    }
+
+    /// The template with the values of `input` in it.
+    ///
+    /// # Errors
+    /// The result is too large ([`bytes_max`]) or nests too deep.
+    pub fn fill(&self, input: &Value) -> Result<Value, Error> {
+        self.fill_within(input, bytes_max(input))
+    }
+
+    fn fill_within(&self, input: &Value, limit_bytes: usize) -> Result<Value, Error> {
+        self.0.evaluate(&Input(input), Missing::Null, limit_bytes)
+    }
+
+    /// The value itself, when it holds no reference.
+    #[must_use]
+    pub const fn constant(&self) -> Option<&Value> {
+        self.0.constant()
+    }
+
+    /// The field of the input that it is, when it is one reference to it and nothing else.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        let reference = self.0.reference().filter(|reference| reference.path().len() == 1)?;
+        first_key(reference)
+    }
+
+    /// Whether it resolves to a text, whatever is put in.
+    #[must_use]
+    pub const fn is_text(&self) -> bool {
+        self.0.is_text()
+    }
+
+    /// The fields of the input that it refers to.
+    #[must_use]
+    pub fn sources(&self) -> Vec<&str> {
+        self.0.references().into_iter().filter_map(first_key).collect()
+    }
+}
+
+/// An object of templates with the values of `input` in it. A field that is nothing but a reference to
+/// what the input does not have is left out.
+///
+/// # Errors
+/// A template is broken, or the result is too large ([`bytes_max`]) or nests too deep.
+pub fn fill_object(map: &Map<String, Value>, input: &Value) -> Result<Map<String, Value>, Error> {
+    let mut left = bytes_max(input);
+    let mut filled = Map::new();
+    for (name, written) in map {
+        let template = InputTemplate::parse(written)?;
+        let value = template.fill_within(input, left)?;
+        left = left.saturating_sub(json_bytes(&value));
+        if !(value.is_null() && template.0.reference().is_some()) {
+            filled.insert(name.clone(), value);
+        }
+    }
+    Ok(filled)
+}
+
+/// The most bytes of JSON that a template makes of `input`: what a step may have, and room for every
+/// field to be used twice.
+fn bytes_max(input: &Value) -> usize {
+    json_bytes(input).saturating_mul(2).saturating_add(RESOLVED_BYTES_MAX)
+}
+
+fn first_key(reference: &Reference) -> Option<&str> {
+    match reference.path().first()? {
+        Segment::Key(name) => Some(name),
+        Segment::Index(_) => None,
+    }
+}
+
+/// The input, under its name.
+struct Input<'v>(&'v Value);
+
+impl Scope for Input<'_> {
+    fn inputs(&self) -> &Value {
+        self.0
+    }
+
+    fn execution_id(&self) -> String {
+        String::new()
+    }
+
+    fn item(&self, name: &str) -> Option<&Value> {
+        (name == ROOT).then_some(self.0)
+    }
+
+    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn references_keep_their_type_alone_and_become_text_among_text() {
+        let input =
+            json!({"image": "data:x", "n": 3, "list": [{"a": true}], "o": {"k": null}, "a b": 1});
+        for (template, expect) in [
+            (json!("{{input.image}}"), json!("data:x")),
+            (json!("{{ input.n }}"), json!(3)),
+            (json!("n is {{input.n}}, a is {{input.list.0.a}}"), json!("n is 3, a is true")),
+            (json!("{{input.list[0].a}} {{input['a b']}}"), json!("true 1")),
+            (
+                json!({"all": "{{input}}", "k": [1, "{{input.o}}"]}),
+                json!({"all": input, "k": [1, {"k": null}]}),
+            ),
+            (json!("{{input.missing.x}}"), json!(null)),
+            (json!(["{{input.missing}}", 1]), json!([null, 1])),
+            (json!("<{{input.missing}}>"), json!("<>")),
+            (json!("plain } text {"), json!("plain } text {")),
+            (json!("\\{{input}}"), json!("{{input}}")),
+            (json!(""), json!("")),
+        ] {
+            assert_eq!(InputTemplate::parse(&template).unwrap().fill(&input), Ok(expect));
+        }
+    }
+
+    #[test]
+    fn broken_references_are_named_with_their_place() {
+        for (bad, expect) in [
+            (
+                "{{inputs.a}}",
+                "{{inputs.a}} at /0 is not a reference to the input, such as {{input.x}}",
+            ),
+            ("{{step.output}}", "{{step.output}} at /0 is not a reference to the input"),
+            ("{{execution.id}}", "{{execution.id}} at /0 is not a reference to the input"),
+            ("{{input.a", "{{input.a at /0 has no closing }}"),
+            ("{{input..a}}", "lacks a name"),
+            ("{{}}", "is empty"),
+            ("{{inputx}}", "is not a reference to the input"),
+        ] {
+            let error = InputTemplate::parse(&json!([bad])).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+    }
+
+    /// A client chooses the input; a few references in the operator's template must not multiply it
+    /// into what fills the memory.
+    #[test]
+    fn result_is_bounded_by_the_size_of_the_input() {
+        let input = json!({"text": "x".repeat(1 << 20)});
+        let repeated = |times: usize| json!("{{input.text}}".repeat(times));
+        let fill = |template: &Value| InputTemplate::parse(template).unwrap().fill(&input);
+        assert!(fill(&repeated(9)).is_ok());
+        let error = fill(&repeated(11)).unwrap_err();
+        assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
+        let object = |fields: usize| {
+            let fields = (0..fields).map(|number| (number.to_string(), repeated(1)));
+            fill_object(&fields.collect(), &input)
+        };
+        assert!(object(9).is_ok());
+        assert!(matches!(object(11).unwrap_err().fault, Fault::TooLarge(_)));
+    }
+
+    #[test]
+    fn object_leaves_out_fields_that_the_input_does_not_have() {
+        let map = json!({"a": "{{input.a}}", "b": "{{input.b}}", "c": "<{{input.b}}>", "d": null});
+        let filled = fill_object(map.as_object().unwrap(), &json!({"a": 1})).unwrap();
+        assert_eq!(Value::Object(filled), json!({"a": 1, "c": "<>", "d": null}));
+    }
+}
