@@ -3,10 +3,6 @@
 //! A runner never retries, never writes to the store and knows nothing of predictions: the engine
 //! calls it once for an attempt, bounds it in time, and cancels it by dropping the future, which
 //! must release whatever the run held (a connection, a process).
-//!
-//! To add a type of runner, write a file here with its options and its `TYPE`, as `http` does, declare
-//! its module below, and name it in `options::TYPES`. `tests/it/contract.rs` holds what every runner
-//! keeps to, and docs/models.md tells operators of it.
 
 pub mod builtin;
 pub mod cog;
