@@ -1,8 +1,8 @@
 //! The service as its clients meet it: started in this process on free loopback ports, asked over
 //! real connections, each documented answer held to its text.
 //!
-//! One file for each resource; what they share stands in `support`. Nothing sleeps to wait for a
-//! result and nothing leaves this machine.
+//! One file for each resource; what they share is in `support`. Nothing sleeps to wait for a result.
+//! Nothing leaves this machine, except what tests behind the feature `external-tests` install from PyPI.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
