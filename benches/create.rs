@@ -4,7 +4,7 @@
 //! Four things in rounds that alternate. The store alone, in this process: 64 committers that each
 //! commit an execution and its row in a lane. The service, in a process of its own, over 64
 //! connections: creates for a model whose queue is held, so that nothing runs; creates for an
-//! instant built-in model, which run and complete meanwhile (a full queue's 429 counts as no
+//! instant built-in model, which run and complete in the meantime (a full queue's 429 counts as no
 //! create); and `POST /v1/prediction/run` of that model, whose answer comes when the completion is
 //! on the disk.
 //!

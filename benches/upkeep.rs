@@ -1,4 +1,4 @@
-//! What upkeep costs those who work meanwhile: old executions that are removed, and backups.
+//! What upkeep costs those who work in the meantime: old executions that are removed, and backups.
 //!
 //! Two services with the same rows and files run side by side. One of them removes a hundred
 //! thousand old executions, then it is backed up again and again; the other does nothing but take

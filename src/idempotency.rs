@@ -1,7 +1,7 @@
 //! `Idempotency-Key`: a create or trigger that comes twice under one key happens once.
 //!
 //! The first answer's essence is written in the commit of what was created, under the condition
-//! that no other has written one meanwhile: neither is there without the other, and never two. While
+//! that no other has written one in the meantime: neither is there without the other, and never two. While
 //! the first is being answered, a second waits for it, a bounded time. Keys are forgotten after 24
 //! hours (`docs/spec/hosts.md`, "Idempotency keys").
 //!

@@ -13,7 +13,7 @@ use super::process::{self, Killed};
 /// The role of the process that is the server.
 pub const ROLE: &str = "server";
 
-/// Serves for ever: `{"value":"x"}` at once, or after a second under `/second`.
+/// Serves forever: `{"value":"x"}` at once, or after a second under `/second`.
 pub async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());

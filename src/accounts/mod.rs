@@ -146,7 +146,7 @@ pub struct Accounts {
     store: Store,
     clock: Clock,
     cache: Arc<RwLock<Cache>>,
-    /// Told after every deletion: what was opened with the key looks again.
+    /// Notified after every deletion: what was opened with the key looks again.
     deleted: Arc<watch::Sender<()>>,
     /// Deletions. A shutdown need not wait for them: the store writes what it was handed, and the
     /// keys in memory end with the process.

@@ -1,4 +1,4 @@
-//! The operator's routes on the control socket: what the command line asks for. Whoever can open
+//! The operator's routes on the control socket: what the command line asks for. Every process that can open
 //! the socket owns the data folder; no key is asked for.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `GET /admin/backup`: a backup, as it is written. Whoever reads it keeps it; nothing of it stays.
+//! `GET /admin/backup`: a backup, as it is written. The client keeps it; the service keeps nothing of it.
 
 use std::io::{self, Write};
 

@@ -23,7 +23,7 @@ impl Fields {
     /// Reads a body; an empty one has no fields.
     ///
     /// # Errors
-    /// 400 when it is no JSON or no object.
+    /// 400 when it is not JSON or no object.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let Value::Object(fields) = parse_value(bytes)? else {
             return Err(Error::bad_request("the request body must be a JSON object"));
@@ -78,7 +78,7 @@ impl Fields {
     /// anything is copied or compared.
     ///
     /// # Errors
-    /// 400 when it is no array of strings, has more than `most` items (repeated ones included), or
+    /// 400 when it is not an array of strings, has more than `most` items (repeated ones included), or
     /// an item of more than 1,000 characters.
     pub fn texts(&self, name: &str, most: usize) -> Result<Option<Vec<String>>, Error> {
         let Some(value) = self.0.get(name).filter(|value| !value.is_null()) else {

@@ -87,7 +87,7 @@ pub enum Access {
     BodyKey,
     /// The holder of an API key, or of a link that the service gave out: its `token` opens this path.
     Link,
-    /// Whoever can reach the listener: the control socket is its owner's alone.
+    /// Every client that can reach the listener: the control socket is its owner's alone.
     Local,
 }
 

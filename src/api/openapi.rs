@@ -145,7 +145,7 @@ fn security(access: Access) -> Value {
     };
     match access {
         Access::Link => ways.push(json!({"Link": []})),
-        // The key in the body is no security scheme.
+        // The key in the body is not a security scheme.
         Access::BodyKey => ways.push(json!({})),
         Access::Public | Access::Local | Access::Key => {}
     }

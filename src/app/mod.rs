@@ -536,7 +536,7 @@ pub async fn serve(
     }
 }
 
-/// Tells systemd, where it asked to be told.
+/// Notifies systemd where `NOTIFY_SOCKET` asks for it.
 fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "systemd was not told");

@@ -65,7 +65,7 @@ pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Repor
         if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
             return Ok(());
         }
-        // Counters and ids may begin with the same byte; what is no JSON is none of the records.
+        // Counters and ids may begin with the same byte; what is not JSON is none of the records.
         let parsed = value.get(1..).and_then(|text| serde_json::from_slice::<Value>(text).ok());
         let Some(record) = parsed else {
             if value.get(1) == Some(&b'{') {

@@ -52,7 +52,7 @@ impl Encryption {
     /// As the configuration says: for recipients, else with a passphrase, else off.
     ///
     /// # Errors
-    /// [`Error::Refused`] for what is no recipient.
+    /// [`Error::Refused`] for what is not a recipient.
     pub fn new(recipients: &[String], passphrase: Option<&Secret>) -> Result<Self, Error> {
         if let (true, Some(passphrase)) = (recipients.is_empty(), passphrase) {
             return Ok(Self::Passphrase(passphrase.clone()));

@@ -384,7 +384,7 @@ async fn hole_flip_and_foreign_file_are_refused_in_words() {
         flipped[at] ^= 1;
         fs::write(&files[2].path, &flipped).unwrap();
         match refused(None).await {
-            // A changed format number cannot be told from that of another release.
+            // A changed format number cannot be distinguished from that of another release.
             Some(message) => assert!(
                 ["no whole backup", "was written by release"]
                     .iter()
@@ -414,7 +414,7 @@ async fn hole_flip_and_foreign_file_are_refused_in_words() {
 
     let early = refused(Some(Timestamp::from_micros(5))).await.unwrap();
     assert!(early.contains("the backup itself was taken at"), "{early}");
-    // A file of the kept log is no backup.
+    // A file of the kept log is not a backup.
     let alone = restored(&files[0].path, Replay::default()).await.err().unwrap().to_string();
     assert!(alone.contains("name the backup that it follows"), "{alone}");
 }

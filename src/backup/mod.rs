@@ -6,7 +6,7 @@
 //! ```text
 //! orrery-backup.json     what it is, and of which release
 //! rows/00000000 …        the rows of the store as they were read
-//! changes/00000000 …     what was written meanwhile; applied behind the rows
+//! changes/00000000 …     what was written in the meantime; applied behind the rows
 //! payloads/ID            payloads too large for a row
 //! files/SHA-256          the bytes of files
 //! records/00000000 …     instead of rows, in a file of the kept log: groups of commits
@@ -20,7 +20,7 @@
 //!
 //! A file may be encrypted as a whole: see [`encryption`].
 //!
-//! A file without its end, or with another one, is no backup. This module knows how rows are
+//! A file without its end, or with another one, is not a backup. This module knows how rows are
 //! exported and where files stand, and nothing of what they say.
 
 mod chain;
@@ -69,7 +69,7 @@ const TLS: &str = "tls/";
 /// Why a backup is not written, read or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is no backup, or a part of one.
+    /// It is not a backup, or a part of one.
     #[error("{0}")]
     Damaged(String),
     /// There is something where it should go.
@@ -102,7 +102,7 @@ struct Head {
 pub struct Summary {
     pub version: String,
     pub created_at: String,
-    /// Rows as they were read, those counted that changed meanwhile.
+    /// Rows as they were read, those counted that changed in the meantime.
     pub rows: u64,
     pub changes: u64,
     pub payloads: u64,

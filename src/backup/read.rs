@@ -64,7 +64,7 @@ impl Entry {
 /// Reads a whole backup and changes nothing: every entry, every row, every sum.
 ///
 /// # Errors
-/// [`Error::Damaged`] when it is no whole backup, or one of a newer release; [`Error::Disk`].
+/// [`Error::Damaged`] when it is not a whole backup, or one of a newer release; [`Error::Disk`].
 pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary, Error> {
     let mut bytes = 0;
     let mut other = Vec::new();
@@ -101,7 +101,7 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
     }
 }
 
-/// Why a file of the kept log is no backup.
+/// Why a file of the kept log is not a backup.
 pub(super) fn not_alone() -> io::Error {
     io::Error::other("it is a file of the kept log: name the backup that it follows instead")
 }

@@ -78,7 +78,7 @@ pub fn restore_until(
     make(&part)?;
     let restored = fill(plain, &part, inline_bytes, (now, &plan, keys), progress);
     let restored = restored.and_then(|restored| {
-        // The store comes last: what has none is no data folder yet.
+        // The store comes last: what has none is not a data folder yet.
         for place in PLACES {
             if part.join(place).exists() {
                 fs::rename(part.join(place), folder.join(place))?;

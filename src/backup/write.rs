@@ -1,4 +1,4 @@
-//! Writing a backup: rows, what was written meanwhile, files, the end.
+//! Writing a backup: rows, what was written in the meantime, files, the end.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -43,7 +43,7 @@ pub struct Progress {
 /// its own. The caller keeps a hold on the files of `place`. Gives `out` back, and what was written.
 ///
 /// # Errors
-/// [`Error`]; what was written until then is no backup.
+/// [`Error`]; what was written until then is not a backup.
 pub fn write<W: Write>(
     place: &Place,
     now: Timestamp,
@@ -55,7 +55,7 @@ pub fn write<W: Write>(
     let mut rows = Rows { archive: &mut archive, chunk: Vec::new(), number: 0, is_behind: false };
     let mut last = None;
     let exported = place.store.export(&mut |change| {
-        // Rows come in the order of their keys; the first that does not is one written meanwhile.
+        // Rows come in the order of their keys; the first that does not is one written in the meantime.
         let is_next = last.as_ref().is_none_or(|last| change.0 > *last);
         rows.is_behind |= !is_next || change.1.is_none();
         last = Some(change.0.clone());
@@ -108,7 +108,7 @@ struct Rows<'a, 'p, W: Write> {
     archive: &'a mut Archive<'p, W>,
     chunk: Vec<u8>,
     number: u64,
-    /// What was written meanwhile has begun.
+    /// What was written in the meantime has begun.
     is_behind: bool,
 }
 

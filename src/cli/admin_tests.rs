@@ -72,7 +72,7 @@ async fn a_running_service_is_asked_over_its_socket() {
 #[tokio::test]
 async fn without_a_service_the_store_is_opened_here() {
     let folder = tempfile::tempdir().unwrap();
-    // A socket that a killed service left behind is no service.
+    // A socket that a killed service left behind is not a service.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join(SOCKET)).unwrap());
     let offline = |_config| async {
         let answer: InProcess = Box::new(|request| {

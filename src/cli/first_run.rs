@@ -11,7 +11,7 @@ use crate::domain::model::VERSION;
 const MODEL: &str = "text-sentiment";
 const INPUT: &str = r#"{"text":"First light: what a beautiful night!"}"#;
 
-/// What is told.
+/// What is printed.
 #[derive(Debug, Clone)]
 pub(super) struct Welcome<'a> {
     pub(super) version: &'a str,

@@ -60,7 +60,7 @@ pub(super) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
-/// Says something about the answer; it is no failure when nobody can read it.
+/// Says something about the answer; it is not a failure when nobody can read it.
 pub(super) fn note(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }

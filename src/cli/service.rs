@@ -17,7 +17,7 @@ pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
     Admin::open(config, offline).await
 }
 
-/// Runs the service until it is told to stop. Once it is ready, calls `ready` with the first key,
+/// Runs the service until it is asked to stop. Once it is ready, calls `ready` with the first key,
 /// which it makes only if `make_first_key` and the store holds no organization yet.
 pub(super) async fn serve(
     config: Config,

@@ -31,7 +31,7 @@ pub use self::secret::Secret;
 /// The largest configuration file that is read, in bytes.
 pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
 
-/// Everything that the service can be told. Absent options are `None`: the feature is off.
+/// Every option of the service. Absent options are `None`: the feature is off.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where the service keeps everything it writes.

@@ -399,7 +399,7 @@ impl Execution {
         }
     }
 
-    /// Names an attempt at a prediction for ever, so that whoever sees it twice can tell.
+    /// Identifies an attempt at a prediction permanently, so that a receiver recognizes a repetition.
     #[must_use]
     pub fn attempt_key(&self, attempt: u32) -> String {
         format!("{}:prediction:{attempt}", self.id)

@@ -1,6 +1,6 @@
 //! Masks: which names look like those of secrets, and a value with what stands under them hidden.
 //!
-//! A name is cut into parts at every character that is no letter and where camel case begins a new
+//! A name is cut into parts at every character that is not a letter and where camel case begins a new
 //! word; it looks secret when one whole part is in the list. `X-Vault-Token`, `apiKey` and
 //! `client_secret` do, `max_tokens`, `monkey` and `passenger` do not.
 

@@ -33,7 +33,7 @@ impl Usd {
     }
 
     /// From dollars as people and providers write them, rounded to the nearest millionth, halves
-    /// away from zero. `None` when it is no finite number or past 9 thousand million dollars.
+    /// away from zero. `None` when it is not a finite number or past 9 thousand million dollars.
     #[must_use]
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         const LIMIT_DOLLARS: f64 = 9.0e9;

@@ -1,7 +1,7 @@
 //! Workflows and their versions, as they are stored, and the rules of their names.
 //!
 //! A definition is never changed: putting a version makes a new revision, and the version points to
-//! it. Whoever runs one keeps the revision that it was accepted with.
+//! it. An execution keeps the revision that it was accepted with.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! Cells: the one place where an unfinished execution is changed.
 //!
-//! Whoever changes an execution holds its cell's lock from reading the state until the commit has
+//! Code that changes an execution holds the lock of its entry from reading the state until the commit has
 //! returned, so that a cancel and a finish never cross. A cell exists while its execution waits in
 //! memory, runs, or is being cancelled; others are read from the store when they are needed.
 

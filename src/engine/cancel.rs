@@ -13,7 +13,7 @@ use crate::storage::Commit;
 
 impl Engine {
     /// Ends the execution now: its run is stopped, its place freed, no webhook is sent. Cancelling
-    /// a cancelled one is no fault.
+    /// a cancelled one is not a fault.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (then nothing changed).
@@ -57,7 +57,7 @@ impl Inner {
         active.stop.cancel();
         self.quarantined().remove(&id);
         if !was_aside {
-            // While the state is locked: a task that took it meanwhile has its place until then.
+            // While the state is locked: a task that took it in the meantime has its place until then.
             self.lanes().forget(&lane, id);
         }
         drop(state);

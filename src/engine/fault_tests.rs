@@ -274,7 +274,7 @@ fn bad_records_keep_nothing_else_waiting() {
         let process = Process::start_with(&folder, i64::MAX, script(&cases), limits(8));
         let organization: OrganizationId = ORGANIZATION.into();
         let mut commit = Commit::new();
-        // A timer whose execution is no JSON.
+        // A timer whose execution is not JSON.
         let damaged: ExecutionId = fresh();
         let now = process.engine.inner.clock.now();
         commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());

@@ -26,7 +26,7 @@ use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::Store;
 
-/// Hands a committed delivery to whoever sends it.
+/// Hands a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
 
 /// The engine's limits.
@@ -111,7 +111,7 @@ pub(super) struct Inner {
     pub(super) resuming: tokio::sync::Mutex<()>,
     /// What organizations keep of payloads.
     pub(super) usage: budget::UsageByOrganization,
-    /// Told when an execution was put aside.
+    /// Notified when an execution is suspended.
     pub(super) timers: Notify,
 }
 

@@ -89,7 +89,7 @@ pub fn step(execution: ExecutionId, instance: &Instance) -> Key {
     instance.items.iter().fold(key, |key, item| key.raw(&item.to_be_bytes()))
 }
 
-/// Which step a row tells of; `None` when it is no row of a step.
+/// Which step a row tells of; `None` when it is not a row of a step.
 #[must_use]
 pub fn parse_step(key: &Key) -> Option<Instance> {
     let rest = key.as_bytes().get(17..)?;

@@ -26,7 +26,7 @@ pub struct Origin<'a> {
     /// The key that asked for it: the links to its files are made with it, and end with it.
     pub key: KeyId,
     pub execution: ExecutionId,
-    /// Names the attempt for ever: when it runs again, its files are written over.
+    /// Names the attempt forever: when it runs again, its files are written over.
     pub attempt_key: &'a str,
 }
 

@@ -169,7 +169,7 @@ impl Contents {
         }
     }
 
-    /// Deletes a content. One that is gone is no fault.
+    /// Deletes a content. One that is gone is not a fault.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -191,7 +191,7 @@ impl Contents {
         &self.folder
     }
 
-    /// Whether the folder holds a shelf: it is no empty mount point of a missing volume.
+    /// Whether the folder holds a shelf: it is not an empty mount point of a missing volume.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let Ok(shelves) = fs::read_dir(&self.folder) else { return false };

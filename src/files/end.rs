@@ -1,6 +1,6 @@
 //! The end of files: what is deleted, what is past its time, and bytes that nothing refers to.
 //!
-//! A file that goes leaves a trace for a while, so that deleting it again is no fault. Its bytes go
+//! A file that goes leaves a trace for a while, so that deleting it again is not a fault. Its bytes go
 //! with the last file that refers to them.
 
 use std::collections::HashMap;

@@ -55,7 +55,7 @@ pub struct Options {
 /// Why a file cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was given is no file, in a sentence that begins with "it".
+    /// What was given is not a file, in a sentence that begins with "it".
     #[error("{0}")]
     Invalid(String),
     #[error("it is larger than {limit} bytes")]

@@ -134,7 +134,7 @@ pub fn enter(folder: &Path) -> io::Result<()> {
 }
 
 fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
-    // Without `create`: what is no control group has no such file.
+    // Without `create`: what is not a control group has no such file.
     let mut file = fs::OpenOptions::new().write(true).open(folder.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())
 }

@@ -64,7 +64,7 @@ pub struct Order {
 /// # Errors
 /// When the limits cannot be set or the worker cannot be started.
 pub fn run(order: &Order) -> io::Result<u8> {
-    // Before anything is started, so that nothing is left when the service dies meanwhile.
+    // Before anything is started, so that nothing is left when the service dies in the meantime.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != order.parent) {
         return Ok(NOT_STARTED);
@@ -113,7 +113,7 @@ async fn watch(order: &Order) -> io::Result<u8> {
 /// Asks the worker to end, and waits a moment for it.
 fn ask_to_end(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     if let Some(worker) = worker {
-        // It may have ended meanwhile.
+        // It may have ended in the meantime.
         let _gone = kill_process(worker, Signal::TERM);
     }
     let asked = runtime::monotonic_now();

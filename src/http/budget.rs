@@ -1,7 +1,7 @@
 //! Budgets: a number of bytes, requests or connections that all peers share, so that no flood takes
 //! more memory than the configuration says.
 //!
-//! Whoever takes something holds a [`Lease`], which gives it back when it is dropped. Under
+//! Code that takes something holds a [`Lease`], which gives it back when it is dropped. Under
 //! [`Share::Fair`] a peer may hold as much as is still free: one peer alone reaches half of the
 //! budget, two reach a third each, and there is always something left for the next one.
 

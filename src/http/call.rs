@@ -198,7 +198,7 @@ impl Call {
     }
 
     /// The next piece of the body as it comes; `None` at its end, and from then on. Pieces are not
-    /// counted: whoever takes them one at a time holds one at a time.
+    /// counted: a handler that takes them one at a time holds one at a time.
     ///
     /// # Errors
     /// As [`Call::body`].
@@ -319,14 +319,14 @@ pub fn count_values(text: &[u8]) -> usize {
 /// # Errors
 /// As [`parse_value`]; 400 with what serde says of the field when it is JSON of another shape.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    // In two steps: only so are "no JSON" and "JSON of another shape" told apart whatever T is.
+    // In two steps: only so are "no JSON" and "JSON of another shape" distinguishable whatever T is.
     T::deserialize(parse_value(bytes)?).map_err(|error| wrong_shape(&error))
 }
 
 /// JSON of a request's body, of whatever shape. An empty body is an empty object.
 ///
 /// # Errors
-/// 400 `invalid JSON body` with line and column when it is no JSON.
+/// 400 `invalid JSON body` with line and column when it is not JSON.
 pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(json!({}));

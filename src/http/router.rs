@@ -99,7 +99,7 @@ impl<T> Router<T> {
     /// Where `path` leads. HEAD is served by GET's route.
     ///
     /// # Errors
-    /// 400 when a part of the path is no UTF-8 once decoded.
+    /// 400 when a part of the path is not UTF-8 once decoded.
     pub fn find(&self, method: &Method, path: &str) -> Result<Outcome<'_, T>, super::Error> {
         let trimmed = match path.strip_suffix('/') {
             Some("") | None => path,

@@ -276,8 +276,8 @@ impl Connection {
         }
     }
 
-    /// Shakes hands, then speaks what the handshake agreed on. Whoever speaks plain HTTP to this
-    /// port is told so.
+    /// Shakes hands, then speaks what the handshake agreed on. A client that speaks plain HTTP to this
+    /// port gets an answer that says so.
     async fn secured(self, mut stream: TcpStream, peer: Peer, tls: TlsAcceptor) {
         let timeout = self.timeouts.header;
         let mut first = [0];

@@ -29,7 +29,7 @@ use crate::schema::Schema;
 /// One run: an input that fits the model's request schema, defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Names this attempt for ever, also when it runs again after a crash:
+    /// Names this attempt forever, also when it runs again after a crash:
     /// `<execution>:<step>:<attempt>`. Sent as `Idempotency-Key` where the other side can use it.
     pub attempt_key: String,
     pub input: Arc<Value>,
@@ -39,7 +39,7 @@ pub struct Job {
     pub may_fall_back: bool,
 }
 
-/// Where a run tells what it does while it goes on. What is told is kept also when the run then
+/// Where a run reports progress while it goes on. What is reported is kept also when the run then
 /// fails, is out of time or is cancelled.
 pub trait Progress: Send + Sync + std::fmt::Debug {
     /// Something that the model wrote beside its output, for the prediction's `logs`: a line, or
@@ -158,7 +158,7 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// Remembers what a run told.
+/// Records what a run reports.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub struct Heard {

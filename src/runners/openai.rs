@@ -370,7 +370,7 @@ impl Runner for OpenAiRunner {
 #[derive(Debug, Default)]
 struct Talk {
     text: String,
-    /// Bytes of the text that were told already.
+    /// Bytes of the text that were reported already.
     told: usize,
     usage: Usage,
     finished: bool,

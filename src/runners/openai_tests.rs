@@ -99,7 +99,7 @@ async fn a_chat_is_streamed_and_counted() {
         "stream": true, "stream_options": {"include_usage": true}, "model": "llama",
     });
     assert_eq!(body(&request), expected);
-    // The text is told as it comes.
+    // The text is reported as it comes.
     let (port, _request, _gone) = server(stream(DELTAS), false).await;
     let heard = Arc::<Heard>::default();
     runner(port, Kind::Chat).run(heard.job(json!({"prompt": "Hi"}))).await.unwrap();

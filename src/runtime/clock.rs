@@ -4,7 +4,7 @@
 //! So there are three readings:
 //! - [`Clock::now`] is what the machine says: for stamps that people and other machines read.
 //! - [`Clock::steady`] never goes back: for the moment at which something is due. A retry in a second
-//!   comes in a second, whatever the clock is set to meanwhile.
+//!   comes in a second, whatever the clock is set to in the meantime.
 //! - [`Clock::believed`] does not follow a jump forward of more than [`JUMP_MAX`]: for what deletes.
 //!   It catches up at [`CATCH_UP`] times the speed of time, so that a box that was off for a weekend
 //!   sweeps again within hours, and one whose clock is a year ahead leaves a week to set it right.

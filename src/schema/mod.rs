@@ -44,7 +44,7 @@ const INLINE_STEPS: u64 = 500;
 /// The largest input and the largest schema, in bytes, that are checked there. A schema with patterns
 /// never is: their cost is not counted in steps.
 const INLINE_BYTES: usize = 16 * 1024;
-/// Steps up to which all violations are looked for. Past it the first is told, if one can be: each
+/// Steps up to which all violations are looked for. Past it only the first is reported, if there is one: each
 /// takes memory.
 const TELLING_STEPS_MAX: u64 = 1_000_000;
 /// Subschemas one within the other along a value: what a thread's stack bears.
@@ -130,7 +130,7 @@ impl Schema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// [`Error`] in a sentence for whoever wrote the schema.
+    /// [`Error`] in a sentence for the author of the schema.
     pub fn compile(schema: &Value) -> Result<Self, Error> {
         let bytes = schema.to_string().len();
         if bytes > BYTES_MAX {

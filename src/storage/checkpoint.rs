@@ -196,7 +196,7 @@ impl Checkpointer {
     }
 
     fn ask(&self, message: Message) {
-        // A full inbox is no idle one, and a closed one needs nothing.
+        // A full inbox is not an idle one, and a closed one needs nothing.
         if let Some(writer) = self.writer.upgrade() {
             let _busy_or_closed = writer.try_send(message);
         }

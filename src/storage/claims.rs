@@ -2,7 +2,7 @@
 //! the store.
 //!
 //! Rows come in the order of their keys, so that the notes of what was read are sorted; claims that
-//! were written meanwhile are few and kept beside them. A claim that went meanwhile is given all the
+//! were written in the meantime are few and kept beside them. A claim that went in the meantime is given all the
 //! same: its file is there as long as the export holds it.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub struct Claims {
     count: u64,
     /// The largest id that was noted.
     last: Option<PayloadId>,
-    /// Claims that came after larger ones: those of rows that were written meanwhile.
+    /// Claims that came after larger ones: those of rows that were written in the meantime.
     late: BTreeMap<PayloadId, Option<Claim>>,
 }
 

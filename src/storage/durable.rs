@@ -41,7 +41,7 @@ pub extern "C" fn sync_file_range(
         unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, at, step, flags) };
         at += step;
     }
-    // SAFETY: fdatasync takes any integer and answers EBADF for what is no open descriptor.
+    // SAFETY: fdatasync takes any integer and answers EBADF for what is not an open descriptor.
     unsafe { libc::fdatasync(descriptor) }
 }
 

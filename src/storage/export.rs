@@ -1,7 +1,7 @@
 //! Export: every row as it is at one moment, while the service goes on; and the way back in.
 //!
 //! The tree is read from end to end while the writer hands out a copy of each batch that it writes
-//! meanwhile. What was read, and then those batches in their order, is what was stored at the moment
+//! in the meantime. What was read, and then those batches in their order, is what was stored at the moment
 //! when the reading had ended: a row that nobody wrote was read as it is, and of every other one the
 //! last value comes last. Payload files that were there at the beginning stay until the end.
 
@@ -129,7 +129,7 @@ impl Store {
         path_of(&self.shared.folder, id)
     }
 
-    /// Gives every row to `take`, first those that were read, then what was written meanwhile.
+    /// Gives every row to `take`, first those that were read, then what was written in the meantime.
     /// Answers which payload files the rows claim, and how much of the log they hold. Blocks; for a
     /// thread of its own, while a [`Hold`] lives.
     ///

@@ -18,7 +18,7 @@ pub fn make(folder: &Path) -> Result<(), Error> {
 }
 
 /// A store that this process closed a moment ago may still hold its lock: in a child that was started
-/// meanwhile and has not become its program yet. It is waited for, a second in all.
+/// in the meantime and has not become its program yet. It is waited for, a second in all.
 const OWN_LOOKS: u32 = 100;
 const OWN_PAUSE: Duration = Duration::from_millis(10);
 

@@ -23,14 +23,14 @@ impl Default for Fuse {
 }
 
 impl Fuse {
-    /// Holds a commit for ever that comes after the death.
+    /// Holds a commit forever that comes after the death.
     pub(super) async fn before(&self) {
         if self.left.load(Ordering::SeqCst) < 0 {
             std::future::pending().await
         }
     }
 
-    /// Holds the commit for ever at which the process dies, and those that were written with it.
+    /// Holds the commit forever at which the process dies, and those that were written with it.
     pub(super) async fn after(&self) {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             self.blown.notify_one();

@@ -58,10 +58,10 @@ fn numbers(moment: &Moment, list: &Key) -> Result<Range<u64>, Error> {
 
 impl Store {
     /// Up to `limit` rows behind the newest `offset` ones. Takes the time of one short read, however
-    /// long the list and however deep the offset. Rows appended meanwhile do not shift it.
+    /// long the list and however deep the offset. Rows appended in the meantime do not shift it.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] when `list` is no list.
+    /// As [`Store::get`]; [`Error::Malformed`] when `list` is not a list.
     pub async fn list(&self, list: &Key, offset: u64, limit: usize) -> Result<List, Error> {
         let list = list.clone();
         self.reading(move |moment| {

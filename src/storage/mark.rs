@@ -1,6 +1,6 @@
 //! The mark: a small file beside the store's folder that says which store belongs there and how far
 //! it had come at least. A folder without its store (a volume that is not mounted), or with an older
-//! copy of it, is told by it from a new one.
+//! copy of it, is distinguished by it from a new one.
 
 use std::fs;
 use std::io;

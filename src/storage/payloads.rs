@@ -80,7 +80,7 @@ impl Recent {
         }
     }
 
-    /// Does `take` unless the id was given out. None of them is given out meanwhile.
+    /// Does `take` unless the id was given out. None of them is given out in the meantime.
     pub(super) fn unless_noted(
         &self,
         id: PayloadId,

@@ -138,7 +138,7 @@ async fn equal_payloads_of_one_owner_are_one_file_and_owners_share_none() {
     assert_eq!(fs::metadata(&path).unwrap().nlink(), 2, "the bytes are shared");
     store.remove_payload(&first).await.unwrap();
     assert_eq!(store.read_payload(&copy).await.unwrap().get(), text('x', 100).get());
-    // Damage is repaired by whoever writes the same again.
+    // Writing the same content again repairs damage.
     fs::write(&path, text('y', 100).get()).unwrap();
     assert!(store.read_payload(&copy).await.is_err());
     assert_eq!(store.write_payload(owner(2), text('x', 100)).await.unwrap(), copy);

@@ -21,7 +21,7 @@ use super::store::Store;
 use super::view::{Moment, View};
 use super::{folder, log, tree};
 
-/// Keys are told apart by so many bytes when the end of unreadable rows is searched.
+/// Keys are distinguished by so many bytes when the end of unreadable rows is searched.
 const WIDTH: usize = 40;
 /// Ranges of unreadable rows after which the rest counts as unreadable.
 const RANGES_MAX: usize = 10_000;

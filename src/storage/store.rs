@@ -256,7 +256,7 @@ impl Store {
     /// The counter under `key`; 0 when there is none.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] when the row is no counter.
+    /// As [`Store::get`]; [`Error::Malformed`] when the row is not a counter.
     pub async fn counter(&self, key: &Key) -> Result<i64, Error> {
         Ok(writer::counter(self.get(key).await?.as_deref())?)
     }

@@ -123,7 +123,7 @@ impl Images {
     }
 
     fn reached(&self, point: Point, folder: &Path) {
-        // One thread at a time: the others stand at their next point meanwhile.
+        // One thread at a time: the others stand at their next point in the meantime.
         let mut wanted = self.wanted.lock().unwrap();
         let is_writers = point <= Point::Answer;
         if !is_writers {

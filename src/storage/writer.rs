@@ -88,7 +88,7 @@ pub struct Writer {
 struct Pending {
     hooks: Vec<Hook>,
     /// Why it is refused. It waits all the same: what it was refused for may not be durable yet, and
-    /// whoever asks again at once has to see that.
+    /// a caller that asks again at once has to see that.
     refused: Option<Error>,
     done: oneshot::Sender<Result<(), Error>>,
 }
@@ -99,7 +99,7 @@ type Waiting = Vec<Pending>;
 type Changes = Vec<(Key, Option<Vec<u8>>)>;
 
 impl Writer {
-    /// Works until it is told to close. Runs on a thread of its own.
+    /// Works until it is asked to close. Runs on a thread of its own.
     pub fn run(mut self) {
         while let Some(first) = self.inbox.blocking_recv() {
             let started = runtime::monotonic_now();
@@ -126,7 +126,7 @@ impl Writer {
         self.close();
     }
 
-    /// Merges what waits, up to a message that is no commit, which comes back.
+    /// Merges what waits, up to a message that is not a commit, which comes back.
     fn gather(&mut self, first: Message) -> (Option<Message>, Rows, Waiting) {
         let mut rows = Rows::new();
         let mut waiting = Waiting::new();
@@ -345,7 +345,7 @@ impl Writer {
         if let Err(error) = emptied {
             tracing::error!(%error, "the store was not closed in full; the next start reads its log");
         }
-        // The engine goes last: whoever opens the store next waits for it.
+        // The engine goes last: the next process that opens the store waits for it.
         drop(log);
         drop(view);
     }
@@ -361,7 +361,7 @@ pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     Ok(i64::from_be_bytes(bytes))
 }
 
-/// A sender that waits no more is no fault: its commit counts all the same.
+/// A sender that waits no more is not a fault: its commit counts all the same.
 fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
     if done.send(outcome).is_err() {
         tracing::trace!("a commit's sender has gone");

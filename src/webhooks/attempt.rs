@@ -358,7 +358,7 @@ impl Outcome {
     }
 }
 
-/// The first 4 KiB of an answer as text; what is no UTF-8 is replaced.
+/// The first 4 KiB of an answer as text; what is not UTF-8 is replaced.
 fn kept(body: &[u8]) -> String {
     let beginning = body.get(..KEPT_RESPONSE_BYTES).unwrap_or(body);
     let mut text = String::from_utf8_lossy(beginning).into_owned();

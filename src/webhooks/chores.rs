@@ -24,7 +24,7 @@ const SWEPT_RECEIVERS: usize = 64;
 /// Deliveries given up in one chore.
 const GIVEN_UP_ROWS: usize = 128;
 /// A delivery that waited for its receiver's circuit for so long is given up: without an end, a
-/// dead receiver's deliveries would be pending for ever.
+/// dead receiver's deliveries would be pending forever.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(72 * 3600);
 
 /// A piece of work on the disk.

@@ -54,7 +54,7 @@ pub struct Outbox {
     pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
     pub(super) trials: mpsc::Sender<trials::Job>,
-    /// Says that something due is on the disk that the loop was not told of, or that the clock
+    /// Says that something due is on the disk that the loop was not notified of, or that the clock
     /// moved.
     look: Arc<Notify>,
     figures: watch::Receiver<Figures>,
@@ -211,7 +211,7 @@ enum Pass {
     None,
     /// Needed: something due may stand there.
     Wanted,
-    /// Under way, behind this key. `again`: something was added meanwhile, perhaps before it.
+    /// Under way, behind this key. `again`: something was added in the meantime, perhaps before it.
     /// `stuck`: memory had no room at the last page.
     Under { after: Option<Key>, again: bool, stuck: bool },
 }

@@ -211,7 +211,7 @@ impl Bench {
     }
 
     /// What the index and its counters say must be what the deliveries say. Looked at until it is so,
-    /// since an attempt may begin or end meanwhile.
+    /// since an attempt may begin or end in the meantime.
     async fn check_standings(&self) {
         self.until("standings agree", async || self.standings_agree().await).await;
     }
@@ -612,7 +612,7 @@ async fn leftovers_and_lost_payloads_end() {
     .unwrap();
     let mut delivery = bench.delivery("http://a.example/", None);
     delivery.body = lost;
-    // A row whose delivery is gone, and one that is no row at all.
+    // A row whose delivery is gone, and one that is not a row at all.
     let mut commit = Commit::new();
     enqueue(&mut commit, &bench.delivery("http://a.example/", None)).unwrap();
     let gone = bench.delivery("http://a.example/", None);

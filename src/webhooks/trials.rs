@@ -41,7 +41,7 @@ impl Job {
             return Report::Leftover;
         }
         let (attempt, health) = attempt::try_out(context, &self.delivery, self.body).await;
-        // Whoever asked may have hung up by now.
+        // The caller may have hung up by now.
         let _nobody_waits = self.done.send(attempt);
         Report::Made { health, next: None }
     }

@@ -167,7 +167,7 @@ impl Workflows {
         Ok(Some(definition))
     }
 
-    /// A definition, compiled. A model that has gone since it was stored is no fault here: it fails
+    /// A definition, compiled. A model that has gone since it was stored is not a fault here: it fails
     /// its own step.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Workflows: stored, versioned, found by id or slug, compiled when they are needed.
 //!
-//! Every change is made under the condition that nobody changed the workflow meanwhile, and tried
+//! Every change is made under the condition that nobody changed the workflow in the meantime, and tried
 //! again a few times when somebody did. A definition is stored once under its revision and never
 //! changed. Nothing here runs a workflow.
 
@@ -395,7 +395,7 @@ impl Workflows {
         Ok(Triggers { total, versions: counters.collect() })
     }
 
-    /// Changes the record, under the condition that nobody else did meanwhile.
+    /// Changes the record, under the condition that nobody else did in the meantime.
     async fn change(
         &self,
         id: WorkflowId,

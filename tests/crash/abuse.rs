@@ -26,7 +26,7 @@ use orrery::runtime;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const MIB: u64 = 1024 * 1024;
 
-/// A service that is being attacked, and what its health was meanwhile.
+/// A service that is being attacked, and what its health was in the meantime.
 struct Target {
     setup: Setup,
     service: Service,

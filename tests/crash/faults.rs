@@ -125,7 +125,7 @@ impl Drop for Active {
         match self {
             Self::Traced(strace) => {
                 // SIGINT makes strace detach and leave the service running. One whose service has
-                // ended meanwhile may wait for it without an end: SIGKILL detaches too.
+                // ended in the meantime may wait for it without an end: SIGKILL detaches too.
                 signal(strace.id(), Signal::INT);
                 let deadline = runtime::monotonic_now() + DETACH_WITHIN;
                 while strace.try_wait().is_ok_and(|ended| ended.is_none()) {

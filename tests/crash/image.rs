@@ -29,7 +29,7 @@ pub fn make(image: &Path, mib: u64) -> Result<(), String> {
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image))
 }
 
-/// Copies the image as it is at one moment: again, should anything be written meanwhile.
+/// Copies the image as it is at one moment: again, should anything be written in the meantime.
 pub fn copy_at_one_moment(image: &Path, copy: &Path) {
     let written = || {
         let metadata = fs::metadata(image).unwrap();

@@ -192,7 +192,7 @@ impl Book {
     }
 }
 
-/// Clients at work; each stops when its connection breaks or the load is told to end.
+/// Clients at work; each stops when its connection breaks or the load is asked to end.
 #[derive(Debug)]
 pub struct Load {
     ending: Arc<AtomicBool>,

@@ -65,7 +65,7 @@ pub struct Mix {
     ledger: Arc<Mutex<Ledger>>,
 }
 
-/// Clients of the mix at work; they stop when told or when their connection breaks.
+/// Clients of the mix at work; they stop when asked to or when their connection breaks.
 #[derive(Debug)]
 pub struct Running {
     ending: Arc<AtomicBool>,

@@ -32,7 +32,7 @@ events.addEventListener("end", (event) => {
 });
 </script>"#;
 
-/// Passes connections on to the service, and cuts all of them when it is told to.
+/// Passes connections on to the service, and cuts all of them when it is asked to.
 async fn cuttable(service: std::net::SocketAddr) -> (u16, watch::Sender<u32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -95,7 +95,7 @@ async fn an_event_source_follows_across_a_broken_connection_without_a_gap() {
     provider.say("one");
     seen_until(3).await;
     cut.send_modify(|cuts| *cuts += 1);
-    // The browser is away; what is said meanwhile waits for it.
+    // The browser is away; what is said in the meantime waits for it.
     provider.say(" two");
     provider.say(" three");
     seen_until(4).await;

@@ -97,7 +97,7 @@ async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
     assert_eq!(seen[2].2["attempt"], 1);
     drop(first);
 
-    // Meanwhile more is said; the follower comes again and misses none of it.
+    // In the meantime more is said; the follower comes again and misses none of it.
     provider.say(" two");
     let last = seen.last().unwrap().0.clone();
     let mut second = Stream::open(follow(&service, &id).header("last-event-id", &last)).await;
@@ -123,7 +123,7 @@ async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
         open(wrong).send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
     }
 
-    // The end is known: a browser is told not to come again.
+    // The end is known: the answer stops a browser from coming again.
     let done = follow(&service, &id).header("last-event-id", &rest[0].0).send().await;
     assert_eq!((done.status, done.text.as_str()), (204, ""));
     // Who lost the connection just before the end gets the end alone.

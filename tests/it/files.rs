@@ -1,5 +1,5 @@
 //! Files: what a model gives out as bytes is kept, has a URL, and is read from there whole, in part
-//! and by whoever holds the URL, in safety.
+//! and by anyone who holds the URL, in safety.
 
 use hyper::Method;
 use orrery::api::Role;

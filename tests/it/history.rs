@@ -172,7 +172,7 @@ async fn a_fallback_is_found_by_both_models() {
     }
 }
 
-/// Rows that are made meanwhile come before every page that follows.
+/// Rows that are made in the meantime come before every page that follows.
 #[tokio::test]
 async fn pages_tell_each_older_row_once_while_others_arrive() {
     let service = Service::start().await;

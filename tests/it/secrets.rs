@@ -12,7 +12,7 @@ use crate::support::{Provider, Receiver, Service};
 
 /// Stands in every secret.
 const SECRET: &str = "hunter2-of-the-owner";
-/// Stands in what the owner wrote that is no secret by its name.
+/// Stands in what the owner wrote that is not a secret by its name.
 const WORDS: &str = "wording-of-the-owner";
 
 fn steps(provider: &Provider) -> Value {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub struct File {
     /// From the crate's root, with `/`: `src/domain/money.rs`.
     pub path: String,
-    /// Its module: `["domain", "money"]`; of `lib.rs` and of what is no module, its bare name.
+    /// Its module: `["domain", "money"]`; of `lib.rs` and of what is not a module, its bare name.
     pub module: Vec<String>,
     pub text: String,
 }

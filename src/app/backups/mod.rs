@@ -205,7 +205,7 @@ fn write(
         let (out, summary) = backup::write(place, now, out, &mut |_| {})?;
         let (out, digest) = out.finish()?;
         out.into_inner().into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        // A file that cannot be read back is no backup.
+        // A file that cannot be read back is not a backup.
         let file = File::open(&part)?;
         let summary = encryption.read_back(file, Some(summary), digest, &mut |_| {})?;
         if let Some(point) = &summary.point {

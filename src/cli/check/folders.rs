@@ -1,5 +1,5 @@
 //! Whether the folders are there, writable, and closed to others; and whether the process may open
-//! as many files as it is told to serve connections.
+//! as many files as it is configured to serve connections.
 
 use std::fs;
 use std::io::ErrorKind;

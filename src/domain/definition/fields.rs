@@ -17,7 +17,7 @@ use crate::domain::template::Template;
 pub(super) struct Faults(RefCell<Vec<Fault>>);
 
 impl Faults {
-    /// Adds a fault; beyond the most that are told, it is dropped.
+    /// Adds a fault; beyond the most that are reported, it is dropped.
     pub(super) fn add(&self, path: impl ToString, message: impl Into<String>) {
         let mut faults = self.0.borrow_mut();
         if faults.len() < FAULTS_MAX {

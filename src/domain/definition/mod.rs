@@ -1,5 +1,5 @@
 //! Workflow definitions: JSON as a client writes it -> a checked [`Plan`]. [`Plan::compile`] is the
-//! only way to a plan, so whoever holds one need not check anything again.
+//! only way to a plan, so code that holds one need not check anything again.
 //!
 //! ```text
 //! fields  one JSON object, field by field; what is left over is unknown
@@ -8,7 +8,7 @@
 //! plan    what comes out                    secrets        its credentials: sealed, masked
 //! ```
 //!
-//! Every fault is a sentence that names the step and the reference, and all of them are told at
+//! Every fault is a sentence that names the step and the reference, and all of them are reported at
 //! once. A definition is stored as it was written and compiled again when it is loaded; a plan is
 //! never stored. An optional field that is null counts as absent.
 //!

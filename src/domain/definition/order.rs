@@ -74,7 +74,7 @@ fn find_circle(waits: &Waits) -> Option<Vec<StepIndex>> {
             }
         }
     }
-    // Whoever is left waits for someone who is left: following that leads into a circle.
+    // Each step that is left waits for another one that is left: following that leads into a circle.
     let is_left = |position: &StepIndex| unmet.get(position.0).is_some_and(|unmet| *unmet > 0);
     let mut way = vec![StepIndex(unmet.iter().position(|unmet| *unmet > 0)?)];
     loop {

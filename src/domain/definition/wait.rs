@@ -18,7 +18,7 @@ const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 pub enum Wait {
     /// `seconds`: a number from 0 on, fractions included, or a reference to one.
     For(Template),
-    /// `until`: an RFC 3339 time, or a reference to one. A time that has passed is no wait.
+    /// `until`: an RFC 3339 time, or a reference to one. A time that has passed is not a wait.
     Until(Template),
 }
 
@@ -87,7 +87,7 @@ impl Wait {
 
 fn duration(seconds: &Value) -> Result<Duration, Error> {
     let seconds = seconds.as_f64().filter(|seconds| *seconds <= WAIT_MAX.as_secs_f64());
-    // Below zero and what is no number at all are refused here.
+    // Below zero and what is not a number at all are refused here.
     Duration::try_from_secs_f64(seconds.unwrap_or(-1.0)).map_err(|_below_zero| Error::Seconds)
 }
 

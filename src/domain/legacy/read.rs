@@ -124,7 +124,7 @@ fn read_step(
     }
     let kind = field(step, "type");
     if !["", MODEL_TYPE, "model"].contains(&kind.as_str()) {
-        // A step that the older shape has no words for is told of as it is.
+        // A step that the older shape has no words for is shown as it is.
         fields.insert("type".to_owned(), kind.into());
         fields.extend(params.as_object().cloned().unwrap_or_default());
         return Ok(ReadStep { id, fields, version: None });

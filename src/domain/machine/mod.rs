@@ -24,9 +24,9 @@ use super::time::Timestamp;
 pub enum Effect {
     /// Durable: it no longer stands in this lane.
     Dequeue { lane: String },
-    /// Durable: it waits in this lane. Once committed, the lane is told.
+    /// Durable: it waits in this lane. Once committed, the lane is notified.
     Enqueue { lane: String },
-    /// Durable: it waits for this moment, in no lane. Once committed, the timers are told.
+    /// Durable: it waits for this moment, in no lane. Once committed, the timers are notified.
     SetTimer { due: Timestamp },
     /// Durable: it no longer waits for this moment.
     ClearTimer { due: Timestamp },
@@ -36,7 +36,7 @@ pub enum Effect {
     EnqueueWebhook,
     /// Volatile: start the runner for this attempt.
     Start { attempt: u32 },
-    /// Volatile: whoever waits for the end may look. The last of all effects.
+    /// Volatile: the execution has ended; wakes the requests that wait for it. The last of all effects.
     Ended,
 }
 

@@ -38,7 +38,7 @@ impl Engine {
     /// Follows a prediction.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also for another organization's and for what is no prediction;
+    /// [`Error::NotFound`], also for another organization's and for what is not a prediction;
     /// [`Error::Storage`].
     pub async fn follow(
         &self,

@@ -3,8 +3,8 @@
 //!
 //! Which index serves which filter: `indexes`. A page costs what it shows and the jumps between the
 //! indexes of its filters, at most [`SEEKS_MAX`]; past that it ends early, and the next one goes on
-//! where it came to. Rows that are made meanwhile are newer than every page that follows, so that no
-//! older one is told twice or left out.
+//! where it came to. Rows that are made in the meantime are newer than every page that follows, so that no
+//! older one is listed twice or left out.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ pub fn model_removed(model: &str) -> Failure {
     Failure::new(ErrorClass::InvalidModelConfig, sentence)
 }
 
-/// The failure of an output whose artefacts cannot be kept. A disk that refuses them is no failure
+/// The failure of an output whose artefacts cannot be kept. A disk that refuses them is not a failure
 /// of the model.
 fn output_not_stored(error: files::Error) -> Result<Failure, Error> {
     match error {

@@ -75,7 +75,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Begins the attempt, in memory. `None` when there is nothing to run: it has ended meanwhile.
+    /// Begins the attempt, in memory. `None` when there is nothing to run: it has ended in the meantime.
     async fn begin(&self, active: &ActiveExecution) -> Option<(Execution, u32)> {
         let mut state = active.state.lock().await;
         let loaded = state.as_mut()?;
@@ -116,7 +116,7 @@ impl Inner {
         report
     }
 
-    /// Commits that the attempt has begun, unless it has ended meanwhile.
+    /// Commits that the attempt has begun, unless it has ended in the meantime.
     async fn mark(&self, active: &ActiveExecution, attempt: u32) {
         let state = active.state.lock().await;
         let Some(execution) = state.as_ref().map(|loaded| &loaded.execution) else { return };
@@ -173,7 +173,7 @@ fn lost_input(error: &storage::Error) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input cannot be read: {error}"))
 }
 
-/// The failure of work whose stored input is no JSON.
+/// The failure of work whose stored input is not JSON.
 fn damaged(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ErrorClass::InternalError, format!("the stored input is damaged: {error}"))
 }

@@ -204,7 +204,7 @@ impl ExecutionPermit {
             // The next start takes it up.
             return;
         }
-        // What is in memory may be ahead of the disk: whoever comes next reads it again.
+        // What is in memory may be ahead of the disk: the next task reads it again.
         *active.state.lock().await = None;
         drop(active);
         self.retry_later(Entry { organization, active: None }, &failure);

@@ -159,7 +159,7 @@ impl InFlight {
         mark
     }
 
-    /// Says that the process stops in order: what runs still is no suspect.
+    /// Says that the process stops in order: what runs still is not a suspect.
     pub fn close(&self) {
         let file = self.lock().file.clone();
         if let Some(file) = file

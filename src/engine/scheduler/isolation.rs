@@ -1,4 +1,4 @@
-//! Isolation: an execution that may kill the process is not repeated for ever.
+//! Isolation: an execution that may kill the process is not repeated forever.
 //!
 //! What was running when the process crashed is suspected. What was running at two crashes, without
 //! progress of its own between them, is held back until the service is up, and then runs while

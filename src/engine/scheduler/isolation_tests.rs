@@ -170,7 +170,7 @@ fn suspicion_counts_crashes_of_one_attempt_without_progress() {
     assert_eq!(weighed(&twice, &[0, 7], 5, false), Some(vec![(0, 2), (7, 2)]));
     // Not running at this crash: nothing changes.
     assert_eq!(weighed(&twice, &[], 5, true), Some(vec![(0, 2), (7, 2)]));
-    // Another step ended meanwhile: the attempt that runs again counts on, the whole does not.
+    // Another step ended in the meantime: the attempt that runs again counts on, the whole does not.
     assert_eq!(weighed(&once, &[0, 7], 6, true), Some(vec![(0, 1), (7, 2)]));
     assert_eq!(weighed(&twice, &[0, 7], 6, true), None);
     // The attempt itself ended, and another runs.

@@ -313,7 +313,7 @@ fn authority_key(folder: &Folder) -> Result<KeyPair, Error> {
         .map_err(|error| Error::Key { path: path.clone(), reason: error.to_string() })
 }
 
-/// A name that goes with the key: two boxes have two, and one box has the same for ever, also when
+/// A name that goes with the key: two boxes have two, and one box has the same forever, also when
 /// its host name changes.
 pub(super) fn authority_name(key: &KeyPair) -> DistinguishedName {
     let mut name = DistinguishedName::new();
@@ -343,7 +343,7 @@ fn asn1(moment: Timestamp) -> Result<ASN1Time, Error> {
         .map_err(|_out_of_range| Error::Make(rcgen::Error::Time))
 }
 
-/// The one form of a name that is written and compared: `None` for what is no name.
+/// The one form of a name that is written and compared: `None` for what is not a name.
 fn canonical(name: &str) -> Option<String> {
     // A URL writes an IPv6 address in brackets, and hosts of URLs are names here.
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);

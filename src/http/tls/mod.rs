@@ -298,7 +298,7 @@ impl Certificates {
 
     fn refresh(&self, looked: &mut Looked, now: Timestamp) -> Result<Option<String>, Error> {
         let source = &self.shared.source;
-        // Taken before the files are read: what changes meanwhile is seen by the next look.
+        // Taken before the files are read: what changes in the meantime is seen by the next look.
         looked.stamps = source.stamps();
         let certificate = source.certificate().display();
         match source.load(now) {

@@ -23,7 +23,7 @@ use crate::domain::time::Timestamp;
 
 /// The largest certificate or key file, in bytes.
 const MOST_BYTES: u64 = 1024 * 1024;
-/// A certificate ends soon when this part of its life, or less, is left: whoever renews by a
+/// A certificate ends soon when this part of its life, or less, is left: an operator who renews by a
 /// machine does so earlier, however short the lives are.
 const LAST_PART: i64 = 10;
 /// Permission bits that make a file no secret: any for everyone, and writing for the group.
@@ -144,7 +144,7 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
         .map_err(|error| Error::Key { path: key.to_path_buf(), reason: error.to_string() })?;
     let certified = CertifiedKey::new(chain, signer);
     match certified.keys_match() {
-        // Unknown: a kind of key whose public half cannot be told. None of ring's is one.
+        // Unknown: a kind of key whose public half cannot be computed. None of ring's is one.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(rustls::Error::InconsistentKeys(_)) => {
             let (certificate, key) = (certificate.to_path_buf(), key.to_path_buf());
@@ -202,7 +202,7 @@ fn secret(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         let path = path.to_path_buf();
         // Both forms of encrypted keys carry the word: in the section's name (PKCS #8), or in a
-        // header (the older form), which is no base64.
+        // header (the older form), which is not base64.
         let is_encrypted = bytes.windows(9).any(|window| window == b"ENCRYPTED");
         if is_encrypted {
             Error::EncryptedKey { path }

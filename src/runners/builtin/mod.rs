@@ -200,7 +200,7 @@ impl Runner for BuiltinRunner {
             };
             let Bench { places, budget, workers, .. } = &self.bench;
             let stopped = |_stopped| Failure::new(ErrorClass::InternalError, "the service stops");
-            // Before the memory: whoever has memory needs nothing else to go on.
+            // Before the memory: a job that has memory needs nothing else to go on.
             let _place = places.acquire().await.map_err(stopped)?;
             let (builtin, input) = (self.builtin, Arc::clone(&job.input));
             let request = tokio::task::spawn_blocking(move || request(builtin, &input, image));

@@ -11,7 +11,7 @@ const SHORTEST: usize = 3;
 pub(super) struct StopWords(HashSet<&'static str>);
 
 impl StopWords {
-    /// Those of the language that `text` is written in; English where that cannot be told.
+    /// Those of the language that `text` is written in; English where that is unknown.
     pub(super) fn of_language_of(text: &str) -> Self {
         let code =
             whatlang::detect_lang(text).map_or("en", |language| two_letters(language.code()));

@@ -33,7 +33,7 @@ pub fn read(document: &Value) -> Result<Face, String> {
     Ok(Face { schema: Arc::new(schema), output_type: output_type(&output) })
 }
 
-/// The schema as JSON Schema: references filled in, what is nullable told by its type.
+/// The schema as JSON Schema: references filled in, what is nullable marked by its type.
 fn resolve(
     schema: &Value,
     schemas: &Map<String, Value>,

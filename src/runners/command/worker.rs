@@ -164,7 +164,7 @@ impl Worker {
         Folder::new_in(&self.home)
     }
 
-    /// Gives it the job and hears what it says until the job has ended. With `is_last` it is told
+    /// Gives it the job and hears what it says until the job has ended. With `is_last` it is asked
     /// that no other job will come.
     ///
     /// # Errors

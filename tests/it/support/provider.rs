@@ -101,7 +101,7 @@ impl Provider {
 }
 
 impl State {
-    /// Does as it is told: fails, holds its answer until the test lets it go, or gives `answer`.
+    /// Does as the test says: fails, holds its answer until the test lets it go, or gives `answer`.
     async fn obey(&self, order: &str, answer: Value) -> Reply {
         match order {
             "fail" => return reply(500, "as told"),

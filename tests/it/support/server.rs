@@ -63,7 +63,7 @@ pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Reply {
     answer.body(body::stream(lines)).unwrap()
 }
 
-/// A site of one page, whose POSTs go to `told` with their path and JSON; its URL.
+/// A site of one page, whose POSTs go to `seen` with their path and JSON; its URL.
 pub async fn page(
     text: &'static str,
     told: impl Fn(String, Value) + Send + Sync + 'static,

@@ -123,7 +123,7 @@ impl Inner {
         };
         let mut state = active.state.lock().await;
         if result.is_err() {
-            // What is in memory may be ahead of the disk: whoever comes next reads it again.
+            // What is in memory may be ahead of the disk: the next task reads it again.
             *state = None;
         } else if let Some(loaded) = state.as_mut() {
             loaded.progress = None;
@@ -395,7 +395,7 @@ impl Actor {
             .then_some(Event::Suspended { until: *due, ran_ms })
     }
 
-    /// Starts a run whose step has not ended meanwhile; of a model that has no free place, it first
+    /// Starts a run whose step has not ended in the meantime; of a model that has no free place, it first
     /// waits for one.
     fn start(&mut self, execution: &mut Execution, progress: &mut StepProgress, job: Job) {
         let running = progress.step(job.instance()).and_then(|step| step.running());

@@ -41,7 +41,7 @@ pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
 pub struct Job {
     instance: Instance,
     attempt: u32,
-    /// Names the attempt for ever.
+    /// Names the attempt forever.
     key: String,
     organization: OrganizationId,
     /// The API key that asked for the execution.
@@ -114,7 +114,7 @@ impl Job {
 }
 
 impl Actor {
-    /// What the machine is told of a report. Whoever has a place now begins to run.
+    /// The event for a report. A job that has its permit now begins to run.
     ///
     /// # Errors
     /// When a run's output could not be stored.
