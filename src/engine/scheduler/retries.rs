@@ -3,7 +3,7 @@
 //!
 //! Failure is a state, not an end: nothing of an execution is lost or marked failed, its row stays
 //! where it is, and it is tried again after a pause that grows from [`Backoff::first`] to
-//! [`Backoff::longest`]. All of this is in memory; a restart tries at once.
+//! [`Backoff::max`]. All of this is in memory; a restart tries at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
