@@ -160,14 +160,14 @@ impl Client {
         request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Answer, Error> {
-        let mut pauses = Pauses::within(limits.total);
+        let (mut pauses, mut limits) = (Pauses::within(limits.total), *limits);
         loop {
-            let limits = Limits { total: pauses.left(), ..*limits };
             let answer = self.send(request.clone(), &limits).await;
             let is_short = matches!(answer, Err(Error::Connection(connector::Error::Local { .. })));
             if !is_short || !pauses.wait().await {
                 return answer;
             }
+            limits.total = pauses.left();
         }
     }
 
