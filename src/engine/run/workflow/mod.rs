@@ -77,6 +77,10 @@ struct Actor {
     running_time: Duration,
 }
 
+/// An execution that has run for this long is marked as begun with the next step that ends; a faster
+/// one writes its own row only when it ends.
+const MARK_WITH_STEP_AFTER: Duration = Duration::from_millis(5);
+
 /// How an execution goes on.
 #[derive(Debug, PartialEq, Eq)]
 enum NextStep {
@@ -324,7 +328,10 @@ impl Actor {
         let inner = Arc::clone(&self.inner);
         if progress.must_commit() || !written.is_empty() {
             let commit = self.commit();
-            inner.commit_progress(commit, &mut next, progress, &written, false).await?;
+            // One that will run for a while is marked with a commit that is made anyway.
+            let marks = !self.is_marked && self.begun.elapsed() >= MARK_WITH_STEP_AFTER;
+            inner.commit_progress(commit, &mut next, progress, &written, marks).await?;
+            self.is_marked |= marks;
         }
         *execution = next;
         if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
