@@ -7,6 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ring::digest::{self, SHA256};
 
@@ -14,6 +15,7 @@ use crate::domain::file::Digest;
 use crate::domain::ids::FileId;
 use crate::domain::time::Timestamp;
 use crate::runtime::fresh;
+use crate::storage::root_folder::{RootFolder, make_shelf};
 use crate::storage::{Shelves, lost};
 
 /// Where contents are written before they have their name.
@@ -87,8 +89,9 @@ impl Incoming {
         let place = self.contents.path(written.digest);
         if !place.is_file() {
             self.file.sync_all()?;
-            let shelf = place.parent().unwrap_or(&self.contents.folder);
-            make(shelf)?;
+            let shelf = place.parent().unwrap_or(self.contents.folder());
+            self.contents.root.ensure()?;
+            make_shelf(shelf)?;
             fs::rename(&self.path, &place)?;
             self.is_settled = true;
             sync(shelf)?;
@@ -109,21 +112,21 @@ impl Drop for Incoming {
 /// The folder of contents.
 #[derive(Debug, Clone)]
 pub struct Contents {
-    folder: PathBuf,
+    root: Arc<RootFolder>,
 }
 
 impl Contents {
     /// Contents in `folder`, which is made when it is first written to.
     #[must_use]
-    pub const fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    pub fn new(folder: PathBuf) -> Self {
+        Self { root: Arc::new(RootFolder::new(folder)) }
     }
 
     /// Where the content of that digest stands.
     #[must_use]
     pub fn path(&self, digest: Digest) -> PathBuf {
         let name = digest.to_string();
-        self.folder.join(name.get(..2).unwrap_or_default()).join(name)
+        self.folder().join(name.get(..2).unwrap_or_default()).join(name)
     }
 
     /// Begins a content of up to `limit` bytes.
@@ -131,8 +134,9 @@ impl Contents {
     /// # Errors
     /// When the disk refuses.
     pub fn begin(&self, limit: u64) -> io::Result<Incoming> {
-        let incoming = self.folder.join(INCOMING);
-        make(&incoming)?;
+        let incoming = self.folder().join(INCOMING);
+        self.root.ensure()?;
+        make_shelf(&incoming)?;
         let name: FileId = fresh();
         let path = incoming.join(name.to_string());
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -182,19 +186,25 @@ impl Contents {
     /// # Errors
     /// When the disk cannot be read.
     pub fn walk(&self) -> io::Result<Walk> {
-        Ok(Walk(Shelves::of(&self.folder)?))
+        Ok(Walk(Shelves::of(self.folder())?))
     }
 
     /// Where contents are kept.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.root.path()
+    }
+
+    /// Whether the folder is there, and the content of that digest is not.
+    #[must_use]
+    pub fn lacks(&self, digest: Digest) -> bool {
+        self.root.lacks(&self.path(digest))
     }
 
     /// Whether the folder holds a shelf: it is not an empty mount point of a missing volume.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        let Ok(shelves) = fs::read_dir(&self.folder) else { return false };
+        let Ok(shelves) = fs::read_dir(self.folder()) else { return false };
         shelves.into_iter().flatten().any(|shelf| shelf.file_name().len() == 2)
     }
 
@@ -203,7 +213,7 @@ impl Contents {
     /// # Errors
     /// When the disk refuses.
     pub fn lose(&self, digest: Digest, now: Timestamp) -> io::Result<()> {
-        lost::take(&self.folder, &self.path(digest), now).or_else(absent_is_fine)
+        lost::take(self.folder(), &self.path(digest), now).or_else(absent_is_fine)
     }
 
     /// Reads a content and checks it against its digest.
@@ -236,7 +246,7 @@ impl Contents {
     }
 
     fn clean_incoming(&self, started: FileId) -> io::Result<()> {
-        for file in fs::read_dir(self.folder.join(INCOMING))? {
+        for file in fs::read_dir(self.folder().join(INCOMING))? {
             let file = file?;
             let begun = file.file_name().to_str().and_then(|name| name.parse::<FileId>().ok());
             if begun.is_none_or(|begun| begun < started) {
@@ -270,16 +280,6 @@ impl Walk {
 
 fn absent_is_fine(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-}
-
-/// Makes a folder that only its owner reads, with those above it.
-fn make(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    if folder.is_dir() {
-        return Ok(());
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    folder.ancestors().skip(1).take(2).try_for_each(sync)
 }
 
 fn sync(folder: &Path) -> io::Result<()> {

@@ -276,7 +276,7 @@ impl Contents {
         match self.has_its_bytes(digest) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::Damaged("damaged")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_there() => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.lacks(digest) => {
                 Err(Error::Damaged("missing"))
             }
             Err(error) => Err(Error::Disk(error)),

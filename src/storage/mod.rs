@@ -25,6 +25,7 @@ pub mod key;
 pub mod list;
 pub mod lost;
 pub mod record;
+pub mod root_folder;
 pub mod rotation;
 pub mod salvage;
 pub mod search;

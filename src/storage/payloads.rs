@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +22,7 @@ use serde_json::value::RawValue;
 use super::commit::Commit;
 use super::error::Error;
 use super::key::{Key, Table};
+use super::root_folder::{RootFolder, make_shelf};
 use super::store::Store;
 use crate::domain::ids::{Id, PayloadId};
 use crate::domain::payload::{FileRef, Payload};
@@ -134,7 +135,7 @@ impl Store {
             shared.recent.note(id);
             shared.held.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
             let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
-            let mut written = keep_file(&path, bytes);
+            let mut written = shared.payloads.ensure().and_then(|()| keep_file(&path, bytes));
             if written.as_ref().is_err_and(is_full) && shared.room.give_up_ballast() {
                 written = keep_file(&path, bytes);
             }
@@ -172,7 +173,8 @@ impl Store {
             blocking(move || {
                 shared.recent.note(id);
                 // Where the file system has no links, the text is written below.
-                let _written_instead = link_file(&shared.folder, from, id);
+                let linked = shared.payloads.ensure();
+                let _written_instead = linked.and_then(|()| link_file(&shared.folder, from, id));
                 Ok(())
             })
             .await?;
@@ -205,11 +207,11 @@ impl Store {
             Payload::Inline(raw) => return Ok(raw.clone()),
             Payload::File(file) => *file,
         };
-        let folder = self.shared.folder.clone();
+        let (folder, root) = (self.shared.folder.clone(), Arc::clone(&self.shared.payloads));
         blocking(move || {
             let fault = |reason: String| Error::Payload { id: file.id, reason };
             let path = path_of(&folder, file.id);
-            let bytes = fs::read(&path).map_err(|error| unread(&folder, file.id, &error))?;
+            let bytes = fs::read(&path).map_err(|error| unread(&root, &path, file.id, &error))?;
             if bytes.len() as u64 != file.bytes || crc32fast::hash(&bytes) != file.crc32 {
                 return Err(fault("its content is not what was written".to_owned()));
             }
@@ -283,10 +285,10 @@ fn id_of(owner: &[u8; 16], content: &[u8]) -> PayloadId {
     PayloadId::from(bytes)
 }
 
-/// Why a payload's file cannot be read. Only a file that is absent from a folder that is there was
+/// Why a payload's file cannot be read. Only a file that is absent from the folder that is known was
 /// deleted; a folder that is away (a volume that is not mounted) says nothing about its files.
-fn unread(folder: &Path, id: PayloadId, error: &io::Error) -> Error {
-    if error.kind() == io::ErrorKind::NotFound && holds_payloads(folder) {
+fn unread(root: &RootFolder, path: &Path, id: PayloadId, error: &io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound && root.lacks(path) {
         return Error::Gone { id };
     }
     Error::unavailable(&format!("payload {id}: {error}"))
@@ -357,14 +359,6 @@ fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         }
     }
     Ok(true)
-}
-
-fn make_shelf(shelf: &Path) -> io::Result<()> {
-    if shelf.is_dir() {
-        return Ok(());
-    }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(shelf)?;
-    shelf.ancestors().skip(1).take(2).try_for_each(|above| File::open(above)?.sync_all())
 }
 
 /// Gives a file a second name.

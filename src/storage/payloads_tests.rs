@@ -36,7 +36,11 @@ async fn payload_reads_tell_deleted_damaged_and_unmounted_apart() {
     assert_eq!(kind().await.unwrap_err(), Kind::TryAgain, "the folder is away");
     fs::create_dir(&payloads).unwrap();
     assert_eq!(kind().await.unwrap_err(), Kind::TryAgain, "an empty mount point is in its place");
-    fs::remove_dir(&payloads).unwrap();
+    let refused = store.write_payload(owner(2), text('z', 100)).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::TryAgain, "nothing is written to a mount point");
+    fs::create_dir(payloads.join("ab")).unwrap();
+    assert_eq!(kind().await.unwrap_err(), Kind::TryAgain, "it is another folder");
+    fs::remove_dir_all(&payloads).unwrap();
     fs::rename(&away, &payloads).unwrap();
     kind().await.unwrap();
     let path = store.payload_path(payload.file().unwrap().id);

@@ -28,9 +28,10 @@ use super::key::Key;
 use super::log::Segments;
 use super::log::form::StoreId;
 use super::opening::{self, Opened};
-use super::payloads::Recent;
+use super::payloads::{PAYLOADS, Recent};
 use super::record::{Record, decode};
 use super::room::Room;
+use super::root_folder::RootFolder;
 use super::view::{Moment, View};
 use super::writer::{self, Figures, Message, Writer};
 
@@ -84,6 +85,8 @@ pub(super) struct Shared {
     pub(super) segments: Arc<Segments>,
     pub(super) id: StoreId,
     pub(super) folder: PathBuf,
+    /// The folder of payload files.
+    pub(super) payloads: Arc<RootFolder>,
     pub(super) inline_bytes: usize,
     pub(super) outbox: mpsc::Sender<Message>,
     /// Payload files that go once no backup needs them.
@@ -185,6 +188,7 @@ impl Store {
             segments,
             id: store,
             folder: folder.clone(),
+            payloads: Arc::new(RootFolder::new(folder.join(PAYLOADS))),
             inline_bytes: *inline_bytes,
             outbox,
             held: Mutex::default(),

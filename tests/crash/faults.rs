@@ -137,27 +137,12 @@ impl Drop for Active {
             }
             Self::Limited { pid, before } => limit_descriptors(*pid, before),
             Self::Away { from, to } => {
-                // The service may have made an empty folder in its place.
-                merge_back(to, from);
+                // The service makes none in its place.
+                fs::rename(to, from).unwrap();
             }
             Self::Shifted(setup) => setup.shift_clock(0),
         }
     }
-}
-
-/// Moves everything of `from` into `to`, folder by folder.
-fn merge_back(from: &PathBuf, to: &PathBuf) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() && target.is_dir() {
-            merge_back(&entry.path(), &target);
-        } else {
-            fs::rename(entry.path(), target).unwrap();
-        }
-    }
-    fs::remove_dir(from).unwrap();
 }
 
 fn trace(pid: u32, inject: &str) -> Child {

@@ -1,0 +1,112 @@
+//! A folder of files that the store refers to, told from another one in its place: the empty mount
+//! point of a volume that is away, or a folder that was moved and made again.
+//!
+//! While the folder is away nothing is written in its place, where it would be hidden once the volume
+//! is back, and no file counts as deleted.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// The folder, known by its inode from the moment at which it is first seen.
+#[derive(Debug)]
+pub struct RootFolder {
+    path: PathBuf,
+    inode: OnceLock<u64>,
+}
+
+impl RootFolder {
+    /// The folder at `path`. One that is not there yet is made when it is first written to.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        let inode = fs::metadata(&path).map(|data| OnceLock::from(data.ino())).unwrap_or_default();
+        Self { path, inode }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks before a write that the folder is there; makes it when there never was one.
+    ///
+    /// # Errors
+    /// When it is away, or another one is in its place.
+    pub fn ensure(&self) -> io::Result<()> {
+        if self.inode.get().is_none() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
+            if let Some(above) = self.path.parent() {
+                fs::File::open(above)?.sync_all()?;
+            }
+        }
+        let found = fs::metadata(&self.path)?.ino();
+        if *self.inode.get_or_init(|| found) == found {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(io::Error::other(format!("{path} is not the folder that was there: is a volume away?")))
+    }
+
+    /// Whether the folder is there and has no file at `path`, which is a path within it. False while
+    /// that is not known.
+    #[must_use]
+    pub fn lacks(&self, path: &Path) -> bool {
+        let Ok(within) = path.strip_prefix(&self.path) else { return false };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(folder) = rustix::fs::open(&self.path, flags, Mode::empty()) else { return false };
+        let is_known = rustix::fs::fstat(&folder)
+            .is_ok_and(|data| self.inode.get().is_none_or(|inode| *inode == data.st_ino));
+        let found = rustix::fs::statat(&folder, within, AtFlags::empty());
+        is_known && found.is_err_and(|error| error == rustix::io::Errno::NOENT)
+    }
+}
+
+/// Makes a folder directly below a root folder, for its owner alone, and makes its name durable.
+///
+/// # Errors
+/// When the disk refuses, or the root folder is not there.
+pub fn make_shelf(shelf: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(shelf) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let Some(root) = shelf.parent() else { return Ok(()) };
+    fs::File::open(root)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_that_is_away_takes_nothing_and_lacks_nothing() {
+        let above = tempfile::tempdir().unwrap();
+        let (path, away) = (above.path().join("files"), above.path().join("away"));
+        let root = RootFolder::new(path.clone());
+        assert!(!root.lacks(&path.join("ab/file")), "nothing is known of it");
+        root.ensure().unwrap();
+        make_shelf(&path.join("ab")).unwrap();
+        make_shelf(&path.join("ab")).unwrap();
+        fs::write(path.join("ab/file"), "x").unwrap();
+        let missing = path.join("ab/other");
+        assert!(root.lacks(&missing) && root.lacks(&path.join("cd/other")));
+        assert!(!root.lacks(&path.join("ab/file")) && !root.lacks(above.path()));
+        fs::rename(&path, &away).unwrap();
+        assert!(root.ensure().is_err() && make_shelf(&path.join("ef")).is_err());
+        assert!(!root.lacks(&missing));
+        // A mount point, also one that something was written to.
+        fs::create_dir_all(path.join("ab")).unwrap();
+        assert!(root.ensure().unwrap_err().to_string().contains("is a volume away?"));
+        assert!(!root.lacks(&missing));
+        fs::remove_dir_all(&path).unwrap();
+        fs::rename(&away, &path).unwrap();
+        root.ensure().unwrap();
+        assert!(root.lacks(&missing));
+    }
+}
