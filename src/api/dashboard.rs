@@ -54,7 +54,7 @@ pub async fn status(context: Context) -> Result<Reply, http::Error> {
         .filter(|host| !matches!(host.role, Role::Metrics | Role::Control))
         .map(|host| Host { role: host.role.as_str(), url: &host.url, healthy: true })
         .collect();
-    let figures = *services.outbox.figures().borrow();
+    let figures = *services.outbox.metrics().borrow();
     let body = Status {
         name: "orrery",
         version: env!("CARGO_PKG_VERSION"),

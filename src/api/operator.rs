@@ -101,7 +101,7 @@ pub async fn resume(context: Context) -> Result<Reply, http::Error> {
     let engine = services.engine.clone();
     let resumed = services.audit.record(entry, async move { engine.resume().await }).await?;
     let engine::Resumed { executions, deliveries } = resumed;
-    services.outbox.look();
+    services.outbox.rescan();
     tracing::warn!(executions, deliveries, "resumed what the restore held back");
     let body = Resumed { executions, deliveries };
     Ok(reply::json(StatusCode::OK, &body))

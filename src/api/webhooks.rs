@@ -15,7 +15,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::http::{self, Reply, reply};
 use crate::runtime::fresh;
-use crate::webhooks::{Filter, Recorded, Refusal, Standing};
+use crate::webhooks::{DeliveryState, Filter, Recorded, Refusal};
 use crate::wire::delivery::{
     Attempt, Delivery, DeliveryStatus, List, NewTestDelivery, Redelivered, Replay, Replayed, Shown,
     TestDelivery,
@@ -30,7 +30,7 @@ const SHOWN_MAX: usize = 4 * 1024 * 1024;
 const MASK: &str = "********";
 
 fn statuses() -> Vec<&'static str> {
-    Standing::ALL.map(Standing::as_str).to_vec()
+    DeliveryState::ALL.map(DeliveryState::as_str).to_vec()
 }
 
 const NO_DELIVERY: Response = Response::error(404, "The execution has no delivery");
@@ -170,7 +170,7 @@ pub async fn test(mut context: Context) -> Result<Reply, http::Error> {
     let sample = serde_json::to_string(&sample).map_err(http::Error::internal)?;
     let headers = headers(&webhook, MASK, services);
     let url = webhook.url.clone();
-    let trial = services.outbox.try_out(organization, webhook, sample).await;
+    let trial = services.outbox.send_test(organization, webhook, sample).await;
     let trial = trial?;
     let tried = Attempt::from(&trial.attempt);
     let body = TestDelivery {
@@ -247,9 +247,9 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
     let query = &context.call.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
     let standing = given("status").map(|status| {
-        let found = Standing::ALL.into_iter().find(|standing| standing.as_str() == status);
+        let found = DeliveryState::ALL.into_iter().find(|standing| standing.as_str() == status);
         found.ok_or_else(|| {
-            let known = Standing::ALL.map(Standing::as_str).join(", ");
+            let known = DeliveryState::ALL.map(DeliveryState::as_str).join(", ");
             http::Error::bad_request(format!("status must be one of {known}"))
         })
     });
@@ -258,7 +258,7 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
     });
     let moment = |name: &str| given(name).map(|text| parse_time(name, text)).transpose();
     Ok(Filter {
-        standing: standing.transpose()?,
+        state: standing.transpose()?,
         execution: execution.transpose()?,
         host: given("host").map(str::to_owned),
         from: moment("from")?,
@@ -276,7 +276,7 @@ impl From<Refusal> for http::Error {
         match refusal {
             Refusal::NotFound => missing(),
             Refusal::InFlight => Self::conflict("delivery in flight"),
-            Refusal::Cooling { wait } => Self::too_many(
+            Refusal::Cooldown { wait } => Self::too_many(
                 "redelivered a moment ago: come back after Retry-After seconds",
                 wait,
             ),
@@ -295,7 +295,7 @@ async fn record(
     recorded: &Recorded,
     with_body: bool,
 ) -> Result<Delivery, http::Error> {
-    let Recorded { delivery, standing, redeliverable } = recorded;
+    let Recorded { delivery, state: standing, redeliverable } = recorded;
     let request = match with_body {
         false => None,
         true => match services.outbox.body(delivery).await {
@@ -316,13 +316,13 @@ async fn record(
     Ok(Delivery::of(delivery, shown))
 }
 
-impl From<Standing> for DeliveryStatus {
-    fn from(standing: Standing) -> Self {
+impl From<DeliveryState> for DeliveryStatus {
+    fn from(standing: DeliveryState) -> Self {
         match standing {
-            Standing::Pending => Self::Pending,
-            Standing::Delivering => Self::Delivering,
-            Standing::Delivered => Self::Delivered,
-            Standing::Failed => Self::Failed,
+            DeliveryState::Pending => Self::Pending,
+            DeliveryState::Delivering => Self::Delivering,
+            DeliveryState::Delivered => Self::Delivered,
+            DeliveryState::Failed => Self::Failed,
         }
     }
 }

@@ -220,7 +220,7 @@ async fn forget(services: &Services) -> anyhow::Result<()> {
     let now = services.clock.believed();
     for organization in services.accounts.organizations().await? {
         if let Some(cutoff) = now.before(keep.deliveries) {
-            let swept = services.outbox.forget_before(organization.id, cutoff).await;
+            let swept = services.outbox.purge_before(organization.id, cutoff).await;
             report("old deliveries", swept);
         }
         if let Some(cutoff) = now.before(keep.executions) {

@@ -61,12 +61,12 @@ pub struct Delivery {
     /// The body, kept as text so that each attempt sends the same bytes.
     pub body: Payload,
     pub created_at: Timestamp,
-    pub progress: Progress,
+    pub progress: DeliveryProgress,
 }
 
 /// How far a delivery has come: what changes about it, the rest never does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct DeliveryProgress {
     pub status: Status,
     /// Oldest first; at most [`ATTEMPTS_KEPT`], of which the newest stay.
     pub attempts: Vec<Attempt>,
@@ -105,12 +105,12 @@ impl Delivery {
         body: Payload,
         now: Timestamp,
     ) -> Self {
-        let progress = Progress::new(now);
+        let progress = DeliveryProgress::new(now);
         Self { id, organization, execution, webhook, body, created_at: now, progress }
     }
 }
 
-impl Progress {
+impl DeliveryProgress {
     /// No attempt yet, the first due at once.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn old_attempts_make_room_and_numbers_go_on() {
-        let mut progress = Progress::new(Timestamp::from_micros(1));
+        let mut progress = DeliveryProgress::new(Timestamp::from_micros(1));
         for number in 1..=100 {
             assert_eq!(progress.next_number(), number);
             let attempt = Attempt {

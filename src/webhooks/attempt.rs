@@ -14,9 +14,9 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTE
 use hyper::{Method, Request, StatusCode};
 use tokio::time::Instant;
 
-use super::roster::{Health, Item};
+use super::dispatcher::{Health, Item};
 use super::rows::{self, Due};
-use super::transport::{Answer, Transport, Unsent};
+use super::transport::{Response, SendError, Transport};
 use super::{Error, Options};
 use crate::domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -26,9 +26,9 @@ use crate::runtime::{self, Clock};
 use crate::storage::{self, Commit, Sealer, Store};
 
 /// As much of an answer's body is kept, in bytes of UTF-8.
-const KEPT_RESPONSE_BYTES: usize = 4096;
+const RESPONSE_BYTES_MAX: usize = 4096;
 /// How long after its time-out a transport that does not keep it is cut off.
-const CUT_OFF: Duration = Duration::from_secs(1);
+const CUT_OFF_GRACE: Duration = Duration::from_secs(1);
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 
 /// What every attempt needs.
@@ -45,7 +45,7 @@ pub(super) struct Context {
 }
 
 /// Says of a delivery, while it is there, that an attempt is being made.
-struct Flight<'a> {
+struct InFlightGuard<'a> {
     context: &'a Context,
     id: (OrganizationId, ExecutionId),
 }
@@ -55,14 +55,14 @@ impl Context {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fly(&self, item: &Item) -> Flight<'_> {
+    fn mark_in_flight(&self, item: &Item) -> InFlightGuard<'_> {
         let id = (item.organization, item.execution);
         self.in_flight().insert(id);
-        Flight { context: self, id }
+        InFlightGuard { context: self, id }
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.context.in_flight().remove(&self.id);
     }
@@ -74,12 +74,12 @@ pub(super) enum Report {
     /// It was made. `next` is when the following one is due.
     Made { health: Health, next: Option<Timestamp> },
     /// Nothing was to be sent: the row was a leftover, and is gone.
-    Leftover,
+    StaleRow,
 }
 
 /// Why an attempt counts for nothing: its row stands as before, and it is made again.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unmade {
+pub(super) enum AttemptError {
     #[error(transparent)]
     Outbox(#[from] Error),
     /// This machine lacks what sending needs.
@@ -87,7 +87,7 @@ pub(super) enum Unmade {
     Local(String),
 }
 
-impl From<storage::Error> for Unmade {
+impl From<storage::Error> for AttemptError {
     fn from(error: storage::Error) -> Self {
         Self::Outbox(error.into())
     }
@@ -112,25 +112,25 @@ enum Retry {
 /// Makes one attempt at the delivery behind `item`, which is `carried` where it came by hand.
 ///
 /// # Errors
-/// [`Unmade`] when the store cannot be read or written, or this machine cannot send.
+/// [`AttemptError`] when the store cannot be read or written, or this machine cannot send.
 pub(super) async fn make(
     context: &Context,
     item: &Item,
     carried: Option<Box<Delivery>>,
-) -> Result<Report, Unmade> {
+) -> Result<Report, AttemptError> {
     let Some(mut delivery) = find(context, item, carried).await? else {
         let mut commit = Commit::new();
         commit.delete(item.key());
         context.store.commit(commit).await?;
-        return Ok(Report::Leftover);
+        return Ok(Report::StaleRow);
     };
-    let _flight = context.fly(item);
+    let _flight = context.mark_in_flight(item);
     let (started, clock) = (context.clock.now(), runtime::monotonic_now());
     let outcome = match context.store.read_payload(&delivery.body).await {
         Ok(body) => {
             let body: Box<str> = body.into();
             let body = Bytes::from(body.into_string());
-            deliver(context, &delivery, body, started).await.map_err(Unmade::Local)?
+            deliver(context, &delivery, body, started).await.map_err(AttemptError::Local)?
         }
         Err(error) if error.is_final() => {
             let reason = match error.kind() {
@@ -151,7 +151,7 @@ pub(super) async fn make(
         "webhook attempt"
     );
     delivery.progress.note(attempt, next);
-    keep(context, item, &delivery).await?;
+    commit_outcome(context, item, &delivery).await?;
     count(&delivery);
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
@@ -181,14 +181,14 @@ async fn find(
 }
 
 /// Commits the outcome: the progress, and the row moved to its next time or gone.
-async fn keep(context: &Context, item: &Item, delivery: &Delivery) -> Result<(), Error> {
+async fn commit_outcome(context: &Context, item: &Item, delivery: &Delivery) -> Result<(), Error> {
     let (organization, execution) = (delivery.organization, delivery.execution);
     let mut commit = Commit::new();
     commit.delete(item.key());
     let progress = rows::progress(organization, execution);
     commit.put(progress, &delivery.progress).map_err(storage::Error::from)?;
     // Every attempt is made at one that is pending.
-    rows::restand(&mut commit, delivery, Some(delivery::Status::Pending));
+    rows::move_status_row(&mut commit, delivery, Some(delivery::Status::Pending));
     if let Some(next) = delivery.progress.next_attempt_at {
         let row = Due { receiver: item.receiver.to_string() };
         let key = rows::due(next, organization, execution);
@@ -227,13 +227,13 @@ async fn deliver(
             return Ok(outcome);
         }
     };
-    let limit = context.options.timeout.saturating_add(CUT_OFF);
+    let limit = context.options.timeout.saturating_add(CUT_OFF_GRACE);
     // A fault in the transport ends this attempt and nothing else.
     let sending = AssertUnwindSafe(context.transport.send(request)).catch_unwind();
     Ok(match tokio::time::timeout(limit, sending).await {
         Ok(Ok(Ok(answer))) => Outcome::answered(&answer, context.clock.now()),
-        Ok(Ok(Err(Unsent::Receiver(reason)))) => Outcome::unsent(reason),
-        Ok(Ok(Err(Unsent::Local(reason)))) => return Err(reason),
+        Ok(Ok(Err(SendError::Receiver(reason)))) => Outcome::unsent(reason),
+        Ok(Ok(Err(SendError::Local(reason)))) => return Err(reason),
         Ok(Err(_panic)) => {
             let mut outcome = Outcome::unsent("the service failed while sending".to_owned());
             outcome.health = Health::Unknown;
@@ -267,21 +267,21 @@ fn request(
     headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let id = delivery.id.to_string();
-    put(headers, "x-webhook-delivery-id", &id)?;
+    set_header(headers, "x-webhook-delivery-id", &id)?;
     if delivery.progress.redelivery {
         headers.insert("x-webhook-redelivery", HeaderValue::from_static("true"));
     }
     if let Some(sealed) = &delivery.webhook.secret {
         let secret = context.sealer.unseal(sealed).map_err(|error| error.to_string())?;
         let seconds = now.unix_seconds();
-        put(headers, "x-webhook-timestamp", &seconds.to_string())?;
-        put(headers, "x-webhook-signature", &signature::sign(&secret, seconds, &body))?;
-        put(headers, "webhook-id", &id)?;
-        put(headers, "webhook-timestamp", &seconds.to_string())?;
+        set_header(headers, "x-webhook-timestamp", &seconds.to_string())?;
+        set_header(headers, "x-webhook-signature", &signature::sign(&secret, seconds, &body))?;
+        set_header(headers, "webhook-id", &id)?;
+        set_header(headers, "webhook-timestamp", &seconds.to_string())?;
         let standard = signature::sign_standard(&secret, &id, seconds, &body);
-        put(headers, "webhook-signature", &standard)?;
+        set_header(headers, "webhook-signature", &standard)?;
         if context.options.send_plain_secret {
-            put(headers, "x-webhook-secret", &secret)?;
+            set_header(headers, "x-webhook-secret", &secret)?;
         }
     }
     *request.body_mut() = body;
@@ -289,7 +289,7 @@ fn request(
 }
 
 /// Sets a header whose value may be a secret: marked so that nothing prints or compresses it.
-fn put(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
+fn set_header(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), String> {
     let mut value = HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_not_a_value| format!("the header {name} cannot carry its value"))?;
     value.set_sensitive(true);
@@ -299,7 +299,7 @@ fn put(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), S
 
 /// One attempt at a delivery that is not stored: what came of it, and what it says about the
 /// receiver.
-pub(super) async fn try_out(
+pub(super) async fn dry_run(
     context: &Context,
     delivery: &Delivery,
     body: Bytes,
@@ -334,21 +334,21 @@ impl Outcome {
             status: None,
             response: None,
             error: Some(reason),
-            health: Health::InTrouble,
+            health: Health::Failing,
             retry: Retry::NotBefore(Duration::ZERO),
         }
     }
 
-    fn answered(answer: &Answer, now: Timestamp) -> Self {
+    fn answered(answer: &Response, now: Timestamp) -> Self {
         let verdict = delivery::judge(answer.status);
         let asked = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let wait = asked.and_then(|text| delivery::retry_after(text, now)).unwrap_or_default();
         let trouble = delivery::tells_of_trouble(answer.status);
         Self {
             status: Some(answer.status),
-            response: Some(kept(&answer.body)),
-            error: (verdict != Verdict::Success).then(|| in_words(answer.status)),
-            health: if trouble { Health::InTrouble } else { Health::Answers },
+            response: Some(excerpt(&answer.body)),
+            error: (verdict != Verdict::Success).then(|| describe_status(answer.status)),
+            health: if trouble { Health::Failing } else { Health::Healthy },
             retry: match verdict {
                 Verdict::Success | Verdict::Gone => Retry::Never,
                 Verdict::Retry => Retry::NotBefore(Duration::ZERO),
@@ -359,14 +359,14 @@ impl Outcome {
 }
 
 /// The first 4 KiB of an answer as text; what is not UTF-8 is replaced.
-fn kept(body: &[u8]) -> String {
-    let beginning = body.get(..KEPT_RESPONSE_BYTES).unwrap_or(body);
+fn excerpt(body: &[u8]) -> String {
+    let beginning = body.get(..RESPONSE_BYTES_MAX).unwrap_or(body);
     let mut text = String::from_utf8_lossy(beginning).into_owned();
-    text.truncate(text.floor_char_boundary(KEPT_RESPONSE_BYTES));
+    text.truncate(text.floor_char_boundary(RESPONSE_BYTES_MAX));
     text
 }
 
-fn in_words(status: u16) -> String {
+fn describe_status(status: u16) -> String {
     let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
     let remark = match status {
         300..=399 => "; redirects are not followed",

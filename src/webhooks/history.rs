@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
-use super::{Error, rows, trials};
+use super::{Error, rows, test_delivery};
 use crate::domain::delivery::{Attempt, Delivery, Status, Webhook};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
@@ -25,13 +25,13 @@ const PAGE_ROWS: usize = 1000;
 /// Deliveries that one replay takes up; a window with more is replayed again.
 pub const REPLAYED_MAX: usize = 100_000;
 /// When a test delivery may be asked for again that was refused.
-const TRIAL_AGAIN: Duration = Duration::from_secs(5);
+const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Deliveries that a replay takes up in one commit.
-const REPLAYED_AT_ONCE: usize = 128;
+const REPLAY_BATCH_MAX: usize = 128;
 
 /// How a delivery stands, as it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum DeliveryState {
     /// Waits for its first or next attempt.
     Pending,
     /// An attempt is being made.
@@ -40,7 +40,7 @@ pub enum Standing {
     Failed,
 }
 
-impl Standing {
+impl DeliveryState {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Pending, Self::Delivering, Self::Delivered, Self::Failed];
 
@@ -64,7 +64,7 @@ impl Standing {
     }
 }
 
-impl From<Status> for Standing {
+impl From<Status> for DeliveryState {
     /// While no attempt is being made.
     fn from(status: Status) -> Self {
         match status {
@@ -78,7 +78,7 @@ impl From<Status> for Standing {
 /// Which deliveries.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    pub standing: Option<Standing>,
+    pub state: Option<DeliveryState>,
     pub execution: Option<ExecutionId>,
     /// The receiver's host, with or without its port.
     pub host: Option<String>,
@@ -92,7 +92,7 @@ pub struct Filter {
 #[derive(Debug)]
 pub struct Recorded {
     pub delivery: Delivery,
-    pub standing: Standing,
+    pub state: DeliveryState,
     /// Whether a redelivery would be taken now, as far as is known without reading its body.
     pub redeliverable: bool,
 }
@@ -109,7 +109,7 @@ pub enum Refusal {
     #[error("other deliveries wait for this receiver")]
     Busy { wait: Duration },
     #[error("redelivered a moment ago")]
-    Cooling { wait: Duration },
+    Cooldown { wait: Duration },
     #[error("payload no longer stored")]
     Gone,
     #[error(transparent)]
@@ -124,7 +124,7 @@ impl From<storage::Error> for Refusal {
 
 /// What came of a delivery that was only tried.
 #[derive(Debug)]
-pub struct Trial {
+pub struct TestDelivery {
     pub body: String,
     pub attempt: Attempt,
 }
@@ -154,7 +154,7 @@ struct Rows {
 
 impl Rows {
     fn of(organization: OrganizationId, status: Status, filter: &Filter) -> Self {
-        let prefix = rows::standing(organization, status);
+        let prefix = rows::status_rows(organization, status);
         // Inverted: what is newer than the window comes before it. `to` is exclusive, `from` is not.
         let behind = |time: Timestamp| prefix.clone().time_newest_first(time).raw(&[0xff; 17]);
         Self {
@@ -222,13 +222,13 @@ impl Outbox {
         limit: usize,
     ) -> Result<(Vec<ExecutionId>, u64), Error> {
         let store = &self.context.store;
-        let statuses = match filter.standing {
+        let statuses = match filter.state {
             None => vec![Status::Pending, Status::Delivered, Status::Failed],
             Some(standing) => vec![standing.stored()],
         };
-        let flying = self.flying(organization);
-        let known = match filter.standing {
-            Some(Standing::Pending | Standing::Delivering) => None,
+        let flying = self.in_flight(organization);
+        let known = match filter.state {
+            Some(DeliveryState::Pending | DeliveryState::Delivering) => None,
             _ if !filter.is_plain() => None,
             _ => Some(count(store, organization, &statuses).await?),
         };
@@ -236,10 +236,10 @@ impl Outbox {
             statuses.iter().map(|status| Rows::of(organization, *status, filter)).collect();
         let (mut found, mut matched) = (Vec::new(), 0_u64);
         while let Some((execution, receiver)) = newest(&mut sources, store).await? {
-            let stands = match filter.standing {
-                Some(Standing::Pending) => !flying.contains(&execution),
-                Some(Standing::Delivering) => flying.contains(&execution),
-                Some(Standing::Delivered | Standing::Failed) | None => true,
+            let stands = match filter.state {
+                Some(DeliveryState::Pending) => !flying.contains(&execution),
+                Some(DeliveryState::Delivering) => flying.contains(&execution),
+                Some(DeliveryState::Delivered | DeliveryState::Failed) | None => true,
             };
             if !stands || !filter.matches(&receiver) {
                 continue;
@@ -255,7 +255,7 @@ impl Outbox {
         Ok((found, known.unwrap_or(matched)))
     }
 
-    fn flying(&self, organization: OrganizationId) -> Vec<ExecutionId> {
+    fn in_flight(&self, organization: OrganizationId) -> Vec<ExecutionId> {
         let in_flight = self.context.in_flight();
         let own = in_flight.iter().filter(|(owner, _)| *owner == organization);
         own.map(|(_, execution)| *execution).collect()
@@ -275,12 +275,12 @@ impl Outbox {
         Ok(found.map(|delivery| {
             let flies = context.in_flight().contains(&(organization, execution));
             let standing = match delivery.progress.status {
-                Status::Pending if flies => Standing::Delivering,
+                Status::Pending if flies => DeliveryState::Delivering,
                 status @ (Status::Pending | Status::Delivered | Status::Failed) => status.into(),
             };
-            let cools = self.cools(&delivery);
+            let cools = self.cooldown_left(&delivery);
             let redeliverable = delivery.progress.status != Status::Pending && cools.is_zero();
-            Recorded { delivery, standing, redeliverable }
+            Recorded { delivery, state: standing, redeliverable }
         }))
     }
 
@@ -296,7 +296,7 @@ impl Outbox {
         }
     }
 
-    fn cools(&self, delivery: &Delivery) -> Duration {
+    fn cooldown_left(&self, delivery: &Delivery) -> Duration {
         let (cooldown, now) = (self.context.options.redelivery_cooldown, self.context.clock.now());
         delivery.progress.cools_for(cooldown, now)
     }
@@ -317,9 +317,9 @@ impl Outbox {
         if delivery.progress.status == Status::Pending {
             return Err(Refusal::InFlight);
         }
-        let wait = self.cools(&delivery);
+        let wait = self.cooldown_left(&delivery);
         if !wait.is_zero() {
-            return Err(Refusal::Cooling { wait });
+            return Err(Refusal::Cooldown { wait });
         }
         self.body(&delivery).await?;
         let mut commit = Commit::of_new_work();
@@ -334,7 +334,7 @@ impl Outbox {
         let (before, now) = (delivery.progress.status, self.context.clock.now());
         delivery.progress.redeliver(now);
         rows::make_due(commit, delivery).map_err(storage::Error::from)?;
-        rows::restand(commit, delivery, Some(before));
+        rows::move_status_row(commit, delivery, Some(before));
         Ok(())
     }
 
@@ -357,14 +357,15 @@ impl Outbox {
         loop {
             let (mut commit, mut taken) = (Commit::of_new_work(), Vec::new());
             let mut is_complete = false;
-            while taken.len() < REPLAYED_AT_ONCE && !is_complete {
+            while taken.len() < REPLAY_BATCH_MAX && !is_complete {
                 let Some((execution, _receiver)) = newest(&mut failed, store).await? else {
                     is_complete = true;
                     continue;
                 };
                 let found = rows::load(store, organization, execution).await?;
                 let ready = found.filter(|delivery| {
-                    delivery.progress.status == Status::Failed && self.cools(delivery).is_zero()
+                    delivery.progress.status == Status::Failed
+                        && self.cooldown_left(delivery).is_zero()
                 });
                 let Some(mut delivery) = ready else { continue };
                 match self.body(&delivery).await {
@@ -390,22 +391,22 @@ impl Outbox {
     ///
     /// # Errors
     /// [`Refusal::Busy`] when other deliveries wait for the receiver, or it is in trouble.
-    pub async fn try_out(
+    pub async fn send_test(
         &self,
         organization: OrganizationId,
         webhook: Webhook,
         body: String,
-    ) -> Result<Trial, Refusal> {
+    ) -> Result<TestDelivery, Refusal> {
         let now = self.context.clock.now();
         let delivery =
             Delivery::new(fresh(), organization, fresh(), webhook, Payload::nothing(), now);
         let (done, attempt) = oneshot::channel();
-        let job = trials::Job { delivery, body: Bytes::from(body.clone()), done };
-        let busy = || Refusal::Busy { wait: TRIAL_AGAIN };
+        let job = test_delivery::Job { delivery, body: Bytes::from(body.clone()), done };
+        let busy = || Refusal::Busy { wait: TEST_RETRY_AFTER };
         self.trials.try_send(job).map_err(|_full| busy())?;
         let patience = self.context.options.timeout.saturating_mul(2);
         match tokio::time::timeout(patience, attempt).await {
-            Ok(Ok(attempt)) => Ok(Trial { body, attempt }),
+            Ok(Ok(attempt)) => Ok(TestDelivery { body, attempt }),
             Ok(Err(_refused)) => Err(busy()),
             Err(_elapsed) => Err(busy()),
         }
@@ -415,7 +416,7 @@ impl Outbox {
 /// Whether one delivery that was asked for by its execution passes the other filters.
 fn is_within(one: &Recorded, filter: &Filter) -> bool {
     let created = one.delivery.created_at;
-    filter.standing.is_none_or(|standing| standing == one.standing)
+    filter.state.is_none_or(|standing| standing == one.state)
         && filter.matches(&crate::domain::delivery::receiver(&one.delivery.webhook.url))
         && filter.from.is_none_or(|from| created >= from)
         && filter.to.is_none_or(|to| created < to)
@@ -445,7 +446,7 @@ async fn count(
     statuses: &[Status],
 ) -> Result<u64, Error> {
     let keys: Vec<Key> =
-        statuses.iter().map(|status| rows::standing_count(organization, *status)).collect();
+        statuses.iter().map(|status| rows::status_count(organization, *status)).collect();
     let total: i64 = store.counters(&keys).await?.into_iter().sum();
     Ok(u64::try_from(total).unwrap_or_default())
 }

@@ -10,7 +10,7 @@
 //! - A receiver in trouble gets few slots, then none (its circuit opens); its deliveries are parked
 //!   on the disk under its name and stand in nobody's way.
 //!
-//! `rows` holds keys and records, `roster` decides who is sent to next (pure), `attempt` makes one
+//! `rows` holds keys and records, `dispatcher` decides who is sent to next (pure), `attempt` makes one
 //! attempt, `chores` reads and moves rows, `outbox` is the loop, `transport` the door to the
 //! network, `history` what came of it all, for those who ask, and sends again what they ask for;
 //! `retention` lets old ones go; `trials` sends test deliveries under the same limits.
@@ -18,22 +18,22 @@
 //! Never: a redirect followed, a secret or a body logged, memory that grows with the backlog.
 
 mod attempt;
-mod chores;
+mod disk_jobs;
+mod dispatcher;
+mod endpoint;
 mod history;
 mod outbox;
-mod receiver;
 mod retention;
-mod roster;
 mod rows;
+mod test_delivery;
 mod transport;
-mod trials;
 
 use std::time::Duration;
 
-pub use history::{Filter, Recorded, Refusal, Standing, Trial};
-pub use outbox::{Figures, Outbox};
+pub use history::{DeliveryState, Filter, Recorded, Refusal, TestDelivery};
+pub use outbox::{Metrics, Outbox};
 pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key, reseal};
-pub use transport::{Answer, Transport, Unsent};
+pub use transport::{Response, SendError, Transport};
 
 use crate::storage;
 

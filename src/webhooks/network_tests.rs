@@ -68,7 +68,7 @@ async fn receiver(script: Script) -> u16 {
     port
 }
 
-async fn send(url: String, policy: Policy) -> Result<Answer, Unsent> {
+async fn send(url: String, policy: Policy) -> Result<Response, SendError> {
     let network = Network::new(Client::guarded(policy), TIMEOUT);
     let request = Request::post(url).body(Bytes::from("{}")).unwrap();
     // The transport keeps its own time; this only ends a test that would hang.
@@ -79,7 +79,7 @@ fn loopback() -> Policy {
     Policy { loopback: true, ..Policy::default() }
 }
 
-async fn sent_to(script: Script) -> Result<Answer, Unsent> {
+async fn sent_to(script: Script) -> Result<Response, SendError> {
     let port = receiver(script).await;
     send(format!("http://127.0.0.1:{port}/"), loopback()).await
 }

@@ -1,5 +1,5 @@
 //! The loop of the outbox: takes fresh deliveries by hand, finds due ones on the disk, starts
-//! attempts as the roster allows, and does one chore on the disk at a time.
+//! attempts as the dispatcher allows, and does one job on the disk at a time.
 //!
 //! The loop never waits for the disk or for a receiver: attempts are tasks of their own, which also
 //! outlive it at a shutdown, within the grace; a chore is polled beside everything else. Whatever
@@ -17,12 +17,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::attempt::{self, Context, Report, Unmade};
-use super::chores::{self, Chore, Done, Failed, Found, Scanned, Swept};
-use super::roster::{Admission, CircuitChange, Health, Item, Roster};
-use super::rows::Place;
+use super::attempt::{self, AttemptError, Context, Report};
+use super::disk_jobs::{self, DiskJob, Failed, JobOutput, ParkedEndpoint, ParkedPage, Scanned};
+use super::dispatcher::{Admission, CircuitChange, Dispatcher, Health, Item};
+use super::rows::RowIndex;
 use super::transport::{Network, Transport};
-use super::{Options, trials};
+use super::{Options, test_delivery};
 use crate::domain::delivery::{self, Delivery};
 use crate::domain::ids::ExecutionId;
 use crate::domain::time::Timestamp;
@@ -31,39 +31,39 @@ use crate::runtime::{self, Clock, Tasks};
 use crate::storage::{Key, Sealer, Store};
 
 /// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
-const INBOX: usize = 1024;
+const INBOX_MAX: usize = 1024;
 /// A fresh delivery whose body is larger is read from the disk when its turn comes, so that what
 /// waits in memory stays small.
-const CARRIED_BYTES: u64 = 4096;
+const CARRIED_BYTES_MAX: u64 = 4096;
 /// Deliveries on their way to be parked; what is over it stays in the due index for now.
-const TO_PARK: usize = 1024;
+const PARKING_MAX: usize = 1024;
 /// The loop looks at the clock at least so often: clocks are set, machines sleep.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks for parked rows that memory does not know of.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const PARKED_INTERVAL: Duration = Duration::from_secs(60);
 /// Passes over the due index begin at least so far apart: each reads again what is in memory.
-const PASS_EVERY: Duration = Duration::from_millis(50);
+const PASS_INTERVAL: Duration = Duration::from_millis(50);
 /// Deliveries given up in one chore.
-const GIVEN_UP_AT_ONCE: usize = 128;
+const EXPIRED_MAX: usize = 128;
 /// After a fault of the store, nothing is read from it for so long.
-const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
+const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The outbox: clones share it.
 #[derive(Clone)]
 pub struct Outbox {
     pub(super) context: Arc<Context>,
     inbox: mpsc::Sender<Item>,
-    pub(super) trials: mpsc::Sender<trials::Job>,
+    pub(super) trials: mpsc::Sender<test_delivery::Job>,
     /// Says that something due is on the disk that the loop was not notified of, or that the clock
     /// moved.
     look: Arc<Notify>,
-    figures: watch::Receiver<Figures>,
+    figures: watch::Receiver<Metrics>,
     worker: Arc<Mutex<Option<Worker>>>,
 }
 
 /// How the outbox stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Metrics {
     /// Deliveries in memory: waiting, in flight, or being parked.
     pub held: usize,
     /// The most there ever were.
@@ -105,10 +105,10 @@ impl Outbox {
             in_flight: Mutex::default(),
             taking_up: tokio::sync::Mutex::default(),
         });
-        let (inbox, fresh) = mpsc::channel(INBOX);
-        let (trials, asked) = mpsc::channel(trials::INBOX);
+        let (inbox, fresh) = mpsc::channel(INBOX_MAX);
+        let (trials, asked) = mpsc::channel(test_delivery::INBOX_MAX);
         let look = Arc::new(Notify::new());
-        let (figures, watched) = watch::channel(Figures::default());
+        let (figures, watched) = watch::channel(Metrics::default());
         let worker = Worker::new(Arc::clone(&context), fresh, asked, Arc::clone(&look), figures);
         let worker = Arc::new(Mutex::new(Some(worker)));
         Self { context, inbox, trials, look, figures: watched, worker }
@@ -130,10 +130,11 @@ impl Outbox {
             organization: delivery.organization,
             execution: delivery.execution,
             due,
-            place: Place::Due,
+            place: RowIndex::Due,
             receiver: Arc::from(delivery::receiver(&delivery.webhook.url)),
-            carried: (delivery.body.len() <= CARRIED_BYTES && due <= self.context.clock.steady())
-                .then(|| Box::new(delivery)),
+            carried: (delivery.body.len() <= CARRIED_BYTES_MAX
+                && due <= self.context.clock.steady())
+            .then(|| Box::new(delivery)),
         };
         if due > self.context.clock.steady() || self.inbox.try_send(item).is_err() {
             self.look.notify_one();
@@ -141,7 +142,7 @@ impl Outbox {
     }
 
     /// Makes the loop look at the disk and the clock now.
-    pub fn look(&self) {
+    pub fn rescan(&self) {
         self.look.notify_one();
     }
 
@@ -153,7 +154,7 @@ impl Outbox {
 
     /// How it stands now; changes can be awaited.
     #[must_use]
-    pub fn figures(&self) -> watch::Receiver<Figures> {
+    pub fn metrics(&self) -> watch::Receiver<Metrics> {
         self.figures.clone()
     }
 }
@@ -164,31 +165,31 @@ impl fmt::Debug for Outbox {
     }
 }
 
-type Ended = (Item, Result<Result<Report, Unmade>, JoinError>);
+type Ended = (Item, Result<Result<Report, AttemptError>, JoinError>);
 
 enum Event {
     Stop,
     Fresh(Item),
-    Trial(trials::Job),
+    Test(test_delivery::Job),
     Ended(Ended),
-    Chore(Result<Done, Failed>),
-    Look,
+    DiskJob(Result<JobOutput, Failed>),
+    Rescan,
     Tick,
 }
 
 struct Worker {
     context: Arc<Context>,
     fresh: mpsc::Receiver<Item>,
-    asked: mpsc::Receiver<trials::Job>,
-    /// Test deliveries that wait in the roster.
-    trials: HashMap<ExecutionId, trials::Job>,
+    asked: mpsc::Receiver<test_delivery::Job>,
+    /// Test deliveries that wait in the dispatcher.
+    tests: HashMap<ExecutionId, test_delivery::Job>,
     look: Arc<Notify>,
-    figures: watch::Sender<Figures>,
-    roster: Roster,
+    figures: watch::Sender<Metrics>,
+    dispatcher: Dispatcher,
     attempts: FuturesUnordered<BoxFuture<'static, Ended>>,
-    chore: Option<BoxFuture<'static, Result<Done, Failed>>>,
+    disk_job: Option<BoxFuture<'static, Result<JobOutput, Failed>>>,
     to_park: Vec<Item>,
-    giving_up: Vec<Item>,
+    expiring: Vec<Item>,
     circuits: Vec<CircuitChange>,
     circuits_read: bool,
     pass: Pass,
@@ -226,23 +227,23 @@ impl Worker {
     fn new(
         context: Arc<Context>,
         fresh: mpsc::Receiver<Item>,
-        asked: mpsc::Receiver<trials::Job>,
+        asked: mpsc::Receiver<test_delivery::Job>,
         look: Arc<Notify>,
-        figures: watch::Sender<Figures>,
+        figures: watch::Sender<Metrics>,
     ) -> Self {
         let now = runtime::monotonic_now();
         Self {
-            roster: Roster::new(&context.options),
+            dispatcher: Dispatcher::new(&context.options),
             context,
             fresh,
             asked,
-            trials: HashMap::new(),
+            tests: HashMap::new(),
             look,
             figures,
             attempts: FuturesUnordered::new(),
-            chore: None,
+            disk_job: None,
             to_park: Vec::new(),
-            giving_up: Vec::new(),
+            expiring: Vec::new(),
             circuits: Vec::new(),
             circuits_read: false,
             pass: Pass::Wanted,
@@ -258,13 +259,13 @@ impl Worker {
     async fn run(mut self, tasks: Tasks) {
         loop {
             let (now, instant) = (self.context.clock.steady(), runtime::monotonic_now());
-            self.roster.reopen(now);
+            self.dispatcher.reopen(now);
             self.start_attempts(&tasks);
-            if self.chore.is_none() {
-                let chore = self.next_chore(now, instant);
-                self.chore = chore.map(|chore| self.begin(chore, now));
+            if self.disk_job.is_none() {
+                let chore = self.next_disk_job(now, instant);
+                self.disk_job = chore.map(|chore| self.begin(chore, now));
             }
-            self.show_figures();
+            self.publish_metrics();
             match self.event(&tasks, now, instant).await {
                 Event::Stop => return,
                 Event::Fresh(item) => {
@@ -272,37 +273,37 @@ impl Worker {
                         self.want_pass();
                     }
                 }
-                Event::Trial(job) => self.try_out(job),
+                Event::Test(job) => self.start_test(job),
                 Event::Ended(ended) => self.ended(ended),
-                Event::Chore(done) => {
-                    self.chore = None;
-                    self.chore_ended(done);
+                Event::DiskJob(done) => {
+                    self.disk_job = None;
+                    self.disk_job_ended(done);
                 }
-                Event::Look => self.want_pass(),
+                Event::Rescan => self.want_pass(),
                 Event::Tick => self.tick(now, instant),
             }
         }
     }
 
     async fn event(&mut self, tasks: &Tasks, now: Timestamp, instant: Instant) -> Event {
-        let next = self.next_look(now, instant);
+        let next = self.next_wakeup(now, instant);
         tokio::select! {
             () = tasks.stopping() => Event::Stop,
             Some(item) = self.fresh.recv() => Event::Fresh(item),
-            Some(job) = self.asked.recv() => Event::Trial(job),
+            Some(job) = self.asked.recv() => Event::Test(job),
             Some(ended) = self.attempts.next() => Event::Ended(ended),
-            Some(done) = OptionFuture::from(self.chore.as_mut()) => Event::Chore(done),
-            () = self.look.notified() => Event::Look,
+            Some(done) = OptionFuture::from(self.disk_job.as_mut()) => Event::DiskJob(done),
+            () = self.look.notified() => Event::Rescan,
             () = tokio::time::sleep_until(next) => Event::Tick,
         }
     }
 
     fn start_attempts(&mut self, tasks: &Tasks) {
-        while let Some(mut item) = self.roster.next() {
+        while let Some(mut item) = self.dispatcher.next() {
             let carried = item.carried.take();
             let context = Arc::clone(&self.context);
             let attempted = item.clone();
-            let trial = self.trials.remove(&item.execution);
+            let trial = self.tests.remove(&item.execution);
             let attempt = tasks.spawn(async move {
                 match trial {
                     Some(job) => Ok(job.run(&context).await),
@@ -320,45 +321,45 @@ impl Worker {
                 self.next_due = self.next_due.into_iter().chain(next).min();
                 health
             }
-            Ok(Ok(Report::Leftover)) => Health::Unknown,
-            Ok(Err(Unmade::Local(reason))) => {
+            Ok(Ok(Report::StaleRow)) => Health::Unknown,
+            Ok(Err(AttemptError::Local(reason))) => {
                 metrics::counter!("orrery_webhook_unsent_total").increment(1);
                 if self.pause.is_none() {
                     tracing::error!(reason, "webhooks wait: this machine cannot send");
                 }
-                self.rest()
+                self.back_off()
             }
-            Ok(Err(Unmade::Outbox(error))) => {
+            Ok(Err(AttemptError::Outbox(error))) => {
                 tracing::error!(execution = %item.execution, %error, "webhook attempt not kept");
-                self.rest()
+                self.back_off()
             }
             Err(error) => {
                 tracing::error!(execution = %item.execution, %error, "webhook attempt broke off");
-                self.rest()
+                self.back_off()
             }
         };
-        for parked in self.roster.finish(&item, health, now) {
-            match self.trials.remove(&parked.execution) {
+        for parked in self.dispatcher.finish(&item, health, now) {
+            match self.tests.remove(&parked.execution) {
                 // Nothing of it is on the disk: it is refused.
-                Some(_refused) => self.roster.forget(&[parked]),
+                Some(_refused) => self.dispatcher.forget(&[parked]),
                 None => self.to_park.push(parked),
             }
         }
-        self.unstick();
+        self.resume_scan();
     }
 
     /// After a fault of the store or of this program: waits a little, then looks at the disk.
-    fn rest(&mut self) -> Health {
-        self.pause = Some(runtime::monotonic_now() + TROUBLE_PAUSE);
+    fn back_off(&mut self) -> Health {
+        self.pause = Some(runtime::monotonic_now() + FAILURE_BACKOFF);
         self.want_pass();
         Health::Unknown
     }
 
     /// Lets a test delivery wait for its receiver, or refuses it where a delivery would be parked.
-    fn try_out(&mut self, job: trials::Job) {
-        match self.roster.offer(job.item()) {
-            Admission::Held => drop(self.trials.insert(job.delivery.execution, job)),
-            Admission::Park(item) => self.roster.forget(&[item]),
+    fn start_test(&mut self, job: test_delivery::Job) {
+        match self.dispatcher.offer(job.item()) {
+            Admission::Queued => drop(self.tests.insert(job.delivery.execution, job)),
+            Admission::Park(item) => self.dispatcher.forget(&[item]),
             Admission::Full => {}
         }
     }
@@ -366,14 +367,14 @@ impl Worker {
     /// Takes a delivery into memory or notes it to be parked; `false` when there is room for
     /// neither.
     fn admit(&mut self, item: Item) -> bool {
-        match self.roster.offer(item) {
-            Admission::Held => true,
-            Admission::Park(item) if self.to_park.len() < TO_PARK => {
+        match self.dispatcher.offer(item) {
+            Admission::Queued => true,
+            Admission::Park(item) if self.to_park.len() < PARKING_MAX => {
                 self.to_park.push(item);
                 true
             }
             Admission::Park(item) => {
-                self.roster.forget(&[item]);
+                self.dispatcher.forget(&[item]);
                 false
             }
             Admission::Full => false,
@@ -387,97 +388,101 @@ impl Worker {
         }
     }
 
-    fn unstick(&mut self) {
+    fn resume_scan(&mut self) {
         if let Pass::Under { stuck, .. } = &mut self.pass {
             *stuck = false;
         }
     }
 
-    fn begin(&self, chore: Chore, now: Timestamp) -> BoxFuture<'static, Result<Done, Failed>> {
+    fn begin(
+        &self,
+        chore: DiskJob,
+        now: Timestamp,
+    ) -> BoxFuture<'static, Result<JobOutput, Failed>> {
         let context = Arc::clone(&self.context);
-        Box::pin(async move { chores::run(&context, chore, now).await })
+        Box::pin(async move { disk_jobs::run(&context, chore, now).await })
     }
 
-    fn next_chore(&mut self, now: Timestamp, instant: Instant) -> Option<Chore> {
+    fn next_disk_job(&mut self, now: Timestamp, instant: Instant) -> Option<DiskJob> {
         if self.pause.is_some_and(|until| instant < until) {
             return None;
         }
         self.pause = None;
-        self.circuits.extend(self.roster.take_changes());
+        self.circuits.extend(self.dispatcher.take_changes());
         if !self.circuits_read {
-            return Some(Chore::ReadCircuits);
+            return Some(DiskJob::ReadCircuits);
         }
         if !self.circuits.is_empty() {
-            return Some(Chore::KeepCircuits(std::mem::take(&mut self.circuits)));
+            return Some(DiskJob::KeepCircuits(std::mem::take(&mut self.circuits)));
         }
         if !self.to_park.is_empty() {
-            return Some(Chore::Park(std::mem::take(&mut self.to_park)));
+            return Some(DiskJob::Park(std::mem::take(&mut self.to_park)));
         }
-        if !self.giving_up.is_empty() {
-            let count = self.giving_up.len().min(GIVEN_UP_AT_ONCE);
-            return Some(Chore::GiveUp(self.giving_up.drain(..count).collect()));
+        if !self.expiring.is_empty() {
+            let count = self.expiring.len().min(EXPIRED_MAX);
+            return Some(DiskJob::Expire(self.expiring.drain(..count).collect()));
         }
         self.turn = (self.turn + 1) % 3;
         (0..3).find_map(|offset| match (self.turn + offset) % 3 {
             0 => self.next_scan(now, instant),
-            1 => self.next_feed(),
-            _ => self.next_sweep(instant),
+            1 => self.next_load(),
+            _ => self.next_find(instant),
         })
     }
 
-    fn next_scan(&mut self, now: Timestamp, instant: Instant) -> Option<Chore> {
+    fn next_scan(&mut self, now: Timestamp, instant: Instant) -> Option<DiskJob> {
         if self.pass == Pass::None && self.next_due.is_some_and(|due| due <= now) {
             self.pass = Pass::Wanted;
         }
-        if !self.roster.has_room() {
+        if !self.dispatcher.has_room() {
             return None;
         }
         match &self.pass {
             Pass::Wanted if instant >= self.next_pass => {
                 self.pass = Pass::Under { after: None, again: false, stuck: false };
-                self.next_pass = instant + PASS_EVERY;
+                self.next_pass = instant + PASS_INTERVAL;
                 self.next_due = None;
-                Some(Chore::Scan { after: None })
+                Some(DiskJob::Scan { after: None })
             }
-            Pass::Under { after, stuck: false, .. } => Some(Chore::Scan { after: after.clone() }),
+            Pass::Under { after, stuck: false, .. } => Some(DiskJob::Scan { after: after.clone() }),
             Pass::Under { stuck: true, .. } | Pass::Wanted | Pass::None => None,
         }
     }
 
-    fn next_feed(&mut self) -> Option<Chore> {
-        let (receiver, limit) = self.roster.next_hungry()?;
-        Some(Chore::Feed { receiver, limit })
+    fn next_load(&mut self) -> Option<DiskJob> {
+        let (receiver, limit) = self.dispatcher.next_to_refill()?;
+        Some(DiskJob::LoadParked { receiver, limit })
     }
 
-    fn next_sweep(&mut self, instant: Instant) -> Option<Chore> {
+    fn next_find(&mut self, instant: Instant) -> Option<DiskJob> {
         match &self.sweep {
             Sweep::At(time) if *time > instant => None,
-            Sweep::At(_) => Some(Chore::Sweep { after: None }),
-            Sweep::Under { after } => Some(Chore::Sweep { after: after.clone() }),
+            Sweep::At(_) => Some(DiskJob::FindParked { after: None }),
+            Sweep::Under { after } => Some(DiskJob::FindParked { after: after.clone() }),
         }
     }
 
-    fn chore_ended(&mut self, done: Result<Done, Failed>) {
+    fn disk_job_ended(&mut self, done: Result<JobOutput, Failed>) {
         let now = self.context.clock.steady();
         match done {
-            Ok(Done::Circuits(circuits)) => {
+            Ok(JobOutput::Circuits(circuits)) => {
                 self.circuits_read = true;
                 for (receiver, circuit) in circuits {
-                    self.roster.restore(&receiver, circuit, now);
+                    self.dispatcher.restore_circuit(&receiver, circuit, now);
                 }
             }
-            Ok(Done::Scanned(scanned)) => self.scanned(scanned),
-            Ok(Done::Parked(items)) => {
-                self.roster.parked(&items);
-                self.unstick();
+            Ok(JobOutput::Scanned(scanned)) => self.scanned(scanned),
+            Ok(JobOutput::Parked(items)) => {
+                self.dispatcher.parked(&items);
+                self.resume_scan();
             }
-            Ok(Done::Fed { receiver, items, complete }) => {
-                self.roster.fed(&receiver, items, complete);
+            Ok(JobOutput::LoadedParked { receiver, items, complete }) => {
+                self.dispatcher.refilled(&receiver, items, complete);
             }
-            Ok(Done::KeptCircuits) => {}
-            Ok(Done::Swept(swept)) => self.swept(swept, now),
-            Ok(Done::GivenUp(items)) => self.roster.forget(&items),
-            Err(failed) => self.chore_failed(failed),
+            Ok(JobOutput::KeptCircuits) => {}
+            Ok(JobOutput::FoundParked(swept)) => self.swept(swept, now),
+            Ok(JobOutput::Expired(items)) => self.dispatcher.forget(&items),
+            Err(failed) => self.disk_job_failed(failed),
         }
     }
 
@@ -503,44 +508,46 @@ impl Worker {
         };
     }
 
-    fn swept(&mut self, swept: Swept, now: Timestamp) {
+    fn swept(&mut self, swept: ParkedPage, now: Timestamp) {
         self.sweep = match swept.after {
             Some(key) => Sweep::Under { after: Some(key) },
-            None => Sweep::At(runtime::monotonic_now() + SWEEP_EVERY),
+            None => Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL),
         };
-        for Found { receiver, oldest, circuit, overdue } in swept.found {
-            if !self.roster.adopt(&receiver, oldest, circuit, now) {
+        for ParkedEndpoint { receiver, oldest, circuit, overdue } in swept.found {
+            if !self.dispatcher.restore_endpoint(&receiver, oldest, circuit, now) {
                 // Memory has no room for more receivers now.
-                self.sweep = Sweep::At(runtime::monotonic_now() + SWEEP_EVERY);
+                self.sweep = Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL);
             }
             for item in overdue {
-                if self.roster.hold(&item) {
-                    self.giving_up.push(item);
+                if self.dispatcher.reserve(&item) {
+                    self.expiring.push(item);
                 }
             }
         }
     }
 
-    fn chore_failed(&mut self, failed: Failed) {
+    fn disk_job_failed(&mut self, failed: Failed) {
         tracing::error!(error = %failed.error, "the webhook outbox cannot use the store");
-        self.rest();
+        self.back_off();
         match failed.chore {
-            Chore::ReadCircuits => {}
-            Chore::Scan { .. } => self.pass = Pass::Wanted,
-            Chore::Park(items) | Chore::GiveUp(items) => self.roster.forget(&items),
-            Chore::Feed { receiver, .. } => self.roster.not_fed(&receiver),
-            Chore::KeepCircuits(mut changes) => {
+            DiskJob::ReadCircuits => {}
+            DiskJob::Scan { .. } => self.pass = Pass::Wanted,
+            DiskJob::Park(items) | DiskJob::Expire(items) => self.dispatcher.forget(&items),
+            DiskJob::LoadParked { receiver, .. } => self.dispatcher.refill_failed(&receiver),
+            DiskJob::KeepCircuits(mut changes) => {
                 changes.append(&mut self.circuits);
                 self.circuits = changes;
             }
-            Chore::Sweep { .. } => self.sweep = Sweep::At(runtime::monotonic_now() + SWEEP_EVERY),
+            DiskJob::FindParked { .. } => {
+                self.sweep = Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL)
+            }
         }
     }
 
     /// When the loop must look again, though nothing tells it to.
-    fn next_look(&self, now: Timestamp, instant: Instant) -> Instant {
+    fn next_wakeup(&self, now: Timestamp, instant: Instant) -> Instant {
         // A chore that runs wakes the loop at its end, and nothing else could begin before.
-        if self.chore.is_some() {
+        if self.disk_job.is_some() {
             return self.tick;
         }
         let in_time = |time: Option<Timestamp>| {
@@ -552,7 +559,7 @@ impl Worker {
         };
         [
             in_time(self.next_due),
-            in_time(self.roster.next_reopening()),
+            in_time(self.dispatcher.next_reopening()),
             self.pause,
             sweep,
             (self.pass == Pass::Wanted || self.next_due.is_some_and(|due| due <= now))
@@ -568,19 +575,19 @@ impl Worker {
         if instant < self.tick {
             return;
         }
-        self.tick = instant + LOOK_AGAIN;
-        self.unstick();
-        let oldest = self.roster.oldest_due();
+        self.tick = instant + RESCAN_INTERVAL;
+        self.resume_scan();
+        let oldest = self.dispatcher.oldest_due();
         let lag = oldest.map_or(Duration::ZERO, |oldest| now.since(oldest));
         metrics::gauge!("orrery_webhook_lag_seconds").set(lag.as_secs_f64());
     }
 
-    fn show_figures(&self) {
-        let figures = Figures {
-            held: self.roster.held(),
-            most_held: self.figures.borrow().most_held.max(self.roster.held()),
-            in_flight: self.roster.in_flight(),
-            open_circuits: self.roster.open_circuits(),
+    fn publish_metrics(&self) {
+        let figures = Metrics {
+            held: self.dispatcher.queued(),
+            most_held: self.figures.borrow().most_held.max(self.dispatcher.queued()),
+            in_flight: self.dispatcher.in_flight(),
+            open_circuits: self.dispatcher.open_circuits(),
         };
         let changed = self.figures.send_if_modified(|shown| {
             let changed = *shown != figures;

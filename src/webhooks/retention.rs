@@ -12,7 +12,7 @@ use crate::domain::time::Timestamp;
 use crate::storage::{Commit, Key, Page};
 
 /// Deliveries that go in one commit.
-const AT_ONCE: usize = 128;
+const BATCH_MAX: usize = 128;
 /// Between two such commits, so that the writer serves everyone else.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -22,26 +22,26 @@ impl Outbox {
     ///
     /// # Errors
     /// [`Error::Store`]; what went until then is gone.
-    pub async fn forget_before(
+    pub async fn purge_before(
         &self,
         organization: OrganizationId,
         cutoff: Timestamp,
     ) -> Result<usize, Error> {
         let mut forgotten = 0;
         for status in [Status::Delivered, Status::Failed] {
-            let prefix = rows::standing(organization, status);
+            let prefix = rows::status_rows(organization, status);
             let older = prefix.clone().time_newest_first(cutoff).raw(&[u8::MAX; 17]);
             loop {
                 // Held for one batch: a redelivery takes up what is still there, or finds nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
                 let (prefix, after) = (prefix.clone(), Some(older.clone()));
-                let page = Page { prefix, after, before: None, limit: AT_ONCE };
+                let page = Page { prefix, after, before: None, limit: BATCH_MAX };
                 let found: Vec<Key> =
                     self.context.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
-                self.forget(organization, status, &found).await?;
+                self.purge(organization, status, &found).await?;
                 drop(one_at_a_time);
                 forgotten += found.len();
-                if found.len() < AT_ONCE {
+                if found.len() < BATCH_MAX {
                     break;
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -50,7 +50,7 @@ impl Outbox {
         Ok(forgotten)
     }
 
-    async fn forget(
+    async fn purge(
         &self,
         organization: OrganizationId,
         status: Status,
@@ -60,7 +60,7 @@ impl Outbox {
         let (mut commit, mut bodies) = (Commit::new(), Vec::new());
         for key in standing {
             commit.delete(key.clone());
-            commit.add(rows::standing_count(organization, status), -1);
+            commit.add(rows::status_count(organization, status), -1);
             let Some(execution) = key.last_id_inverted::<ExecutionId>() else { continue };
             if let Some(delivery) = rows::load(store, organization, execution).await? {
                 store.release(&mut commit, &delivery.body);

@@ -3,7 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `Delivery` | organization, execution (newest first) | [`Contents`]: written once |
-//! | `DeliveryProgress` | the same | [`Progress`]; absent while no attempt was made |
+//! | `DeliveryProgress` | the same | [`DeliveryProgress`]; absent while no attempt was made |
 //! | `DeliveryStanding` | organization, status, created at and execution (newest first) | the receiver |
 //! | `Due` | time, organization, execution | [`Due`] |
 //! | `Parked` | receiver, time, organization, execution | [`Due`] |
@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::domain::delivery::{self, Delivery, Progress, Status, Webhook};
+use crate::domain::delivery::{self, Delivery, DeliveryProgress, Status, Webhook};
 use crate::domain::ids::{DeliveryId, ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
@@ -37,7 +37,7 @@ impl Record for Contents {
     const NAME: &'static str = "delivery";
 }
 
-impl Record for Progress {
+impl Record for DeliveryProgress {
     const NAME: &'static str = "delivery progress";
 }
 
@@ -68,7 +68,7 @@ impl Record for Circuit {
 
 /// Where the row of a delivery that is due stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RowIndex {
     Due,
     Parked,
 }
@@ -87,13 +87,13 @@ pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
 
 /// The rows of an organization's deliveries that stand so, newest first; each with its receiver.
 #[must_use]
-pub(super) fn standing(organization: OrganizationId, status: Status) -> Key {
+pub(super) fn status_rows(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[1])
 }
 
 /// How many there are.
 #[must_use]
-pub(super) fn standing_count(organization: OrganizationId, status: Status) -> Key {
+pub(super) fn status_count(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[0])
 }
 
@@ -114,23 +114,23 @@ pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId
 }
 
 /// Notes that a delivery stands otherwise than before; `None`: it is new.
-pub(super) fn restand(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
+pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
     let (organization, now) = (delivery.organization, delivery.progress.status);
     if before == Some(now) {
         return;
     }
     let row = |status| {
-        standing(organization, status)
+        status_rows(organization, status)
             .time_newest_first(delivery.created_at)
             .id_newest_first(delivery.execution)
     };
     if let Some(before) = before {
         commit.delete(row(before));
-        commit.add(standing_count(organization, before), -1);
+        commit.add(status_count(organization, before), -1);
     }
     let receiver = delivery::receiver(&delivery.webhook.url);
     commit.put_bytes(row(now), receiver.into_bytes());
-    commit.add(standing_count(organization, now), 1);
+    commit.add(status_count(organization, now), 1);
 }
 
 /// The key of a row in the due index.
@@ -159,7 +159,7 @@ pub(super) fn parked(
 /// A key behind all rows that wait for `receiver` and before those of the next one: the zero byte
 /// that ends a receiver's name, one higher.
 #[must_use]
-pub(super) fn behind_parked_at(receiver: &str) -> Key {
+pub(super) fn after_parked_at(receiver: &str) -> Key {
     Key::table(Table::Parked).raw(receiver.as_bytes()).raw(&[1])
 }
 
@@ -202,14 +202,14 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed
     let contents =
         Contents { id: *id, webhook: webhook.clone(), body: body.clone(), created_at: *created_at };
     commit.put(self::delivery(*organization, *execution), &contents)?;
-    if *state != Progress::new(*created_at) {
+    if *state != DeliveryProgress::new(*created_at) {
         commit.put(progress(*organization, *execution), state)?;
     }
     if let Some(time) = state.next_attempt_at {
         let receiver = delivery::receiver(&webhook.url);
         commit.put(due(time, *organization, *execution), &Due { receiver })?;
     }
-    restand(commit, delivery, None);
+    move_status_row(commit, delivery, None);
     Ok(())
 }
 
@@ -241,7 +241,7 @@ pub async fn load(
         decode(&contents).map_err(crate::storage::Error::from)?;
     let progress = match progress {
         Some(bytes) => decode(&bytes).map_err(crate::storage::Error::from)?,
-        None => Progress::new(created_at),
+        None => DeliveryProgress::new(created_at),
     };
     Ok(Some(Delivery { id, organization, execution, webhook, body, created_at, progress }))
 }
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(text(&contents), golden);
         assert_eq!(text(&decode::<Contents>(golden.as_bytes()).unwrap()), golden);
 
-        let mut progress = Progress::new(Timestamp::from_micros(7));
+        let mut progress = DeliveryProgress::new(Timestamp::from_micros(7));
         let attempt = Attempt {
             number: 1,
             status_code: Some(503),
@@ -310,7 +310,7 @@ mod tests {
             \"duration_ms\":12,\"redelivery\":false,\"created_at\":8}],\"round\":1,\
             \"redelivery\":false,\"next_attempt_at\":9}";
         assert_eq!(text(&progress), golden);
-        assert_eq!(decode::<Progress>(golden.as_bytes()).unwrap(), progress);
+        assert_eq!(decode::<DeliveryProgress>(golden.as_bytes()).unwrap(), progress);
 
         let due = Due { receiver: "https://example.com:443".to_owned() };
         assert_eq!(text(&due), "\u{1}{\"receiver\":\"https://example.com:443\"}");
@@ -357,9 +357,9 @@ mod tests {
             let key = parked(&a, time, ids.0, ids.1);
             prop_assert_eq!(moment_and_ids(&key), Some((time, ids.0, ids.1)));
             prop_assert_eq!(moment_and_ids(&due(time, ids.0, ids.1)), Some((time, ids.0, ids.1)));
-            prop_assert!(key < behind_parked_at(&a) && key > parked_at(&a));
+            prop_assert!(key < after_parked_at(&a) && key > parked_at(&a));
             let other = parked(&b, time, ids.0, ids.1);
-            prop_assert_eq!(other < behind_parked_at(&a), b <= a);
+            prop_assert_eq!(other < after_parked_at(&a), b <= a);
         }
     }
 }

@@ -66,14 +66,14 @@ impl Script {
 }
 
 impl Transport for Script {
-    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>> {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response, SendError>> {
         Box::pin(async move {
             let host = request.uri().host().unwrap().to_owned();
             let (head, body) = request.into_parts();
             let behaviour = self.behaviour.lock().unwrap().get(&host).cloned();
             self.seen.lock().unwrap().push(Seen { host, headers: head.headers, body });
             let answer =
-                |status| Answer { status, body: Bytes::from("noted"), ..Answer::default() };
+                |status| Response { status, body: Bytes::from("noted"), ..Response::default() };
             match behaviour.unwrap_or(Behaviour::Answers(200)) {
                 Behaviour::Answers(status) => Ok(answer(status)),
                 Behaviour::AsksToWait(status, wait) => {
@@ -82,7 +82,7 @@ impl Transport for Script {
                     Ok(answer)
                 }
                 Behaviour::Refuses => {
-                    Err(Unsent::Receiver("the connection was refused".to_owned()))
+                    Err(SendError::Receiver("the connection was refused".to_owned()))
                 }
                 Behaviour::Hangs => std::future::pending().await,
                 Behaviour::Panics => panic!("scripted"),
@@ -96,7 +96,7 @@ impl Transport for Script {
                     self.slow.lock().unwrap().0 -= 1;
                     Ok(answer(200))
                 }
-                Behaviour::Starves => Err(Unsent::Local("Too many open files".to_owned())),
+                Behaviour::Starves => Err(SendError::Local("Too many open files".to_owned())),
             }
         })
     }
@@ -178,7 +178,7 @@ impl Bench {
 
     /// Waits until `holds`, looking whenever the outbox has changed.
     async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
-        let mut figures = self.outbox.figures();
+        let mut figures = self.outbox.metrics();
         let waiting = async {
             loop {
                 figures.mark_unchanged();
@@ -205,7 +205,7 @@ impl Bench {
 
     async fn until_idle(&self) {
         self.until("idle", async || {
-            self.outbox.figures().borrow().held == 0 && self.rows(Table::Due).await == 0
+            self.outbox.metrics().borrow().held == 0 && self.rows(Table::Due).await == 0
         })
         .await;
     }
@@ -223,15 +223,15 @@ impl Bench {
         for (key, _) in self.store.page(page).await.unwrap() {
             let execution = key.last_id_inverted().unwrap();
             let found = self.outbox.find(self.organization, execution).await.unwrap().unwrap();
-            *counted.entry(found.standing.as_str()).or_insert(0) += 1;
+            *counted.entry(found.state.as_str()).or_insert(0) += 1;
         }
         let mut agree = true;
-        for standing in Standing::ALL {
+        for standing in DeliveryState::ALL {
             let count = counted.get(standing.as_str()).copied().unwrap_or(0);
             // Once by the counter, and once by reading the index through.
             let far = "2100-01-01T00:00:00Z".parse().unwrap();
             for to in [None, Some(far)] {
-                let filter = Filter { standing: Some(standing), to, ..Filter::default() };
+                let filter = Filter { state: Some(standing), to, ..Filter::default() };
                 let found = self.outbox.list(self.organization, &filter, 0, 1).await;
                 agree &= found.unwrap().1 == count;
             }
@@ -250,7 +250,7 @@ impl Bench {
 
     fn advance(&self, span: Duration) {
         self.clock.advance(span);
-        self.outbox.look();
+        self.outbox.rescan();
     }
 
     /// Moves the clock to when the next attempt is due.
@@ -451,10 +451,10 @@ async fn no_receiver_gets_more_than_its_cap_at_once() {
     for _ in 0..40 {
         bench.send("http://a.example:81/").await;
     }
-    bench.until("in flight", async || bench.outbox.figures().borrow().in_flight == 3).await;
+    bench.until("in flight", async || bench.outbox.metrics().borrow().in_flight == 3).await;
     bench.until("parked", async || bench.rows(Table::Parked).await == 40 - 3 - 12).await;
     assert_eq!(bench.script.seen("a.example").len(), 5 + 3);
-    assert_eq!(bench.outbox.figures().borrow().in_flight, 3);
+    assert_eq!(bench.outbox.metrics().borrow().in_flight, 3);
 }
 
 #[tokio::test]
@@ -466,11 +466,11 @@ async fn a_circuit_opens_probes_closes_and_survives_a_restart() {
     for _ in 0..20 {
         executions.push(bench.send("http://a.example/").await);
     }
-    let open = async |bench: &Bench| bench.outbox.figures().borrow().open_circuits == 1;
+    let open = async |bench: &Bench| bench.outbox.metrics().borrow().open_circuits == 1;
     bench.until("open", async || open(&bench).await).await;
     bench.until("written", async || bench.rows(Table::Circuit).await == 1).await;
     bench.until("parked", async || bench.rows(Table::Parked).await >= 15).await;
-    bench.until("quiet", async || bench.outbox.figures().borrow().held == 0).await;
+    bench.until("quiet", async || bench.outbox.metrics().borrow().held == 0).await;
     let before = bench.script.seen("a.example").len();
     assert_eq!(before, 3, "open at the third failure");
 
@@ -483,7 +483,7 @@ async fn a_circuit_opens_probes_closes_and_survives_a_restart() {
 
     bench.advance(options.circuit_open);
     bench.until("one probe", async || bench.script.seen("a.example").len() == before + 1).await;
-    bench.until("open again", async || bench.outbox.figures().borrow().in_flight == 0).await;
+    bench.until("open again", async || bench.outbox.metrics().borrow().in_flight == 0).await;
 
     bench.script.set("a.example", Behaviour::Answers(200));
     bench.advance(options.circuit_open);
@@ -557,9 +557,9 @@ async fn a_backlog_of_a_dead_receiver_blocks_nobody_and_stays_on_the_disk() {
     bench.outbox.start(&bench.tasks);
     bench.until("delivered", async || bench.script.seen("living.example").len() == 50).await;
     bench.until("parked", async || bench.rows(Table::Due).await <= 10).await;
-    bench.until("committed", async || bench.outbox.figures().borrow().in_flight == 2).await;
+    bench.until("committed", async || bench.outbox.metrics().borrow().in_flight == 2).await;
     assert_eq!(bench.script.seen("dead.example").len(), 2);
-    let most_held = bench.outbox.figures().borrow().most_held;
+    let most_held = bench.outbox.metrics().borrow().most_held;
     assert!(most_held <= 4096, "{most_held}");
 }
 
@@ -573,7 +573,7 @@ async fn a_backlog_of_many_receivers_is_delivered_once_each() {
     assert_eq!(bench.rows(Table::Parked).await, 0);
     assert_eq!(bench.script.seen.lock().unwrap().len(), 5000);
     bench.check_standings().await;
-    assert!(bench.outbox.figures().borrow().most_held <= 4096);
+    assert!(bench.outbox.metrics().borrow().most_held <= 4096);
 }
 
 #[tokio::test]
@@ -593,8 +593,8 @@ async fn what_ended_long_ago_is_forgotten_and_nothing_else() {
     let now = bench.clock.now();
     let before = Timestamp::from_micros(now.micros() - 1_000_000);
     let organization = bench.organization;
-    assert_eq!(bench.outbox.forget_before(organization, before).await.unwrap(), 301);
-    assert_eq!(bench.outbox.forget_before(organization, before).await.unwrap(), 0);
+    assert_eq!(bench.outbox.purge_before(organization, before).await.unwrap(), 301);
+    assert_eq!(bench.outbox.purge_before(organization, before).await.unwrap(), 0);
     assert_eq!(bench.rows(Table::Delivery).await, 2);
     assert_eq!(bench.load(late).await.progress.status, Status::Delivered);
     assert_eq!(bench.load(waits).await.progress.status, Status::Pending);
@@ -657,10 +657,10 @@ async fn a_shortage_of_this_machine_uses_up_no_attempt_and_opens_no_circuit() {
     bench.script.set("a.example", Behaviour::Starves);
     let execution = bench.send("http://a.example/").await;
     bench.until("a first try", async || !bench.script.seen("a.example").is_empty()).await;
-    bench.until("given back", async || bench.outbox.figures().borrow().in_flight == 0).await;
+    bench.until("given back", async || bench.outbox.metrics().borrow().in_flight == 0).await;
     let waiting = bench.load(execution).await;
     assert_eq!((waiting.progress.status, waiting.progress.attempts.len()), (Status::Pending, 0));
-    assert_eq!(bench.outbox.figures().borrow().open_circuits, 0);
+    assert_eq!(bench.outbox.metrics().borrow().open_circuits, 0);
     bench.script.set("a.example", Behaviour::Answers(200));
     let delivered = bench.until_attempts(execution, 1).await;
     assert_eq!(delivered.progress.status, Status::Delivered);
@@ -674,7 +674,7 @@ async fn test_deliveries_keep_to_the_limits_of_their_receiver() {
     bench.script.set("slow.example", Behaviour::Slow);
     let try_out = |host: &str| {
         let webhook = Webhook { url: format!("http://{host}/"), secret: None };
-        bench.outbox.try_out(bench.organization, webhook, BODY.to_owned())
+        bench.outbox.send_test(bench.organization, webhook, BODY.to_owned())
     };
     let tried = futures_util::future::join_all((0..60).map(|_| try_out("slow.example"))).await;
     let (sent, refused): (Vec<_>, Vec<_>) = tried.into_iter().partition(Result::is_ok);

@@ -13,11 +13,11 @@ use crate::http::client::{self, Client};
 use crate::http::connector;
 
 /// At most so much of an answer's body is read.
-const ANSWER_BYTES: usize = 64 * 1024;
+const RESPONSE_BODY_MAX: usize = 64 * 1024;
 
 /// What a receiver said.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
     /// The beginning of the answer's body, as far as it was read.
@@ -27,7 +27,7 @@ pub struct Answer {
 /// Why there is no answer, in words for the owner of the webhook. They do not tell apart what keeps
 /// a connection from being made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unsent {
+pub enum SendError {
     /// No whole answer came.
     #[error("{0}")]
     Receiver(String),
@@ -41,8 +41,8 @@ pub enum Unsent {
 pub trait Transport: Send + Sync + 'static {
     /// Sends `request` once. The future is dropped when the attempt's time is up.
     ///
-    /// Errors: [`Unsent`] when no whole answer came.
-    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>>;
+    /// Errors: [`SendError`] when no whole answer came.
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response, SendError>>;
 }
 
 /// The network, through the guarded client.
@@ -57,7 +57,7 @@ impl Network {
     pub(super) const fn new(client: Client, timeout: Duration) -> Self {
         let limits = client::Limits {
             total: timeout,
-            answer_bytes: ANSWER_BYTES,
+            answer_bytes: RESPONSE_BODY_MAX,
             overflow: client::Overflow::Truncate,
         };
         Self { client, limits }
@@ -65,19 +65,19 @@ impl Network {
 }
 
 impl Transport for Network {
-    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Answer, Unsent>> {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response, SendError>> {
         Box::pin(async {
             let answer = self.client.send(request, &self.limits).await;
-            let answer = answer.map_err(|error| unsent(&error))?;
+            let answer = answer.map_err(|error| send_error(&error))?;
             let status = answer.status.as_u16();
-            Ok(Answer { status, headers: answer.headers, body: answer.body })
+            Ok(Response { status, headers: answer.headers, body: answer.body })
         })
     }
 }
 
-fn unsent(error: &client::Error) -> Unsent {
+fn send_error(error: &client::Error) -> SendError {
     if let client::Error::Connection(connector::Error::Local { .. }) = error {
-        return Unsent::Local(error.to_string());
+        return SendError::Local(error.to_string());
     }
-    Unsent::Receiver(error.to_string())
+    SendError::Receiver(error.to_string())
 }

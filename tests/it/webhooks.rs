@@ -138,7 +138,7 @@ async fn an_empty_url_means_no_webhook() {
     let fields = json!({"input": {"template": "x"}, "webhook_url": "", "webhook_secret": ""});
     let id = service.create_with("text-template", fields).await;
     assert_eq!(service.ended(&id).await["status"], "success");
-    assert_eq!(service.running.services.outbox.figures().borrow().held, 0);
+    assert_eq!(service.running.services.outbox.metrics().borrow().held, 0);
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn a_name_that_leads_to_a_forbidden_address_is_never_connected_to() {
     let fields = json!({"input": {"template": "x"}, "webhook_url": url});
     let id = service.create_with("text-template", fields).await;
     assert_eq!(service.ended(&id).await["status"], "success");
-    let mut figures = service.running.services.outbox.figures();
+    let mut figures = service.running.services.outbox.metrics();
     let given_up = figures.wait_for(|figures| figures.held == 0);
     tokio::time::timeout(std::time::Duration::from_secs(20), given_up).await.unwrap().unwrap();
     assert!(receiver.is_empty(), "it was connected to");

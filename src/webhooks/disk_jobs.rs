@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::Error;
 use super::attempt::Context;
+use super::dispatcher::{CircuitChange, ENDPOINTS_MAX, EndpointName, Item};
 use super::outbox::Outbox;
-use super::roster::{CircuitChange, Item, MAX_RECEIVERS, Name};
-use super::rows::{self, Circuit, Due, Place};
+use super::rows::{self, Circuit, Due, RowIndex};
 use crate::domain::delivery::{Attempt, Status};
 use crate::domain::time::Timestamp;
 use crate::storage::record::decode;
@@ -20,16 +20,16 @@ use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
 /// Rows of the due index in one page.
 const PAGE_ROWS: usize = 512;
 /// Receivers looked at in one sweep chore.
-const SWEPT_RECEIVERS: usize = 64;
+const PARKED_ENDPOINTS_MAX: usize = 64;
 /// Deliveries given up in one chore.
-const GIVEN_UP_ROWS: usize = 128;
+const EXPIRED_ROWS_MAX: usize = 128;
 /// A delivery that waited for its receiver's circuit for so long is given up: without an end, a
 /// dead receiver's deliveries would be pending forever.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(72 * 3600);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(72 * 3600);
 
 /// A piece of work on the disk.
 #[derive(Debug)]
-pub(super) enum Chore {
+pub(super) enum DiskJob {
     /// Read the circuits that were open when the process ended.
     ReadCircuits,
     /// Read the next page of the due index behind this key.
@@ -37,25 +37,25 @@ pub(super) enum Chore {
     /// Move rows from the due index to their receivers' parked ones.
     Park(Vec<Item>),
     /// Read a receiver's oldest parked rows.
-    Feed { receiver: Name, limit: usize },
+    LoadParked { receiver: EndpointName, limit: usize },
     /// Write or delete circuits.
     KeepCircuits(Vec<CircuitChange>),
     /// Look which receivers have parked rows, from behind this key on.
-    Sweep { after: Option<Key> },
+    FindParked { after: Option<Key> },
     /// Fail deliveries that waited too long.
-    GiveUp(Vec<Item>),
+    Expire(Vec<Item>),
 }
 
 /// What a chore found or did.
 #[derive(Debug)]
-pub(super) enum Done {
-    Circuits(Vec<(Name, Circuit)>),
+pub(super) enum JobOutput {
+    Circuits(Vec<(EndpointName, Circuit)>),
     Scanned(Scanned),
     Parked(Vec<Item>),
-    Fed { receiver: Name, items: Vec<Item>, complete: bool },
+    LoadedParked { receiver: EndpointName, items: Vec<Item>, complete: bool },
     KeptCircuits,
-    Swept(Swept),
-    GivenUp(Vec<Item>),
+    FoundParked(ParkedPage),
+    Expired(Vec<Item>),
 }
 
 /// A page of the due index.
@@ -71,25 +71,25 @@ pub(super) struct Scanned {
 
 /// Receivers with parked rows.
 #[derive(Debug)]
-pub(super) struct Swept {
-    pub(super) found: Vec<Found>,
+pub(super) struct ParkedPage {
+    pub(super) found: Vec<ParkedEndpoint>,
     /// Where to go on; `None` when all were seen.
     pub(super) after: Option<Key>,
 }
 
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) receiver: Name,
+pub(super) struct ParkedEndpoint {
+    pub(super) receiver: EndpointName,
     pub(super) oldest: Timestamp,
     pub(super) circuit: Option<Circuit>,
-    /// Its oldest deliveries, where they have waited longer than [`LONGEST_WAIT`].
+    /// Its oldest deliveries, where they have waited longer than [`WAIT_MAX`].
     pub(super) overdue: Vec<Item>,
 }
 
 /// A chore that failed, and what it had in hand.
 #[derive(Debug)]
 pub(super) struct Failed {
-    pub(super) chore: Chore,
+    pub(super) chore: DiskJob,
     pub(super) error: Error,
 }
 
@@ -97,35 +97,39 @@ pub(super) struct Failed {
 ///
 /// # Errors
 /// [`Failed`] when the store cannot be read or written; nothing was changed then.
-pub(super) async fn run(context: &Context, chore: Chore, now: Timestamp) -> Result<Done, Failed> {
+pub(super) async fn run(
+    context: &Context,
+    chore: DiskJob,
+    now: Timestamp,
+) -> Result<JobOutput, Failed> {
     let store = &context.store;
     let done = match &chore {
-        Chore::ReadCircuits => read_circuits(store).await.map(Done::Circuits),
-        Chore::Scan { after } => scan(store, after.clone(), now).await.map(Done::Scanned),
-        Chore::Feed { receiver, limit } => feed(store, receiver, *limit).await,
-        Chore::KeepCircuits(changes) => keep_circuits(store, changes).await,
-        Chore::Sweep { after } => {
+        DiskJob::ReadCircuits => read_circuits(store).await.map(JobOutput::Circuits),
+        DiskJob::Scan { after } => scan(store, after.clone(), now).await.map(JobOutput::Scanned),
+        DiskJob::LoadParked { receiver, limit } => load_parked(store, receiver, *limit).await,
+        DiskJob::KeepCircuits(changes) => keep_circuits(store, changes).await,
+        DiskJob::FindParked { after } => {
             // A clock that jumps ahead must not fail what waits for its receiver.
             let believed = context.clock.believed();
-            sweep(store, after.clone(), believed).await.map(Done::Swept)
+            find_parked(store, after.clone(), believed).await.map(JobOutput::FoundParked)
         }
-        Chore::Park(items) => park(store, items).await.map(|()| Done::Parked(Vec::new())),
-        Chore::GiveUp(items) => {
-            give_up(store, items, now).await.map(|()| Done::GivenUp(Vec::new()))
+        DiskJob::Park(items) => park(store, items).await.map(|()| JobOutput::Parked(Vec::new())),
+        DiskJob::Expire(items) => {
+            expire(store, items, now).await.map(|()| JobOutput::Expired(Vec::new()))
         }
     };
     match (done, chore) {
-        (Ok(Done::Parked(_)), Chore::Park(items)) => Ok(Done::Parked(items)),
-        (Ok(Done::GivenUp(_)), Chore::GiveUp(items)) => Ok(Done::GivenUp(items)),
+        (Ok(JobOutput::Parked(_)), DiskJob::Park(items)) => Ok(JobOutput::Parked(items)),
+        (Ok(JobOutput::Expired(_)), DiskJob::Expire(items)) => Ok(JobOutput::Expired(items)),
         (Ok(done), _) => Ok(done),
         (Err(error), chore) => Err(Failed { chore, error }),
     }
 }
 
-async fn read_circuits(store: &Store) -> Result<Vec<(Name, Circuit)>, Error> {
+async fn read_circuits(store: &Store) -> Result<Vec<(EndpointName, Circuit)>, Error> {
     let prefix = Key::table(Table::Circuit);
     // Half of what memory can hold: the other half is for receivers that work.
-    let page = Page { prefix, after: None, before: None, limit: MAX_RECEIVERS / 2 };
+    let page = Page { prefix, after: None, before: None, limit: ENDPOINTS_MAX / 2 };
     let mut circuits = Vec::new();
     for (key, bytes) in store.page(page).await? {
         if let (Some(receiver), Ok(circuit)) = (rows::receiver_of_circuit(&key), decode(&bytes)) {
@@ -140,7 +144,7 @@ async fn scan(store: &Store, after: Option<Key>, now: Timestamp) -> Result<Scann
     let rows = store.page(Page { prefix, after, before: None, limit: PAGE_ROWS }).await?;
     let mut scanned = Scanned { items: Vec::new(), ended: rows.len() < PAGE_ROWS, next_due: None };
     for row in rows {
-        let Some(item) = item_of(store, row, Place::Due).await? else { continue };
+        let Some(item) = item_of(store, row, RowIndex::Due).await? else { continue };
         if item.due > now {
             scanned.next_due = Some(item.due);
             scanned.ended = true;
@@ -153,7 +157,7 @@ async fn scan(store: &Store, after: Option<Key>, now: Timestamp) -> Result<Scann
 
 /// The delivery that a row of either index speaks of. A row that cannot be read is deleted and
 /// logged: no later start could do more with it.
-async fn item_of(store: &Store, row: Row, place: Place) -> Result<Option<Item>, Error> {
+async fn item_of(store: &Store, row: Row, place: RowIndex) -> Result<Option<Item>, Error> {
     let (key, bytes) = row;
     let parts = rows::moment_and_ids(&key);
     match (parts, decode::<Due>(&bytes)) {
@@ -183,18 +187,22 @@ async fn park(store: &Store, items: &[Item]) -> Result<(), Error> {
     Ok(store.commit(commit).await?)
 }
 
-async fn feed(store: &Store, receiver: &Name, limit: usize) -> Result<Done, Error> {
+async fn load_parked(
+    store: &Store,
+    receiver: &EndpointName,
+    limit: usize,
+) -> Result<JobOutput, Error> {
     let prefix = rows::parked_at(receiver);
     let rows = store.page(Page { prefix, after: None, before: None, limit }).await?;
     let complete = rows.len() < limit;
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
-        items.extend(item_of(store, row, Place::Parked).await?);
+        items.extend(item_of(store, row, RowIndex::Parked).await?);
     }
-    Ok(Done::Fed { receiver: Arc::clone(receiver), items, complete })
+    Ok(JobOutput::LoadedParked { receiver: Arc::clone(receiver), items, complete })
 }
 
-async fn keep_circuits(store: &Store, changes: &[CircuitChange]) -> Result<Done, Error> {
+async fn keep_circuits(store: &Store, changes: &[CircuitChange]) -> Result<JobOutput, Error> {
     let mut commit = Commit::new();
     for change in changes {
         match change {
@@ -208,34 +216,38 @@ async fn keep_circuits(store: &Store, changes: &[CircuitChange]) -> Result<Done,
         }
     }
     store.commit(commit).await?;
-    Ok(Done::KeptCircuits)
+    Ok(JobOutput::KeptCircuits)
 }
 
-async fn sweep(store: &Store, mut after: Option<Key>, now: Timestamp) -> Result<Swept, Error> {
+async fn find_parked(
+    store: &Store,
+    mut after: Option<Key>,
+    now: Timestamp,
+) -> Result<ParkedPage, Error> {
     let mut found = Vec::new();
-    while found.len() < SWEPT_RECEIVERS {
+    while found.len() < PARKED_ENDPOINTS_MAX {
         let prefix = Key::table(Table::Parked);
         let rows = store.page(Page { prefix, after, before: None, limit: 1 }).await?;
         let Some(row) = rows.into_iter().next() else {
-            return Ok(Swept { found, after: None });
+            return Ok(ParkedPage { found, after: None });
         };
         after = Some(row.0.clone());
-        let Some(first) = item_of(store, row, Place::Parked).await? else { continue };
+        let Some(first) = item_of(store, row, RowIndex::Parked).await? else { continue };
         let receiver = Arc::clone(&first.receiver);
-        after = Some(rows::behind_parked_at(&receiver));
+        after = Some(rows::after_parked_at(&receiver));
         let circuit = store.read(&rows::circuit(&receiver)).await?;
         let mut overdue = Vec::new();
         if is_overdue(&first, now) {
             let prefix = rows::parked_at(&receiver);
-            let page = Page { prefix, after: None, before: None, limit: GIVEN_UP_ROWS };
+            let page = Page { prefix, after: None, before: None, limit: EXPIRED_ROWS_MAX };
             for row in store.page(page).await? {
-                let item = item_of(store, row, Place::Parked).await?;
+                let item = item_of(store, row, RowIndex::Parked).await?;
                 overdue.extend(item.filter(|item| is_overdue(item, now)));
             }
         }
-        found.push(Found { receiver, oldest: first.due, circuit, overdue });
+        found.push(ParkedEndpoint { receiver, oldest: first.due, circuit, overdue });
     }
-    Ok(Swept { found, after })
+    Ok(ParkedPage { found, after })
 }
 
 impl Outbox {
@@ -255,11 +267,11 @@ impl Outbox {
 }
 
 fn is_overdue(item: &Item, now: Timestamp) -> bool {
-    now.since(item.due) > LONGEST_WAIT
+    now.since(item.due) > WAIT_MAX
 }
 
 /// Fails deliveries without sending them: one more line among their attempts says why.
-async fn give_up(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Error> {
+async fn expire(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Error> {
     let mut commit = Commit::new();
     for item in items {
         commit.delete(item.key());
@@ -269,7 +281,7 @@ async fn give_up(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Er
         else {
             continue;
         };
-        let waited = humantime::format_duration(LONGEST_WAIT);
+        let waited = humantime::format_duration(WAIT_MAX);
         let attempt = Attempt {
             number: delivery.progress.next_number(),
             status_code: None,
@@ -280,7 +292,7 @@ async fn give_up(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Er
             created_at: now,
         };
         delivery.progress.note(attempt, None);
-        rows::restand(&mut commit, &delivery, Some(Status::Pending));
+        rows::move_status_row(&mut commit, &delivery, Some(Status::Pending));
         let key = rows::progress(item.organization, item.execution);
         commit.put(key, &delivery.progress).map_err(storage::Error::from)?;
         metrics::counter!("orrery_webhook_deliveries_total", "outcome" => "failed").increment(1);

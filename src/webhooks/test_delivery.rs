@@ -7,12 +7,12 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::attempt::{self, Context, Report};
-use super::roster::Item;
-use super::rows::Place;
+use super::dispatcher::Item;
+use super::rows::RowIndex;
 use crate::domain::delivery::{self, Attempt, Delivery};
 
 /// Test deliveries between those who ask for them and the loop; one more is refused.
-pub(super) const INBOX: usize = 64;
+pub(super) const INBOX_MAX: usize = 64;
 
 /// A test delivery that was asked for. Dropping it says that it was refused.
 #[derive(Debug)]
@@ -23,13 +23,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// As the roster knows it. No row stands behind it.
+    /// As the dispatcher knows it. No row stands behind it.
     pub(super) fn item(&self) -> Item {
         Item {
             organization: self.delivery.organization,
             execution: self.delivery.execution,
             due: self.delivery.created_at,
-            place: Place::Due,
+            place: RowIndex::Due,
             receiver: Arc::from(delivery::receiver(&self.delivery.webhook.url)),
             carried: None,
         }
@@ -38,9 +38,9 @@ impl Job {
     /// Sends it, unless nobody waits for the answer any more.
     pub(super) async fn run(self, context: &Context) -> Report {
         if self.done.is_closed() {
-            return Report::Leftover;
+            return Report::StaleRow;
         }
-        let (attempt, health) = attempt::try_out(context, &self.delivery, self.body).await;
+        let (attempt, health) = attempt::dry_run(context, &self.delivery, self.body).await;
         // The caller may have hung up by now.
         let _nobody_waits = self.done.send(attempt);
         Report::Made { health, next: None }

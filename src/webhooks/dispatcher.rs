@@ -12,14 +12,14 @@
 //! - After enough failures in a row the circuit opens: nothing is sent until its time is over, then
 //!   one probe at a time.
 //!
-//! Memory is bounded by [`WINDOW`] and [`MAX_RECEIVERS`], whatever waits on the disk.
+//! Memory is bounded by [`WINDOW`] and [`ENDPOINTS_MAX`], whatever waits on the disk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::receiver::{Gate, Receiver, earliest};
-use super::rows::{self, Circuit, Place};
+use super::endpoint::{CircuitState, Endpoint, earliest};
+use super::rows::{self, Circuit, RowIndex};
 use crate::domain::delivery::Delivery;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -28,14 +28,14 @@ use crate::storage::Key;
 /// Deliveries in memory at once: waiting, in flight, or on their way to be parked. About 200 bytes
 /// each, without the ones that carry their contents.
 pub(super) const WINDOW: usize = 4096;
-/// Of those, how many may carry their contents (4 KiB at most, see `outbox::CARRIED_BYTES`), so that
+/// Of those, how many may carry their contents (4 KiB at most, see `outbox::CARRIED_BYTES_MAX`), so that
 /// a fresh delivery needs no read from the disk.
-pub(super) const CARRIED: usize = 1024;
+pub(super) const CARRIED_MAX: usize = 1024;
 /// Receivers that are remembered at once.
-pub(super) const MAX_RECEIVERS: usize = 10_000;
+pub(super) const ENDPOINTS_MAX: usize = 10_000;
 
 /// A receiver's name: scheme, host and port.
-pub(super) type Name = Arc<str>;
+pub(super) type EndpointName = Arc<str>;
 
 /// A delivery that is due.
 #[derive(Debug, Clone)]
@@ -43,8 +43,8 @@ pub(super) struct Item {
     pub(super) organization: OrganizationId,
     pub(super) execution: ExecutionId,
     pub(super) due: Timestamp,
-    pub(super) place: Place,
-    pub(super) receiver: Name,
+    pub(super) place: RowIndex,
+    pub(super) receiver: EndpointName,
     /// The delivery itself, where it came by hand and is small.
     pub(super) carried: Option<Box<Delivery>>,
 }
@@ -53,8 +53,8 @@ impl Item {
     /// The key of its row.
     pub(super) fn key(&self) -> Key {
         match self.place {
-            Place::Due => rows::due(self.due, self.organization, self.execution),
-            Place::Parked => {
+            RowIndex::Due => rows::due(self.due, self.organization, self.execution),
+            RowIndex::Parked => {
                 rows::parked(&self.receiver, self.due, self.organization, self.execution)
             }
         }
@@ -65,9 +65,9 @@ impl Item {
 #[derive(Debug)]
 pub(super) enum Admission {
     /// It waits in memory now, or did already.
-    Held,
+    Queued,
     /// Its receiver has no room: it is to be parked. It counts as held until
-    /// [`Roster::parked`] or [`Roster::forget`].
+    /// [`Dispatcher::parked`] or [`Dispatcher::forget`].
     Park(Item),
     /// Memory has no room: it stays where it is on the disk.
     Full,
@@ -77,9 +77,9 @@ pub(super) enum Admission {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     /// It answered.
-    Answers,
+    Healthy,
     /// It did not answer, or answered that it is in trouble.
-    InTrouble,
+    Failing,
     /// Nothing: the attempt did not get as far as the receiver.
     Unknown,
 }
@@ -87,26 +87,26 @@ pub(super) enum Health {
 /// A change to a receiver's circuit that is to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CircuitChange {
-    Opened(Name, Circuit),
-    Closed(Name),
+    Opened(EndpointName, Circuit),
+    Closed(EndpointName),
 }
 
 /// The deliveries in memory and the receivers they are for.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct Dispatcher {
     all_slots: usize,
     slots_per_receiver: usize,
     circuit_failures: u32,
     circuit_open: Duration,
-    receivers: HashMap<Name, Receiver>,
+    receivers: HashMap<EndpointName, Endpoint>,
     /// Receivers with something to send and room for it, each in one of the two queues once.
-    proven: VecDeque<Name>,
-    unproven: VecDeque<Name>,
+    healthy: VecDeque<EndpointName>,
+    unknown: VecDeque<EndpointName>,
     /// Whose turn it is, so that neither queue starves the other.
     unproven_next: bool,
-    hungry: VecDeque<Name>,
+    wants_refill: VecDeque<EndpointName>,
     /// Circuits by the time at which a probe may go out.
-    reopening: BTreeSet<(Timestamp, Name)>,
+    reopening: BTreeSet<(Timestamp, EndpointName)>,
     /// Every delivery in memory and when it was due.
     held: HashMap<ExecutionId, Timestamp>,
     carried: usize,
@@ -120,7 +120,7 @@ pub(super) struct Roster {
     changes: Vec<CircuitChange>,
 }
 
-impl Roster {
+impl Dispatcher {
     /// Nobody known, nothing held.
     pub(super) fn new(options: &super::Options) -> Self {
         Self {
@@ -129,10 +129,10 @@ impl Roster {
             circuit_failures: options.circuit_failures.max(1),
             circuit_open: options.circuit_open,
             receivers: HashMap::new(),
-            proven: VecDeque::new(),
-            unproven: VecDeque::new(),
+            healthy: VecDeque::new(),
+            unknown: VecDeque::new(),
             unproven_next: false,
-            hungry: VecDeque::new(),
+            wants_refill: VecDeque::new(),
             reopening: BTreeSet::new(),
             held: HashMap::new(),
             carried: 0,
@@ -148,20 +148,22 @@ impl Roster {
     /// Takes up a delivery that is due, if memory and its receiver have room.
     pub(super) fn offer(&mut self, mut item: Item) -> Admission {
         if self.held.contains_key(&item.execution) {
-            return Admission::Held;
+            return Admission::Queued;
         }
-        if self.held.len() >= WINDOW || !self.know(&item.receiver) {
+        if self.held.len() >= WINDOW || !self.track(&item.receiver) {
             return Admission::Full;
         }
         let (name, room) = (Arc::clone(&item.receiver), self.waiting_room());
         let Some(receiver) = self.receivers.get_mut(&name) else { return Admission::Full };
-        let in_order = item.place == Place::Parked || receiver.parked.is_none();
-        let takes = match receiver.gate {
-            Gate::Closed => in_order && receiver.waiting.len() < room.min(receiver.waiting_limit()),
-            Gate::HalfOpen => in_order && !receiver.is_active(),
-            Gate::Open(_) => false,
+        let in_order = item.place == RowIndex::Parked || receiver.parked.is_none();
+        let takes = match receiver.circuit {
+            CircuitState::Closed => {
+                in_order && receiver.waiting.len() < room.min(receiver.waiting_limit())
+            }
+            CircuitState::HalfOpen => in_order && !receiver.is_active(),
+            CircuitState::Open(_) => false,
         };
-        if !takes && item.place == Place::Parked {
+        if !takes && item.place == RowIndex::Parked {
             receiver.parked = earliest(receiver.parked, item.due);
             return Admission::Full;
         }
@@ -170,19 +172,19 @@ impl Roster {
             item.carried = None;
             return Admission::Park(item);
         }
-        if self.carried >= CARRIED {
+        if self.carried >= CARRIED_MAX {
             item.carried = None;
         }
         self.carried += usize::from(item.carried.is_some());
         self.change(&name, |receiver| {
-            receiver.held_parked += usize::from(item.place == Place::Parked);
+            receiver.held_parked += usize::from(item.place == RowIndex::Parked);
             receiver.waiting.push_back(item);
         });
-        Admission::Held
+        Admission::Queued
     }
 
     /// The next delivery to attempt, if a slot is free; it is in flight from here on, until
-    /// [`Roster::finish`].
+    /// [`Dispatcher::finish`].
     pub(super) fn next(&mut self) -> Option<Item> {
         while self.in_flight.len() < self.all_slots {
             let name = self.turn()?;
@@ -201,15 +203,15 @@ impl Roster {
         self.held.remove(&item.execution);
         self.change(&item.receiver, |receiver| {
             receiver.in_flight -= 1;
-            receiver.held_parked -= usize::from(item.place == Place::Parked);
+            receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
             // Its row may still stand there, so it must be looked for.
-            if health == Health::Unknown && item.place == Place::Parked {
+            if health == Health::Unknown && item.place == RowIndex::Parked {
                 receiver.parked = earliest(receiver.parked, item.due);
             }
         });
         match health {
-            Health::Answers => self.answered(&item.receiver),
-            Health::InTrouble => return self.failed(&item.receiver, now),
+            Health::Healthy => self.answered(&item.receiver),
+            Health::Failing => return self.failed(&item.receiver, now),
             Health::Unknown => {}
         }
         Vec::new()
@@ -220,7 +222,7 @@ impl Roster {
         for item in items {
             self.held.remove(&item.execution);
             // Where memory has no place for the receiver, the sweep finds its rows later.
-            if self.know(&item.receiver) {
+            if self.track(&item.receiver) {
                 self.change(&item.receiver, |receiver| {
                     receiver.parked = earliest(receiver.parked, item.due);
                 });
@@ -236,13 +238,13 @@ impl Roster {
     }
 
     /// A receiver that wants its parked rows read, and how many of them. It stays out of the queue
-    /// until [`Roster::fed`].
-    pub(super) fn next_hungry(&mut self) -> Option<(Name, usize)> {
+    /// until [`Dispatcher::refilled`].
+    pub(super) fn next_to_refill(&mut self) -> Option<(EndpointName, usize)> {
         if self.held.len() >= WINDOW {
             return None;
         }
         let room = self.waiting_room();
-        while let Some(name) = self.hungry.pop_front() {
+        while let Some(name) = self.wants_refill.pop_front() {
             let Some(receiver) = self.receivers.get_mut(&name) else { continue };
             receiver.hungry = receiver.wants_rows(room);
             if receiver.hungry {
@@ -255,7 +257,7 @@ impl Roster {
     }
 
     /// Takes up parked rows of a receiver: oldest first; `complete` when there are no others.
-    pub(super) fn fed(&mut self, name: &Name, items: Vec<Item>, complete: bool) {
+    pub(super) fn refilled(&mut self, name: &EndpointName, items: Vec<Item>, complete: bool) {
         let last = items.last().map(|item| item.due);
         if let Some(receiver) = self.receivers.get_mut(name) {
             receiver.parked = if complete { None } else { last };
@@ -269,13 +271,13 @@ impl Roster {
     }
 
     /// Notes that a receiver's parked rows could not be read.
-    pub(super) fn not_fed(&mut self, name: &Name) {
+    pub(super) fn refill_failed(&mut self, name: &EndpointName) {
         self.change(name, |receiver| receiver.hungry = false);
     }
 
-    /// Takes a delivery out of the play until [`Roster::forget`]; `false` when it is in it already,
+    /// Takes a delivery out of the play until [`Dispatcher::forget`]; `false` when it is in it already,
     /// or memory is full.
-    pub(super) fn hold(&mut self, item: &Item) -> bool {
+    pub(super) fn reserve(&mut self, item: &Item) -> bool {
         let free = self.held.len() < WINDOW && !self.held.contains_key(&item.execution);
         if free {
             self.held.insert(item.execution, item.due);
@@ -284,9 +286,9 @@ impl Roster {
     }
 
     /// Notes parked rows that memory may not know of, as after a start.
-    pub(super) fn adopt(
+    pub(super) fn restore_endpoint(
         &mut self,
-        name: &Name,
+        name: &EndpointName,
         oldest: Timestamp,
         circuit: Option<Circuit>,
         now: Timestamp,
@@ -296,11 +298,11 @@ impl Roster {
             return true;
         }
         if let Some(circuit) = circuit
-            && !self.restore(name, circuit, now)
+            && !self.restore_circuit(name, circuit, now)
         {
             return false;
         }
-        if !self.know(name) {
+        if !self.track(name) {
             return false;
         }
         self.change(name, |receiver| receiver.parked = earliest(receiver.parked, oldest));
@@ -308,15 +310,20 @@ impl Roster {
     }
 
     /// Takes up a circuit that was open when the process ended. Says whether there was room.
-    pub(super) fn restore(&mut self, name: &Name, circuit: Circuit, now: Timestamp) -> bool {
-        if !self.know(name) {
+    pub(super) fn restore_circuit(
+        &mut self,
+        name: &EndpointName,
+        circuit: Circuit,
+        now: Timestamp,
+    ) -> bool {
+        if !self.track(name) {
             return false;
         }
         self.change(name, |receiver| {
             receiver.failures = circuit.failures;
-            receiver.slots = 1;
+            receiver.concurrency = 1;
         });
-        self.set_gate(name, Gate::Open(circuit.open_until));
+        self.set_gate(name, CircuitState::Open(circuit.open_until));
         self.reopen(now);
         true
     }
@@ -327,7 +334,7 @@ impl Roster {
             && *until <= now
         {
             let Some((_, name)) = self.reopening.pop_first() else { return };
-            self.set_gate(&name, Gate::HalfOpen);
+            self.set_gate(&name, CircuitState::HalfOpen);
             self.change(&name, |_receiver| {});
         }
     }
@@ -348,7 +355,7 @@ impl Roster {
     }
 
     /// Deliveries in memory.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.held.len()
     }
 
@@ -370,12 +377,12 @@ impl Roster {
 
     /// Receivers that are remembered.
     #[cfg(test)]
-    pub(super) fn receivers(&self) -> usize {
+    pub(super) fn endpoints(&self) -> usize {
         self.receivers.len()
     }
 
     /// A receiver's share of all slots, and whether it may take more.
-    fn share(&self) -> (usize, bool) {
+    fn fair_share(&self) -> (usize, bool) {
         let plenty = self.in_flight.len() < self.all_slots / 4 * 3;
         ((self.all_slots / self.proven_active.max(1)).max(1), plenty)
     }
@@ -389,25 +396,25 @@ impl Roster {
         (self.all_slots / 2).max(1)
     }
 
-    fn turn(&mut self) -> Option<Name> {
+    fn turn(&mut self) -> Option<EndpointName> {
         let open = self.unproven_in_flight < self.unproven_limit();
         self.unproven_next = !self.unproven_next;
         if self.unproven_next && open {
-            self.unproven.pop_front().or_else(|| self.proven.pop_front())
+            self.unknown.pop_front().or_else(|| self.healthy.pop_front())
         } else {
-            let strangers = if open { Some(&mut self.unproven) } else { None };
-            self.proven.pop_front().or_else(|| strangers?.pop_front())
+            let strangers = if open { Some(&mut self.unknown) } else { None };
+            self.healthy.pop_front().or_else(|| strangers?.pop_front())
         }
     }
 
     /// Starts the first waiting delivery of a receiver whose turn it is, unless things have changed
     /// since it was queued.
-    fn start(&mut self, name: &Name) -> Option<Item> {
-        let (share, plenty) = self.share();
+    fn start(&mut self, name: &EndpointName) -> Option<Item> {
+        let (share, plenty) = self.fair_share();
         let full = self.unproven_in_flight >= self.unproven_limit();
         let receiver = self.receivers.get_mut(name)?;
         if !receiver.proven && full {
-            self.unproven.push_back(Arc::clone(name));
+            self.unknown.push_back(Arc::clone(name));
             return None;
         }
         receiver.ready = false;
@@ -427,53 +434,53 @@ impl Roster {
         Some(item)
     }
 
-    fn answered(&mut self, name: &Name) {
+    fn answered(&mut self, name: &EndpointName) {
         let most = self.slots_per_receiver;
-        let closed = self.receivers.get(name).is_some_and(|r| r.gate != Gate::Closed);
+        let closed = self.receivers.get(name).is_some_and(|r| r.circuit != CircuitState::Closed);
         if closed {
-            self.set_gate(name, Gate::Closed);
+            self.set_gate(name, CircuitState::Closed);
             self.changes.push(CircuitChange::Closed(Arc::clone(name)));
         }
         self.change(name, |receiver| {
             receiver.failures = 0;
             receiver.proven = true;
-            receiver.slots = receiver.slots.saturating_add(1).min(most);
+            receiver.concurrency = receiver.concurrency.saturating_add(1).min(most);
         });
     }
 
-    fn failed(&mut self, name: &Name, now: Timestamp) -> Vec<Item> {
+    fn failed(&mut self, name: &EndpointName, now: Timestamp) -> Vec<Item> {
         let open_until = now.plus(self.circuit_open);
         self.change(name, |receiver| {
             receiver.failures = receiver.failures.saturating_add(1);
-            receiver.slots = (receiver.slots / 2).max(1);
+            receiver.concurrency = (receiver.concurrency / 2).max(1);
             receiver.proven = false;
         });
         let Some(receiver) = self.receivers.get(name) else { return Vec::new() };
-        let opens = match receiver.gate {
-            Gate::Closed => receiver.failures >= self.circuit_failures,
-            Gate::HalfOpen => true,
+        let opens = match receiver.circuit {
+            CircuitState::Closed => receiver.failures >= self.circuit_failures,
+            CircuitState::HalfOpen => true,
             // An attempt that began before it opened: the time is not moved.
-            Gate::Open(_) => false,
+            CircuitState::Open(_) => false,
         };
         if !opens {
             return Vec::new();
         }
         let failures = receiver.failures;
-        self.set_gate(name, Gate::Open(open_until));
+        self.set_gate(name, CircuitState::Open(open_until));
         let circuit = Circuit { failures, open_until };
         self.changes.push(CircuitChange::Opened(Arc::clone(name), circuit));
-        self.send_away(name)
+        self.drain(name)
     }
 
     /// Empties the waiting list of a receiver whose circuit has opened: what has a parked row stays
     /// parked, the rest is given back to be parked.
-    fn send_away(&mut self, name: &Name) -> Vec<Item> {
+    fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
         let (mut to_park, mut dropped) = (Vec::new(), Vec::new());
         self.change(name, |receiver| {
             for item in receiver.waiting.drain(..) {
                 match item.place {
-                    Place::Due => to_park.push(item),
-                    Place::Parked => {
+                    RowIndex::Due => to_park.push(item),
+                    RowIndex::Parked => {
                         receiver.held_parked -= 1;
                         receiver.parked = earliest(receiver.parked, item.due);
                         dropped.push(item);
@@ -488,22 +495,22 @@ impl Roster {
         to_park
     }
 
-    fn set_gate(&mut self, name: &Name, gate: Gate) {
+    fn set_gate(&mut self, name: &EndpointName, gate: CircuitState) {
         let Some(receiver) = self.receivers.get_mut(name) else { return };
-        let before = std::mem::replace(&mut receiver.gate, gate);
-        self.open_circuits += usize::from(gate != Gate::Closed);
-        self.open_circuits -= usize::from(before != Gate::Closed);
-        if let Gate::Open(until) = before {
+        let before = std::mem::replace(&mut receiver.circuit, gate);
+        self.open_circuits += usize::from(gate != CircuitState::Closed);
+        self.open_circuits -= usize::from(before != CircuitState::Closed);
+        if let CircuitState::Open(until) = before {
             self.reopening.remove(&(until, Arc::clone(name)));
         }
-        if let Gate::Open(until) = gate {
+        if let CircuitState::Open(until) = gate {
             self.reopening.insert((until, Arc::clone(name)));
         }
     }
 
     /// Changes a receiver, then queues it wherever it belongs now.
-    fn change(&mut self, name: &Name, change: impl FnOnce(&mut Receiver)) {
-        let ((share, plenty), room) = (self.share(), self.waiting_room());
+    fn change(&mut self, name: &EndpointName, change: impl FnOnce(&mut Endpoint)) {
+        let ((share, plenty), room) = (self.fair_share(), self.waiting_room());
         let Some(receiver) = self.receivers.get_mut(name) else { return };
         self.active -= usize::from(receiver.is_active());
         self.proven_active -= usize::from(receiver.is_active() && receiver.proven);
@@ -512,42 +519,42 @@ impl Roster {
         self.proven_active += usize::from(receiver.is_active() && receiver.proven);
         if !receiver.ready && receiver.can_send(share, plenty) {
             receiver.ready = true;
-            let queue = if receiver.proven { &mut self.proven } else { &mut self.unproven };
+            let queue = if receiver.proven { &mut self.healthy } else { &mut self.unknown };
             queue.push_back(Arc::clone(name));
         }
         if !receiver.hungry && receiver.wants_rows(room) {
             receiver.hungry = true;
-            self.hungry.push_back(Arc::clone(name));
+            self.wants_refill.push_back(Arc::clone(name));
         }
     }
 
     /// Makes sure that the receiver is remembered; `false` when there is no room for it.
-    fn know(&mut self, name: &Name) -> bool {
+    fn track(&mut self, name: &EndpointName) -> bool {
         if !self.receivers.contains_key(name) {
-            if self.receivers.len() >= MAX_RECEIVERS {
-                self.make_room();
+            if self.receivers.len() >= ENDPOINTS_MAX {
+                self.evict();
             }
-            if self.receivers.len() >= MAX_RECEIVERS {
+            if self.receivers.len() >= ENDPOINTS_MAX {
                 return false;
             }
-            self.receivers.insert(Arc::clone(name), Receiver::new(self.slots_per_receiver));
+            self.receivers.insert(Arc::clone(name), Endpoint::new(self.slots_per_receiver));
         }
         true
     }
 
     /// Forgets receivers that have nothing to send. Where that is not enough, also some whose
     /// circuit is open: their circuits and rows stay on the disk, where the sweep finds them.
-    fn make_room(&mut self) {
+    fn evict(&mut self) {
         let mut closed = Vec::new();
         self.receivers.retain(|name, receiver| {
-            if receiver.is_idle() && receiver.gate == Gate::HalfOpen {
+            if receiver.is_idle() && receiver.circuit == CircuitState::HalfOpen {
                 closed.push(Arc::clone(name));
             }
-            !receiver.is_idle() || matches!(receiver.gate, Gate::Open(_))
+            !receiver.is_idle() || matches!(receiver.circuit, CircuitState::Open(_))
         });
         self.open_circuits -= closed.len();
         self.changes.extend(closed.into_iter().map(CircuitChange::Closed));
-        let surplus = self.receivers.len().saturating_sub(MAX_RECEIVERS / 4 * 3);
+        let surplus = self.receivers.len().saturating_sub(ENDPOINTS_MAX / 4 * 3);
         let latest: Vec<_> = self.reopening.iter().rev().take(surplus).cloned().collect();
         for (until, name) in latest {
             if self.receivers.get(&name).is_some_and(|r| !r.is_active() && !r.hungry) {
@@ -560,5 +567,5 @@ impl Roster {
 }
 
 #[cfg(test)]
-#[path = "roster_tests.rs"]
+#[path = "dispatcher_tests.rs"]
 mod tests;

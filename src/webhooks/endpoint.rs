@@ -1,20 +1,20 @@
 //! One receiver (scheme, host, port): what waits for it in memory, and what it has earned.
 //!
-//! Plain bookkeeping for `roster`, which alone changes it.
+//! Plain bookkeeping for `dispatcher`, which alone changes it.
 
 use std::collections::VecDeque;
 
-use super::roster::Item;
+use super::dispatcher::Item;
 use crate::domain::time::Timestamp;
 
 /// Slots that a receiver begins with.
-const FIRST_SLOTS: usize = 2;
+const INITIAL_CONCURRENCY: usize = 2;
 /// Deliveries that may wait in memory for each slot that their receiver has.
-const WAITING_PER_SLOT: usize = 4;
+const WAITING_PER_CONCURRENCY: usize = 4;
 
 /// The gate of a circuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gate {
+pub(super) enum CircuitState {
     /// Deliveries go out.
     Closed,
     /// Nothing goes out until then.
@@ -24,16 +24,16 @@ pub(super) enum Gate {
 }
 
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct Endpoint {
     pub(super) waiting: VecDeque<Item>,
     pub(super) in_flight: usize,
     /// Slots that it has earned.
-    pub(super) slots: usize,
+    pub(super) concurrency: usize,
     /// Whether its last attempt was answered.
     pub(super) proven: bool,
     /// In a row.
     pub(super) failures: u32,
-    pub(super) gate: Gate,
+    pub(super) circuit: CircuitState,
     /// The oldest of its rows that are parked on the disk and not in memory; `None` when there is
     /// no such row.
     pub(super) parked: Option<Timestamp>,
@@ -45,16 +45,16 @@ pub(super) struct Receiver {
     pub(super) hungry: bool,
 }
 
-impl Receiver {
+impl Endpoint {
     /// A stranger, which may have `most` slots in the end.
     pub(super) fn new(most: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
             in_flight: 0,
-            slots: FIRST_SLOTS.min(most),
+            concurrency: INITIAL_CONCURRENCY.min(most),
             proven: false,
             failures: 0,
-            gate: Gate::Closed,
+            circuit: CircuitState::Closed,
             parked: None,
             held_parked: 0,
             ready: false,
@@ -75,27 +75,27 @@ impl Receiver {
     /// Whether a delivery can start. `share` is its fair share of all slots; it may take more than
     /// that while slots are `plenty`.
     pub(super) fn can_send(&self, share: usize, plenty: bool) -> bool {
-        let slots = match self.gate {
-            Gate::Closed if plenty => self.slots,
-            Gate::Closed => self.slots.min(share),
-            Gate::HalfOpen => 1,
-            Gate::Open(_) => 0,
+        let slots = match self.circuit {
+            CircuitState::Closed if plenty => self.concurrency,
+            CircuitState::Closed => self.concurrency.min(share),
+            CircuitState::HalfOpen => 1,
+            CircuitState::Open(_) => 0,
         };
         !self.waiting.is_empty() && self.in_flight < slots
     }
 
     /// Deliveries that may wait for it in memory.
     pub(super) const fn waiting_limit(&self) -> usize {
-        self.slots.saturating_mul(WAITING_PER_SLOT)
+        self.concurrency.saturating_mul(WAITING_PER_CONCURRENCY)
     }
 
     /// Whether parked rows should be read, where `room` is its fair share of the window.
     pub(super) fn wants_rows(&self, room: usize) -> bool {
         self.parked.is_some()
-            && match self.gate {
-                Gate::Closed => self.waiting.len() * 2 < room.min(self.waiting_limit()),
-                Gate::HalfOpen => !self.is_active(),
-                Gate::Open(_) => false,
+            && match self.circuit {
+                CircuitState::Closed => self.waiting.len() * 2 < room.min(self.waiting_limit()),
+                CircuitState::HalfOpen => !self.is_active(),
+                CircuitState::Open(_) => false,
             }
     }
 }

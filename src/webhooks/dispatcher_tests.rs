@@ -16,42 +16,42 @@ fn item(receiver: &str, number: u64) -> Item {
         organization: OrganizationId::from([1; 16]),
         execution: ExecutionId::from(id),
         due: NOW,
-        place: Place::Due,
+        place: RowIndex::Due,
         receiver: Arc::from(receiver),
         carried: None,
     }
 }
 
-fn started(roster: &mut Roster) -> Vec<Item> {
+fn started(roster: &mut Dispatcher) -> Vec<Item> {
     std::iter::from_fn(|| roster.next()).collect()
 }
 
 #[test]
 fn a_receiver_earns_its_slots_one_answer_at_a_time_up_to_the_cap() {
-    let mut roster = Roster::new(&Options { in_flight_per_receiver: 5, ..Options::default() });
+    let mut roster = Dispatcher::new(&Options { in_flight_per_receiver: 5, ..Options::default() });
     let mut number = 0;
     let mut in_flight = Vec::new();
     let mut most = Vec::new();
     for _round in 0..8 {
-        while matches!(roster.offer(item("a", number)), Admission::Held) {
+        while matches!(roster.offer(item("a", number)), Admission::Queued) {
             number += 1;
         }
         roster.forget(&[item("a", number)]);
         in_flight.extend(started(&mut roster));
         most.push(in_flight.len());
         let first = in_flight.remove(0);
-        assert!(roster.finish(&first, Health::Answers, NOW).is_empty());
+        assert!(roster.finish(&first, Health::Healthy, NOW).is_empty());
     }
     assert_eq!(most, [2, 3, 4, 5, 5, 5, 5, 5]);
-    roster.finish(&in_flight.remove(0), Health::InTrouble, NOW);
-    roster.finish(&in_flight.remove(0), Health::InTrouble, NOW);
+    roster.finish(&in_flight.remove(0), Health::Failing, NOW);
+    roster.finish(&in_flight.remove(0), Health::Failing, NOW);
     assert!(started(&mut roster).is_empty(), "one slot is left, and two are taken");
 }
 
 /// The rounds that 30 living receivers need for `each` deliveries each, beside `dead` others that
 /// never answer (`hang`) or fail at once.
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
-    let mut roster = Roster::new(&Options::default());
+    let mut roster = Dispatcher::new(&Options::default());
     let mut to_offer = [each; 30];
     let (mut left, mut rounds, mut number) = (30 * each, 0, 0);
     while left > 0 {
@@ -64,7 +64,7 @@ fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
         for (receiver, to_offer) in to_offer.iter_mut().enumerate() {
             while *to_offer > 0 {
                 match roster.offer(item(&format!("living {receiver}"), number)) {
-                    Admission::Held => (*to_offer, number) = (*to_offer - 1, number + 1),
+                    Admission::Queued => (*to_offer, number) = (*to_offer - 1, number + 1),
                     Admission::Park(item) => {
                         roster.forget(&[item]);
                         break;
@@ -76,10 +76,10 @@ fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
         // All of a round are in flight together.
         for item in started(&mut roster) {
             if item.receiver.starts_with("living") {
-                roster.finish(&item, Health::Answers, NOW);
+                roster.finish(&item, Health::Healthy, NOW);
                 left -= 1;
             } else if !hang {
-                let parked = roster.finish(&item, Health::InTrouble, NOW);
+                let parked = roster.finish(&item, Health::Failing, NOW);
                 roster.parked(&parked);
             }
         }
@@ -103,7 +103,7 @@ fn dead_receivers_do_not_slow_the_living() {
 
 #[test]
 fn a_cap_of_one_holds_from_the_first_attempt_on() {
-    let mut roster = Roster::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
+    let mut roster = Dispatcher::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
     for number in 0..3 {
         roster.offer(item("a", number));
     }
@@ -112,10 +112,10 @@ fn a_cap_of_one_holds_from_the_first_attempt_on() {
 
 #[test]
 fn strangers_and_the_dead_share_half_of_the_slots() {
-    let mut roster = Roster::new(&Options { in_flight: 100, ..Options::default() });
+    let mut roster = Dispatcher::new(&Options { in_flight: 100, ..Options::default() });
     roster.offer(item("living", 0));
     let first = roster.next().unwrap();
-    roster.finish(&first, Health::Answers, NOW);
+    roster.finish(&first, Health::Healthy, NOW);
     for number in 1..=500 {
         roster.offer(item(&format!("stranger {number}"), number));
     }
@@ -127,14 +127,14 @@ fn strangers_and_the_dead_share_half_of_the_slots() {
 #[test]
 fn a_circuit_opens_probes_and_closes() {
     let options = Options { circuit_failures: 3, ..Options::default() };
-    let mut roster = Roster::new(&options);
+    let mut roster = Dispatcher::new(&options);
     let mut parked = Vec::new();
     for number in 0..8 {
         roster.offer(item("a", number));
     }
     for _failure in 0..3 {
         let item = roster.next().unwrap();
-        parked.extend(roster.finish(&item, Health::InTrouble, NOW));
+        parked.extend(roster.finish(&item, Health::Failing, NOW));
     }
     assert_eq!((roster.open_circuits(), parked.len()), (1, 5), "what waited goes to the disk");
     let until = NOW.plus(options.circuit_open);
@@ -143,32 +143,32 @@ fn a_circuit_opens_probes_and_closes() {
     roster.parked(&parked);
     assert!(matches!(roster.offer(item("a", 50)), Admission::Park(_)));
     roster.forget(&[item("a", 50)]);
-    assert!(roster.next_hungry().is_none() && roster.next().is_none());
+    assert!(roster.next_to_refill().is_none() && roster.next().is_none());
 
     roster.reopen(Timestamp::from_micros(until.micros() - 1));
-    assert!(roster.next_hungry().is_none());
+    assert!(roster.next_to_refill().is_none());
     let on_disk: Vec<Item> =
-        parked.iter().map(|item| Item { place: Place::Parked, ..item.clone() }).collect();
+        parked.iter().map(|item| Item { place: RowIndex::Parked, ..item.clone() }).collect();
     for (health, now) in
-        [(Health::InTrouble, until), (Health::Answers, NOW.plus(2 * options.circuit_open))]
+        [(Health::Failing, until), (Health::Healthy, NOW.plus(2 * options.circuit_open))]
     {
         roster.reopen(now);
-        let (name, _limit) = roster.next_hungry().unwrap();
-        roster.fed(&name, on_disk.clone(), true);
+        let (name, _limit) = roster.next_to_refill().unwrap();
+        roster.refilled(&name, on_disk.clone(), true);
         let probe = roster.next().unwrap();
         assert!(roster.next().is_none(), "one probe at a time");
         assert!(roster.finish(&probe, health, now).is_empty());
     }
     assert_eq!(roster.open_circuits(), 0);
     assert_eq!(roster.take_changes().last(), Some(&CircuitChange::Closed(Arc::from("a"))));
-    let (name, _limit) = roster.next_hungry().unwrap();
-    roster.fed(&name, on_disk[1..].to_vec(), true);
+    let (name, _limit) = roster.next_to_refill().unwrap();
+    roster.refilled(&name, on_disk[1..].to_vec(), true);
     assert!(roster.next().is_some());
 }
 
 #[test]
 fn memory_is_bounded_whatever_is_offered() {
-    let mut roster = Roster::new(&Options::default());
+    let mut roster = Dispatcher::new(&Options::default());
     let (mut most_held, mut most_receivers) = (0, 0);
     for number in 0..100_000 {
         let offered = item(&format!("r{}", number % 20_000), number);
@@ -176,8 +176,8 @@ fn memory_is_bounded_whatever_is_offered() {
             roster.parked(&[item]);
         }
         // Some circuits open, so that receivers stay remembered without anything in memory.
-        most_held = most_held.max(roster.held());
-        most_receivers = most_receivers.max(roster.receivers());
+        most_held = most_held.max(roster.queued());
+        most_receivers = most_receivers.max(roster.endpoints());
         if number > 10_000
             && let Some(item) = roster.next()
         {
@@ -189,20 +189,20 @@ fn memory_is_bounded_whatever_is_offered() {
             roster.finish(&item, Health::Unknown, NOW);
         }
     }
-    assert_eq!((most_held, most_receivers), (WINDOW, MAX_RECEIVERS));
+    assert_eq!((most_held, most_receivers), (WINDOW, ENDPOINTS_MAX));
 }
 
-/// The disk as the roster's driver sees it, and what was delivered.
+/// The disk as the dispatcher's driver sees it, and what was delivered.
 #[derive(Debug, Default)]
 struct Disk {
     due: BTreeMap<ExecutionId, Item>,
-    parked: BTreeMap<(Name, ExecutionId), Item>,
+    parked: BTreeMap<(EndpointName, ExecutionId), Item>,
     delivered: BTreeSet<ExecutionId>,
 }
 
 #[derive(Debug)]
 struct Play {
-    roster: Roster,
+    roster: Dispatcher,
     disk: Disk,
     to_park: Vec<Item>,
     in_flight: Vec<Item>,
@@ -218,7 +218,7 @@ impl Play {
             ..Options::default()
         };
         Self {
-            roster: Roster::new(&options),
+            roster: Dispatcher::new(&options),
             disk: Disk::default(),
             to_park: Vec::new(),
             in_flight: Vec::new(),
@@ -240,18 +240,18 @@ impl Play {
     fn park(&mut self) {
         for item in &self.to_park {
             self.disk.due.remove(&item.execution);
-            let parked = Item { place: Place::Parked, ..item.clone() };
+            let parked = Item { place: RowIndex::Parked, ..item.clone() };
             self.disk.parked.insert((Arc::clone(&item.receiver), item.execution), parked);
         }
         self.roster.parked(&std::mem::take(&mut self.to_park));
     }
 
     fn feed(&mut self) {
-        let Some((name, limit)) = self.roster.next_hungry() else { return };
+        let Some((name, limit)) = self.roster.next_to_refill() else { return };
         let rows = self.disk.parked.values().filter(|item| item.receiver == name);
         let items: Vec<Item> = rows.take(limit).cloned().collect();
         let complete = items.len() < limit;
-        self.roster.fed(&name, items, complete);
+        self.roster.refilled(&name, items, complete);
     }
 
     fn start(&mut self) {
@@ -269,9 +269,9 @@ impl Play {
             self.disk.parked.remove(&(Arc::clone(&item.receiver), item.execution));
         }
         match health {
-            Health::Answers => assert!(self.disk.delivered.insert(item.execution), "sent twice"),
-            Health::InTrouble => {
-                let retry = Item { place: Place::Due, ..item.clone() };
+            Health::Healthy => assert!(self.disk.delivered.insert(item.execution), "sent twice"),
+            Health::Failing => {
+                let retry = Item { place: RowIndex::Due, ..item.clone() };
                 self.disk.due.insert(retry.execution, retry);
             }
             Health::Unknown => {}
@@ -286,7 +286,7 @@ impl Play {
         *self = Self { disk, now, ..Self::new() };
         let parked: Vec<Item> = self.disk.parked.values().cloned().collect();
         for item in parked {
-            self.roster.adopt(&item.receiver, item.due, None, self.now);
+            self.roster.restore_endpoint(&item.receiver, item.due, None, self.now);
         }
     }
 
@@ -300,12 +300,12 @@ impl Play {
             assert!(receiver.in_flight <= 3);
         }
         let waiting: usize = roster.receivers.values().map(|r| r.waiting.len()).sum();
-        assert_eq!(roster.held(), waiting + self.in_flight.len() + self.to_park.len());
+        assert_eq!(roster.queued(), waiting + self.in_flight.len() + self.to_park.len());
         let active = roster.receivers.values().filter(|r| r.is_active()).count();
         assert_eq!(roster.active, active);
         let proven = roster.receivers.values().filter(|r| r.is_active() && r.proven).count();
         assert_eq!(roster.proven_active, proven);
-        let open = roster.receivers.values().filter(|r| r.gate != Gate::Closed).count();
+        let open = roster.receivers.values().filter(|r| r.circuit != CircuitState::Closed).count();
         assert_eq!(roster.open_circuits(), open);
     }
 }
@@ -354,9 +354,9 @@ proptest! {
                 Op::Park => play.park(),
                 Op::Feed => play.feed(),
                 Op::Start => play.start(),
-                Op::Finish(which, 0) => play.finish(which, Health::Answers),
+                Op::Finish(which, 0) => play.finish(which, Health::Healthy),
                 Op::Finish(which, 1) => play.finish(which, Health::Unknown),
-                Op::Finish(which, _) => play.finish(which, Health::InTrouble),
+                Op::Finish(which, _) => play.finish(which, Health::Failing),
                 Op::TimePasses => {
                     play.now = play.now.plus(Duration::from_secs(45));
                     play.roster.reopen(play.now);
@@ -373,7 +373,7 @@ proptest! {
             play.park();
             play.feed();
             play.start();
-            play.finish(0, Health::Answers);
+            play.finish(0, Health::Healthy);
             play.check();
             rounds += 1;
             prop_assert!(rounds < 3000, "stuck: {play:?}");
