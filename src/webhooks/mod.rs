@@ -21,6 +21,7 @@ mod attempt;
 mod disk_jobs;
 mod dispatcher;
 mod endpoint;
+mod gauges;
 mod history;
 mod outbox;
 mod retention;
@@ -30,8 +31,9 @@ mod transport;
 
 use std::time::Duration;
 
+pub use gauges::Metrics;
 pub use history::{DeliveryState, Filter, Recorded, Refusal, TestDelivery};
-pub use outbox::{Metrics, Outbox};
+pub use outbox::Outbox;
 pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key, reseal};
 pub use transport::{Response, SendError, Transport};
 

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::attempt::{self, AttemptError, Context, Report};
 use super::disk_jobs::{self, DiskJob, Failed, JobOutput, ParkedEndpoint, ParkedPage, Scanned};
 use super::dispatcher::{Admission, CircuitChange, Dispatcher, Health, Item};
+use super::gauges::Metrics;
 use super::rows::RowIndex;
 use super::transport::{Network, Transport};
 use super::{Options, test_delivery};
@@ -59,17 +60,6 @@ pub struct Outbox {
     look: Arc<Notify>,
     figures: watch::Receiver<Metrics>,
     worker: Arc<Mutex<Option<Worker>>>,
-}
-
-/// How the outbox stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Metrics {
-    /// Deliveries in memory: waiting, in flight, or being parked.
-    pub held: usize,
-    /// The most there ever were.
-    pub most_held: usize,
-    pub in_flight: usize,
-    pub open_circuits: usize,
 }
 
 impl Outbox {
@@ -595,13 +585,7 @@ impl Worker {
             changed
         });
         if changed {
-            metrics::gauge!("orrery_webhook_in_flight").set(as_gauge(figures.in_flight));
-            metrics::gauge!("orrery_webhook_open_circuits").set(as_gauge(figures.open_circuits));
+            figures.publish();
         }
     }
-}
-
-/// A count as a gauge takes it; all counts here are far below 2^32.
-fn as_gauge(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::MAX, f64::from)
 }
