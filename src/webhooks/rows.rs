@@ -106,7 +106,7 @@ fn of_status(organization: OrganizationId, status: Status) -> Key {
     Key::table(Table::DeliveryStanding).id(organization).raw(&[letter])
 }
 
-/// When a delivery of a row of [`standing`] was created, and its execution.
+/// When a delivery of a row of [`status_rows`] was created, and its execution.
 pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId)> {
     let tail: &[u8; 24] = key.as_bytes().last_chunk()?;
     let (time, _id) = tail.split_first_chunk::<8>()?;

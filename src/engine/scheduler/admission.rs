@@ -97,7 +97,7 @@ impl LaneReservation {
         self.scheduler.wake();
     }
 
-    /// As [`Announced::enqueue`], for new work. A small one is kept in memory while it waits there.
+    /// As [`LaneReservation::enqueue`], for new work. A small one is kept in memory while it waits there.
     pub fn enqueue_new(self, execution: &Execution) {
         let is_kept =
             execution.input.len() <= KEEP_BYTES_MAX && self.scheduler.lanes().has_room(&self.lane);
