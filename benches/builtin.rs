@@ -22,7 +22,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::join_all;
 use orrery::http::egress::Policy;
-use orrery::runners::builtin::{AT_ONCE, Bench, Builtin, Workers, find};
+use orrery::runners::builtin::{AT_ONCE, Builtin, BuiltinContext, Workers, find};
 use orrery::runners::{Job, Progress, Runner};
 use serde_json::{Value, json};
 use support::median;
@@ -118,7 +118,7 @@ fn cases() -> Vec<Case> {
 async fn main() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
     let workers = Workers::new(PathBuf::from(env!("CARGO_BIN_EXE_orrery")), None);
-    let bench = Bench::new(Policy::default(), None, workers);
+    let bench = BuiltinContext::new(Policy::default(), None, workers);
     let mut table = Table::new(&["", "in process", "in a worker", "on top", "ratio"]);
     let micros = |seconds: f64| format!("{} µs", number(seconds * 1e6));
     for case in cases() {
@@ -144,14 +144,14 @@ async fn main() {
 }
 
 /// How long a run takes that has to start its worker, and how many runs a second all workers do.
-async fn starts(bench: &Bench, rounds: u64) {
+async fn starts(bench: &BuiltinContext, rounds: u64) {
     let cases = cases();
     let case = cases.first().unwrap();
     let (mut fresh, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         for _ in 0..20 {
             let workers = Workers::new(PathBuf::from(env!("CARGO_BIN_EXE_orrery")), None);
-            let runner = Bench::new(Policy::default(), None, workers).runner(case.builtin);
+            let runner = BuiltinContext::new(Policy::default(), None, workers).runner(case.builtin);
             let asked = Instant::now();
             runner.run(case.job()).await.unwrap();
             fresh.push(asked.elapsed().as_secs_f64());

@@ -25,7 +25,7 @@ use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
 use orrery::engine::query::indexes;
 use orrery::engine::rows;
-use orrery::runtime::{Clock, fresh};
+use orrery::runtime::{Clock, new_id};
 use orrery::storage::{Commit, Options, Store};
 use serde_json::json;
 
@@ -41,12 +41,12 @@ fn input() -> serde_json::Value {
 
 /// One committer of the store alone: what the engine commits for a create.
 async fn commit_creates(store: Store, end: Instant) -> u64 {
-    let (organization, key): (OrganizationId, KeyId) = (fresh(), fresh());
+    let (organization, key): (OrganizationId, KeyId) = (new_id(), new_id());
     let clock = Clock::system();
     let mut count = 0;
     while Instant::now() < end {
         let execution = Execution {
-            id: fresh(),
+            id: new_id(),
             organization,
             key,
             source: Source::Api,

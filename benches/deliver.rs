@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use orrery::domain::delivery::{Delivery, Webhook};
 use orrery::domain::ids::OrganizationId;
 use orrery::domain::payload::Payload;
-use orrery::runtime::{Clock, fresh};
+use orrery::runtime::{Clock, new_id};
 use orrery::storage::{Commit, Options, Sealer, Store};
 use orrery::webhooks;
 use support::client;
@@ -128,7 +128,7 @@ fn fill(data: &Path, count: u64, urls: &[String]) {
     let options = Options { folder: data.to_path_buf(), inline_bytes: 65_536 };
     let store = Store::open(&options).unwrap();
     let sealer = Sealer::open(data).unwrap();
-    let organization: OrganizationId = fresh();
+    let organization: OrganizationId = new_id();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let body: Payload = serde_json::from_value(serde_json::json!({"inline": {
         "execution_id": "0199c0de-0000-7000-8000-000000000000", "status": "completed",
@@ -146,7 +146,7 @@ fn fill(data: &Path, count: u64, urls: &[String]) {
                 let webhook =
                     Webhook { url: urls.next().unwrap().clone(), secret: Some(secret.clone()) };
                 let delivery =
-                    Delivery::new(fresh(), organization, fresh(), webhook, body.clone(), now);
+                    Delivery::new(new_id(), organization, new_id(), webhook, body.clone(), now);
                 webhooks::enqueue(&mut commit, &delivery).unwrap();
             }
             store.commit(commit).await.unwrap();

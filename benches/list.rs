@@ -30,7 +30,7 @@ use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
 use orrery::engine::query::indexes;
 use orrery::engine::rows::{self, Standing};
-use orrery::runtime::{Clock, fresh};
+use orrery::runtime::{Clock, new_id};
 use orrery::storage::{Commit, Options, Sealer, Store};
 use orrery::workflows::Workflows;
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
         Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(|_: &str| true));
     let found = workflows.by_id(workflow).await.unwrap();
     let (organization, revision) = (found.organization, found.versions[0].revision);
-    let key: KeyId = fresh();
+    let key: KeyId = new_id();
     let run = WorkflowRun::new(workflow, "v1".to_owned(), revision, None);
     let standings = rows::standings(organization, workflow);
     let mut written = 0;
@@ -171,7 +171,7 @@ fn finished(
 ) -> Execution {
     let now = clock.now();
     Execution {
-        id: fresh(),
+        id: new_id(),
         organization,
         key,
         source: Source::Api,

@@ -29,7 +29,7 @@ use orrery::domain::ids::{KeyId, OrganizationId};
 use orrery::domain::money::Usd;
 use orrery::domain::payload::Payload;
 use orrery::engine::rows;
-use orrery::runtime::{Clock, fresh};
+use orrery::runtime::{Clock, new_id};
 use orrery::storage::{Commit, Options, Sealer, Store};
 use serde_json::json;
 
@@ -129,7 +129,7 @@ async fn seed() {
     let clock = Clock::system();
     let accounts = Accounts::new(store.clone(), clock.clone());
     let (organization, _) = accounts.ensure_default().await.unwrap();
-    let key: KeyId = fresh();
+    let key: KeyId = new_id();
     let mut left = count;
     while left > 0 {
         let mut commit = Commit::new();
@@ -160,7 +160,7 @@ fn finished_prediction(organization: OrganizationId, key: KeyId, clock: &Clock) 
         completed_at: Some(now),
     });
     Execution {
-        id: fresh(),
+        id: new_id(),
         organization,
         key,
         source: Source::Api,

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use orrery::domain::ids::ExecutionId;
-use orrery::runtime::fresh;
+use orrery::runtime::new_id;
 use orrery::storage::{Commit, Key, Options, Store, Table as Rows};
 
 use support::disk::{self, Disk};
@@ -281,7 +281,7 @@ impl Round {
                         next += every;
                     }
                     let mut commit = Commit::new();
-                    let key = Key::table(Rows::Execution).id(fresh::<ExecutionId>());
+                    let key = Key::table(Rows::Execution).id(new_id::<ExecutionId>());
                     commit.put_bytes(key, value.clone());
                     store.commit(commit).await.unwrap();
                     latencies.push(one.elapsed().as_secs_f64());

@@ -28,7 +28,7 @@ use orrery::domain::payload::Payload;
 use orrery::domain::time::Timestamp;
 use orrery::engine::query::indexes;
 use orrery::engine::rows;
-use orrery::runtime::{Clock, fresh};
+use orrery::runtime::{Clock, new_id};
 use orrery::storage::{Commit, Options, Store};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -121,7 +121,7 @@ async fn fill(setup: &Setup, count: u64) {
     let store = Store::open(&options).unwrap();
     let accounts = orrery::accounts::Accounts::new(store.clone(), Clock::system());
     let organization: OrganizationId = accounts.organizations().await.unwrap()[0].id;
-    let key: KeyId = fresh();
+    let key: KeyId = new_id();
     let now = Clock::system().now().before(2 * DAY).unwrap();
     let mut written = 0;
     while written < count {

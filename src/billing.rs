@@ -1,8 +1,8 @@
 //! Billing: a ledger for each organization, and the balance that its entries add up to.
 //!
-//! An entry and its change of the balance stand in one commit; the balance is a counter that the
+//! An entry and its change of the balance are in one commit; the balance is a counter that the
 //! store's writer adds to, so that charges at the same moment never lose one another. A charge
-//! stands in the commit of the completion that caused it: exactly once.
+//! is in the commit of the completion that caused it: exactly once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::domain::account::{EntryKind, LedgerEntry};
 use crate::domain::ids::{EntryId, ExecutionId, OrganizationId};
 use crate::domain::money::Usd;
 use crate::domain::time::Timestamp;
-use crate::runtime::{Clock, fresh};
+use crate::runtime::{Clock, new_id};
 use crate::storage::record::{Malformed, decode};
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
 
@@ -26,7 +26,7 @@ pub const TOP_UP_MAX: Usd = Usd::from_micros(1_000_000_000_000_000);
 /// Why a ledger refuses.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("a top-up is more than 0 and at most {TOP_UP_MAX} USD")]
+    #[error("a top-up must be more than 0 and at most {TOP_UP_MAX} USD")]
     Amount,
     #[error(transparent)]
     Storage(#[from] storage::Error),
@@ -201,7 +201,7 @@ impl Billing {
             return Err(Error::Amount);
         }
         let entry = LedgerEntry {
-            id: fresh(),
+            id: new_id(),
             kind: EntryKind::TopUp,
             amount,
             execution: None,

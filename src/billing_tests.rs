@@ -58,7 +58,7 @@ async fn act(billing: &Billing, organization: OrganizationId, act: &Act) -> i64 
             let now = billing.clock.now();
             let mut commit = Commit::new();
             let amount = Usd::from_micros(micros);
-            charge(&mut commit, organization, amount, fresh(), fresh(), now).unwrap();
+            charge(&mut commit, organization, amount, new_id(), new_id(), now).unwrap();
             if matches!(act, Act::ChargeInVain(_)) {
                 commit.expect(Expect::Present(Key::table(Table::Execution)));
                 assert!(matches!(store.commit(commit).await, Err(storage::Error::Conflict { .. })));
@@ -81,7 +81,7 @@ fn any_act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn entries_add_up_to_the_balance_whatever_happens_at_once(
+    fn ledger_entries_sum_to_balance_under_concurrency(
         acts in prop::collection::vec((any::<bool>(), any_act()), 1..60)
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_page_is_newest_first_and_goes_on_behind_an_entry() {
+async fn ledger_page_is_newest_first_and_continues_after_entry() {
     let folder = tempfile::tempdir().unwrap();
     let billing = open(folder.path());
     let mine = OrganizationId::from(MINE);
@@ -133,7 +133,7 @@ async fn a_page_is_newest_first_and_goes_on_behind_an_entry() {
 }
 
 #[tokio::test]
-async fn a_top_up_is_above_zero_and_bounded() {
+async fn top_up_must_be_positive_and_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let billing = open(folder.path());
     for micros in [0, -1, i64::MIN, i64::MAX, TOP_UP_MAX.micros() + 1] {
@@ -145,7 +145,7 @@ async fn a_top_up_is_above_zero_and_bounded() {
 }
 
 #[test]
-fn the_record_keeps_its_form_on_disk() {
+fn ledger_entry_matches_golden_bytes() {
     let entry = LedgerEntry {
         id: [3; 16].into(),
         kind: EntryKind::Charge,

@@ -29,11 +29,11 @@ pub type SchemaOf<'a> = &'a (dyn Fn(&str) -> Option<Value> + Sync);
 /// Why a chain cannot be saved or found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("a chain's name is 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
+    #[error("a chain's name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
     InvalidName,
     #[error("{0}")]
     Invalid(String),
-    #[error("the model {model} has a chain {name} already")]
+    #[error("the model {model} already has a chain {name}")]
     Exists { model: String, name: String },
     #[error("the model {model} has no chain {name}")]
     NotFound { model: String, name: String },
@@ -41,7 +41,7 @@ pub enum Error {
     TooMany,
     /// Whether it fits could not be checked now.
     #[error(transparent)]
-    Unchecked(#[from] Unavailable),
+    ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
@@ -223,12 +223,12 @@ async fn check(model: &str, entries: &[Entry], schema_of: SchemaOf<'_>) -> Resul
     let unknown = |model: &str| Error::Invalid(format!("there is no model {model}"));
     let primary = schema_of(model).ok_or_else(|| unknown(model))?;
     if entries.is_empty() || entries.len() > ENTRIES_MAX {
-        return Err(Error::Invalid(format!("a chain has 1 to {ENTRIES_MAX} entries")));
+        return Err(Error::Invalid(format!("a chain must have 1 to {ENTRIES_MAX} entries")));
     }
     let mut pairs = Vec::new();
     for (number, entry) in (1_usize..).zip(entries) {
         if entry.model == model {
-            let message = format!("entry {number}: {model} cannot stand in for itself");
+            let message = format!("entry {number}: {model} cannot be its own fallback");
             return Err(Error::Invalid(message));
         }
         let fallback = schema_of(&entry.model).ok_or_else(|| unknown(&entry.model))?;
@@ -256,7 +256,9 @@ fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> 
         };
         let has_default = property(fallback, name).is_some_and(|one| one.get("default").is_some());
         if !is_there && !has_default {
-            return Err(format!("it requires '{name}', which it would not be given"));
+            return Err(format!(
+                "it requires '{name}', which it would not receive: map it in input_map"
+            ));
         }
     }
     for (name, value) in map.into_iter().flatten() {
@@ -277,10 +279,10 @@ fn fits(primary: &Value, fallback: &Value, map: Option<&Map<String, Value>>) -> 
             check_constant(wanted, value).map_err(|fault| format!("'{name}': {fault}"))?;
         } else if let Some(given) = template.field().and_then(|field| property(primary, field)) {
             if !share_a_type(given, wanted) {
-                return Err(format!("'{name}' is of another type than what it is given"));
+                return Err(format!("'{name}' has another type than the value mapped to it"));
             }
         } else if template.is_text() && !admits(wanted, "string") {
-            return Err(format!("'{name}' is given a text, and takes none"));
+            return Err(format!("'{name}' does not accept a string"));
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ fn entry(model: &str, input_map: Value) -> Entry {
 }
 
 #[tokio::test]
-async fn a_mapping_has_to_be_able_to_fit() {
+async fn chain_input_map_must_satisfy_model_schema() {
     let none = Value::Null;
     for (entry, expect) in [
         (entry("same", none.clone()), ""),
@@ -32,13 +32,16 @@ async fn a_mapping_has_to_be_able_to_fit() {
         (entry("other", json!({"text": "{{input.prompt}}"})), ""),
         (entry("other", json!({"text": "p: {{input.prompt}}", "scale": "{{input.size}}"})), ""),
         (entry("other", json!({"text": "fixed", "scale": 2})), ""),
-        (entry("other", none.clone()), "it requires 'text', which it would not be given"),
+        (
+            entry("other", none.clone()),
+            "it requires 'text', which it would not receive: map it in input_map",
+        ),
         (entry("other", json!({})), "it requires 'text'"),
         (entry("other", json!({"text": "{{input.nope}}"})), "{{input.nope}} refers to an input"),
-        (entry("other", json!({"text": "{{input.fast}}"})), "'text' is of another type"),
+        (entry("other", json!({"text": "{{input.fast}}"})), "'text' has another type"),
         (
             entry("other", json!({"text": "a", "scale": "x{{input.size}}"})),
-            "'scale' is given a text",
+            "'scale' does not accept a string",
         ),
         (entry("other", json!({"text": "too long"})), "'text': value is longer"),
         (entry("other", json!({"text": "a", "more": 1})), "it has no input 'more'"),
@@ -46,7 +49,7 @@ async fn a_mapping_has_to_be_able_to_fit() {
             entry("other", json!({"text": "{{prompt}}"})),
             "'text': {{prompt}} is not a reference to the input",
         ),
-        (entry("primary", none.clone()), "cannot stand in for itself"),
+        (entry("primary", none.clone()), "cannot be its own fallback"),
         (entry("gone", none), "there is no model gone"),
     ] {
         let said = check("primary", std::slice::from_ref(&entry), &schema).await;
@@ -58,7 +61,7 @@ async fn a_mapping_has_to_be_able_to_fit() {
 }
 
 #[tokio::test]
-async fn a_chain_is_saved_switched_and_deleted() {
+async fn chain_is_created_toggled_and_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { folder: folder.path().to_path_buf(), inline_bytes: 4096 };
     let chains = Chains::new(Store::open(&options).unwrap(), Clock::system());
@@ -96,7 +99,7 @@ async fn a_chain_is_saved_switched_and_deleted() {
 
 /// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
 #[test]
-fn golden_bytes() {
+fn chain_matches_golden_bytes() {
     let golden = concat!(
         "\u{1}{\"organization\":\"01010101-0101-0101-0101-010101010101\",",
         "\"model\":\"a/b\",\"name\":\"safe\",\"enabled\":true,",

@@ -14,7 +14,7 @@ use hyper::header::{
 };
 use rust_embed::RustEmbed;
 
-use crate::http::{Reply, reply};
+use crate::http::{Response, response};
 
 /// What every file says beside its type and tag. A browser may run and show what comes from this
 /// origin, talk to this origin, and nothing else: no inline script or style, no frame around it, no
@@ -45,18 +45,18 @@ struct Files;
 /// The file at `path` (`index.html`, `style.css`, …), unless there is none; 304 without a body when
 /// the browser has it already. `if_none_match` is the request's header of that name.
 #[must_use]
-pub fn asset(path: &str, if_none_match: Option<&HeaderValue>) -> Option<Reply> {
+pub fn asset(path: &str, if_none_match: Option<&HeaderValue>) -> Option<Response> {
     let file = Files::get(path)?;
     let tag = tag(&file.metadata.sha256_hash());
     let known = if_none_match.and_then(|known| known.to_str().ok());
     let mut answer = if known.is_some_and(|known| matches(known, &tag)) {
-        reply::empty(StatusCode::NOT_MODIFIED)
+        response::empty(StatusCode::NOT_MODIFIED)
     } else {
         let bytes = match file.data {
             Cow::Borrowed(bytes) => Bytes::from_static(bytes),
             Cow::Owned(bytes) => bytes.into(),
         };
-        reply::with_type(StatusCode::OK, HeaderValue::from_static(content_type(path)), bytes)
+        response::with_type(StatusCode::OK, HeaderValue::from_static(content_type(path)), bytes)
     };
     let headers = answer.headers_mut();
     headers.extend(HEADERS);
@@ -96,21 +96,21 @@ mod tests {
 
     use super::*;
 
-    fn ask(path: &str, known: &str) -> Option<Reply> {
+    fn ask(path: &str, known: &str) -> Option<Response> {
         asset(path, Some(&HeaderValue::from_str(known).unwrap()))
     }
 
-    fn tag_of(reply: &Reply) -> String {
+    fn tag_of(reply: &Response) -> String {
         reply.headers()[ETAG].to_str().unwrap().to_owned()
     }
 
-    async fn text(reply: Reply) -> String {
+    async fn text(reply: Response) -> String {
         let bytes = reply.into_body().collect().await.unwrap().to_bytes();
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
     #[tokio::test]
-    async fn every_file_has_a_type_and_guards() {
+    async fn dashboard_files_have_content_type_and_security_headers() {
         let names: Vec<_> = Files::iter().collect();
         assert!(names.iter().any(|name| name == "index.html"), "{names:?}");
         for name in names {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_known_is_not_sent_again() {
+    async fn dashboard_matching_etag_returns_304() {
         let tag = tag_of(&asset("index.html", None).unwrap());
         for (known, status) in [
             (tag.clone(), 304),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_way_out_of_the_folder() {
+    fn dashboard_serves_only_embedded_files() {
         for path in
             ["", "/", ".", "../Cargo.toml", "/etc/passwd", "static/index.html", "INDEX.HTML"]
         {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_page_needs_nothing_that_its_policy_forbids() {
+    async fn dashboard_page_complies_with_its_content_security_policy() {
         let page = text(asset("index.html", None).unwrap()).await;
         for forbidden in ["<style", " style=", " onclick=", "javascript:", "http://", "https://"] {
             assert!(!page.contains(forbidden), "{forbidden}");

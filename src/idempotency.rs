@@ -48,28 +48,28 @@ pub fn check_key(key: &str) -> Result<(), InvalidKey> {
     if (1..=KEY_MAX).contains(&key.chars().count()) { Ok(()) } else { Err(InvalidKey) }
 }
 
-type Place = [u8; 32];
+type KeyHash = [u8; 32];
 
-/// What the first request came to.
+/// What is stored of the response to the first request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answered {
+pub struct StoredResponse {
     /// The id of what was created; the answer is made from it again.
     pub subject: String,
     /// The answer itself, where it cannot be made again from the subject alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answer>,
+    pub answer: Option<FullResponse>,
 }
 
-/// An answer, word for word.
+/// A complete response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct FullResponse {
     /// The HTTP status.
     pub status: u16,
     /// [`BODY_MAX`] bytes at most.
     pub body: Value,
 }
 
-impl Answered {
+impl StoredResponse {
     /// One thing was created; its id says all.
     #[must_use]
     pub fn created(subject: impl ToString) -> Self {
@@ -79,7 +79,7 @@ impl Answered {
     /// Something was created whose answer is kept whole.
     #[must_use]
     pub fn whole(subject: impl ToString, status: u16, body: Value) -> Self {
-        Self { subject: subject.to_string(), answer: Some(Answer { status, body }) }
+        Self { subject: subject.to_string(), answer: Some(FullResponse { status, body }) }
     }
 }
 
@@ -87,7 +87,7 @@ impl Answered {
 struct Remembered {
     /// SHA-256 of the request's body, in base 16.
     body: String,
-    answered: Answered,
+    answered: StoredResponse,
     at: Timestamp,
 }
 
@@ -102,13 +102,13 @@ impl Record for Remembered {
     const NAME: &'static str = "idempotency key";
 }
 
-/// How a request under a key goes on.
+/// The result of claiming a key.
 #[derive(Debug)]
 pub enum Begin {
     /// It is the first: create, and record the answer in the same commit.
-    Fresh(Ticket),
+    New(Claim),
     /// It happened already.
-    Replay(Answered),
+    Replay(StoredResponse),
     /// The key was used with another body.
     Mismatch,
     /// The first is still being answered, after [`PATIENCE`].
@@ -120,16 +120,16 @@ pub enum Begin {
 pub struct Idempotency {
     store: Store,
     clock: Clock,
-    under_way: Arc<Mutex<HashMap<Place, watch::Receiver<()>>>>,
+    under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
 }
 
-/// The right to answer first under a key; dropping it lets the next one try.
+/// The exclusive claim to a key; dropping it lets the next request try.
 #[derive(Debug)]
-pub struct Ticket {
-    under_way: Arc<Mutex<HashMap<Place, watch::Receiver<()>>>>,
-    place: Place,
+pub struct Claim {
+    under_way: Arc<Mutex<HashMap<KeyHash, watch::Receiver<()>>>>,
+    hash: KeyHash,
     row: Key,
-    /// What has to stand under `row` still when the answer is written.
+    /// What `row` must still contain when the answer is written.
     expect: Expect,
     body: String,
     now: Timestamp,
@@ -154,26 +154,26 @@ impl Idempotency {
         key: &str,
         body: &[u8],
     ) -> Result<Begin, storage::Error> {
-        let place = place(organization, route, key);
-        let row = Key::table(Table::Idempotency).raw(&place);
+        let hash = key_hash(organization, route, key);
+        let row = Key::table(Table::Idempotency).raw(&hash);
         let body = hex(&Sha256::digest(body));
         let deadline = runtime::monotonic_now() + PATIENCE;
         loop {
-            let mut first = match self.take(place) {
-                Ok(done) => return self.look(place, row, body, done).await,
+            let mut first = match self.take(hash) {
+                Ok(done) => return self.look_up(hash, row, body, done).await,
                 Err(first) => first,
             };
-            // An error says that the first is done: its ticket is gone.
+            // An error says that the first is done: its claim was dropped.
             if tokio::time::timeout_at(deadline, first.changed()).await.is_err() {
                 return Ok(Begin::InProgress);
             }
         }
     }
 
-    /// Takes the place, or gives what tells when it is free.
-    fn take(&self, place: Place) -> Result<watch::Sender<()>, watch::Receiver<()>> {
+    /// Takes the key, or returns a receiver that resolves when it is free.
+    fn take(&self, hash: KeyHash) -> Result<watch::Sender<()>, watch::Receiver<()>> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        match under_way.entry(place) {
+        match under_way.entry(hash) {
             Entry::Occupied(first) => Err(first.get().clone()),
             Entry::Vacant(free) => {
                 let (done, waiting) = watch::channel(());
@@ -183,9 +183,9 @@ impl Idempotency {
         }
     }
 
-    async fn look(
+    async fn look_up(
         &self,
-        place: Place,
+        hash: KeyHash,
         row: Key,
         body: String,
         done: watch::Sender<()>,
@@ -195,22 +195,22 @@ impl Idempotency {
         let (now, believed) = (self.clock.steady(), self.clock.believed());
         let under_way = Arc::clone(&self.under_way);
         let expect = Expect::Absent(row.clone());
-        let mut ticket = Ticket { under_way, place, row, expect, body, now, _done: done };
-        let Some(bytes) = self.store.get(&ticket.row).await? else {
-            return Ok(Begin::Fresh(ticket));
+        let mut claim = Claim { under_way, hash, row, expect, body, now, _done: done };
+        let Some(bytes) = self.store.get(&claim.row).await? else {
+            return Ok(Begin::New(claim));
         };
         let remembered: Remembered = decode(&bytes)?;
         if remembered.is_past(believed) {
-            ticket.expect = Expect::Equal(ticket.row.clone(), bytes);
-            Ok(Begin::Fresh(ticket))
-        } else if remembered.body == ticket.body {
+            claim.expect = Expect::Equal(claim.row.clone(), bytes);
+            Ok(Begin::New(claim))
+        } else if remembered.body == claim.body {
             Ok(Begin::Replay(remembered.answered))
         } else {
             Ok(Begin::Mismatch)
         }
     }
 
-    /// Deletes the keys that are past their time; answers how many. Costs what it deletes: keys stand
+    /// Deletes the keys that are past their time; answers how many. Costs what it deletes: keys are
     /// by time as well.
     ///
     /// # Errors
@@ -317,14 +317,14 @@ fn row_of_expiry(expiry: &Key) -> Key {
     Key::table(Table::Idempotency).raw(expiry.as_bytes().get(9..).unwrap_or_default())
 }
 
-impl Ticket {
-    /// Adds the answer to the commit of what is created. The ticket should live until that commit
-    /// has returned: a later request waits for it then. Should it not, that commit still stands
+impl Claim {
+    /// Adds the answer to the commit of what is created. The claim should live until that commit
+    /// has returned: a later request waits for it then. Should it not, that commit still counts
     /// alone: of two under one key the second fails with [`storage::Error::Conflict`].
     ///
     /// # Errors
     /// [`Malformed`] when the answer's body is longer than [`BODY_MAX`].
-    pub fn record(&self, commit: &mut Commit, answered: Answered) -> Result<(), Malformed> {
+    pub fn record(&self, commit: &mut Commit, answered: StoredResponse) -> Result<(), Malformed> {
         let body = answered.answer.as_ref().map_or(0, |answer| answer.body.to_string().len());
         if body > BODY_MAX {
             let reason = format!("its body has {body} bytes, more than {BODY_MAX}");
@@ -338,14 +338,14 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Claim {
     fn drop(&mut self) {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.remove(&self.place);
+        under_way.remove(&self.hash);
     }
 }
 
-fn place(organization: OrganizationId, route: &str, key: &str) -> Place {
+fn key_hash(organization: OrganizationId, route: &str, key: &str) -> KeyHash {
     use crate::domain::ids::Id;
     let mut hasher = Sha256::new();
     hasher.update(organization.bytes());

@@ -8,7 +8,7 @@ use crate::storage::Options;
 use crate::storage::record::encode;
 
 const ORGANIZATION: [u8; 16] = [1; 16];
-/// What stands for the created thing: a counter of how often it was created.
+/// What represents the created thing: a counter of how often it was created.
 const CREATED: [u8; 16] = [9; 16];
 
 fn keys() -> (tempfile::TempDir, Idempotency, Clock) {
@@ -27,26 +27,26 @@ async fn begin(keys: &Idempotency, key: &str, body: &str) -> Begin {
     keys.begin(ORGANIZATION.into(), "create", key, body.as_bytes()).await.unwrap()
 }
 
-async fn fresh(keys: &Idempotency, key: &str, body: &str) -> Ticket {
+async fn fresh(keys: &Idempotency, key: &str, body: &str) -> Claim {
     let begun = begin(keys, key, body).await;
-    let Begin::Fresh(ticket) = begun else { panic!("not fresh: {begun:?}") };
-    ticket
+    let Begin::New(claim) = begun else { panic!("not fresh: {begun:?}") };
+    claim
 }
 
-fn creation(ticket: &Ticket, subject: &str) -> Commit {
+fn creation(claim: &Claim, subject: &str) -> Commit {
     let mut commit = Commit::new();
     commit.add(created(), 1);
-    ticket.record(&mut commit, Answered::created(subject)).unwrap();
+    claim.record(&mut commit, StoredResponse::created(subject)).unwrap();
     commit
 }
 
-async fn finish(keys: &Idempotency, ticket: Ticket, subject: &str) {
-    keys.store.commit(creation(&ticket, subject)).await.unwrap();
+async fn finish(keys: &Idempotency, claim: Claim, subject: &str) {
+    keys.store.commit(creation(&claim, subject)).await.unwrap();
 }
 
 fn word(begin: &Begin) -> String {
     match begin {
-        Begin::Fresh(_) => "fresh".to_owned(),
+        Begin::New(_) => "fresh".to_owned(),
         Begin::Replay(answered) => format!("replay {}", answered.subject),
         Begin::Mismatch => "mismatch".to_owned(),
         Begin::InProgress => "in progress".to_owned(),
@@ -54,10 +54,10 @@ fn word(begin: &Begin) -> String {
 }
 
 #[tokio::test]
-async fn who_comes_second_hears_what_the_first_heard() {
+async fn idempotency_repeat_replays_first_response() {
     let (_folder, keys, clock) = keys();
-    let ticket = fresh(&keys, "k", "body").await;
-    finish(&keys, ticket, "id-1").await;
+    let claim = fresh(&keys, "k", "body").await;
+    finish(&keys, claim, "id-1").await;
     let day = REMEMBERED;
     let blink = Duration::from_micros(1);
     for (organization, route, key, body, after, expected) in [
@@ -82,7 +82,7 @@ async fn who_comes_second_hears_what_the_first_heard() {
 }
 
 #[tokio::test]
-async fn key_is_remembered_while_the_clock_is_wrong() {
+async fn idempotency_key_is_remembered_while_clock_is_wrong() {
     let (_folder, keys, clock) = keys();
     let day = 24 * 3600 * 1_000_000;
     clock.set(Timestamp::from_micros(10 * day));
@@ -96,8 +96,8 @@ async fn key_is_remembered_while_the_clock_is_wrong() {
     {
         let at = |days: i64| Timestamp::from_micros(right.micros() + days * day);
         clock.set(at(recorded));
-        let ticket = fresh(&keys, name, "body").await;
-        finish(&keys, ticket, name).await;
+        let claim = fresh(&keys, name, "body").await;
+        finish(&keys, claim, name).await;
         clock.set(at(asked));
         assert_eq!(word(&begin(&keys, name, "body").await), format!("replay {name}"));
         assert_eq!(keys.sweep().await.unwrap(), 0, "{name}");
@@ -106,13 +106,13 @@ async fn key_is_remembered_while_the_clock_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_key_is_remembered_anew_after_its_day() {
+async fn idempotency_key_is_reusable_after_a_day() {
     let (_folder, keys, clock) = keys();
-    let ticket = fresh(&keys, "k", "body").await;
-    finish(&keys, ticket, "id-1").await;
+    let claim = fresh(&keys, "k", "body").await;
+    finish(&keys, claim, "id-1").await;
     clock.advance(REMEMBERED);
-    let ticket = fresh(&keys, "k", "other").await;
-    finish(&keys, ticket, "id-2").await;
+    let claim = fresh(&keys, "k", "other").await;
+    finish(&keys, claim, "id-2").await;
     assert_eq!(word(&begin(&keys, "k", "other").await), "replay id-2");
     assert_eq!(word(&begin(&keys, "k", "body").await), "mismatch");
     assert_eq!(keys.sweep().await.unwrap(), 0);
@@ -122,43 +122,43 @@ async fn a_key_is_remembered_anew_after_its_day() {
 }
 
 #[tokio::test]
-async fn a_sweep_takes_what_is_past_in_batches_and_leaves_the_rest() {
+async fn idempotency_sweep_removes_expired_keys_in_batches() {
     let (_folder, keys, clock) = keys();
     let old = SWEEP_BATCH + 10;
     for number in 0..old {
-        let ticket = fresh(&keys, &format!("old-{number}"), "body").await;
-        let commit = creation(&ticket, "id");
-        drop(ticket);
+        let claim = fresh(&keys, &format!("old-{number}"), "body").await;
+        let commit = creation(&claim, "id");
+        drop(claim);
         keys.store.commit(commit).await.unwrap();
     }
     clock.advance(REMEMBERED);
-    let ticket = fresh(&keys, "new", "body").await;
-    finish(&keys, ticket, "id-new").await;
+    let claim = fresh(&keys, "new", "body").await;
+    finish(&keys, claim, "id-new").await;
     assert_eq!(keys.sweep().await.unwrap(), old);
     assert_eq!(word(&begin(&keys, "new", "body").await), "replay id-new");
 }
 
 #[tokio::test]
-async fn a_sweep_leaves_an_answer_that_took_the_place_of_an_old_one() {
+async fn idempotency_sweep_keeps_replaced_record() {
     let (_folder, keys, clock) = keys();
-    let ticket = fresh(&keys, "k", "body").await;
-    let row = ticket.row.clone();
-    finish(&keys, ticket, "id-1").await;
+    let claim = fresh(&keys, "k", "body").await;
+    let row = claim.row.clone();
+    finish(&keys, claim, "id-1").await;
     clock.advance(REMEMBERED);
     let seen = keys.store.get(&row).await.unwrap().unwrap();
-    let ticket = fresh(&keys, "k", "body").await;
-    finish(&keys, ticket, "id-2").await;
+    let claim = fresh(&keys, "k", "body").await;
+    finish(&keys, claim, "id-2").await;
     assert!(!keys.delete(row, Some(seen), None).await.unwrap());
     assert_eq!(word(&begin(&keys, "k", "body").await), "replay id-2");
 }
 
 #[tokio::test]
-async fn keys_of_an_older_release_are_put_by_time_once_and_then_forgotten() {
+async fn idempotency_keys_of_older_release_are_indexed_by_time_once() {
     let (_folder, keys, clock) = keys();
     for key in ["old", "young"] {
-        let ticket = fresh(&keys, key, "body").await;
-        let expiry = expiry(ticket.now, &ticket.row);
-        finish(&keys, ticket, "id").await;
+        let claim = fresh(&keys, key, "body").await;
+        let expiry = expiry(claim.now, &claim.row);
+        finish(&keys, claim, "id").await;
         let mut commit = Commit::new();
         commit.delete(expiry);
         keys.store.commit(commit).await.unwrap();
@@ -173,7 +173,7 @@ async fn keys_of_an_older_release_are_put_by_time_once_and_then_forgotten() {
 }
 
 #[tokio::test]
-async fn a_failed_first_leaves_the_key_free() {
+async fn idempotency_key_is_free_after_failed_first_request() {
     let (_folder, keys, _) = keys();
     drop(fresh(&keys, "k", "body").await);
     drop(fresh(&keys, "k", "another").await);
@@ -181,18 +181,18 @@ async fn a_failed_first_leaves_the_key_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_waits_for_the_first_and_then_gives_up() {
+async fn idempotency_repeat_waits_for_first_request_then_times_out() {
     let (_folder, keys, _) = keys();
-    let ticket = fresh(&keys, "k", "body").await;
+    let claim = fresh(&keys, "k", "body").await;
     assert_eq!(word(&begin(&keys, "k", "body").await), "in progress");
     // The store's writer is outside of tokio's time: from here on it is the real one.
     tokio::time::resume();
-    let (second, ()) = tokio::join!(begin(&keys, "k", "body"), finish(&keys, ticket, "id-1"));
+    let (second, ()) = tokio::join!(begin(&keys, "k", "body"), finish(&keys, claim, "id-1"));
     assert_eq!(word(&second), "replay id-1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_at_once_one_creates_and_all_hear_of_it() {
+async fn idempotency_concurrent_requests_create_once() {
     let (_folder, keys, _) = keys();
     let tasks = Tasks::new();
     let clients: Vec<_> = (0..32)
@@ -200,9 +200,9 @@ async fn of_many_at_once_one_creates_and_all_hear_of_it() {
             let keys = keys.clone();
             tasks.spawn(async move {
                 match begin(&keys, "k", "body").await {
-                    Begin::Fresh(ticket) => {
+                    Begin::New(claim) => {
                         let subject = format!("id-{number}");
-                        finish(&keys, ticket, &subject).await;
+                        finish(&keys, claim, &subject).await;
                         subject
                     }
                     Begin::Replay(answered) => answered.subject,
@@ -221,9 +221,9 @@ async fn of_many_at_once_one_creates_and_all_hear_of_it() {
     assert!(keys.under_way.lock().unwrap().is_empty());
 }
 
-/// A client hangs up: its ticket goes, while its commit is still on the way to the disk.
+/// A client hangs up: its claim goes, while its commit is still on the way to the disk.
 #[tokio::test]
-async fn a_commit_without_its_ticket_still_stands_alone() {
+async fn idempotency_commit_wins_after_its_ticket_is_dropped() {
     let (_folder, keys, clock) = keys();
     for (round, subject) in [(1, "id-1"), (2, "id-3")] {
         let first = fresh(&keys, "k", "body").await;
@@ -243,24 +243,24 @@ async fn a_commit_without_its_ticket_still_stands_alone() {
 }
 
 #[tokio::test]
-async fn an_answer_can_be_kept_whole_up_to_its_limit() {
+async fn idempotency_whole_response_is_stored_up_to_limit() {
     let (_folder, keys, _) = keys();
-    let ticket = fresh(&keys, "k", "body").await;
+    let claim = fresh(&keys, "k", "body").await;
     let mut commit = Commit::new();
-    let long = Answered::whole("bulk", 202, json!("x".repeat(BODY_MAX - 1)));
-    assert!(ticket.record(&mut commit, long).is_err());
+    let long = StoredResponse::whole("bulk", 202, json!("x".repeat(BODY_MAX - 1)));
+    assert!(claim.record(&mut commit, long).is_err());
     assert!(commit.is_empty());
-    let answered = Answered::whole("bulk", 202, json!({"executions": ["a", "b"]}));
-    ticket.record(&mut commit, answered.clone()).unwrap();
+    let answered = StoredResponse::whole("bulk", 202, json!({"executions": ["a", "b"]}));
+    claim.record(&mut commit, answered.clone()).unwrap();
     keys.store.commit(commit).await.unwrap();
-    drop(ticket);
+    drop(claim);
     let begun = begin(&keys, "k", "body").await;
     let Begin::Replay(replayed) = begun else { panic!("no replay: {begun:?}") };
     assert_eq!(replayed, answered);
 }
 
 #[test]
-fn a_key_has_1_to_255_characters() {
+fn idempotency_key_has_1_to_255_characters() {
     for (key, is_key) in [
         (String::new(), false),
         ("k".to_owned(), true),
@@ -274,10 +274,10 @@ fn a_key_has_1_to_255_characters() {
 }
 
 #[test]
-fn the_record_keeps_its_form_on_disk() {
+fn idempotency_record_matches_golden_bytes() {
     let remembered = Remembered {
         body: "00ff".to_owned(),
-        answered: Answered::created("id-1"),
+        answered: StoredResponse::created("id-1"),
         at: Timestamp::from_micros(5),
     };
     let golden = b"\x01{\"body\":\"00ff\",\"answered\":{\"subject\":\"id-1\"},\"at\":5}";

@@ -18,7 +18,7 @@
 //! engine      chains
 //! runners     backup
 //! files       accounts    billing
-//! webhooks    audit       links       idempotency   dashboard   telemetry
+//! webhooks    audit       signed_urls idempotency   dashboard   telemetry
 //! storage     http        guard       config
 //! wire        runtime
 //! domain      schema
@@ -32,12 +32,12 @@
 //! | [`runtime`] | the only access to clocks, randomness and tasks |
 //! | [`guard`] | the process between the service and a worker of a `command` model; the sandbox of the built-in models' processes |
 //! | [`storage`] | a write-ahead log, a memtable and a tree; a write is durable when it returns |
-//! | [`http`] | server, router, requests, replies, TLS; the outbound client and its egress guard |
+//! | [`http`] | server, router, requests, responses, TLS; the outbound client and its egress guard |
 //! | [`config`] | the configuration file; the strict TOML reader and the secrets that it shares with the manifests |
 //! | [`telemetry`] | logs and metrics |
 //! | [`dashboard`] | the embedded files of the status page |
 //! | [`audit`] | the audit log: who did what, in the commit of what was done |
-//! | [`links`] | signed URLs that open one thing of an organization without its key |
+//! | [`signed_urls`] | signed URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | organizations and keys, balances and ledger, the first answers to repeated requests |
 //! | [`files`] | bytes that belong to an organization, stored by digest, each with a URL |
 //! | [`backup`] | everything in one file, written while the service runs; restored only when it is complete |
@@ -104,10 +104,10 @@ pub mod files;
 pub mod guard;
 pub mod http;
 pub mod idempotency;
-pub mod links;
 pub mod runners;
 pub mod runtime;
 pub mod schema;
+pub mod signed_urls;
 pub mod storage;
 pub mod telemetry;
 pub mod webhooks;

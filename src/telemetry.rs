@@ -45,7 +45,7 @@ pub enum Error {
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    #[error("logs are set up already")]
+    #[error("logs are already set up")]
     Installed(#[source] tracing::subscriber::SetGlobalDefaultError),
     #[error("metrics cannot be set up")]
     Metrics(#[source] metrics_exporter_prometheus::BuildError),
@@ -86,7 +86,7 @@ pub fn metrics() -> Result<PrometheusHandle, Error> {
 }
 
 /// Folds histogram samples into buckets until the shutdown.
-pub fn keep_up(tasks: &Tasks, metrics: PrometheusHandle) {
+pub fn run_upkeep(tasks: &Tasks, metrics: PrometheusHandle) {
     let stopping = tasks.token();
     tasks.spawn(async move {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
@@ -109,8 +109,11 @@ fn describe() {
         ("orrery_requests_total", "Requests answered, by host, method, route and status"),
         ("orrery_executions_total", "Executions that ended, by kind and status"),
         ("orrery_commits_total", "Commits made durable"),
-        ("orrery_flushes_total", "Groups of commits that went to the disk together"),
-        ("orrery_checkpoints_total", "Times that rows went from the log into the tree"),
+        ("orrery_flushes_total", "Groups of commits that were flushed to disk together"),
+        (
+            "orrery_checkpoints_total",
+            "Checkpoints: times that rows went from the log into the tree",
+        ),
         (
             "orrery_audit_repairs_total",
             "Differences between memory and disk that the audit repaired, by kind",
@@ -133,25 +136,25 @@ fn describe() {
         ("orrery_sweep_refused_files", "Files that a refused sweep would have moved away"),
         ("orrery_commits_waiting", "Commits that wait for the writer"),
         ("orrery_models", "Models in the catalog"),
-        (
-            "orrery_model_healthy",
-            "Whether a model can be expected to answer: 1, or 0 while it fails",
-        ),
+        ("orrery_model_healthy", "Whether a model is expected to answer: 1, or 0 while it fails"),
         ("orrery_model_running", "Predictions and steps that a model runs now"),
-        ("orrery_model_queued", "Predictions and steps that wait for a place at a model"),
-        ("orrery_webhook_in_flight", "Delivery attempts under way"),
-        ("orrery_webhook_open_circuits", "Receivers that are left alone after failures"),
+        ("orrery_model_queued", "Predictions and steps that wait for a model"),
+        ("orrery_webhook_in_flight", "Delivery attempts in flight"),
+        (
+            "orrery_webhook_open_circuits",
+            "Receivers to which nothing is sent for now, after failures",
+        ),
     ];
     for (name, text) in gauges {
         describe_gauge!(name, text);
     }
-    describe_gauge!("orrery_store_bytes", Unit::Bytes, "What the store takes on the disk");
+    describe_gauge!("orrery_store_bytes", Unit::Bytes, "The size of the store on disk");
     let lag = "How long the oldest due delivery has waited";
     describe_gauge!("orrery_webhook_lag_seconds", Unit::Seconds, lag);
     let histograms = [
         ("orrery_request_seconds", "Time from a request's head to its answer"),
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
-        ("orrery_commit_seconds", "Time of one group of commits, until it is on the disk"),
+        ("orrery_commit_seconds", "Time of one group of commits, until it is on disk"),
         ("orrery_checkpoint_seconds", "Time in which rows went from the log into the tree"),
     ];
     for (name, text) in histograms {
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_carries_its_requests_id() {
+    fn log_json_line_carries_request_id() {
         let lines = Lines::default();
         let sink = lines.clone();
         let subscriber = json(filter("info").unwrap(), move || sink.clone());
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn other_crates_only_warn_whatever_the_level() {
+    fn log_filter_limits_other_crates_to_warnings() {
         let lines = Lines::default();
         let sink = lines.clone();
         let level = "debug,orrery::engine=trace";
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_set_up_once_and_render_as_histograms() {
+    fn metrics_recorder_installs_once_and_renders_histograms() {
         let handle = metrics().unwrap();
         metrics::histogram!("orrery_request_seconds", "route" => "/").record(0.003);
         metrics::counter!("orrery_requests_total", "route" => "/").increment(1);

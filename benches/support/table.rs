@@ -45,8 +45,8 @@ impl Table {
 
 /// A whole number with its thousands apart.
 pub fn number(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
+    let digits = format!("{:.0}", value.abs());
+    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index) % 3 == 0 {
             text.push(',');

@@ -4,15 +4,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use orrery::domain::definition::{FAULTS_MAX, Plan};
+use orrery::domain::definition::{PROBLEMS_MAX, Plan};
 use serde_json::Value;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(definition) = serde_json::from_slice::<Value>(bytes) else { return };
     match Plan::compile(Some(&definition), &|model| !model.contains("gone")) {
         Err(error) => {
-            assert!((1..=FAULTS_MAX).contains(&error.faults().count()));
-            assert!(error.faults().all(|fault| !fault.message.is_empty()));
+            assert!((1..=PROBLEMS_MAX).contains(&error.problems().count()));
+            assert!(error.problems().all(|problem| !problem.message.is_empty()));
         }
         Ok(plan) => {
             for step in plan.steps() {

@@ -20,8 +20,8 @@ use crate::audit::{Actor, Recorder};
 use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Organization};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
-use crate::links;
-use crate::runtime::{Clock, Tasks, fresh, random_bytes};
+use crate::runtime::{Clock, Tasks, new_id, random_bytes};
+use crate::signed_urls;
 use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
@@ -56,11 +56,11 @@ impl Record for ApiKey {
 /// Why an account cannot be made or found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("a name is 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
+    #[error("a name must have 1 to {NAME_MAX} characters of a-z, 0-9 and -")]
     InvalidName,
-    #[error("a key's name is 1 to {NAME_MAX} characters without control characters")]
+    #[error("a key's name must have 1 to {NAME_MAX} characters and no control characters")]
     InvalidKeyName,
-    #[error("the organization {0} exists already")]
+    #[error("the organization {0} already exists")]
     Exists(String),
     #[error("there is no organization {0}")]
     NoOrganization(String),
@@ -181,7 +181,7 @@ impl Accounts {
             return Err(Error::InvalidName);
         }
         let organization =
-            Organization { id: fresh(), name: name.to_owned(), created_at: self.clock.now() };
+            Organization { id: new_id(), name: name.to_owned(), created_at: self.clock.now() };
         let by_name = name_key(name);
         let mut commit = Commit::new();
         commit.expect(Expect::Absent(by_name.clone()));
@@ -220,6 +220,18 @@ impl Accounts {
         }
     }
 
+    /// The organization of that name; without one, or with the name `default`, the default one, made
+    /// when it is not there.
+    ///
+    /// # Errors
+    /// [`Error::NoOrganization`], [`Error::Storage`].
+    pub async fn organization_or_default(&self, name: Option<&str>) -> Result<Organization, Error> {
+        match name {
+            None | Some(DEFAULT_ORGANIZATION) => Ok(self.ensure_default().await?.0),
+            Some(name) => self.organization(name).await,
+        }
+    }
+
     /// The organizations, oldest first, [`LISTED`] at most.
     ///
     /// # Errors
@@ -247,7 +259,7 @@ impl Accounts {
         let full = random_key()?;
         let now = self.clock.now();
         let key = ApiKey {
-            id: fresh(),
+            id: new_id(),
             organization,
             name: name.to_owned(),
             prefix: full.chars().take(SHOWN).collect(),
@@ -375,7 +387,7 @@ impl Accounts {
             };
             let left = expires_at.map_or(LOOK_AGAIN, |end| end.since(self.clock.now()));
             tokio::select! {
-                told = deleted.changed() => if told.is_err() { return },
+                change = deleted.changed() => if change.is_err() { return },
                 () = tokio::time::sleep(left.min(LOOK_AGAIN)) => {}
             }
         }
@@ -436,8 +448,8 @@ impl Accounts {
     }
 }
 
-impl links::Keys for Accounts {
-    fn is_live(&self, organization: OrganizationId, key: KeyId) -> links::Finding<'_> {
+impl signed_urls::Keys for Accounts {
+    fn is_live(&self, organization: OrganizationId, key: KeyId) -> signed_urls::KeyLookup<'_> {
         Box::pin(async move {
             match self.live(organization, key).await {
                 Ok(live) => Ok(live.is_some()),

@@ -15,7 +15,7 @@ async fn accounts() -> (tempfile::TempDir, Accounts, Clock, OrganizationId) {
 }
 
 #[tokio::test]
-async fn a_key_opens_until_it_is_deleted() {
+async fn api_key_authenticates_until_deleted() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (key, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     assert!(full.starts_with(&key.prefix) && full.len() == 36 && key.prefix.len() == 8);
@@ -34,7 +34,7 @@ async fn a_key_opens_until_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn what_is_no_key_opens_nothing_and_fills_nothing() {
+async fn api_key_malformed_is_refused_and_not_cached() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let (upper, spaced) = (full.to_uppercase(), format!("{full} "));
@@ -61,7 +61,7 @@ async fn what_is_no_key_opens_nothing_and_fills_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_in_use_is_read_from_the_disk_once() {
+async fn api_key_in_use_is_read_from_disk_once() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let first = accounts.authenticate(&full).await.unwrap();
@@ -76,9 +76,9 @@ async fn a_key_in_use_is_read_from_the_disk_once() {
 }
 
 #[tokio::test]
-async fn the_keys_in_memory_are_bounded() {
+async fn api_key_cache_is_bounded() {
     let (_folder, accounts, _, organization) = accounts().await;
-    let caller = Caller { organization, key: fresh(), prefix: Prefix::of("smk_abcd") };
+    let caller = Caller { organization, key: new_id(), prefix: Prefix::of("smk_abcd") };
     for number in 0..=CACHED_KEYS as u64 {
         let known = Known { caller, expires_at: None, noted: usage::Minute::default() };
         accounts.remember(Sha256::digest(number.to_be_bytes()).into(), known, 0);
@@ -87,7 +87,7 @@ async fn the_keys_in_memory_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_key_expires_by_the_clock_also_in_memory() {
+async fn api_key_expires_while_cached() {
     let (_folder, accounts, clock, organization) = accounts().await;
     let span = Some(Duration::from_secs(60));
     let (_, full) = accounts.create_key(organization, "short", "root", span).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_key_expires_by_the_clock_also_in_memory() {
 }
 
 #[tokio::test]
-async fn the_stored_rows_do_not_hold_the_key() {
+async fn api_key_secret_is_not_stored() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
     let secret = &full.as_bytes()[SHOWN..];
@@ -111,7 +111,7 @@ async fn the_stored_rows_do_not_hold_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_key_never_rises_from_the_dead() {
+async fn api_key_deleted_during_reads_never_authenticates_again() {
     let (_folder, accounts, _, organization) = accounts().await;
     for _ in 0..50 {
         let (key, full) = accounts.create_key(organization, "race", "root", None).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_deleted_key_never_rises_from_the_dead() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_read_before_its_deletion_is_not_kept_behind_it() {
+async fn api_key_read_before_deletion_is_not_cached_after_it() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (key, full) = accounts.create_key(organization, "race", "root", None).await.unwrap();
     let caller = accounts.authenticate(&full).await.unwrap().unwrap();
@@ -144,7 +144,7 @@ async fn a_key_that_was_read_before_its_deletion_is_not_kept_behind_it() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_nobody_waits_for_counts_all_the_same() {
+async fn api_key_deletion_completes_after_caller_is_dropped() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (key, full) = accounts.create_key(organization, "gone", "root", None).await.unwrap();
     assert!(accounts.authenticate(&full).await.unwrap().is_some());
@@ -157,7 +157,7 @@ async fn a_deletion_that_nobody_waits_for_counts_all_the_same() {
 }
 
 #[tokio::test]
-async fn of_many_deletions_of_a_key_one_succeeds() {
+async fn api_key_concurrent_deletions_succeed_once() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (key, _) = accounts.create_key(organization, "once", "root", None).await.unwrap();
     let deletions = (0..8).map(|_| accounts.delete_key(organization, key.id));
@@ -168,7 +168,7 @@ async fn of_many_deletions_of_a_key_one_succeeds() {
 }
 
 #[tokio::test]
-async fn a_key_is_of_its_organization() {
+async fn api_key_belongs_to_its_organization() {
     let (_folder, accounts, _, mine) = accounts().await;
     let other = accounts.create_organization("other").await.unwrap().id;
     let (key, full) = accounts.create_key(mine, "mine", "root", None).await.unwrap();
@@ -176,12 +176,12 @@ async fn a_key_is_of_its_organization() {
     let foreign = accounts.delete_key(other, key.id).await;
     assert!(matches!(foreign, Err(Error::NoKey)));
     assert_eq!(accounts.authenticate(&full).await.unwrap().unwrap().organization, mine);
-    let nobodys = accounts.create_key(fresh(), "nobody", "root", None).await;
+    let nobodys = accounts.create_key(new_id(), "nobody", "root", None).await;
     assert!(matches!(nobodys, Err(Error::NoOrganization(_))));
 }
 
 #[tokio::test]
-async fn names_are_checked_and_unique() {
+async fn organization_and_key_names_are_validated_and_unique() {
     let (_folder, accounts, _, organization) = accounts().await;
     for bad in ["", "A", "a b", "é", &"x".repeat(65)] {
         let refused = accounts.create_organization(bad).await;
@@ -189,7 +189,7 @@ async fn names_are_checked_and_unique() {
     }
     accounts.create_organization("team-1").await.unwrap();
     let refused = accounts.create_organization("team-1").await.unwrap_err();
-    assert_eq!(refused.to_string(), "the organization team-1 exists already");
+    assert_eq!(refused.to_string(), "the organization team-1 already exists");
     let names: Vec<_> =
         accounts.organizations().await.unwrap().into_iter().map(|o| o.name).collect();
     assert_eq!(names, ["default", "team-1"]);
@@ -202,7 +202,7 @@ async fn names_are_checked_and_unique() {
 }
 
 #[test]
-fn keys_are_spelled_without_look_alikes() {
+fn api_key_alphabet_has_no_lookalikes() {
     let key = random_key().unwrap();
     assert_eq!(key.len(), KEY_LENGTH);
     assert!(key[4..].bytes().all(|digit| DIGITS.contains(&digit)), "{key}");
@@ -211,14 +211,14 @@ fn keys_are_spelled_without_look_alikes() {
 
 proptest::proptest! {
     #[test]
-    fn any_text_is_judged_without_a_panic(text in ".*") {
+    fn api_key_format_check_never_panics(text in ".*") {
         proptest::prop_assert!(!has_the_form_of_a_key(&text) || text.len() == KEY_LENGTH);
         proptest::prop_assert_eq!(Prefix::of(&text).to_string().len(), SHOWN);
     }
 }
 
 #[test]
-fn the_records_keep_their_form_on_disk() {
+fn account_records_match_golden_bytes() {
     let organization = Organization {
         id: [1; 16].into(),
         name: "default".to_owned(),

@@ -144,7 +144,7 @@ mod tests {
     use crate::storage::{Options, Store};
 
     #[tokio::test]
-    async fn last_use_is_written_once_a_minute_and_survives_a_restart() {
+    async fn api_key_last_use_is_written_once_a_minute() {
         let folder = tempfile::tempdir().unwrap();
         let options = Options { folder: folder.path().join("data"), inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();

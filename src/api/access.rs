@@ -11,28 +11,28 @@ use subtle::ConstantTimeEq as _;
 use super::{Access, Rate, Services};
 use crate::accounts::Caller;
 use crate::domain::ids::KeyId;
-use crate::http::call::Peer;
-use crate::http::{self, Call};
-use crate::links::{self, Link};
+use crate::http::request::Peer;
+use crate::http::{self, Request};
+use crate::signed_urls::{self, Link};
 
 /// Who is let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admitted {
-    /// Someone of whom nothing is known.
-    Anyone,
+pub enum Principal {
+    /// Nobody identified: a public route.
+    Anonymous,
     /// The holder of a key.
     Caller(Caller),
     /// The holder of a link.
     Link(Link),
 }
 
-impl Admitted {
+impl Principal {
     /// The holder of a key, if it is one.
     #[must_use]
     pub const fn caller(&self) -> Option<Caller> {
         match self {
             Self::Caller(caller) => Some(*caller),
-            Self::Anyone | Self::Link(_) => None,
+            Self::Anonymous | Self::Link(_) => None,
         }
     }
 
@@ -41,7 +41,7 @@ impl Admitted {
         match self {
             Self::Caller(caller) => Some(caller.key),
             Self::Link(link) => Some(link.key),
-            Self::Anyone => None,
+            Self::Anonymous => None,
         }
     }
 }
@@ -49,37 +49,37 @@ impl Admitted {
 /// Bytes of a body that are read to find its `api_key` while it is not known who calls.
 const KEY_WITHIN: usize = 64 * 1024;
 
-/// Who is let in, as `access` demands. Keys in headers are checked before a byte of the body is read.
+/// Authenticates a request as `access` demands. Keys in headers are checked before a byte of the body is read.
 ///
 /// # Errors
 /// 401 without a valid key or link; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
 pub async fn check(
     services: &Services,
     access: Access,
-    call: &mut Call,
-) -> Result<Admitted, http::Error> {
+    request: &mut Request,
+) -> Result<Principal, http::Error> {
     match access {
-        Access::Public => return Ok(Admitted::Anyone),
-        Access::Local => return local(services, call),
+        Access::Public => return Ok(Principal::Anonymous),
+        Access::Local => return local(services, request),
         Access::Key | Access::Link | Access::BodyKey => {}
     }
-    let by_header = match presented_key(&call.headers) {
+    let by_header = match presented_key(&request.headers) {
         Some(key) => services.accounts.authenticate(key).await?,
         None if access == Access::Link => {
-            let token = call.query.get(links::PARAMETER);
+            let token = request.query.get(signed_urls::PARAMETER);
             let opened = match token {
-                Some(token) => services.links.check(&call.path, token).await?,
+                Some(token) => services.signed_urls.check(&request.path, token).await?,
                 None => None,
             };
-            return opened.map(Admitted::Link).ok_or_else(http::Error::unauthorized);
+            return opened.map(Principal::Link).ok_or_else(http::Error::unauthorized);
         }
         None => None,
     };
     let caller = match access {
-        Access::BodyKey => by_body(services, call, by_header).await?,
+        Access::BodyKey => by_body(services, request, by_header).await?,
         Access::Public | Access::Local | Access::Key | Access::Link => by_header,
     };
-    caller.map(Admitted::Caller).ok_or_else(http::Error::unauthorized)
+    caller.map(Principal::Caller).ok_or_else(http::Error::unauthorized)
 }
 
 /// Who calls where the key may be in the body: the body's `api_key` wins over the headers. With a
@@ -88,11 +88,11 @@ pub async fn check(
 /// JSON is the handler's to refuse, after that.
 async fn by_body(
     services: &Services,
-    call: &mut Call,
+    request: &mut Request,
     by_header: Option<Caller>,
 ) -> Result<Option<Caller>, http::Error> {
     let most = if by_header.is_some() { usize::MAX } else { KEY_WITHIN };
-    match key_in(call.peek(most).await?) {
+    match key_in(request.peek(most).await?) {
         Some(key) => Ok(services.accounts.authenticate(&key).await?),
         None => Ok(by_header),
     }
@@ -100,19 +100,19 @@ async fn by_body(
 
 /// The operator: over the control socket, anyone who can read the token beside it. A program of a model
 /// reaches the socket, for it has the service's user, and has no token.
-fn local(services: &Services, call: &Call) -> Result<Admitted, http::Error> {
-    let expected = match call.peer {
-        Peer::InProcess => return Ok(Admitted::Anyone),
+fn local(services: &Services, request: &Request) -> Result<Principal, http::Error> {
+    let expected = match request.peer {
+        Peer::InProcess => return Ok(Principal::Anonymous),
         Peer::Unix | Peer::Tcp(_) => services.settings.control_token.as_ref(),
     };
-    let presented = presented_key(&call.headers).unwrap_or_default();
+    let presented = presented_key(&request.headers).unwrap_or_default();
     let is_good = expected.is_some_and(|expected| {
         bool::from(expected.expose().as_bytes().ct_eq(presented.as_bytes()))
     });
     if is_good {
-        return Ok(Admitted::Anyone);
+        return Ok(Principal::Anonymous);
     }
-    let message = "the control socket wants the token in the data folder's control.token";
+    let message = "the control socket requires the token from control.token in the data folder";
     Err(http::Error::status(StatusCode::UNAUTHORIZED, message))
 }
 
@@ -145,19 +145,23 @@ fn key_in(text: &[u8]) -> Option<String> {
     found
 }
 
-/// Draws one request from the key's bucket. The links that were made with a key share a bucket of
+/// Takes one token from the key's bucket. The links that were made with a key share a bucket of
 /// their own of the same size: those who hold a link cannot use up what its maker may ask for.
 ///
 /// # Errors
 /// 429 with `Retry-After` when it is empty.
-pub fn draw(services: &Services, rate: Rate, admitted: &Admitted) -> Result<(), http::Error> {
-    let limiter = match (rate, admitted) {
+pub fn check_rate_limit(
+    services: &Services,
+    rate: Rate,
+    principal: &Principal,
+) -> Result<(), http::Error> {
+    let limiter = match (rate, principal) {
         (Rate::Free, _) => None,
-        (Rate::Configured, Admitted::Link(_)) => services.link_rate.as_ref(),
+        (Rate::Configured, Principal::Link(_)) => services.link_rate.as_ref(),
         (Rate::Configured, _) => services.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
-    let (Some(limiter), Some(key)) = (limiter, admitted.key()) else { return Ok(()) };
+    let (Some(limiter), Some(key)) = (limiter, principal.key()) else { return Ok(()) };
     limiter.check(key).map_err(|wait| http::Error::too_many("too many requests", wait))
 }
 
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_in_a_body_is_found_in_its_beginning() {
+    fn api_key_is_found_at_start_of_body() {
         for (text, key) in [
             (r#"{"api_key":"smk_a"}"#, Some("smk_a")),
             (r#"{"inputs":{"api_key":"no"},"api_key":"smk_a","x":["#, Some("smk_a")),
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn both_header_forms_carry_a_key() {
+    fn api_key_is_read_from_both_headers() {
         for (name, value, key) in [
             ("x-api-key", "smk_a", Some("smk_a")),
             ("X-API-KEY", " smk_a ", Some("smk_a")),

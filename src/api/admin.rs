@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use super::Context;
 use super::doc::Doc;
-use crate::domain::account::{self, DEFAULT_ORGANIZATION};
 use crate::domain::ids::KeyId;
 use crate::engine;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::runtime;
 use crate::wire::operator::{
     Key, Keys, ListedKey, Model, ModelTest, Models, NewKey, Organization, Organizations, Reloaded,
@@ -36,48 +35,45 @@ struct NewOrganization {
 pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API key");
 
 /// `POST /admin/keys`: the only answer that ever holds a full key.
-pub async fn create_key(mut context: Context) -> Result<Reply, http::Error> {
-    let new: KeyRequest = context.call.json().await?;
+pub async fn create_key(mut context: Context) -> Result<Response, http::Error> {
+    let new: KeyRequest = context.request.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
-    let organization = match new.organization.as_deref() {
-        None | Some(DEFAULT_ORGANIZATION) => accounts.ensure_default().await?.0,
-        Some(name) => accounts.organization(name).await?,
-    };
+    let organization = accounts.organization_or_default(new.organization.as_deref()).await?;
     let span = new.expires_in_seconds.map(Duration::from_secs);
     let (key, full) =
         accounts.create_key(organization.id, &new.name, &new.created_by, span).await?;
     let body = NewKey { described: Key::of(&key, &organization), key: full };
-    Ok(reply::json(StatusCode::CREATED, &body))
+    Ok(response::json(StatusCode::CREATED, &body))
 }
 
 pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
 /// `GET /admin/keys?organization=`: of one organization, or of all.
-pub async fn list_keys(context: Context) -> Result<Reply, http::Error> {
+pub async fn list_keys(context: Context) -> Result<Response, http::Error> {
     let accounts = &context.services.accounts;
     // What was noted up to now is part of the answer.
     accounts.write_uses().await?;
     let mut keys = Vec::new();
-    for organization in organizations(&context).await? {
+    for organization in context.named_organizations().await? {
         let of_one = accounts.keys(organization.id).await?;
         let uses = accounts.last_uses(organization.id, of_one.iter().map(|key| key.id)).await?;
         for (key, last_use) in of_one.iter().zip(uses) {
             keys.push(ListedKey::of(key, &organization, last_use));
         }
     }
-    Ok(reply::json(StatusCode::OK, &Keys { keys }))
+    Ok(response::json(StatusCode::OK, &Keys { keys }))
 }
 
 pub const DELETE_KEY: Doc = Doc::new("admin", "admin_delete_key", "Delete an API key");
 
 /// `DELETE /admin/keys/{id}`
-pub async fn delete_key(context: Context) -> Result<Reply, http::Error> {
+pub async fn delete_key(context: Context) -> Result<Response, http::Error> {
     let missing = || http::Error::not_found("there is no such key");
-    let id: KeyId = context.call.param("id").parse().map_err(|_no_id| missing())?;
+    let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let accounts = &context.services.accounts.by(context.actor());
     for organization in accounts.organizations().await? {
         match accounts.delete_key(organization.id, id).await {
-            Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
+            Ok(()) => return Ok(response::empty(StatusCode::NO_CONTENT)),
             Err(crate::accounts::Error::NoKey) => {}
             Err(error) => return Err(error.into()),
         }
@@ -89,31 +85,31 @@ pub const CREATE_ORGANIZATION: Doc =
     Doc::new("admin", "admin_create_organization", "Create an organization");
 
 /// `POST /admin/organizations`
-pub async fn create_organization(mut context: Context) -> Result<Reply, http::Error> {
-    let new: NewOrganization = context.call.json().await?;
+pub async fn create_organization(mut context: Context) -> Result<Response, http::Error> {
+    let new: NewOrganization = context.request.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
     let organization = accounts.create_organization(&new.name).await?;
     let organizations = context.services.accounts.organizations().await?.len();
     if let Some(warning) = context.services.egress.warning(organizations) {
         tracing::warn!("{warning}");
     }
-    Ok(reply::json(StatusCode::CREATED, &Organization::from(&organization)))
+    Ok(response::json(StatusCode::CREATED, &Organization::from(&organization)))
 }
 
 pub const LIST_ORGANIZATIONS: Doc =
     Doc::new("admin", "admin_list_organizations", "List organizations");
 
 /// `GET /admin/organizations`
-pub async fn list_organizations(context: Context) -> Result<Reply, http::Error> {
+pub async fn list_organizations(context: Context) -> Result<Response, http::Error> {
     let organizations = context.services.accounts.organizations().await?;
     let organizations = organizations.iter().map(Organization::from).collect();
-    Ok(reply::json(StatusCode::OK, &Organizations { organizations }))
+    Ok(response::json(StatusCode::OK, &Organizations { organizations }))
 }
 
 pub const LIST_MODELS: Doc = Doc::new("admin", "admin_list_models", "List models with their load");
 
 /// `GET /admin/models`
-pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
+pub async fn list_models(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let models = services.catalog.list();
     let describe = |model: &std::sync::Arc<crate::catalog::Model>| {
@@ -131,7 +127,7 @@ pub async fn list_models(context: Context) -> Result<Reply, http::Error> {
         }
     };
     let models = models.iter().map(describe).collect();
-    Ok(reply::json(StatusCode::OK, &Models { models }))
+    Ok(response::json(StatusCode::OK, &Models { models }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -146,15 +142,15 @@ pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input
 
 /// `POST /admin/models/test`: runs one input through a model's runner, beside its queue. Nothing is
 /// stored and nobody pays. A run that fails is a good answer.
-pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
-    let trial: Trial = context.call.json().await?;
+pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
+    let trial: Trial = context.request.json().await?;
     let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
     let input = model.check_input(Value::Object(trial.input)).await;
-    let input = input.map_err(super::fields::unfit)?;
+    let input = input.map_err(super::body::validation_error)?;
     let work = engine::Models::model(&context.services.catalog, &trial.slug);
     let work = work.ok_or_else(super::models::not_found)?;
     let started = runtime::monotonic_now();
-    let key = format!("{}:test:1", context.call.request_id);
+    let key = format!("{}:test:1", context.request.request_id);
     let (result, logs) = engine::dry_run(&work, &trial.slug, key, input).await;
     let seconds = started.elapsed().as_secs_f64();
     let stderr = work.runner.diagnostics();
@@ -178,13 +174,13 @@ pub async fn test_model(mut context: Context) -> Result<Reply, http::Error> {
             body.error_classification = Some(error.failure.class);
         }
     }
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const RELOAD: Doc = Doc::new("admin", "admin_reload", "Read the models folder again");
 
 /// `POST /admin/reload`: reads the models folder again.
-pub async fn reload(context: Context) -> Result<Reply, http::Error> {
+pub async fn reload(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
     services.engine.models_changed();
@@ -194,14 +190,5 @@ pub async fn reload(context: Context) -> Result<Reply, http::Error> {
     services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
     let kept = report.faults.iter().map(ToString::to_string).collect();
     let body = Reloaded { loaded: report.loaded, kept, removed: report.removed };
-    Ok(reply::json(StatusCode::OK, &body))
-}
-
-/// The organization that the query names, or all.
-async fn organizations(context: &Context) -> Result<Vec<account::Organization>, http::Error> {
-    let accounts = &context.services.accounts;
-    match context.call.query.get("organization") {
-        Some(name) => Ok(vec![accounts.organization(name).await?]),
-        None => Ok(accounts.organizations().await?),
-    }
+    Ok(response::json(StatusCode::OK, &body))
 }

@@ -6,7 +6,7 @@ use super::Context;
 use super::doc::Doc;
 use crate::audit::Filter;
 use crate::domain::time::Timestamp;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire::operator::Acts;
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -15,9 +15,9 @@ const LIMIT_MAX: u64 = 10_000;
 pub const LIST: Doc = Doc::new("admin", "admin_list_audit", "The audit log, newest first");
 
 /// `GET /admin/audit?action=&organization=&from=&to=&limit=`: newest first.
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
-    let query = &context.call.query;
+    let query = &context.request.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
     let moment = |name: &str| -> Result<Option<Timestamp>, http::Error> {
         let parse = |text: &str| text.parse::<Timestamp>();
@@ -39,5 +39,5 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     services.audit.write_denied().await?;
     let entries = services.audit.list(&filter, limit).await?;
     let entries = entries.iter().map(|entry| entry.show(None)).collect();
-    Ok(reply::json(StatusCode::OK, &Acts { entries }))
+    Ok(response::json(StatusCode::OK, &Acts { entries }))
 }

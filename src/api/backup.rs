@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use futures_util::stream;
-use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -12,9 +11,9 @@ use tokio::task::JoinHandle;
 use super::Context;
 use super::doc::Doc;
 use crate::backup::{self, Place};
-use crate::files::{Files, Hold};
+use crate::files::{BlobPin, Files};
 use crate::http::body::BoxError;
-use crate::http::{self, Reply, body};
+use crate::http::{self, Response, body};
 
 /// Bytes that are sent at once, and how many such pieces may wait for the reader.
 const PIECE: usize = 256 * 1024;
@@ -23,12 +22,12 @@ const PIECES: usize = 16;
 pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Everything in one file, as it is now");
 
 /// `GET /admin/backup`
-pub async fn write(context: Context) -> Result<Reply, http::Error> {
+pub async fn write(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let (files, now) = (services.files.clone(), services.clock.now());
     let place = Place { store: services.store.clone(), files: files.clone() };
     let (pieces, written) = mpsc::channel(PIECES);
-    let hold = files.hold();
+    let pin = files.pin();
     let writing = async move {
         let writing = tokio::task::spawn_blocking(move || {
             let out = Pieces { pieces, held: Vec::with_capacity(PIECE) };
@@ -38,29 +37,29 @@ pub async fn write(context: Context) -> Result<Reply, http::Error> {
     };
     let entry = services.audit.entry(&context.actor(), "backup.write", "to the caller");
     let writing = services.audit.follow(entry, writing);
-    let body = stream::unfold(Some((written, writing, files, hold)), next_piece);
+    let body = stream::unfold(Some((written, writing, files, pin)), next_piece);
     let mut answer = Response::new(body::stream(body));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/zstd"));
     Ok(answer)
 }
 
 /// A backup that is being written. A reader that goes away drops it, and its writer fails then.
-type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, Hold);
+type Writing = (mpsc::Receiver<Bytes>, JoinHandle<Result<(), backup::Error>>, Files, BlobPin);
 
 /// The next piece; behind the last, how it ended.
 async fn next_piece(
     writing: Option<Writing>,
 ) -> Option<(Result<Bytes, BoxError>, Option<Writing>)> {
-    let (mut written, writing, files, hold) = writing?;
+    let (mut written, writing, files, pin) = writing?;
     if let Some(piece) = written.recv().await {
-        return Some((Ok(piece), Some((written, writing, files, hold))));
+        return Some((Ok(piece), Some((written, writing, files, pin))));
     }
     let ended = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
-    if let Err(error) = files.let_go(hold).await {
-        tracing::error!(%error, "contents that nothing refers to cannot be removed");
+    if let Err(error) = files.unpin(pin).await {
+        tracing::error!(%error, "failed to remove unreferenced contents");
     }
     let error = ended.err()?;
-    tracing::error!(%error, "a backup broke off");
+    tracing::error!(%error, "a backup was interrupted");
     Some((Err(error.into()), None))
 }
 
@@ -85,6 +84,8 @@ impl Write for Pieces {
         }
         let piece = std::mem::replace(&mut self.held, Vec::with_capacity(PIECE));
         let sent = self.pieces.blocking_send(piece.into());
-        sent.map_err(|_gone| io::Error::new(io::ErrorKind::BrokenPipe, "nobody reads it any more"))
+        sent.map_err(|_gone| {
+            io::Error::new(io::ErrorKind::BrokenPipe, "the client stopped reading it")
+        })
     }
 }

@@ -19,11 +19,11 @@ use ring::digest::{Context as Hash, SHA256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::Context;
-use super::doc::{Doc, Response};
+use super::doc::{Doc, ResponseDoc};
 use super::files::missing;
 use crate::domain::file::{Digest, File};
 use crate::files;
-use crate::http::{self, Reply, body, reply};
+use crate::http::{self, Response, body, response};
 
 /// Bytes that are read and sent at once.
 const BLOCK: u64 = 64 * 1024;
@@ -37,37 +37,34 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
 /// The part that a 206 has.
-const PART: (&str, &str) = ("Content-Range", "Which bytes of how many");
+const PART: (&str, &str) = ("Content-Range", "The range of the bytes, and the size of the file");
 
 pub const GET: Doc = Doc {
     responses: &[
-        Response::raw(200, "*/*", "The bytes, with the content type of the file"),
-        Response {
-            headers: &[PART],
-            ..Response::raw(206, "*/*", "The `Range` that was asked for")
-        },
-        Response::empty(304, "`If-None-Match` names this content"),
-        Response::error(404, "There is no such file"),
-        Response {
-            headers: &[("Content-Range", "How many bytes there are")],
-            ..Response::error(416, "The `Range` lies outside of the file")
+        ResponseDoc::raw(200, "*/*", "The bytes, with the content type of the file"),
+        ResponseDoc { headers: &[PART], ..ResponseDoc::raw(206, "*/*", "The requested `Range`") },
+        ResponseDoc::empty(304, "`If-None-Match` names this content"),
+        ResponseDoc::error(404, "There is no such file"),
+        ResponseDoc {
+            headers: &[("Content-Range", "The size of the file")],
+            ..ResponseDoc::error(416, "The `Range` is outside the file")
         },
     ],
     ..Doc::new("files", "get_file_content", "The bytes of a file")
 };
 
 /// `GET /v1/files/{id}/content`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
-    let id = context.call.param("id").parse().map_err(|_no_id| missing())?;
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let id = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let organization = context.organization()?;
     let found = context.services.files.find(organization, id).await?;
     let (file, path) = found.ok_or_else(missing)?;
-    let headers = &context.call.headers;
+    let headers = &context.request.headers;
     let etag = format!("\"{}\"", file.sha256);
     // A link is made to be shown elsewhere; what a key reads is for its own origin.
     let readers = if context.caller().is_ok() { "same-origin" } else { "cross-origin" };
     if names_etag(headers, &IF_NONE_MATCH, &etag) {
-        let mut unchanged = reply::empty(StatusCode::NOT_MODIFIED);
+        let mut unchanged = response::empty(StatusCode::NOT_MODIFIED);
         describe(&file, &etag, readers, unchanged.headers_mut());
         return Ok(unchanged);
     }
@@ -77,7 +74,7 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
         Asked::Nothing => {
             let error = http::Error::status(
                 StatusCode::RANGE_NOT_SATISFIABLE,
-                format!("the range lies outside of the file's {} bytes", file.size),
+                format!("the range is outside the file's {} bytes", file.size),
             );
             let size = HeaderValue::try_from(format!("bytes */{}", file.size));
             return Err(match size {
@@ -94,7 +91,7 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
     };
     let check = part.is_none().then(|| Check { digest: file.sha256, hash: Hash::new(&SHA256) });
     if check.is_some() && file.size <= CHECKED_FIRST {
-        context.services.files.check_content(file.sha256).await?;
+        context.services.files.check_blob(file.sha256).await?;
     }
     let mut answer = hyper::Response::new(read(path, first, length, check).await?);
     *answer.status_mut() = status;
@@ -151,7 +148,7 @@ async fn read(
         match read {
             Ok(_) if passes => Some((Ok(Bytes::from(block)), (file, left, check))),
             Ok(_) => {
-                tracing::error!("the content of a file is damaged: a download was cut");
+                tracing::error!("the content of a file is damaged: a download was cut off");
                 let error = std::io::Error::from(std::io::ErrorKind::InvalidData);
                 Some((Err(error.into()), (file, 0, None)))
             }
@@ -183,7 +180,7 @@ fn describe(file: &File, etag: &str, readers: &str, headers: &mut HeaderMap) {
 /// Shown in place, but for what could hold a script; under its own name, in the two forms that
 /// RFC 6266 has for it.
 fn disposition(file: &File) -> String {
-    /// What may not stand in a quoted text.
+    /// What a quoted string may not contain.
     const QUOTED: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
     let essence = file.content_type.split(';').next().unwrap_or_default().trim();
     let essence = essence.to_ascii_lowercase();
@@ -245,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_is_understood_in_each_of_its_forms() {
+    fn range_header_parses_each_single_range_form() {
         for (text, asked) in [
             ("bytes=0-0", Asked::Part(0..=0)),
             ("bytes=2-5", Asked::Part(2..=5)),
@@ -271,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_file_is_cut_before_its_last_block() {
+    async fn file_content_is_cut_off_if_digest_mismatches() {
         use http_body_util::BodyExt;
         let folder = tempfile::tempdir().unwrap();
         let (path, bytes) = (folder.path().join("file"), vec![7; 200_000]);

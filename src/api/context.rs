@@ -1,16 +1,17 @@
-//! What a handler gets: the services, the call, and who calls.
+//! What a handler gets: the services, the request, and its principal.
 
 use std::sync::Arc;
 
-use super::access::Admitted;
+use super::access::Principal;
 use super::{Role, Services};
 use crate::accounts::Caller;
 use crate::audit::Actor;
+use crate::domain::account::Organization;
 use crate::domain::ids::{KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
-use crate::http::call::Peer;
-use crate::http::{self, Call};
-use crate::links::Link;
+use crate::http::request::Peer;
+use crate::http::{self, Request};
+use crate::signed_urls::Link;
 
 /// The operator at the other end.
 #[must_use]
@@ -21,7 +22,7 @@ pub fn actor(peer: &Peer) -> Actor {
     })
 }
 
-/// The key by which a call is allowed, and its organization.
+/// The key by which a request is allowed, and its organization.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant {
     pub organization: OrganizationId,
@@ -42,16 +43,21 @@ impl Grant {
 #[derive(Debug)]
 pub struct Context {
     pub services: Arc<Services>,
-    pub call: Call,
+    pub request: Request,
     pub role: Role,
-    admitted: Admitted,
+    principal: Principal,
 }
 
 impl Context {
     /// A request whose access was checked.
     #[must_use]
-    pub const fn new(services: Arc<Services>, call: Call, role: Role, admitted: Admitted) -> Self {
-        Self { services, call, role, admitted }
+    pub const fn new(
+        services: Arc<Services>,
+        request: Request,
+        role: Role,
+        principal: Principal,
+    ) -> Self {
+        Self { services, request, role, principal }
     }
 
     /// Who calls.
@@ -59,13 +65,25 @@ impl Context {
     /// # Errors
     /// 401 on a route that asks for no key.
     pub fn caller(&self) -> Result<Caller, http::Error> {
-        self.admitted.caller().ok_or_else(http::Error::unauthorized)
+        self.principal.caller().ok_or_else(http::Error::unauthorized)
     }
 
     /// Who acts, as the audit log names the caller of the operator's routes.
     #[must_use]
     pub fn actor(&self) -> Actor {
-        self::actor(&self.call.peer)
+        self::actor(&self.request.peer)
+    }
+
+    /// The organization that the operator's query names, or all.
+    ///
+    /// # Errors
+    /// 404 for a name that there is not; 503 when the store cannot be read.
+    pub async fn named_organizations(&self) -> Result<Vec<Organization>, http::Error> {
+        let accounts = &self.services.accounts;
+        Ok(match self.request.query.get("organization") {
+            Some(name) => vec![accounts.organization(name).await?],
+            None => accounts.organizations().await?,
+        })
     }
 
     /// Whose things the caller may read, by its key or by a link.
@@ -76,19 +94,19 @@ impl Context {
         Ok(self.grant()?.organization)
     }
 
-    /// By which key the call is allowed, the caller's own or the link's.
+    /// By which key the request is allowed, the caller's own or the link's.
     ///
     /// # Errors
     /// 401 on a route that asks for neither.
     pub fn grant(&self) -> Result<Grant, http::Error> {
-        match self.admitted {
-            Admitted::Caller(Caller { organization, key, .. }) => {
+        match self.principal {
+            Principal::Caller(Caller { organization, key, .. }) => {
                 Ok(Grant { organization, key, until: None })
             }
-            Admitted::Link(Link { organization, key, expires_at }) => {
+            Principal::Link(Link { organization, key, expires_at }) => {
                 Ok(Grant { organization, key, until: Some(expires_at) })
             }
-            Admitted::Anyone => Err(http::Error::unauthorized()),
+            Principal::Anonymous => Err(http::Error::unauthorized()),
         }
     }
 }

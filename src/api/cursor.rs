@@ -1,7 +1,7 @@
 //! Cursors: where the next page of a list begins, in a form that nobody else can make.
 //!
-//! A cursor carries the id that it stands behind, and is bound to the list, the organization, the
-//! filters and the limit that were asked for. Nothing of it is stored.
+//! A cursor carries the id after which its page begins, and is bound to the list, the organization,
+//! the filters and the limit that were asked for. Nothing of it is stored.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -21,7 +21,7 @@ pub fn behind<T: Id>(services: &Services, asked: &str, id: T) -> String {
 /// # Errors
 /// 400 for one that was not made for what is `asked`.
 pub fn read<T: Id>(context: &Context, asked: &str) -> Result<Option<T>, http::Error> {
-    let cursor = context.call.query.get("cursor").filter(|cursor| !cursor.is_empty());
+    let cursor = context.request.query.get("cursor").filter(|cursor| !cursor.is_empty());
     let Some(cursor) = cursor else { return Ok(None) };
     let id = (|| {
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;

@@ -2,48 +2,48 @@
 
 use hyper::StatusCode;
 
-use super::doc::{Doc, Response};
+use super::doc::{Doc, ResponseDoc};
 use super::{Context, Role};
 use crate::dashboard;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire::service::{Executions, Host, Status, Webhooks};
 
 pub const PAGE: Doc = Doc {
-    responses: &[Response::raw(200, "text/html", "The page")],
+    responses: &[ResponseDoc::raw(200, "text/html", "The page")],
     ..Doc::new("dashboard", "page", "The status page")
 };
 
 /// `GET /`: the page itself.
-pub async fn page(context: Context) -> Result<Reply, http::Error> {
+pub async fn page(context: Context) -> Result<Response, http::Error> {
     asset_reply(&context, "index.html")
 }
 
 pub const ASSET: Doc = Doc {
     responses: &[
-        Response::raw(200, "*/*", "The file"),
-        Response::empty(304, "The client has it already"),
-        Response::error(404, "There is no such file"),
+        ResponseDoc::raw(200, "*/*", "The file"),
+        ResponseDoc::empty(304, "The client has it already"),
+        ResponseDoc::error(404, "There is no such file"),
     ],
     ..Doc::new("dashboard", "asset", "A file of the status page")
 };
 
 /// `GET /static/{file}`
-pub async fn asset(context: Context) -> Result<Reply, http::Error> {
-    asset_reply(&context, context.call.param("file"))
+pub async fn asset(context: Context) -> Result<Response, http::Error> {
+    asset_reply(&context, context.request.param("file"))
 }
 
-fn asset_reply(context: &Context, path: &str) -> Result<Reply, http::Error> {
-    dashboard::asset(path, context.call.headers.get(hyper::header::IF_NONE_MATCH))
+fn asset_reply(context: &Context, path: &str) -> Result<Response, http::Error> {
+    dashboard::asset(path, context.request.headers.get(hyper::header::IF_NONE_MATCH))
         .ok_or_else(|| http::Error::not_found("not found"))
 }
 
 pub const STATUS: Doc = Doc {
-    responses: &[Response::json::<Status<'static>>(200, "What the status page shows")],
+    responses: &[ResponseDoc::json::<Status<'static>>(200, "What the status page shows")],
     ..Doc::new("dashboard", "status", "The figures of the status page")
 };
 
 /// `GET /status.json`: what the page shows; counts only, nothing of any organization.
-pub async fn status(context: Context) -> Result<Reply, http::Error> {
+pub async fn status(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let (running, queued) = services.engine.totals();
     let ready = services.readiness.get();
@@ -65,5 +65,5 @@ pub async fn status(context: Context) -> Result<Reply, http::Error> {
         executions: Executions { running, queued },
         webhooks: Webhooks { pending: figures.held },
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 
-use super::meters::Meters;
+use super::request_metrics::RequestMetrics;
 use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access, context};
 use crate::http::body::Counted;
 use crate::http::budget::Lease;
-use crate::http::call::{self, Limits};
+use crate::http::request::{self as http_request, Limits};
 use crate::http::router::{Outcome, Router};
-use crate::http::server::{Answering, Service};
-use crate::http::{self, Body, Call, Peer, Reply, authority, reply, request_id};
+use crate::http::server::{ResponseFuture, Service};
+use crate::http::{self, Body, Peer, Request, Response, authority, request_id, response};
 use crate::runtime;
 
 /// Paths whose answers carry no `X-Request-Id`, refusals included (`docs/spec/hosts.md`, "Request
 /// ids").
 const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
 /// Replies up to this size, in bytes, are sent however many bodies are in flight.
-const SMALL_REPLY: usize = 16 * 1024;
+const SMALL_RESPONSE: usize = 16 * 1024;
 /// Heads up to this size, in bytes, count as part of the request.
 const SMALL_HEAD: usize = 4 * 1024;
 /// What a form may put around a file.
@@ -33,7 +33,7 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct Host {
     role: Role,
     router: Arc<Router<&'static Route>>,
-    meters: Arc<Meters>,
+    metrics: Arc<RequestMetrics>,
     services: Arc<Services>,
 }
 
@@ -41,17 +41,22 @@ impl Host {
     /// The host of `role`, with the rows of [`ROUTES`] that name it.
     ///
     /// # Errors
-    /// When two rows of the table stand in each other's way.
+    /// When two rows of the table conflict.
     pub fn new(role: Role, services: Arc<Services>) -> Result<Self, http::router::Error> {
         let mut router = Router::new();
         for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
             router.insert(route.method.clone(), route.path, route)?;
         }
-        Ok(Self { role, router: Arc::new(router), meters: Arc::new(Meters::new(role)), services })
+        Ok(Self {
+            role,
+            router: Arc::new(router),
+            metrics: Arc::new(RequestMetrics::new(role)),
+            services,
+        })
     }
 
     /// Answers one request.
-    pub async fn answer(&self, request: Request<Body>, peer: Peer) -> Reply {
+    pub async fn answer(&self, request: hyper::Request<Body>, peer: Peer) -> Response {
         let started = runtime::monotonic_now();
         let id = request_id::of(request.headers());
         let method = request.method().clone();
@@ -60,7 +65,7 @@ impl Host {
         let (route, result) = self.route(request, peer, &id).await;
         let mut answer = result.unwrap_or_else(|error| {
             report(&error, &id, &method, &path);
-            error.into_reply()
+            error.into_response()
         });
         let path_of_route = route.map_or("", |route| route.path);
         describe(answer.headers_mut());
@@ -72,7 +77,7 @@ impl Host {
         if let Some(origin) = origin {
             allow_origin(answer.headers_mut(), origin);
         }
-        self.meters.count(&method, path_of_route, answer.status(), started.elapsed());
+        self.metrics.count(&method, path_of_route, answer.status(), started.elapsed());
         tracing::debug!(
             request_id = %id, host = self.role.as_str(), %method, path, %peer,
             status = answer.status().as_u16(), "request"
@@ -82,10 +87,10 @@ impl Host {
 
     async fn route(
         &self,
-        request: Request<Body>,
+        request: hyper::Request<Body>,
         peer: Peer,
         id: &str,
-    ) -> (Option<&'static Route>, Result<Reply, http::Error>) {
+    ) -> (Option<&'static Route>, Result<Response, http::Error>) {
         if peer != Peer::InProcess
             && let Err(error) = authority::check(&request)
         {
@@ -97,7 +102,7 @@ impl Host {
                 let preflight = request.method() == Method::OPTIONS
                     && self.allowed_origin(request.headers()).is_some();
                 let answer =
-                    if preflight { Ok(preflight_reply(&allow)) } else { wrong_method(&allow) };
+                    if preflight { Ok(preflight_response(&allow)) } else { wrong_method(&allow) };
                 return (None, answer);
             }
             Ok(Outcome::NotFound) => return (None, Err(http::Error::not_found("not found"))),
@@ -120,47 +125,56 @@ impl Host {
             body_rate: self.services.settings.body_min_rate,
         };
         let bodies = &self.services.bodies;
-        let call = Call::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
-        (Some(route), self.counted(route, call).await)
+        let request =
+            Request::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
+        (Some(route), self.counted(route, request).await)
     }
 
     /// Answers, and counts the request and the bytes of its answer until the last of them is sent.
-    async fn counted(&self, route: &'static Route, call: Call) -> Result<Reply, http::Error> {
-        let request = if has_no_request_id(route.path) {
+    async fn counted(
+        &self,
+        route: &'static Route,
+        request: Request,
+    ) -> Result<Response, http::Error> {
+        let slot = if has_no_request_id(route.path) {
             None
         } else {
-            let mut request = self.services.requests.lease(&call.peer);
+            let mut slot = self.services.requests.lease(&request.peer);
             let busy =
                 || http::Error::busy("too many requests are in flight; try again in a moment");
-            request.grow(1).map_err(|_full| busy())?;
-            Some(request)
+            slot.grow(1).map_err(|_full| busy())?;
+            Some(slot)
         };
-        let mut head = self.services.bodies.lease(&call.peer);
-        let head_bytes = size_of_head(&call.headers);
+        let mut head = self.services.bodies.lease(&request.peer);
+        let head_bytes = size_of_head(&request.headers);
         if head_bytes > SMALL_HEAD {
-            head.grow(head_bytes).map_err(|_full| call::busy())?;
+            head.grow(head_bytes).map_err(|_full| http_request::busy())?;
         }
-        let bytes = self.services.bodies.lease(&call.peer);
-        let may_refuse = call.method.is_safe();
-        let answer = self.handle(route, call).await?;
+        let bytes = self.services.bodies.lease(&request.peer);
+        let may_refuse = request.method.is_safe();
+        let answer = self.handle(route, request).await?;
         drop(head);
-        count_reply(answer, bytes, request, may_refuse)
+        count_response(answer, bytes, slot, may_refuse)
     }
 
-    async fn handle(&self, route: &'static Route, mut call: Call) -> Result<Reply, http::Error> {
-        if route.access == Access::Local && !call.peer.is_local_owner() {
+    async fn handle(
+        &self,
+        route: &'static Route,
+        mut request: Request,
+    ) -> Result<Response, http::Error> {
+        if route.access == Access::Local && !request.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
-        let peer = call.peer;
-        let checked = access::check(&self.services, route.access, &mut call).await;
-        let admitted = checked.inspect_err(|error| {
+        let peer = request.peer;
+        let checked = access::check(&self.services, route.access, &mut request).await;
+        let principal = checked.inspect_err(|error| {
             if error.status == StatusCode::UNAUTHORIZED {
                 self.services.audit.denied(peer.ip());
             }
         })?;
-        access::draw(&self.services, route.rate, &admitted)?;
-        let path = call.path.clone();
-        let context = Context::new(Arc::clone(&self.services), call, self.role, admitted);
+        access::check_rate_limit(&self.services, route.rate, &principal)?;
+        let path = request.path.clone();
+        let context = Context::new(Arc::clone(&self.services), request, self.role, principal);
         let answer = (route.handler)(context).await;
         if let Err(error) = &answer
             && route.access == Access::Local
@@ -189,7 +203,7 @@ impl Host {
 }
 
 impl Service for Host {
-    fn call(&self, request: Request<Body>, peer: Peer) -> Answering {
+    fn call(&self, request: hyper::Request<Body>, peer: Peer) -> ResponseFuture {
         let host = self.clone();
         Box::pin(async move { host.answer(request, peer).await })
     }
@@ -201,19 +215,19 @@ fn size_of_head(headers: &HeaderMap) -> usize {
 
 /// Ties an answer to what it takes of the budgets. One that changed nothing is refused when there is
 /// no room for it; any other is sent, and leaves less room for the next request.
-fn count_reply(
-    answer: Reply,
+fn count_response(
+    answer: Response,
     mut bytes: Lease,
-    request: Option<Lease>,
+    slot: Option<Lease>,
     may_refuse: bool,
-) -> Result<Reply, http::Error> {
+) -> Result<Response, http::Error> {
     let length = usize::try_from(answer.body().size_hint().lower()).unwrap_or(usize::MAX);
-    if may_refuse && length > SMALL_REPLY {
-        bytes.grow(length).map_err(|_full| call::busy())?;
+    if may_refuse && length > SMALL_RESPONSE {
+        bytes.grow(length).map_err(|_full| http_request::busy())?;
     } else {
         bytes.force_to(length);
     }
-    Ok(answer.map(|body| Counted::new(body, bytes, request).boxed()))
+    Ok(answer.map(|body| Counted::new(body, bytes, slot).boxed()))
 }
 
 /// The headers of every answer: no browser guesses a type, and no cache keeps JSON.
@@ -230,7 +244,7 @@ pub fn has_no_request_id(path: &str) -> bool {
     WITHOUT_REQUEST_ID.contains(&path.strip_suffix('/').unwrap_or(path))
 }
 
-fn wrong_method(allow: &str) -> Result<Reply, http::Error> {
+fn wrong_method(allow: &str) -> Result<Response, http::Error> {
     let error = http::Error::status(StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
     Err(match HeaderValue::from_str(allow) {
         Ok(allow) => error.with_header(hyper::header::ALLOW, allow),
@@ -238,8 +252,8 @@ fn wrong_method(allow: &str) -> Result<Reply, http::Error> {
     })
 }
 
-fn preflight_reply(allow: &str) -> Reply {
-    let mut answer = reply::empty(StatusCode::NO_CONTENT);
+fn preflight_response(allow: &str) -> Response {
+    let mut answer = response::empty(StatusCode::NO_CONTENT);
     let headers = answer.headers_mut();
     if let Ok(methods) = HeaderValue::from_str(allow) {
         headers.insert(hyper::header::ACCESS_CONTROL_ALLOW_METHODS, methods);

@@ -16,12 +16,12 @@ pub struct Doc {
     pub summary: &'static str,
     pub is_deprecated: bool,
     pub query: &'static [Param],
-    pub request: Option<Request>,
+    pub request: Option<RequestDoc>,
     /// Whether it takes an `Idempotency-Key`.
     pub is_idempotent: bool,
     /// The answers of the handler. Those that follow from the route's columns, such as 401 and 429,
     /// are added in the document.
-    pub responses: &'static [Response],
+    pub responses: &'static [ResponseDoc],
 }
 
 impl Doc {
@@ -89,18 +89,18 @@ pub const OFFSET: Param = Param::new(
 );
 /// Where the page begins.
 pub const CURSOR: Param =
-    Param::new("cursor", Kind::Text, "`next_cursor` of the page before, for the same query");
+    Param::new("cursor", Kind::Text, "`next_cursor` of the previous page of the same query");
 
 /// The body of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct RequestDoc {
     pub media_type: &'static str,
     pub is_required: bool,
     /// `None` for bytes of any kind.
     pub schema: Option<SchemaOf>,
 }
 
-impl Request {
+impl RequestDoc {
     /// A JSON body that must be there.
     #[must_use]
     pub const fn json<T: JsonSchema>() -> Self {
@@ -129,7 +129,7 @@ impl Request {
 
 /// One of the answers.
 #[derive(Debug, Clone, Copy)]
-pub struct Response {
+pub struct ResponseDoc {
     pub status: u16,
     pub description: &'static str,
     pub content: Content,
@@ -153,7 +153,7 @@ pub enum Content {
 /// The media type of bytes of which nothing is known.
 pub const BYTES: &str = "application/octet-stream";
 
-impl Response {
+impl ResponseDoc {
     const fn new(status: u16, description: &'static str, content: Content) -> Self {
         Self { status, description, content, headers: &[] }
     }

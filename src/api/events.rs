@@ -3,7 +3,7 @@
 //!
 //! Each has an id, by which a client that lost its connection goes on where it was. When that is
 //! not possible any more (the service has started again, or more has come than is kept), a `reset`
-//! says so, and what follows begins anew.
+//! says so, and what follows starts from the beginning.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use futures_util::future::BoxFuture;
 use hyper::StatusCode;
 
 use super::context::Grant;
-use super::doc::{Doc, Response};
+use super::doc::{Doc, ResponseDoc};
 use super::predictions;
 use super::{Context, Services};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::Follower;
 use crate::http::sse::{self, Event};
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire;
 
 /// The last part of the id of the last event.
@@ -25,30 +25,30 @@ const END: &str = "end";
 
 pub const FOLLOW: Doc = Doc {
     responses: &[
-        Response::events(
+        ResponseDoc::events(
             200,
-            "Server-sent events: `status`, `log`, `output`, `reset`, and at last `end` with the \
+            "Server-sent events: `status`, `log`, `output`, `reset`, and finally `end` with the \
              prediction. Resumable by `Last-Event-ID`",
         ),
-        Response::empty(204, "The client has seen the end"),
-        Response::error(404, "There is no such prediction"),
+        ResponseDoc::empty(204, "The client has already received `end`"),
+        ResponseDoc::error(404, "There is no such prediction"),
     ],
     ..Doc::new("predictions", "follow_prediction", "Follow a prediction")
 };
 
 /// `GET /v1/prediction/{id}/events`
-pub async fn follow(context: Context) -> Result<Reply, http::Error> {
+pub async fn follow(context: Context) -> Result<Response, http::Error> {
     let id = predictions::id_of(&context)?;
     let grant = context.grant()?;
     let organization = grant.organization;
     let services = Arc::clone(&context.services);
     let follower = services.engine.follow(organization, id).await;
     let follower = follower.map_err(predictions::not_found)?;
-    let last = context.call.headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let last = last.and_then(|id| id.rsplit_once('-'));
     if last.is_some_and(|(_, number)| number == END) {
         // The client has everything: this tells a browser not to come again.
-        return Ok(reply::empty(StatusCode::NO_CONTENT));
+        return Ok(response::empty(StatusCode::NO_CONTENT));
     }
     let seen = last
         .filter(|(epoch, _)| *epoch == follower.epoch())
@@ -62,7 +62,7 @@ pub async fn follow(context: Context) -> Result<Reply, http::Error> {
         let (events, ended) = watch.next().await?;
         Some((events, (!ended).then_some(watch)))
     });
-    Ok(sse::reply(events))
+    Ok(sse::response(events))
 }
 
 /// Resolves when the call is not allowed any more: its key is deleted or expires, or its link does.

@@ -9,9 +9,9 @@ use hyper::StatusCode;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
-use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
-use super::fields::{Fields, unfit};
-use super::idempotent::{self, Turn};
+use super::body::{self, validation_error};
+use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Begun};
 use super::{Context, Role};
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{self, Execution, Source, Work, WorkflowRun};
@@ -20,10 +20,10 @@ use crate::domain::workflow::{Status, Version, Workflow};
 use crate::engine::query::lists::Query;
 use crate::engine::rows::Standing;
 use crate::engine::{self, Submission};
-use crate::http::{self, Reply, reply};
-use crate::idempotency::Answered;
-use crate::runtime::fresh;
-use crate::schema::{Patience, Unfit};
+use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
+use crate::runtime::new_id;
+use crate::schema::{Patience, ValidationError};
 use crate::wire;
 use crate::wire::execution::{Cancelled, List, Summary};
 use crate::wire::trigger::{
@@ -43,9 +43,9 @@ macro_rules! triggers {
     ($accepted:expr, $missing:literal) => {
         &[
             $accepted,
-            Response::error(402, "The balance does not cover it"),
-            Response::error(404, $missing),
-            Response::error(
+            ResponseDoc::error(402, "The balance does not cover it"),
+            ResponseDoc::error(404, $missing),
+            ResponseDoc::error(
                 409,
                 "The workflow is archived, or a request with this Idempotency-Key is still being \
                  answered",
@@ -54,41 +54,42 @@ macro_rules! triggers {
     };
 }
 
-const ACCEPTED: Response = Response::json::<Accepted>(202, "The execution is durable and will end");
-const STARTED: Response = Response::json::<Bulk>(202, "What came of each of the inputs");
-const NO_EXECUTION: Response = Response::error(404, "There is no such execution");
+const ACCEPTED: ResponseDoc =
+    ResponseDoc::json::<Accepted>(202, "The execution is durable and will end");
+const STARTED: ResponseDoc = ResponseDoc::json::<Bulk>(202, "The result for each of the inputs");
+const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "There is no such execution");
 
 pub const TRIGGER: Doc = Doc {
-    request: Some(Request::optional_json::<Trigger>()),
+    request: Some(RequestDoc::optional_json::<Trigger>()),
     is_idempotent: true,
     responses: triggers!(ACCEPTED, "There is no such workflow or version"),
     ..Doc::new("executions", "trigger_workflow", "Trigger a workflow")
 };
 
 /// `POST /{workflow}/trigger`
-pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
+pub async fn trigger(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    let named = Fields::parse(&bytes)?.text("version_id")?.map(str::to_owned);
+    let named = body::parse(&bytes)?.text("version_id")?;
     start_one(&context, &bytes, &workflow, named.as_deref()).await
 }
 
 pub const TRIGGER_VERSION: Doc = Doc {
-    request: Some(Request::optional_json::<VersionTrigger>()),
+    request: Some(RequestDoc::optional_json::<VersionTrigger>()),
     id: "trigger_version",
     summary: "Trigger a version of a workflow",
     ..TRIGGER
 };
 
 /// `POST /v1/workflows/trigger/{workflow}/{version}`
-pub async fn trigger_version(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
+pub async fn trigger_version(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_one(&context, &bytes, &workflow, Some(context.call.param("version"))).await
+    start_one(&context, &bytes, &workflow, Some(context.request.param("version"))).await
 }
 
 pub const TRIGGER_PUBLIC: Doc = Doc {
-    request: Some(Request::optional_json::<PublicTrigger>()),
+    request: Some(RequestDoc::optional_json::<PublicTrigger>()),
     is_idempotent: true,
     responses: triggers!(ACCEPTED, "There is no such version, or it is not shared"),
     ..Doc::new(
@@ -100,10 +101,10 @@ pub const TRIGGER_PUBLIC: Doc = Doc {
 
 /// `POST /public/{workflow}/versions/{version}/trigger`: whichever organization the workflow belongs
 /// to, the caller owns and pays for the execution.
-pub async fn trigger_public(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
+pub async fn trigger_public(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
     let missing = || http::Error::not_found("workflow version not found or not publicly available");
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     let workflows = &context.services.workflows;
     let found = match reference.parse::<WorkflowId>() {
         Ok(id) => workflows.by_id(id).await,
@@ -113,7 +114,7 @@ pub async fn trigger_public(mut context: Context) -> Result<Reply, http::Error> 
         Err(workflows::Error::NotFound) => return Err(missing()),
         found => found?,
     };
-    let version = workflow.version(context.call.param("version"));
+    let version = workflow.version(context.request.param("version"));
     let is_public = |version: &&Version| {
         version.allowed_to_share
             && version.status == Status::Active
@@ -128,63 +129,63 @@ async fn start_one(
     bytes: &Bytes,
     workflow: &Workflow,
     version: Option<&str>,
-) -> Result<Reply, http::Error> {
+) -> Result<Response, http::Error> {
     let caller = context.caller()?;
     let services = &context.services;
-    let mut fields = Fields::parse(bytes)?;
+    let mut fields = body::parse(bytes)?;
     let version = version_of(workflow, version)?;
     let route = format!("trigger/{}/{}", workflow.id, version.id);
-    let claim = match idempotent::turn(context, caller.organization, &route, bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => {
-            let id = idempotent::created_id(&answered)?;
+    let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => {
+            let id = idempotency_key::created_id(&answered)?;
             let execution = services.engine.get(caller.organization, id).await?;
             return Ok(accepted(&execution));
         }
     };
-    let webhook = fields.webhook(services)?;
+    let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let inputs = fields.take("inputs").unwrap_or_else(|| Value::Object(Map::new()));
     let inputs = check_inputs(&compiled, inputs).await?;
     let submission = submission(context, workflow, version, None, &inputs, webhook)?;
-    let mut commit = claim.commit(Answered::created(submission.id))?;
+    let mut commit = claim.commit(StoredResponse::created(submission.id))?;
     count_trigger(&mut commit, workflow.id, &version.id);
     let taken = services.engine.submit(vec![submission], commit).await?;
-    let taken = taken.first().ok_or_else(|| http::Error::internal("nothing was taken"))?;
+    let taken = taken.first().ok_or_else(|| http::Error::internal("no execution was accepted"))?;
     Ok(accepted(taken))
 }
 
-fn accepted(execution: &Execution) -> Reply {
-    reply::json(StatusCode::ACCEPTED, &Accepted::from(execution))
+fn accepted(execution: &Execution) -> Response {
+    response::json(StatusCode::ACCEPTED, &Accepted::from(execution))
 }
 
 pub const BULK: Doc = Doc {
-    request: Some(Request::json::<BulkTrigger>()),
+    request: Some(RequestDoc::json::<BulkTrigger>()),
     is_idempotent: true,
     responses: triggers!(STARTED, "There is no such workflow or version"),
     ..Doc::new("executions", "trigger_workflow_in_bulk", "Trigger a workflow for 1 to 10 inputs")
 };
 
 /// `POST /{workflow}/bulk-trigger`
-pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
+pub async fn bulk(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    let named = Fields::parse(&bytes)?.text("version_id")?.map(str::to_owned);
+    let named = body::parse(&bytes)?.text("version_id")?;
     start_bulk(&context, &bytes, &workflow, named.as_deref()).await
 }
 
 pub const BULK_VERSION: Doc = Doc {
-    request: Some(Request::json::<BulkVersionTrigger>()),
+    request: Some(RequestDoc::json::<BulkVersionTrigger>()),
     id: "trigger_version_in_bulk",
     summary: "Trigger a version of a workflow for 1 to 10 inputs",
     ..BULK
 };
 
 /// `POST /v1/workflows/bulk-trigger/{workflow}/{version}`
-pub async fn bulk_version(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
+pub async fn bulk_version(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
     let workflow = find(&context).await?;
-    start_bulk(&context, &bytes, &workflow, Some(context.call.param("version"))).await
+    start_bulk(&context, &bytes, &workflow, Some(context.request.param("version"))).await
 }
 
 async fn start_bulk(
@@ -192,25 +193,28 @@ async fn start_bulk(
     bytes: &Bytes,
     workflow: &Workflow,
     version: Option<&str>,
-) -> Result<Reply, http::Error> {
+) -> Result<Response, http::Error> {
     let caller = context.caller()?;
     let services = &context.services;
-    let mut fields = Fields::parse(bytes)?;
+    let mut fields = body::parse(bytes)?;
     let version = version_of(workflow, version)?;
     let entries = match fields.take("inputs") {
         Some(Value::Array(entries)) if (1..=BULK_MAX).contains(&entries.len()) => entries,
         _ => return Err(http::Error::bad_request("inputs must contain 1–10 items")),
     };
     let route = format!("bulk-trigger/{}/{}", workflow.id, version.id);
-    let claim = match idempotent::turn(context, caller.organization, &route, bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => {
-            return Ok(reply::json(StatusCode::ACCEPTED, &idempotent::kept_body(answered)?));
+    let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => {
+            return Ok(response::json(
+                StatusCode::ACCEPTED,
+                &idempotency_key::kept_body(answered)?,
+            ));
         }
     };
-    let webhook = fields.webhook(services)?;
+    let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
-    let bulk: BulkId = fresh();
+    let bulk: BulkId = new_id();
     let now = services.clock.now();
     let (mut submissions, mut executions) = (Vec::new(), Vec::new());
     for inputs in entries {
@@ -226,18 +230,19 @@ async fn start_bulk(
     }
     let body = Bulk { bulk_id: bulk, executions };
     let kept = serde_json::to_value(&body).map_err(http::Error::internal)?;
-    let mut commit = claim.commit(Answered::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept))?;
+    let mut commit =
+        claim.commit(StoredResponse::whole(bulk, StatusCode::ACCEPTED.as_u16(), kept))?;
     for _each in &submissions {
         count_trigger(&mut commit, workflow.id, &version.id);
     }
     services.engine.submit(submissions, commit).await?;
-    Ok(reply::json(StatusCode::ACCEPTED, &body))
+    Ok(response::json(StatusCode::ACCEPTED, &body))
 }
 
 /// The caller's workflow that the path names; an archived one takes no work.
 pub async fn find(context: &Context) -> Result<Workflow, http::Error> {
     let organization = context.caller()?.organization;
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;
     if workflow.status == Status::Archived {
         return Err(http::Error::conflict("workflow is archived and cannot be triggered"));
@@ -260,7 +265,9 @@ async fn check_inputs(compiled: &Compiled, inputs: Value) -> Result<Value, http:
     }
     match &compiled.inputs {
         None => Ok(inputs),
-        Some(schema) => schema.check_off_thread(inputs, Patience::Request).await.map_err(unfit),
+        Some(schema) => {
+            schema.check_off_thread(inputs, Patience::Request).await.map_err(validation_error)
+        }
     }
 }
 
@@ -275,8 +282,8 @@ pub async fn check_entry(
     let Some(schema) = &compiled.inputs else { return Ok(Ok(inputs)) };
     match schema.check_off_thread(inputs, Patience::Request).await {
         Ok(inputs) => Ok(Ok(inputs)),
-        Err(broken @ Unfit::Breaks(_)) => Ok(Err(format!("invalid input: {broken}"))),
-        Err(unavailable) => Err(unfit(unavailable)),
+        Err(broken @ ValidationError::Violations(_)) => Ok(Err(format!("invalid input: {broken}"))),
+        Err(unavailable) => Err(validation_error(unavailable)),
     }
 }
 
@@ -290,10 +297,10 @@ pub fn submission(
 ) -> Result<Submission, http::Error> {
     let caller = context.caller()?;
     let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, bulk);
-    run.source_ip = context.call.peer.ip();
+    run.source_ip = context.request.peer.ip();
     run.owner = Some(workflow.organization);
     Ok(Submission {
-        id: fresh(),
+        id: new_id(),
         organization: caller.organization,
         key: caller.key,
         source: Source::Api,
@@ -318,21 +325,21 @@ fn statuses() -> Vec<&'static str> {
 pub const LIST: Doc = Doc {
     query: &[
         Param::new("bulk_id", Kind::Uuid, "The executions of one bulk trigger"),
-        Param::new("status", Kind::OneOf(statuses), "How they have ended; `running` for not yet"),
+        Param::new("status", Kind::OneOf(statuses), "Their status; `running` means not ended yet"),
         OFFSET,
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
     ],
     responses: &[
-        Response::json::<List>(200, "Executions, newest first"),
-        Response::error(404, "There is no such workflow"),
+        ResponseDoc::json::<List>(200, "Executions, newest first"),
+        ResponseDoc::error(404, "There is no such workflow"),
     ],
     ..Doc::new("executions", "list_workflow_executions", "List the executions of a workflow")
 };
 
 /// `GET /workflows/{workflow}/executions?bulk_id=&status=&offset=&limit=`
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let query = &context.call.query;
+    let query = &context.request.query;
     let bulk = match query.get("bulk_id").filter(|id| !id.is_empty()) {
         None => None,
         Some(id) => Some(
@@ -355,7 +362,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let services = &context.services;
     let workflow =
-        services.workflows.find_any(organization, context.call.param("workflow")).await?;
+        services.workflows.find_any(organization, context.request.param("workflow")).await?;
     let wanted = Query { bulk, standing, offset, limit: usize::try_from(limit)? };
     let (found, total) = services.engine.executions_of(organization, workflow.id, wanted).await?;
     let is_base = context.role == Role::Base;
@@ -365,41 +372,44 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
         limit: is_base.then_some(limit),
         offset: (!is_base).then_some(offset),
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const GET: Doc = Doc {
     query: &[Param::new(
         "timeout",
         Kind::Whole { min: 0, max: TIMEOUT_MAX, default: TIMEOUT_DEFAULT },
-        "For how many seconds the answer is held until the execution ends",
+        "How many seconds to wait for the execution to end",
     )],
-    responses: &[Response::json::<wire::execution::Execution>(200, "The execution"), NO_EXECUTION],
+    responses: &[
+        ResponseDoc::json::<wire::execution::Execution>(200, "The execution"),
+        NO_EXECUTION,
+    ],
     ..Doc::new("executions", "get_execution", "An execution of a workflow")
 };
 
 /// `GET /executions/{execution}?timeout=`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
-    let patience = context.call.query.number("timeout", 0..=TIMEOUT_MAX, TIMEOUT_DEFAULT)?;
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let patience = context.request.query.number("timeout", 0..=TIMEOUT_MAX, TIMEOUT_DEFAULT)?;
     let organization = context.caller()?.organization;
     let id = id_of(&context)?;
     let engine = &context.services.engine;
     engine.wait(organization, id, Duration::from_secs(patience)).await?;
     let detail = engine.detail(organization, id).await?;
-    Ok(reply::json(StatusCode::OK, &detail.view))
+    Ok(response::json(StatusCode::OK, &detail.view))
 }
 
 pub const CANCEL: Doc = Doc {
     responses: &[
-        Response::json::<Cancelled>(200, "The execution is cancelled"),
+        ResponseDoc::json::<Cancelled>(200, "The execution is cancelled"),
         NO_EXECUTION,
-        Response::error(409, "The execution has ended already"),
+        ResponseDoc::error(409, "The execution has ended already"),
     ],
     ..Doc::new("executions", "cancel_execution", "Cancel an execution")
 };
 
 /// `POST /executions/{execution}/cancel`
-pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
+pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let id = id_of(&context)?;
     let engine = &context.services.engine;
@@ -414,18 +424,18 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
         error.into()
     })?;
     let body = Cancelled { execution_id: id, status: execution::Status::Cancelled.into() };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const REDRIVE: Doc = Doc {
-    request: Some(Request::optional_json::<Map<String, Value>>()),
+    request: Some(RequestDoc::optional_json::<Map<String, Value>>()),
     is_idempotent: true,
     responses: &[
         ACCEPTED,
-        Response::error(402, "The balance does not cover it"),
+        ResponseDoc::error(402, "The balance does not cover it"),
         NO_EXECUTION,
-        Response::error(409, "The execution has not failed"),
-        Response::error(410, "What its steps gave is no longer stored"),
+        ResponseDoc::error(409, "The execution has not failed"),
+        ResponseDoc::error(410, "The outputs of its steps are no longer stored"),
     ],
     ..Doc::new(
         "executions",
@@ -435,36 +445,36 @@ pub const REDRIVE: Doc = Doc {
 };
 
 /// `POST /executions/{execution}/redrive`
-pub async fn redrive(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn redrive(mut context: Context) -> Result<Response, http::Error> {
     let caller = context.caller()?;
-    let bytes = context.call.body().await?;
+    let bytes = context.request.body().await?;
     let source = id_of(&context)?;
     let route = format!("redrive/{source}");
     let services = &context.services;
     let organization = caller.organization;
-    let claim = match idempotent::turn(&context, organization, &route, &bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => {
-            let id = idempotent::created_id(&answered)?;
+    let claim = match idempotency_key::begin(&context, organization, &route, &bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => {
+            let id = idempotency_key::created_id(&answered)?;
             return Ok(redriven(&services.engine.get(organization, id).await?, source));
         }
     };
     let failed = services.engine.get(organization, source).await?;
     let run = failed.workflow().ok_or_else(missing)?;
-    let id: ExecutionId = fresh();
-    let mut commit = claim.commit(Answered::created(id))?;
+    let id: ExecutionId = new_id();
+    let mut commit = claim.commit(StoredResponse::created(id))?;
     count_trigger(&mut commit, run.workflow, &run.version);
     let taken = services.engine.redrive(organization, caller.key, source, id, commit).await?;
     Ok(redriven(&taken, source))
 }
 
-fn redriven(execution: &Execution, source: ExecutionId) -> Reply {
+fn redriven(execution: &Execution, source: ExecutionId) -> Response {
     let body = Accepted { redriven_from: Some(source), ..Accepted::from(execution) };
-    reply::json(StatusCode::ACCEPTED, &body)
+    response::json(StatusCode::ACCEPTED, &body)
 }
 
 fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
-    context.call.param("execution").parse().map_err(|_no_id| missing())
+    context.request.param("execution").parse().map_err(|_no_id| missing())
 }
 
 fn missing() -> http::Error {

@@ -4,85 +4,85 @@
 use hyper::StatusCode;
 
 use super::context::Grant;
-use super::doc::{CURSOR, Doc, Param, Response};
+use super::doc::{CURSOR, Doc, Param, ResponseDoc};
 use super::{Context, Services, cursor};
 use crate::domain::file::{self as domain, Upload};
 use crate::domain::ids::FileId;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire::file::{File, List, Usage};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-const NO_FILE: Response = Response::error(404, "There is no such file");
+const NO_FILE: ResponseDoc = ResponseDoc::error(404, "There is no such file");
 
 pub const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), CURSOR],
-    responses: &[Response::json::<List>(200, "Files, newest first")],
+    responses: &[ResponseDoc::json::<List>(200, "Files, newest first")],
     ..Doc::new("files", "list_files", "List files")
 };
 
 /// `GET /v1/files?limit=&cursor=`
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
-    let limit = context.call.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let asked = format!("files {organization} {limit}");
     let after = cursor::read(&context, &asked)?;
     let services = &context.services;
     let listed = services.files.list(organization, after, usize::try_from(limit)?).await?;
     let body = List {
         files: listed.files.iter().map(|file| view(services, file, &grant)).collect(),
-        has_more: listed.more_behind.is_some(),
-        next_cursor: listed.more_behind.map(|id| cursor::behind(services, &asked, id)),
+        has_more: listed.more_after.is_some(),
+        next_cursor: listed.more_after.map(|id| cursor::behind(services, &asked, id)),
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const GET: Doc = Doc {
-    responses: &[Response::json::<File>(200, "The file, or the announced upload"), NO_FILE],
+    responses: &[ResponseDoc::json::<File>(200, "The file, or the announced upload"), NO_FILE],
     ..Doc::new("files", "get_file", "The record of a file")
 };
 
 /// `GET /v1/files/{id}`: also of an upload that was announced and has not come.
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
+pub async fn get(context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
-    let id: FileId = context.call.param("id").parse().map_err(|_no_id| missing())?;
+    let id: FileId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let services = &context.services;
     if let Some((file, _path)) = services.files.find(organization, id).await? {
-        return Ok(reply::json(StatusCode::OK, &view(services, &file, &grant)));
+        return Ok(response::json(StatusCode::OK, &view(services, &file, &grant)));
     }
     let upload = services.files.announced(organization, id).await?.ok_or_else(missing)?;
     let url = public_url(services, &upload, &grant);
-    Ok(reply::json(StatusCode::OK, &File::of_upload(&upload, url)))
+    Ok(response::json(StatusCode::OK, &File::of_upload(&upload, url)))
 }
 
 pub const USAGE: Doc = Doc {
-    responses: &[Response::json::<Usage>(200, "Count and bytes")],
-    ..Doc::new("files", "get_file_usage", "What the files add up to")
+    responses: &[ResponseDoc::json::<Usage>(200, "Count and bytes")],
+    ..Doc::new("files", "get_file_usage", "The count and total size of the files")
 };
 
 /// `GET /v1/files/usage`
-pub async fn usage(context: Context) -> Result<Reply, http::Error> {
+pub async fn usage(context: Context) -> Result<Response, http::Error> {
     let usage = context.services.files.usage(context.caller()?.organization).await?;
-    Ok(reply::json(StatusCode::OK, &Usage { count: usage.files, bytes: usage.bytes }))
+    Ok(response::json(StatusCode::OK, &Usage { count: usage.files, bytes: usage.bytes }))
 }
 
 pub const DELETE: Doc = Doc {
-    responses: &[Response::empty(204, "The file is deleted"), NO_FILE],
+    responses: &[ResponseDoc::empty(204, "The file is deleted"), NO_FILE],
     ..Doc::new("files", "delete_file", "Delete a file")
 };
 
 /// `DELETE /v1/files/{id}`
-pub async fn delete(context: Context) -> Result<Reply, http::Error> {
+pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let id = context.call.param("id").parse();
+    let id = context.request.param("id").parse();
     let id = id.map_err(|_no_id| http::Error::bad_request("the file id must be a UUID"))?;
     if !context.services.files.delete(organization, id).await? {
         return Err(missing());
     }
-    Ok(reply::empty(StatusCode::NO_CONTENT))
+    Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
 pub fn missing() -> http::Error {
@@ -92,11 +92,11 @@ pub fn missing() -> http::Error {
 /// The link to the file that an announced upload becomes.
 pub fn public_url(services: &Services, upload: &Upload, grant: &Grant) -> String {
     let link = grant.link(services.files.latest_end(upload));
-    services.links.url(link, &domain::File::content_path(upload.id))
+    services.signed_urls.url(link, &domain::File::content_path(upload.id))
 }
 
 /// A file that is there, with a link in the name of `grant` that ends with the file.
 pub fn view(services: &Services, file: &domain::File, grant: &Grant) -> File {
     let link = grant.link(file.expires_at);
-    File::of(file, services.links.url(link, &domain::File::content_path(file.id)))
+    File::of(file, services.signed_urls.url(link, &domain::File::content_path(file.id)))
 }

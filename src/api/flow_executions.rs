@@ -5,19 +5,20 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::Context;
-use super::doc::{Doc, OFFSET, Param, Request, Response};
+use super::body;
+use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::executions::{check_entry, find, submission, version_of};
-use super::fields::Fields;
-use super::idempotent::{self, Turn};
+use super::idempotency_key::{self, Begun};
 use crate::domain::execution::{Execution, TOGETHER_MAX};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId};
+use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::legacy;
 use crate::domain::workflow::Workflow;
 use crate::engine;
 use crate::engine::query::lists::Query;
-use crate::http::{self, Reply, reply};
-use crate::idempotency::Answered;
-use crate::runtime::fresh;
+use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
+use crate::runtime::new_id;
 use crate::wire::execution::Steps;
 use crate::wire::legacy::{
     BulkTrigger, Bulked, ExecutionList, LOOK_UP_MAX, LookUp, LookedUp, Record, Trigger, Triggered,
@@ -29,18 +30,18 @@ const LIMIT_MAX: u64 = 100;
 /// Bytes of details that one answer is made from; the records past it leave out what the steps gave.
 const DETAILS_MAX: usize = 32 << 20;
 
-const UNPAID: Response = Response::error(402, "The balance does not cover it");
-const NO_WORKFLOW: Response = Response::error(404, "There is no such workflow");
-const CONFLICT: Response = Response::error(
+const UNPAID: ResponseDoc = ResponseDoc::error(402, "The balance does not cover it");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
+const CONFLICT: ResponseDoc = ResponseDoc::error(
     409,
     "The workflow is archived, or a request with this Idempotency-Key is still being answered",
 );
 
 pub const TRIGGER: Doc = Doc {
-    request: Some(Request::optional_json::<Trigger>()),
+    request: Some(RequestDoc::optional_json::<Trigger>()),
     is_idempotent: true,
     responses: &[
-        Response::json::<Triggered<'static>>(200, "The execution is durable and will end"),
+        ResponseDoc::json::<Triggered<'static>>(200, "The execution is durable and will end"),
         UNPAID,
         NO_WORKFLOW,
         CONFLICT,
@@ -49,22 +50,22 @@ pub const TRIGGER: Doc = Doc {
 };
 
 /// `POST /api/v1/{workflow}/trigger`
-pub async fn trigger(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
-    let mut fields = Fields::parse(&bytes)?;
+pub async fn trigger(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
+    let mut fields = body::parse(&bytes)?;
     let parameters = fields.take("parameters").unwrap_or_else(|| json!({}));
     let started = start(&context, &bytes, fields, vec![parameters], Together::One).await?;
     let id = started.first().cloned().unwrap_or_default();
     let message = "Workflow triggered successfully";
     let body = Triggered { status: "success", message, trigger_id: &id };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const BULK: Doc = Doc {
-    request: Some(Request::json::<BulkTrigger>()),
+    request: Some(RequestDoc::json::<BulkTrigger>()),
     is_idempotent: true,
     responses: &[
-        Response::json::<Bulked<'static>>(200, "The executions are durable and will end"),
+        ResponseDoc::json::<Bulked<'static>>(200, "The executions are durable and will end"),
         UNPAID,
         NO_WORKFLOW,
         CONFLICT,
@@ -79,9 +80,9 @@ pub const BULK_ALIAS: Doc = Doc {
 };
 
 /// `POST /api/v2/{workflow}/bulk`: all of them start, or none.
-pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
-    let bytes = context.call.body().await?;
-    let mut fields = Fields::parse(&bytes)?;
+pub async fn bulk(mut context: Context) -> Result<Response, http::Error> {
+    let bytes = context.request.body().await?;
+    let mut fields = body::parse(&bytes)?;
     let Some(Value::Array(parameters)) = fields.take("parameters") else {
         return Err(http::Error::bad_request("parameters must be an array of objects"));
     };
@@ -92,7 +93,7 @@ pub async fn bulk(mut context: Context) -> Result<Reply, http::Error> {
     let ids = start(&context, &bytes, fields, parameters, Together::Bulk).await?;
     let message = "Workflows triggered successfully";
     let body = Bulked { status: "success", message, execution_ids: &ids };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 /// Whether what starts belongs together.
@@ -106,7 +107,7 @@ enum Together {
 async fn start(
     context: &Context,
     bytes: &[u8],
-    fields: Fields,
+    mut fields: JsonObject,
     parameters: Vec<Value>,
     together: Together,
 ) -> Result<Vec<String>, http::Error> {
@@ -115,16 +116,16 @@ async fn start(
     let workflow = find(context).await?;
     let version = version_of(&workflow, None)?;
     let route = format!("flows/{together:?}/{}", workflow.id);
-    let claim = match idempotent::turn(context, organization, &route, bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => {
-            let ids = idempotent::kept_body(answered)?;
+    let claim = match idempotency_key::begin(context, organization, &route, bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => {
+            let ids = idempotency_key::kept_body(answered)?;
             return serde_json::from_value(ids).map_err(http::Error::internal);
         }
     };
-    let webhook = fields.webhook(services)?;
+    let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
-    let bulk: Option<BulkId> = (together == Together::Bulk).then(fresh);
+    let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);
     let (mut submissions, mut ids) = (Vec::new(), Vec::new());
     for (index, parameters) in parameters.into_iter().enumerate() {
         let inputs = check(&compiled, parameters).await?.map_err(|fault| match together {
@@ -135,7 +136,7 @@ async fn start(
         ids.push(one.id.to_string());
         submissions.push(one);
     }
-    let answered = Answered::whole(workflow.id, StatusCode::OK.as_u16(), json!(ids));
+    let answered = StoredResponse::whole(workflow.id, StatusCode::OK.as_u16(), json!(ids));
     let mut commit = claim.commit(answered)?;
     for _each in &submissions {
         count_trigger(&mut commit, workflow.id, &version.id);
@@ -144,7 +145,7 @@ async fn start(
     Ok(ids)
 }
 
-/// The inputs that the parameters stand for. Clients of this shape send numbers and flags as text
+/// The inputs that the parameters describe. Clients of this shape send numbers and flags as text
 /// at times.
 async fn check(
     compiled: &Compiled,
@@ -167,16 +168,16 @@ async fn check(
 pub const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
     responses: &[
-        Response::json::<ExecutionList<'static>>(200, "Executions, newest first"),
+        ResponseDoc::json::<ExecutionList<'static>>(200, "Executions, newest first"),
         NO_WORKFLOW,
     ],
     ..Doc::new("executions", "list_executions", "List the executions of a workflow")
 };
 
 /// `GET /api/v1/{workflow}/executions?limit=&offset=`
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let query = &context.call.query;
+    let query = &context.request.query;
     let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let offset = query.number("offset", 0..=u64::from(u32::MAX), 0)?;
     let workflow = workflow_of(&context).await?;
@@ -190,24 +191,24 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
         total,
         executions: records,
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const LOOK_UP: Doc = Doc {
-    request: Some(Request::json::<LookUp>()),
+    request: Some(RequestDoc::json::<LookUp>()),
     responses: &[
-        Response::json::<LookedUp<'static>>(200, "Those of the executions that there are"),
+        ResponseDoc::json::<LookedUp<'static>>(200, "The executions that exist"),
         NO_WORKFLOW,
     ],
     ..Doc::new("executions", "look_up_executions", "Look executions up by their ids")
 };
 
 /// `POST /api/v1/{workflow}/executions/bulk`: those of the ids that there are.
-pub async fn look_up(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn look_up(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let fields = Fields::parse(&context.call.body().await?)?;
+    let mut fields = body::parse(&context.request.body().await?)?;
     let ids = fields.texts("execution_ids", LOOK_UP_MAX)?;
-    let ids = ids.ok_or_else(|| http::Error::bad_request("execution_ids is required"))?;
+    let ids = ids.ok_or_else(|| Mismatch::required("execution_ids"))?;
     let workflow = workflow_of(&context).await?;
     let mut found = Vec::new();
     for id in ids.iter().filter_map(|id| id.parse::<ExecutionId>().ok()) {
@@ -215,32 +216,32 @@ pub async fn look_up(mut context: Context) -> Result<Reply, http::Error> {
     }
     let executions = records(&context, &workflow, &found).await?;
     let body = LookedUp { status: "success", total: executions.len(), executions };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const GET: Doc = Doc {
     responses: &[
-        Response::json::<Record<'static>>(200, "The execution"),
-        Response::error(404, "There is no such workflow or execution"),
+        ResponseDoc::json::<Record<'static>>(200, "The execution"),
+        ResponseDoc::error(404, "There is no such workflow or execution"),
     ],
     ..Doc::new("executions", "get_execution", "An execution")
 };
 
 /// `GET /api/v1/{workflow}/executions/{execution}`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
+pub async fn get(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let missing = || http::Error::not_found("execution not found");
-    let id = context.call.param("execution").parse().map_err(|_no_id| missing())?;
+    let id = context.request.param("execution").parse().map_err(|_no_id| missing())?;
     let workflow = workflow_of(&context).await?;
     let found = of_workflow(&context, organization, &workflow, id).await?.ok_or_else(missing)?;
     let record = records(&context, &workflow, &[found]).await?.pop().ok_or_else(missing)?;
-    Ok(reply::json(StatusCode::OK, &record))
+    Ok(response::json(StatusCode::OK, &record))
 }
 
 /// The workflow of the path, deleted ones included: what they did stays readable.
 async fn workflow_of(context: &Context) -> Result<Workflow, http::Error> {
     let organization = context.caller()?.organization;
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     Ok(context.services.workflows.find_any(organization, reference).await?)
 }
 

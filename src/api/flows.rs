@@ -5,29 +5,30 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 use super::Context;
-use super::doc::{Doc, OFFSET, Param, Request, Response};
-use super::fields::Fields;
-use super::idempotent::{self, Turn};
+use super::body;
+use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Begun};
 use crate::domain::ids::WorkflowId;
+use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::legacy;
 use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Version, Workflow};
-use crate::http::{self, Reply, reply};
-use crate::idempotency::Answered;
-use crate::runtime::fresh;
+use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
+use crate::runtime::new_id;
 use crate::wire::legacy::{Category, Created, List, Listed, NewWorkflow, Workflow as Shape};
 use crate::workflows::{self, CATEGORIES, Filter, New, Put, SortKey};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-const NO_WORKFLOW: Response = Response::error(404, "There is no such workflow");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
 
 pub const CREATE: Doc = Doc {
-    request: Some(Request::json::<NewWorkflow>()),
+    request: Some(RequestDoc::json::<NewWorkflow>()),
     is_idempotent: true,
     responses: &[
-        Response::json::<Created<'static>>(200, "The workflow is created"),
-        Response::error(
+        ResponseDoc::json::<Created<'static>>(200, "The workflow is created"),
+        ResponseDoc::error(
             409,
             "There are too many workflows, or a request with this Idempotency-Key is still being \
              answered",
@@ -37,20 +38,20 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /api/v1/`
-pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let bytes = context.call.body().await?;
-    let claim = match idempotent::turn(&context, organization, "flows", &bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => return Ok(created(&answered.subject)),
+    let bytes = context.request.body().await?;
+    let claim = match idempotency_key::begin(&context, organization, "flows", &bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => return Ok(created(&answered.subject)),
     };
-    let mut fields = Fields::parse(&bytes)?;
-    let name = fields.required("name", NAME_MAX)?;
-    let description = description(&fields)?;
+    let mut fields = body::parse(&bytes)?;
+    let name = fields.required_text("name", NAME_MAX)?;
+    let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
     let definition = read(&mut fields, None)?;
     let services = &context.services;
-    let id: WorkflowId = fresh();
-    let commit = claim.commit(Answered::created(id))?;
+    let id: WorkflowId = new_id();
+    let commit = claim.commit(StoredResponse::created(id))?;
     let new = New {
         name,
         description,
@@ -64,35 +65,35 @@ pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
     Ok(created(&id.to_string()))
 }
 
-fn created(id: &str) -> Reply {
+fn created(id: &str) -> Response {
     let message = "Workflow created successfully";
-    reply::json(StatusCode::OK, &Created { status: "success", message, workflow_id: id })
+    response::json(StatusCode::OK, &Created { status: "success", message, workflow_id: id })
 }
 
 pub const UPDATE: Doc = Doc {
-    request: Some(Request::json::<NewWorkflow>()),
+    request: Some(RequestDoc::json::<NewWorkflow>()),
     responses: &[
-        Response::json::<Shape>(200, "The workflow as it is now"),
-        Response::error(403, "The version or the workflow is locked"),
+        ResponseDoc::json::<Shape>(200, "The workflow as it is now"),
+        ResponseDoc::error(403, "The version or the workflow is locked"),
         NO_WORKFLOW,
-        Response::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "It was changed at the same time"),
     ],
     ..Doc::new("workflows", "update_workflow", "Change a workflow and its latest version")
 };
 
 /// `POST /api/v1/{workflow}`: the latest version is changed, and what the workflow is called.
-pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn update(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = Fields::parse(&context.call.body().await?)?;
+    let mut fields = body::parse(&context.request.body().await?)?;
     let services = &context.services;
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     let workflow = services.workflows.find(organization, reference).await?;
     let latest = latest(&workflow)?;
     if latest.locked {
         return Err(workflows::Error::VersionLocked.into());
     }
-    let name = fields.required("name", NAME_MAX)?;
-    let description = description(&fields)?;
+    let name = fields.required_text("name", NAME_MAX)?;
+    let description = fields.bounded_text("description", DESCRIPTION_MAX)?.unwrap_or_default();
     let before = definition_of(&context, latest).await?;
     let put = Put {
         definition: Some(read(&mut fields, Some(&before))?),
@@ -105,19 +106,19 @@ pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
     let changed =
         services.workflows.put_version(organization, reference, &workflow.latest, put).await?;
     let definition = definition_of(&context, self::latest(&changed)?).await?;
-    Ok(reply::json(StatusCode::OK, &Shape::of(&changed, &definition)))
+    Ok(response::json(StatusCode::OK, &Shape::of(&changed, &definition)))
 }
 
 pub const LIST: Doc = Doc {
     query: &[Param::limit(LIMIT_MAX, LIMIT_DEFAULT), OFFSET],
-    responses: &[Response::json::<List<'static>>(200, "Workflows, newest first")],
+    responses: &[ResponseDoc::json::<List<'static>>(200, "Workflows, newest first")],
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
 /// `GET /api/v1/?limit=&offset=`
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let query = &context.call.query;
+    let query = &context.request.query;
     let filter = Filter {
         category: None,
         tag: None,
@@ -140,46 +141,36 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
         workflows: &shown,
         flows: &shown,
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const GET: Doc = Doc {
-    responses: &[Response::json::<Listed<'static>>(200, "The workflow"), NO_WORKFLOW],
+    responses: &[ResponseDoc::json::<Listed<'static>>(200, "The workflow"), NO_WORKFLOW],
     ..Doc::new("workflows", "get_workflow", "A workflow")
 };
 
 /// `GET /api/v1/{workflow}`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
+pub async fn get(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;
-    Ok(reply::json(StatusCode::OK, &listed(&context, &workflow).await?))
+    Ok(response::json(StatusCode::OK, &listed(&context, &workflow).await?))
 }
 
 /// The definition that the body describes.
-fn read(fields: &mut Fields, before: Option<&Value>) -> Result<Value, http::Error> {
-    let text = |name: &str| Ok::<_, http::Error>(fields.text(name)?.unwrap_or_default().to_owned());
-    let mut written = legacy::Fields {
+fn read(fields: &mut JsonObject, before: Option<&Value>) -> Result<Value, http::Error> {
+    let mut text = |name| Ok::<_, Mismatch>(fields.text(name)?.unwrap_or_default());
+    let written = legacy::Fields {
         workspace_id: text("workspace_id")?,
         thumbnail_url: text("thumbnail_url")?,
         nodes_json: text("nodes_json")?,
         edges_json: text("edges_json")?,
-        ..legacy::Fields::default()
+        inputs: fields.take("inputs").unwrap_or_default(),
+        outputs: fields.take("outputs").unwrap_or_default(),
+        steps: fields.take("steps").unwrap_or_default(),
     };
-    written.inputs = fields.take("inputs").unwrap_or_default();
-    written.outputs = fields.take("outputs").unwrap_or_default();
-    written.steps = fields.take("steps").unwrap_or_default();
     let definition = legacy::definition(&written, before);
     definition.map_err(|error| http::Error::bad_request(error.to_string()))
-}
-
-fn description(fields: &Fields) -> Result<String, http::Error> {
-    let description = fields.text("description")?.unwrap_or_default();
-    if description.chars().count() > DESCRIPTION_MAX {
-        let message = format!("description must have at most {DESCRIPTION_MAX} characters");
-        return Err(http::Error::bad_request(message));
-    }
-    Ok(description.to_owned())
 }
 
 fn latest(workflow: &Workflow) -> Result<&Version, http::Error> {

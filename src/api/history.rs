@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue, LINK};
 
-use super::doc::{CURSOR, Doc, Kind as Values, OFFSET, Param, Response};
+use super::doc::{CURSOR, Doc, Kind as Values, OFFSET, Param, ResponseDoc};
 use super::predictions::shown;
 use super::webhooks::parse_time;
 use super::{Context, Services, cursor};
@@ -15,7 +15,7 @@ use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
 use crate::engine::query::history::Filter;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire::Text;
 use crate::wire::history::{OfWorkflow, Page, PageByOffset, Row};
 
@@ -25,7 +25,7 @@ const LIMIT_MAX: u64 = 100;
 const OFFSET_ROWS: u64 = 1000;
 /// Bytes of outputs that one page shows; further ones are null there.
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
-/// The words that `status` takes, with what they stand for. No run of ours is ever `starting`.
+/// The words that `status` takes, with what they mean. No run of ours is ever `starting`.
 const WORDS: [(&str, &[(Kind, Status)]); 10] = [
     ("created", &[(Kind::Prediction, Status::Created)]),
     ("starting", &[]),
@@ -55,7 +55,7 @@ fn types() -> Vec<&'static str> {
 macro_rules! query {
     ($paging:expr) => {
         &[
-            Param::new("model", Values::Text, "The model that ran, or that was asked for"),
+            Param::new("model", Values::Text, "The model that ran, or the requested model"),
             Param::new("status", Values::ListOf(statuses), "Any of these"),
             Param::new("type", Values::OneOf(types), "Predictions, or executions of workflows"),
             Param::new(
@@ -66,7 +66,7 @@ macro_rules! query {
             ),
             Param::new("workflow_execution_id", Values::Uuid, "The steps of an execution"),
             Param::new("error_classification", Values::ListOf(classes), "Any of these"),
-            Param::new("from", Values::Time, "Created then or later"),
+            Param::new("from", Values::Time, "Created at this time or later"),
             Param::new("to", Values::Time, "Created before"),
             Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
             $paging,
@@ -77,18 +77,18 @@ macro_rules! query {
 pub const BY_OFFSET: Doc = Doc {
     is_deprecated: true,
     query: query!(OFFSET),
-    responses: &[Response {
+    responses: &[ResponseDoc {
         headers: &[("Deprecation", "`true`"), ("Link", "The route to use instead")],
-        ..Response::json::<PageByOffset<'static>>(200, "At most the newest 1000")
+        ..ResponseDoc::json::<PageByOffset<'static>>(200, "At most the newest 1000")
     }],
     ..Doc::new("history", "list_executions_by_offset", "The history of the organization")
 };
 
 /// `GET /v1/executions`: deprecated.
-pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
+pub async fn by_offset(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let (filter, limit) = (filter(&context)?, limit(&context)?);
-    let offset = context.call.query.number("offset", 0..=u64::from(u32::MAX), 0)?;
+    let offset = context.request.query.number("offset", 0..=u64::from(u32::MAX), 0)?;
     if offset > OFFSET_ROWS.saturating_sub(limit) {
         return Err(http::Error::bad_request(
             "V1 pagination is limited to 1000 rows; use GET /v2/executions with cursor pagination",
@@ -105,7 +105,7 @@ pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
         offset,
         limit,
     };
-    let mut answer = reply::json(StatusCode::OK, &body);
+    let mut answer = response::json(StatusCode::OK, &body);
     let successor = HeaderValue::from_static("</v2/executions>; rel=\"successor-version\"");
     answer.headers_mut().insert(LINK, successor);
     let deprecation = HeaderName::from_static("deprecation");
@@ -115,12 +115,12 @@ pub async fn by_offset(context: Context) -> Result<Reply, http::Error> {
 
 pub const BY_CURSOR: Doc = Doc {
     query: query!(CURSOR),
-    responses: &[Response::json::<Page<'static>>(200, "A page, newest first")],
+    responses: &[ResponseDoc::json::<Page<'static>>(200, "A page, newest first")],
     ..Doc::new("history", "list_executions", "The history of the organization")
 };
 
 /// `GET /v2/executions`
-pub async fn by_cursor(context: Context) -> Result<Reply, http::Error> {
+pub async fn by_cursor(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let (filter, limit) = (filter(&context)?, limit(&context)?);
     let services = &context.services;
@@ -131,19 +131,19 @@ pub async fn by_cursor(context: Context) -> Result<Reply, http::Error> {
     let body = Page {
         executions: rows(services, organization, &page.executions).await?,
         limit,
-        has_more: page.more_behind.is_some(),
-        next_cursor: page.more_behind.map(|id| cursor::behind(services, &asked, id)),
+        has_more: page.more_after.is_some(),
+        next_cursor: page.more_after.map(|id| cursor::behind(services, &asked, id)),
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 fn limit(context: &Context) -> Result<u64, http::Error> {
-    context.call.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)
+    context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)
 }
 
 /// What the query asks for.
 fn filter(context: &Context) -> Result<Filter, http::Error> {
-    let query = &context.call.query;
+    let query = &context.request.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
     let refuse = |message: String| http::Error::bad_request(message);
     let kinds = match given("type") {
@@ -171,7 +171,7 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
     })
 }
 
-/// What each word of a comma-separated list stands for, in a fixed order, each once.
+/// What each word of a comma-separated list means, in a fixed order, each once.
 fn each<T: Copy>(list: &str, name: &str, known: &[(&str, T)]) -> Result<Vec<T>, http::Error> {
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let is_known = |word: &&str| known.iter().any(|(name, _)| name == word);
@@ -234,6 +234,6 @@ async fn output(
     let is_shown =
         |payload: &&Payload| usize::try_from(payload.len()).unwrap_or(usize::MAX) <= most;
     let Text { text, error } = shown(services, execution.output.as_ref().filter(is_shown)).await?;
-    let text = text.map(|text| services.links.render(execution.organization, text));
+    let text = text.map(|text| services.signed_urls.render(execution.organization, text));
     Ok(Text { text, error })
 }

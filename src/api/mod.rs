@@ -10,6 +10,7 @@ mod admin;
 mod audit;
 mod backup;
 mod billing;
+mod body;
 mod chains;
 mod content;
 mod context;
@@ -17,20 +18,19 @@ mod cursor;
 mod dashboard;
 mod dispatch;
 pub mod doc;
+mod error_mapping;
 mod events;
 mod executions;
-mod failures;
-mod fields;
 mod files;
 mod flow_executions;
 mod flows;
 mod history;
-mod idempotent;
-mod meters;
+mod idempotency_key;
 mod models;
 mod openapi;
 mod operator;
 mod predictions;
+mod request_metrics;
 mod root;
 mod services;
 mod uploads;
@@ -83,7 +83,7 @@ pub enum Access {
     Public,
     /// The holder of an API key.
     Key,
-    /// The holder of an API key, which may stand in the body as `api_key`.
+    /// The holder of an API key, which may be in the body as `api_key`.
     BodyKey,
     /// The holder of an API key, or of a link that the service gave out: its `token` opens this path.
     Link,
@@ -114,8 +114,8 @@ pub enum Rate {
 }
 
 /// What a handler comes to.
-pub type Handling =
-    std::pin::Pin<Box<dyn Future<Output = Result<http::Reply, http::Error>> + Send>>;
+pub type HandlerFuture =
+    std::pin::Pin<Box<dyn Future<Output = Result<http::Response, http::Error>> + Send>>;
 
 /// A row of the table.
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ pub struct Route {
     pub access: Access,
     pub body: BodyLimit,
     pub rate: Rate,
-    pub handler: fn(Context) -> Handling,
+    pub handler: fn(Context) -> HandlerFuture,
     /// What clients read of it in the host's OpenAPI document.
     pub doc: Doc,
 }

@@ -7,9 +7,9 @@ use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use super::Context;
-use super::doc::{Doc, Kind, OFFSET, Param, Response};
+use super::doc::{Doc, Kind, OFFSET, Param, ResponseDoc};
 use crate::catalog;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire::model::Model;
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -25,16 +25,16 @@ pub const LIST: Doc = Doc {
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
     ],
-    responses: &[Response {
+    responses: &[ResponseDoc {
         headers: &[TOTAL],
-        ..Response::json::<Vec<Model<'static>>>(200, "Models by slug")
+        ..ResponseDoc::json::<Vec<Model<'static>>>(200, "Models by slug")
     }],
     ..Doc::new("models", "list_models", "List models")
 };
 
 /// `GET /v1/models?name=&limit=&offset=`: a bare array, the total in `X-Total-Count`.
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
-    let query = &context.call.query;
+pub async fn list(context: Context) -> Result<Response, http::Error> {
+    let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let offset = usize::try_from(query.number("offset", 0..=u64::from(u32::MAX), 0)?)?;
     let name = query.get("name").unwrap_or_default().to_lowercase();
@@ -45,23 +45,23 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
     let found: Vec<_> = context.services.catalog.list().into_iter().filter(matches).collect();
     let page: Vec<_> =
         found.iter().skip(offset).take(limit).map(|model| catalog::detail(model)).collect();
-    let mut answer = reply::json(StatusCode::OK, &page);
+    let mut answer = response::json(StatusCode::OK, &page);
     answer.headers_mut().insert(X_TOTAL_COUNT, HeaderValue::from(found.len()));
     Ok(answer)
 }
 
 pub const GET: Doc = Doc {
     responses: &[
-        Response::json::<Model<'static>>(200, "The model"),
-        Response::error(404, "There is no such model"),
+        ResponseDoc::json::<Model<'static>>(200, "The model"),
+        ResponseDoc::error(404, "There is no such model"),
     ],
     ..Doc::new("models", "get_model", "A model")
 };
 
 /// `GET /v1/models/{slug}`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
-    let model = find(&context, context.call.param("slug"))?;
-    Ok(reply::json_text(StatusCode::OK, catalog::detail_json(&model)))
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let model = find(&context, context.request.param("slug"))?;
+    Ok(response::json_text(StatusCode::OK, catalog::detail_json(&model)))
 }
 
 pub const GET_BY_QUERY: Doc = Doc {
@@ -71,21 +71,21 @@ pub const GET_BY_QUERY: Doc = Doc {
         ..Param::new("slug", Kind::Text, "The slug of the model")
     }],
     responses: &[
-        Response {
+        ResponseDoc {
             headers: &[("Deprecation", "`true`"), ("Link", "The route to use instead")],
-            ..Response::json::<Model<'static>>(200, "The model")
+            ..ResponseDoc::json::<Model<'static>>(200, "The model")
         },
-        Response::error(404, "There is no such model"),
+        ResponseDoc::error(404, "There is no such model"),
     ],
     ..Doc::new("models", "get_model_by_query", "A model")
 };
 
 /// `GET /v1/model?slug=`, deprecated.
-pub async fn get_by_query(context: Context) -> Result<Reply, http::Error> {
-    let slug = context.call.query.get("slug").filter(|slug| !slug.is_empty());
+pub async fn get_by_query(context: Context) -> Result<Response, http::Error> {
+    let slug = context.request.query.get("slug").filter(|slug| !slug.is_empty());
     let slug = slug.ok_or_else(|| http::Error::bad_request("slug parameter is required"))?;
     let model = find(&context, slug)?;
-    let mut answer = reply::json_text(StatusCode::OK, catalog::detail_json(&model));
+    let mut answer = response::json_text(StatusCode::OK, catalog::detail_json(&model));
     let headers = answer.headers_mut();
     headers.insert("deprecation", HeaderValue::from_static("true"));
     let link = format!("</v1/models/{}>; rel=\"successor-version\"", model.slug);
@@ -97,16 +97,16 @@ pub async fn get_by_query(context: Context) -> Result<Reply, http::Error> {
 
 pub const OPENAPI: Doc = Doc {
     responses: &[
-        Response::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
-        Response::error(404, "There is no such model"),
+        ResponseDoc::json::<Map<String, Value>>(200, "An OpenAPI 3.0 document"),
+        ResponseDoc::error(404, "There is no such model"),
     ],
     ..Doc::new("models", "get_model_openapi", "The request schema of a model, for older tools")
 };
 
 /// `GET /v1/models/{slug}/schemas/openapi`
-pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
-    let model = find(&context, context.call.param("slug"))?;
-    Ok(reply::json(StatusCode::OK, &catalog::openapi(&model)))
+pub async fn openapi(context: Context) -> Result<Response, http::Error> {
+    let model = find(&context, context.request.param("slug"))?;
+    Ok(response::json(StatusCode::OK, &catalog::openapi(&model)))
 }
 
 fn find(context: &Context, slug: &str) -> Result<Arc<catalog::Model>, http::Error> {

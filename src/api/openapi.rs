@@ -14,7 +14,7 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
 
-use super::doc::{Content, Doc, Kind, Param, Request, Response};
+use super::doc::{Content, Doc, Kind, Param, RequestDoc, ResponseDoc};
 use super::{Access, BodyLimit, ROUTES, Rate, Role, Route, dispatch};
 use crate::domain::workflow::VERSION_ID_MAX;
 use crate::idempotency;
@@ -72,8 +72,8 @@ pub fn of_host(role: Role, url: &str) -> Value {
                 "Link": {
                     "type": "apiKey",
                     "in": "query",
-                    "name": crate::links::PARAMETER,
-                    "description": "The token of a link that the service gave out",
+                    "name": crate::signed_urls::PARAMETER,
+                    "description": "The token of a link that the service issued",
                 },
             },
             "schemas": schemas.take(),
@@ -193,7 +193,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
             let pattern = format!("^[A-Za-z0-9._-]{{1,{VERSION_ID_MAX}}}$");
             ("The id of the version", json!({"type": "string", "pattern": pattern}))
         }
-        "slug" => ("The slug of the model, which may hold `/`", text()),
+        "slug" => ("The slug of the model, which may contain `/`", text()),
         _ => ("The path of the file", text()),
     }
 }
@@ -226,7 +226,7 @@ fn query_parameter(param: &Param) -> Value {
     parameter
 }
 
-fn request_body(request: &Request, schemas: &mut Schemas) -> Value {
+fn request_body(request: &RequestDoc, schemas: &mut Schemas) -> Value {
     let schema = match request.schema {
         Some(schema) => schema(&mut schemas.read).to_value(),
         None => binary(),
@@ -242,47 +242,47 @@ fn binary() -> Value {
 }
 
 /// The answers that follow from a row of the table.
-fn general_responses(route: &Route) -> Vec<Response> {
+fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     let Doc { request, is_idempotent, .. } = route.doc;
     let mut all = vec![
-        Response::error(400, "The request is malformed; the message says what is wrong"),
-        Response::error(500, "An error of the service"),
-        Response {
+        ResponseDoc::error(400, "The request is malformed; the message says what is wrong"),
+        ResponseDoc::error(500, "An error of the service"),
+        ResponseDoc {
             headers: &[RETRY_AFTER],
-            ..Response::error(
+            ..ResponseDoc::error(
                 503,
                 "The service cannot answer now: it is busy, stopping, or its disk is full",
             )
         },
     ];
     if matches!(route.access, Access::Key | Access::BodyKey | Access::Link) {
-        all.push(Response::error(401, "Invalid or missing API key"));
+        all.push(ResponseDoc::error(401, "Invalid or missing API key"));
     }
     if request.is_some() && route.body != BodyLimit::None {
-        all.push(Response::error(408, "The body came too slowly"));
-        all.push(Response::error(413, "The body is over a limit"));
+        all.push(ResponseDoc::error(408, "The body arrived too slowly"));
+        all.push(ResponseDoc::error(413, "The body is over a limit"));
     }
     if is_idempotent {
-        all.push(Response::error(
+        all.push(ResponseDoc::error(
             409,
             "A request with this Idempotency-Key is still being answered, or a conflict",
         ));
-        all.push(Response::error(422, "This Idempotency-Key was used with another body"));
+        all.push(ResponseDoc::error(422, "This Idempotency-Key was used with another body"));
     }
     if route.rate != Rate::Free {
-        all.push(Response {
+        all.push(ResponseDoc {
             headers: &[RETRY_AFTER],
-            ..Response::error(429, "Too many requests, or a full queue")
+            ..ResponseDoc::error(429, "Too many requests, or a full queue")
         });
     }
     all
 }
 
-const RETRY_AFTER: (&str, &str) = ("Retry-After", "Seconds until another try is worth it");
+const RETRY_AFTER: (&str, &str) = ("Retry-After", "Seconds to wait before the next try");
 const REQUEST_ID: (&str, &str) = ("X-Request-Id", "The id of the request, as in the service's log");
 
 fn responses(route: &Route, schemas: &mut Schemas) -> Value {
-    let mut by_status: BTreeMap<u16, Response> = BTreeMap::new();
+    let mut by_status: BTreeMap<u16, ResponseDoc> = BTreeMap::new();
     for response in general_responses(route) {
         by_status.insert(response.status, response);
     }
@@ -297,7 +297,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     Value::Object(described.collect())
 }
 
-fn describe(response: &Response, has_id: bool, schemas: &mut Schemas) -> Value {
+fn describe(response: &ResponseDoc, has_id: bool, schemas: &mut Schemas) -> Value {
     let mut described = json!({"description": response.description});
     let Value::Object(fields) = &mut described else { return described };
     let own = response.headers.iter().copied();

@@ -12,7 +12,7 @@ use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine;
 use crate::engine::query::history::Filter;
-use crate::http::{self, Reply, reply};
+use crate::http::{self, Response, response};
 use crate::wire::operator::{Cancelled, Execution as Shown, Executions, Resumed};
 
 const LIMIT_DEFAULT: u64 = 100;
@@ -21,8 +21,8 @@ const LIMIT_MAX: u64 = 1000;
 pub const LIST: Doc = Doc::new("admin", "admin_list_executions", "Executions of all organizations");
 
 /// `GET /admin/executions?organization=&unfinished=&limit=`: the newest, or all that have not ended.
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
-    let query = &context.call.query;
+pub async fn list(context: Context) -> Result<Response, http::Error> {
+    let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
     let is_unfinished = match query.get("unfinished") {
         None | Some("false") => false,
@@ -30,10 +30,7 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
         Some(_) => return Err(http::Error::bad_request("unfinished must be true or false")),
     };
     let services = &context.services;
-    let organizations = match query.get("organization") {
-        Some(name) => vec![services.accounts.organization(name).await?],
-        None => services.accounts.organizations().await?,
-    };
+    let organizations = context.named_organizations().await?;
     let mut found = Vec::new();
     if is_unfinished {
         let of_one = query.get("organization").and_then(|_named| organizations.first());
@@ -58,13 +55,13 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
             describe(one, name, crashes, services.engine.waiting_for(one))
         })
         .collect();
-    Ok(reply::json(StatusCode::OK, &Executions { executions }))
+    Ok(response::json(StatusCode::OK, &Executions { executions }))
 }
 
 pub const GET: Doc = Doc::new("admin", "admin_get_execution", "An execution");
 
 /// `GET /admin/executions/{execution}`: as its organization reads it, whichever that is.
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
+pub async fn get(context: Context) -> Result<Response, http::Error> {
     let execution = find(&context).await?;
     let services = &context.services;
     let text = match execution.kind() {
@@ -74,13 +71,13 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
             serde_json::to_string(&detail?.view).map_err(http::Error::internal)?
         }
     };
-    Ok(reply::json_text(StatusCode::OK, text.into()))
+    Ok(response::json_text(StatusCode::OK, text.into()))
 }
 
 pub const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "End an execution now");
 
 /// `POST /admin/executions/{execution}/cancel`
-pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
+pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     let execution = find(&context).await?;
     let (services, organization, id) = (&context.services, execution.organization, execution.id);
     let entry = services.audit.entry(&context.actor(), "execution.cancel", id.to_string());
@@ -89,13 +86,13 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
     let cancelled = services.audit.record(entry.of(organization), cancel).await?;
     let status = cancelled.status.word(cancelled.kind()).to_owned();
     let body = Cancelled { execution_id: cancelled.id, status };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const RESUME: Doc = Doc::new("admin", "admin_resume", "Resume what a restore held back");
 
 /// `POST /admin/resume`: lets go on what a restore held back.
-pub async fn resume(context: Context) -> Result<Reply, http::Error> {
+pub async fn resume(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let entry = services.audit.entry(&context.actor(), "restore.resume", "all that was held back");
     let engine = services.engine.clone();
@@ -104,13 +101,13 @@ pub async fn resume(context: Context) -> Result<Reply, http::Error> {
     services.outbox.rescan();
     tracing::warn!(executions, deliveries, "resumed what the restore held back");
     let body = Resumed { executions, deliveries };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 /// The execution that the path names, of whichever organization.
 async fn find(context: &Context) -> Result<Execution, http::Error> {
     let missing = || http::Error::not_found("execution not found");
-    let id: ExecutionId = context.call.param("execution").parse().map_err(|_no_id| missing())?;
+    let id: ExecutionId = context.request.param("execution").parse().map_err(|_no_id| missing())?;
     for organization in context.services.accounts.organizations().await? {
         match context.services.engine.get(organization.id, id).await {
             Err(engine::Error::NotFound) => {}

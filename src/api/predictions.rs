@@ -7,20 +7,21 @@ use hyper::header::{HeaderValue, LINK};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
-use super::doc::{Doc, Kind, Param, Request, Response};
-use super::fields::{Fields, unfit};
-use super::idempotent::{self, Turn};
+use super::body::{self, validation_error};
+use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Begun};
 use super::{Context, Role, Services, models};
 use crate::accounts::Caller;
 use crate::chains;
 use crate::domain::chain::Entry;
 use crate::domain::execution::{self, Candidate, Execution, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::json_object::JsonObject;
 use crate::domain::payload::Payload;
 use crate::engine::{self, Submission};
-use crate::http::{self, Reply, reply};
-use crate::idempotency::Answered;
-use crate::runtime::fresh;
+use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
+use crate::runtime::new_id;
 use crate::wire::Text;
 use crate::wire::prediction::{Accepted, Ended, NewPrediction, Prediction, Shown, Urls};
 use crate::workflows;
@@ -30,17 +31,17 @@ const WAIT_MAX: u64 = 60;
 
 /// The link to the events of a prediction.
 const MONITOR: (&str, &str) = ("Link", "`rel=\"monitor\"`: its events, without a key, for a day");
-const UNPAID: Response = Response::error(402, "The balance does not cover it");
-const NO_MODEL: Response = Response::error(404, "There is no such model");
-const NO_PREDICTION: Response = Response::error(404, "There is no such prediction");
+const UNPAID: ResponseDoc = ResponseDoc::error(402, "The balance does not cover it");
+const NO_MODEL: ResponseDoc = ResponseDoc::error(404, "There is no such model");
+const NO_PREDICTION: ResponseDoc = ResponseDoc::error(404, "There is no such prediction");
 
 pub const CREATE: Doc = Doc {
-    request: Some(Request::json::<NewPrediction>()),
+    request: Some(RequestDoc::json::<NewPrediction>()),
     is_idempotent: true,
     responses: &[
-        Response {
+        ResponseDoc {
             headers: &[MONITOR],
-            ..Response::json::<Accepted<'static>>(200, "The prediction is durable and will end")
+            ..ResponseDoc::json::<Accepted<'static>>(200, "The prediction is durable and will end")
         },
         UNPAID,
         NO_MODEL,
@@ -49,17 +50,20 @@ pub const CREATE: Doc = Doc {
 };
 
 /// `POST /v1/prediction/`
-pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let id = submit(&mut context, "prediction").await?;
-    Ok(followed(&context, id, reply::json(StatusCode::OK, &created(id))))
+    Ok(with_monitor_link(&context, id, response::json(StatusCode::OK, &created(id))))
 }
 
 pub const RUN: Doc = Doc {
     responses: &[
-        Response::json::<Ended<'static>>(200, "The prediction has ended, in whatever way"),
-        Response {
+        ResponseDoc::json::<Ended<'static>>(200, "The prediction has ended, with any status"),
+        ResponseDoc {
             headers: &[MONITOR],
-            ..Response::json::<Accepted<'static>>(202, "It takes longer than the answer is held")
+            ..ResponseDoc::json::<Accepted<'static>>(
+                202,
+                "The prediction did not end within the wait",
+            )
         },
         UNPAID,
         NO_MODEL,
@@ -71,7 +75,7 @@ pub const RUN: Doc = Doc {
 };
 
 /// `POST /v1/prediction/run`: as create, and waits for the end.
-pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn run(mut context: Context) -> Result<Response, http::Error> {
     let id = submit(&mut context, "prediction/run").await?;
     let organization = context.caller()?.organization;
     let services = &context.services;
@@ -79,8 +83,8 @@ pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
     let execution = services.engine.wait(organization, id, patience).await?;
     let (status, message) = match execution.status {
         Status::Created | Status::Processing => {
-            let accepted = reply::json(StatusCode::ACCEPTED, &created(id));
-            return Ok(followed(&context, id, accepted));
+            let accepted = response::json(StatusCode::ACCEPTED, &created(id));
+            return Ok(with_monitor_link(&context, id, accepted));
         }
         Status::Success => ("success", "Prediction completed successfully"),
         Status::Error => ("failed", "Prediction failed"),
@@ -95,19 +99,19 @@ pub async fn run(mut context: Context) -> Result<Reply, http::Error> {
         output_error: output.error,
         error: execution.fault.as_ref().map_or("", |fault| fault.cause.as_str()),
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const GET: Doc = Doc {
     query: &[Param::new(
         "wait",
         Kind::Whole { min: 0, max: WAIT_MAX, default: 0 },
-        "For how many seconds the answer is held until the prediction ends",
+        "How many seconds to wait for the prediction to end",
     )],
     responses: &[
-        Response {
+        ResponseDoc {
             headers: &[MONITOR],
-            ..Response::json::<Prediction<'static>>(200, "The prediction")
+            ..ResponseDoc::json::<Prediction<'static>>(200, "The prediction")
         },
         NO_PREDICTION,
     ],
@@ -115,15 +119,15 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /v1/prediction/{id}?wait=`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
-    let wait = context.call.query.number("wait", 0..=WAIT_MAX, 0)?;
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let wait = context.request.query.number("wait", 0..=WAIT_MAX, 0)?;
     let id = id_of(&context)?;
     let organization = context.caller()?.organization;
     let services = &context.services;
     let patience = Duration::from_secs(wait);
     let execution = services.engine.wait(organization, id, patience).await.map_err(not_found)?;
     let text = detail(services, &execution).await?;
-    Ok(followed(&context, id, reply::json_text(StatusCode::OK, text.into())))
+    Ok(with_monitor_link(&context, id, response::json_text(StatusCode::OK, text.into())))
 }
 
 /// A prediction as clients read it: JSON text.
@@ -162,15 +166,15 @@ async fn is_of_foreign_step(
 
 pub const CANCEL: Doc = Doc {
     responses: &[
-        Response::json::<Accepted<'static>>(200, "The prediction is cancelled"),
+        ResponseDoc::json::<Accepted<'static>>(200, "The prediction is cancelled"),
         NO_PREDICTION,
-        Response::error(409, "The prediction has ended already"),
+        ResponseDoc::error(409, "The prediction has ended already"),
     ],
     ..Doc::new("predictions", "cancel_prediction", "Cancel a prediction")
 };
 
 /// `POST /v1/prediction/{id}/cancel`
-pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
+pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     let id = id_of(&context)?;
     let organization = context.caller()?.organization;
     let engine = &context.services.engine;
@@ -191,7 +195,7 @@ pub async fn cancel(context: Context) -> Result<Reply, http::Error> {
         message: "Prediction canceled successfully",
         prediction_id: id,
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 /// How long a link to a prediction's events opens them. Each answer that names one names a new one.
@@ -199,11 +203,11 @@ const EVENTS_LINK: Duration = Duration::from_secs(24 * 3600);
 
 /// The answer with a link to the prediction's events, which needs no key: a browser's
 /// `EventSource` cannot send one.
-fn followed(context: &Context, id: ExecutionId, mut answer: Reply) -> Reply {
+fn with_monitor_link(context: &Context, id: ExecutionId, mut answer: Response) -> Response {
     let Ok(grant) = context.grant() else { return answer };
     let services = &context.services;
     let link = grant.link(services.clock.now().plus(EVENTS_LINK));
-    let url = services.links.url(link, &format!("/v1/prediction/{id}/events"));
+    let url = services.signed_urls.url(link, &format!("/v1/prediction/{id}/events"));
     if let Ok(link) = HeaderValue::from_str(&format!("<{url}>; rel=\"monitor\"")) {
         answer.headers_mut().insert(LINK, link);
     }
@@ -216,7 +220,7 @@ const fn created(id: ExecutionId) -> Accepted<'static> {
 }
 
 pub fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
-    context.call.param("id").parse().map_err(|_no_id| missing())
+    context.request.param("id").parse().map_err(|_no_id| missing())
 }
 
 fn missing() -> http::Error {
@@ -234,16 +238,16 @@ pub fn not_found(error: engine::Error) -> http::Error {
 /// `Idempotency-Key` before.
 async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http::Error> {
     let caller = context.caller()?;
-    let bytes = context.call.body().await?;
-    let fields = Fields::parse(&bytes)?;
-    let claim = match idempotent::turn(context, caller.organization, route, &bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => return idempotent::created_id(&answered),
+    let bytes = context.request.body().await?;
+    let fields = body::parse(&bytes)?;
+    let claim = match idempotency_key::begin(context, caller.organization, route, &bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => return idempotency_key::created_id(&answered),
     };
     let services = &context.services;
     let submission = check(services, caller, fields).await?;
     let id = submission.id;
-    let commit = claim.commit(Answered::created(id))?;
+    let commit = claim.commit(StoredResponse::created(id))?;
     services.engine.submit(vec![submission], commit).await?;
     Ok(id)
 }
@@ -252,7 +256,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
 async fn check(
     services: &Services,
     caller: Caller,
-    mut fields: Fields,
+    mut fields: JsonObject,
 ) -> Result<Submission, http::Error> {
     let input = fields.take("input");
     let slug = fields.text("model")?.filter(|slug| !slug.is_empty());
@@ -266,20 +270,18 @@ async fn check(
         Some(input @ Value::Object(_)) => input,
         Some(_) => return Err(http::Error::bad_request("input must be an object")),
     };
-    let webhook = fields.webhook(services)?;
-    let model = services.catalog.get(slug).ok_or_else(models::not_found)?;
-    let input = model.check_input(input).await.map_err(unfit)?;
+    let webhook = body::webhook(&mut fields, services)?;
+    let model = services.catalog.get(&slug).ok_or_else(models::not_found)?;
+    let input = model.check_input(input).await.map_err(validation_error)?;
     let selector = fields.text("fallback_selector")?.filter(|name| !name.is_empty());
-    let chain = chain(services, caller.organization, model.slug.as_str(), selector).await?;
+    let chain =
+        chain(services, caller.organization, model.slug.as_str(), selector.as_deref()).await?;
     Ok(Submission {
-        id: fresh(),
+        id: new_id(),
         organization: caller.organization,
         key: caller.key,
         source: Source::Api,
-        work: Work::Prediction(execution::Prediction::new(
-            version.unwrap_or_default().to_owned(),
-            chain,
-        )),
+        work: Work::Prediction(execution::Prediction::new(version.unwrap_or_default(), chain)),
         input: to_raw_value(&input).map_err(http::Error::internal)?,
         webhook,
     })
@@ -327,7 +329,7 @@ pub async fn shown(services: &Services, payload: Option<&Payload>) -> Result<Tex
 /// The output's text, with current URLs of files.
 async fn shown_output(services: &Services, execution: &Execution) -> Result<Text, http::Error> {
     let Text { text, error } = shown(services, execution.output.as_ref()).await?;
-    let text = text.map(|text| services.links.render(execution.organization, text));
+    let text = text.map(|text| services.signed_urls.render(execution.organization, text));
     Ok(Text { text, error })
 }
 

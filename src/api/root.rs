@@ -4,19 +4,19 @@ use hyper::StatusCode;
 use serde_json::{Map, Value};
 
 use super::Context;
-use super::doc::{Doc, Response};
-use crate::http::{self, Reply, reply};
+use super::doc::{Doc, ResponseDoc};
+use crate::http::{self, Response, response};
 use crate::wire::service::{Health, Index, Links, Ready};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub const INDEX: Doc = Doc {
-    responses: &[Response::json::<Index<'static>>(200, "Name, version, role and links")],
-    ..Doc::new("service", "index", "Who this host is")
+    responses: &[ResponseDoc::json::<Index<'static>>(200, "Name, version, role and links")],
+    ..Doc::new("service", "index", "Information about this host")
 };
 
 /// `GET /`
-pub async fn index(context: Context) -> Result<Reply, http::Error> {
+pub async fn index(context: Context) -> Result<Response, http::Error> {
     let own = context.services.url_of(context.role);
     let link = |path: &str| format!("{own}{path}");
     let body = Index {
@@ -29,54 +29,57 @@ pub async fn index(context: Context) -> Result<Reply, http::Error> {
             openapi: link("/openapi.json"),
         },
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const HEALTH: Doc = Doc {
-    responses: &[Response::json::<Health<'static>>(200, "The process answers")],
+    responses: &[ResponseDoc::json::<Health<'static>>(200, "The process answers")],
     ..Doc::new("service", "health", "Whether the process answers")
 };
 
 /// `GET /health`
-pub async fn health(_context: Context) -> Result<Reply, http::Error> {
-    Ok(reply::json(StatusCode::OK, &Health { status: "healthy", version: VERSION }))
+pub async fn health(_context: Context) -> Result<Response, http::Error> {
+    Ok(response::json(StatusCode::OK, &Health { status: "healthy", version: VERSION }))
 }
 
 pub const READY: Doc = Doc {
-    responses: &[Response::json::<Ready<'static>>(200, "The store is open, recovery is complete")],
+    responses: &[ResponseDoc::json::<Ready<'static>>(
+        200,
+        "The store is open, recovery is complete",
+    )],
     ..Doc::new("service", "ready", "Whether the service takes work")
 };
 
 /// `GET /ready`: 503 until recovery has been read. `paused` while what a restore carried over waits
 /// for `orrery resume`.
-pub async fn ready(context: Context) -> Result<Reply, http::Error> {
+pub async fn ready(context: Context) -> Result<Response, http::Error> {
     if !context.services.readiness.get() {
         return Err(http::Error::unavailable("starting: unfinished work is being read"));
     }
     let paused = context.services.engine.paused_since().map(|_since| true);
     let body = Ready { status: "ready", version: VERSION, paused };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const OPENAPI: Doc = Doc {
-    responses: &[Response::json::<Map<String, Value>>(200, "OpenAPI 3.1")],
+    responses: &[ResponseDoc::json::<Map<String, Value>>(200, "OpenAPI 3.1")],
     ..Doc::new("service", "openapi", "This document")
 };
 
 /// `GET /openapi.json`: this host's own document.
-pub async fn openapi(context: Context) -> Result<Reply, http::Error> {
+pub async fn openapi(context: Context) -> Result<Response, http::Error> {
     let url = context.services.url_of(context.role);
     let text = context.services.documents.of_host(context.role, url);
-    Ok(reply::json_text(StatusCode::OK, text.map_err(http::Error::internal)?))
+    Ok(response::json_text(StatusCode::OK, text.map_err(http::Error::internal)?))
 }
 
 pub const METRICS: Doc = Doc {
-    responses: &[Response::raw(200, "text/plain", "Prometheus' text format")],
+    responses: &[ResponseDoc::raw(200, "text/plain", "Prometheus' text format")],
     ..Doc::new("service", "metrics", "Metrics for Prometheus")
 };
 
 /// `GET /metrics`, in Prometheus' text format.
-pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
+pub async fn metrics(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let (running, queued) = services.engine.totals();
     let stats = services.store.stats();
@@ -101,5 +104,5 @@ pub async fn metrics(context: Context) -> Result<Reply, http::Error> {
         metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
         metrics::gauge!("orrery_model_queued", "model" => slug).set(load.queued as f64);
     }
-    Ok(reply::text(StatusCode::OK, services.metrics.render()))
+    Ok(response::text(StatusCode::OK, services.metrics.render()))
 }

@@ -20,8 +20,8 @@ use crate::http::budget::Budget;
 use crate::http::egress;
 use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
-use crate::links::Links;
 use crate::runtime::Clock;
+use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
 use crate::workflows::Workflows;
@@ -101,7 +101,7 @@ pub struct Services {
     pub billing: Billing,
     pub idempotency: Idempotency,
     pub files: Files,
-    pub links: Links,
+    pub signed_urls: SignedUrls,
     pub catalog: Catalog,
     pub chains: Chains,
     pub engine: Engine,

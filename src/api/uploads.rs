@@ -9,15 +9,16 @@ use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::CONTENT_TYPE;
 use multer::{Field, Multipart};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Context;
-use super::doc::{Doc, Request, Response};
-use super::fields::Fields;
+use super::body;
+use super::doc::{Doc, RequestDoc, ResponseDoc};
 use super::files::{missing, public_url, view};
 use crate::domain::file::{self, Digest, File, NAME_MAX};
+use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::files::{Announced, Files, Receiving};
-use crate::http::{self, Call, Reply, reply};
+use crate::http::{self, Request, Response, response};
 use crate::wire;
 use crate::wire::file::{FileForm, KEEP_MAX, KEEP_MIN, NewUpload, RequiredHeaders};
 
@@ -28,20 +29,23 @@ const HEAD_MAX: usize = 1024 * 1024;
 /// The longest value of a field beside the file, in bytes.
 const FIELD_MAX: usize = 1024;
 
+/// The field that says for how many seconds a file is to be kept.
+const KEEP: &str = "expires_in_seconds";
+
 pub const PRESIGN: Doc = Doc {
-    request: Some(Request::json::<NewUpload>()),
+    request: Some(RequestDoc::json::<NewUpload>()),
     responses: &[
-        Response::json::<wire::file::Announced>(200, "Where the bytes are sent"),
-        Response::error(413, "The body is over the limit, or the upload is over a quota"),
+        ResponseDoc::json::<wire::file::Announced>(200, "The URL that takes the bytes"),
+        ResponseDoc::error(413, "The body is over the limit, or the upload is over a quota"),
     ],
     ..Doc::new("files", "announce_upload", "Announce an upload")
 };
 
 /// `POST /v1/upload/presign`
-pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn presign(mut context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
-    let mut fields = Fields::parse(&context.call.body().await?)?;
-    let content_type = fields.required("content_type", NAME_MAX)?;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let content_type = fields.required_text("content_type", NAME_MAX)?;
     if file::content_type(&content_type) != content_type {
         return Err(http::Error::bad_request("content_type must be a type such as image/png"));
     }
@@ -50,12 +54,12 @@ pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
         let digest = Digest::parse(&text.to_ascii_lowercase());
         digest.ok_or_else(|| http::Error::bad_request("sha256 must have 64 hexadecimal digits"))
     });
-    let filename = fields.text("filename")?.map(check_name).transpose()?;
+    let filename = fields.text("filename")?.as_deref().map(check_name).transpose()?;
     let announced = Announced {
         filename,
         sha256: sha256.transpose()?,
-        size: fields.take("size").map(|size| whole("size", &size)).transpose()?,
-        keep: fields.take("expires_in_seconds").map(|value| keep(&value)).transpose()?,
+        size: fields.whole("size", &(0..=u64::MAX))?,
+        keep: keep(&mut fields)?,
         content_type,
     };
     let services = &context.services;
@@ -63,23 +67,23 @@ pub async fn presign(mut context: Context) -> Result<Reply, http::Error> {
     let link = grant.link(upload.expires_at);
     let body = wire::file::Announced {
         id: upload.id,
-        presigned_url: services.links.url(link, &File::upload_path(upload.id)),
+        presigned_url: services.signed_urls.url(link, &File::upload_path(upload.id)),
         public_url: public_url(services, &upload, &grant),
         expires_at: upload.expires_at.into(),
         required_headers: RequiredHeaders { content_type: upload.content_type },
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub const PUT: Doc = Doc {
-    request: Some(Request::bytes()),
+    request: Some(RequestDoc::bytes()),
     responses: &[
-        Response::json::<wire::file::File>(200, "The file"),
-        Response::error(404, "There is no such upload"),
-        Response::error(409, "The bytes came already"),
-        Response::error(410, "The upload has expired"),
-        Response::error(413, "The file is over a limit or a quota"),
-        Response::error(422, "The bytes are not those that were announced"),
+        ResponseDoc::json::<wire::file::File>(200, "The file"),
+        ResponseDoc::error(404, "There is no such upload"),
+        ResponseDoc::error(409, "The upload is already complete"),
+        ResponseDoc::error(410, "The upload has expired"),
+        ResponseDoc::error(413, "The file is over a limit or a quota"),
+        ResponseDoc::error(422, "The bytes differ from the announcement"),
     ],
     ..Doc::new(
         "files",
@@ -89,47 +93,47 @@ pub const PUT: Doc = Doc {
 };
 
 /// `PUT /v1/upload/{id}`: the bytes that were announced.
-pub async fn put(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn put(mut context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
-    let id = context.call.param("id").parse().map_err(|_no_id| missing())?;
+    let id = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let services = Arc::clone(&context.services);
     let upload = services.files.awaited(organization, id).await?;
-    let sent = context.call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let sent = context.request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if sent != Some(upload.content_type.as_str()) {
         let message = format!("Content-Type must be {}, as announced", upload.content_type);
         return Err(http::Error::bad_request(message));
     }
     let mut receiving = services.files.receive(upload.size).await?;
-    while let Some(piece) = context.call.piece().await? {
+    while let Some(piece) = context.request.next_chunk().await? {
         receiving.write(&piece).await?;
     }
     let file = receiving.finish(organization, Announced::from(&upload), Some(&upload)).await?;
-    Ok(reply::json(StatusCode::OK, &view(&services, &file, &grant)))
+    Ok(response::json(StatusCode::OK, &view(&services, &file, &grant)))
 }
 
 pub const POST: Doc = Doc {
-    request: Some(Request::form::<FileForm>()),
+    request: Some(RequestDoc::form::<FileForm>()),
     responses: &[
-        Response::json::<wire::file::File>(201, "The file"),
-        Response::error(413, "The file is over a limit or a quota"),
-        Response::error(422, "The file was not kept"),
+        ResponseDoc::json::<wire::file::File>(201, "The file"),
+        ResponseDoc::error(413, "The file is over a limit or a quota"),
+        ResponseDoc::error(422, "The file was not stored"),
     ],
     ..Doc::new("files", "create_file", "Send a file in a form")
 };
 
 /// `POST /v1/files`: a form with the field `file`.
-pub async fn post(context: Context) -> Result<Reply, http::Error> {
+pub async fn post(context: Context) -> Result<Response, http::Error> {
     let grant = context.grant()?;
     let organization = grant.organization;
     let services = Arc::clone(&context.services);
-    let content_type = context.call.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    let content_type = context.request.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     let boundary = content_type.and_then(|it| multer::parse_boundary(it).ok());
     let boundary = boundary.ok_or_else(|| {
         http::Error::bad_request("the body must be multipart/form-data with a field file")
     })?;
     let (failure, head) = (Failure::default(), Head::default());
-    let mut form = Multipart::new(pieces(context.call, failure.clone(), head.clone()), boundary);
+    let mut form = Multipart::new(pieces(context.request, failure.clone(), head.clone()), boundary);
     let mut announced = Announced::default();
     let mut received: Option<Receiving> = None;
     while let Some(mut field) = form.next_field().await.map_err(|error| failure.of(&error))? {
@@ -142,22 +146,24 @@ pub async fn post(context: Context) -> Result<Reply, http::Error> {
                 received = Some(receive(&services.files, &mut field, &failure).await?);
                 head.begins();
             }
-            Some("file") => return Err(http::Error::bad_request("one file can be sent at once")),
-            Some("expires_in_seconds") => {
+            Some("file") => {
+                return Err(http::Error::bad_request("only one file can be sent at a time"));
+            }
+            Some(KEEP) => {
                 let text = short_text(&mut field, &failure).await?;
-                let value = text.trim().parse::<u64>().map_or(Value::Null, Value::from);
-                announced.keep = Some(keep(&value)?);
+                let value = text.trim().parse::<u64>().map_or(Value::String(text), Value::from);
+                announced.keep = keep(&mut Map::from_iter([(KEEP.to_owned(), value)]).into())?;
                 head.begins();
             }
             Some(_) | None => {
-                let message = "the form may have the fields file and expires_in_seconds";
+                let message = "the form may have only the fields file and expires_in_seconds";
                 return Err(http::Error::bad_request(message));
             }
         }
     }
     let received = received.ok_or_else(|| http::Error::bad_request("file is required"))?;
     let file = received.finish(organization, announced, None).await?;
-    Ok(reply::json(StatusCode::CREATED, &view(&services, &file, &grant)))
+    Ok(response::json(StatusCode::CREATED, &view(&services, &file, &grant)))
 }
 
 /// Why the body of a form ended before its end.
@@ -206,22 +212,22 @@ impl Head {
 }
 
 fn pieces(
-    call: Call,
+    request: Request,
     failure: Failure,
     head: Head,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::io::Error>> + Send {
     head.begins();
-    stream::try_unfold((call, failure, head), |(mut call, failure, head)| async move {
+    stream::try_unfold((request, failure, head), |(mut request, failure, head)| async move {
         // The parser takes pieces until there is none for the moment: one at a time, or it would
         // hold as many as arrive faster than the disk takes them.
         tokio::task::yield_now().await;
-        match call.piece().await {
+        match request.next_chunk().await {
             Ok(Some(piece)) if !head.takes(piece.len()) => {
-                let message = format!("the head of a field may have {HEAD_MAX} bytes");
+                let message = format!("the headers of a field may have at most {HEAD_MAX} bytes");
                 failure.set(http::Error::bad_request(message));
                 Err(std::io::ErrorKind::InvalidData.into())
             }
-            Ok(piece) => Ok(piece.map(|piece| (piece, (call, failure, head)))),
+            Ok(piece) => Ok(piece.map(|piece| (piece, (request, failure, head)))),
             Err(error) => {
                 failure.set(error);
                 Err(std::io::ErrorKind::BrokenPipe.into())
@@ -247,11 +253,11 @@ async fn short_text(field: &mut Field<'_>, failure: &Failure) -> Result<String, 
     while let Some(piece) = field.chunk().await.map_err(|error| failure.of(&error))? {
         text.extend_from_slice(&piece);
         if text.len() > FIELD_MAX {
-            let message = format!("a field beside the file may have {FIELD_MAX} bytes");
+            let message = format!("a field other than the file may have at most {FIELD_MAX} bytes");
             return Err(http::Error::bad_request(message));
         }
     }
-    String::from_utf8(text).map_err(|_no_text| http::Error::bad_request("a field is no UTF-8"))
+    String::from_utf8(text).map_err(|_no_text| http::Error::bad_request("a field is not UTF-8"))
 }
 
 /// A name, and nothing that could be taken for more.
@@ -269,19 +275,9 @@ fn check_name(name: &str) -> Result<String, http::Error> {
     Ok(name.to_owned())
 }
 
-fn whole(name: &str, value: &Value) -> Result<u64, http::Error> {
-    let message = || format!("{name} must be a whole number, 0 or more");
-    value.as_u64().ok_or_else(|| http::Error::bad_request(message()))
-}
-
-fn keep(value: &Value) -> Result<Duration, http::Error> {
-    let seconds = value.as_u64().filter(|seconds| (KEEP_MIN..=KEEP_MAX).contains(seconds));
-    let seconds = seconds.ok_or_else(|| {
-        let message =
-            format!("expires_in_seconds must be a whole number from {KEEP_MIN} to {KEEP_MAX}");
-        http::Error::bad_request(message)
-    })?;
-    Ok(Duration::from_secs(seconds))
+/// How long the file is to be kept.
+fn keep(fields: &mut JsonObject) -> Result<Option<Duration>, Mismatch> {
+    Ok(fields.whole(KEEP, &(KEEP_MIN..=KEEP_MAX))?.map(Duration::from_secs))
 }
 
 #[cfg(test)]
@@ -290,7 +286,7 @@ mod tests {
 
     /// A head of 100 MiB would be searched from its start 6,000 times.
     #[test]
-    fn the_head_of_a_field_is_bounded_and_its_content_is_not() {
+    fn multipart_field_head_is_bounded_and_its_content_is_not() {
         let head = Head::default();
         head.begins();
         assert!(head.takes(HEAD_MAX) && head.takes(1));

@@ -5,16 +5,17 @@ use hyper::StatusCode;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
-use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
-use super::fields::Fields;
+use super::body;
+use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::delivery::{self, Webhook};
 use crate::domain::execution::{self, Source};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::json_object::Mismatch;
 use crate::domain::time::Timestamp;
-use crate::http::{self, Reply, reply};
-use crate::runtime::fresh;
+use crate::http::{self, Response, response};
+use crate::runtime::new_id;
 use crate::webhooks::{DeliveryState, Filter, Recorded, Refusal};
 use crate::wire::delivery::{
     Attempt, Delivery, DeliveryStatus, List, NewTestDelivery, Redelivered, Replay, Replayed, Shown,
@@ -33,24 +34,24 @@ fn statuses() -> Vec<&'static str> {
     DeliveryState::ALL.map(DeliveryState::as_str).to_vec()
 }
 
-const NO_DELIVERY: Response = Response::error(404, "The execution has no delivery");
+const NO_DELIVERY: ResponseDoc = ResponseDoc::error(404, "The execution has no delivery");
 
 pub const LIST: Doc = Doc {
     query: &[
         Param::new("status", Kind::OneOf(statuses), "The status of the delivery"),
         Param::new("execution", Kind::Uuid, "The delivery of an execution"),
         Param::new("host", Kind::Text, "The host of the receiver, with or without its port"),
-        Param::new("from", Kind::Time, "Created then or later"),
+        Param::new("from", Kind::Time, "Created at this time or later"),
         Param::new("to", Kind::Time, "Created before"),
         Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
         OFFSET,
     ],
-    responses: &[Response::json::<List>(200, "Deliveries, newest first")],
+    responses: &[ResponseDoc::json::<List>(200, "Deliveries, newest first")],
     ..Doc::new("webhooks", "list_deliveries", "List deliveries")
 };
 
 /// `GET /v1/webhooks?status=&execution=&host=&from=&to=&limit=&offset=`
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     list_for(&context, organization).await
 }
@@ -59,18 +60,18 @@ pub const LIST_OF: Doc =
     Doc::new("admin", "admin_list_deliveries", "Deliveries of an organization");
 
 /// `GET /admin/webhooks?organization=`, and the same.
-pub async fn list_of(context: Context) -> Result<Reply, http::Error> {
+pub async fn list_of(context: Context) -> Result<Response, http::Error> {
     let organization = organization(&context).await?;
     list_for(&context, organization).await
 }
 
 pub const GET: Doc = Doc {
-    responses: &[Response::json::<Delivery>(200, "The delivery"), NO_DELIVERY],
+    responses: &[ResponseDoc::json::<Delivery>(200, "The delivery"), NO_DELIVERY],
     ..Doc::new("webhooks", "get_delivery", "The delivery of an execution, with every attempt")
 };
 
 /// `GET /v1/webhooks/{execution_id}`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
+pub async fn get(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     get_for(&context, organization).await
 }
@@ -78,23 +79,23 @@ pub async fn get(context: Context) -> Result<Reply, http::Error> {
 pub const GET_OF: Doc = Doc::new("admin", "admin_get_delivery", "A delivery");
 
 /// `GET /admin/webhooks/{execution_id}?organization=`
-pub async fn get_of(context: Context) -> Result<Reply, http::Error> {
+pub async fn get_of(context: Context) -> Result<Response, http::Error> {
     let organization = organization(&context).await?;
     get_for(&context, organization).await
 }
 
 pub const REDELIVER: Doc = Doc {
     responses: &[
-        Response::json::<Redelivered>(202, "The same bytes are sent again"),
+        ResponseDoc::json::<Redelivered>(202, "The same bytes are sent again"),
         NO_DELIVERY,
-        Response::error(409, "The delivery has not ended"),
-        Response::error(410, "The payload is no longer stored"),
+        ResponseDoc::error(409, "The delivery has not ended"),
+        ResponseDoc::error(410, "The payload is no longer stored"),
     ],
-    ..Doc::new("webhooks", "redeliver", "Send a delivery again that has ended")
+    ..Doc::new("webhooks", "redeliver", "Send an ended delivery again")
 };
 
 /// `POST /v1/webhooks/{execution_id}/redeliver`
-pub async fn redeliver(context: Context) -> Result<Reply, http::Error> {
+pub async fn redeliver(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     redeliver_for(&context, organization).await
 }
@@ -102,7 +103,7 @@ pub async fn redeliver(context: Context) -> Result<Reply, http::Error> {
 pub const REDELIVER_OF: Doc = Doc::new("admin", "admin_redeliver", "Send a delivery again");
 
 /// `POST /admin/webhooks/{execution_id}/redeliver?organization=`
-pub async fn redeliver_of(context: Context) -> Result<Reply, http::Error> {
+pub async fn redeliver_of(context: Context) -> Result<Response, http::Error> {
     let organization = organization(&context).await?;
     let id = id_of(&context)?;
     let services = &context.services;
@@ -114,19 +115,18 @@ pub async fn redeliver_of(context: Context) -> Result<Reply, http::Error> {
 }
 
 pub const REPLAY: Doc = Doc {
-    request: Some(Request::json::<Replay>()),
-    responses: &[Response::json::<Replayed>(202, "How many are sent again")],
+    request: Some(RequestDoc::json::<Replay>()),
+    responses: &[ResponseDoc::json::<Replayed>(202, "How many are sent again")],
     ..Doc::new("webhooks", "replay", "Send every failed delivery of a window again")
 };
 
 /// `POST /v1/webhooks/replay`: everything that failed in a window.
-pub async fn replay(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn replay(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let fields = Fields::parse(&context.call.body().await?)?;
-    let moment = |name: &str| {
-        let text = fields.text(name)?;
-        let text = text.ok_or_else(|| http::Error::bad_request(format!("{name} is required")))?;
-        parse_time(name, text)
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let mut moment = |name| {
+        let text = fields.text(name)?.ok_or_else(|| Mismatch::required(name))?;
+        parse_time(name, &text)
     };
     let (from, to) = (moment("from")?, moment("to")?);
     if to <= from {
@@ -136,23 +136,23 @@ pub async fn replay(mut context: Context) -> Result<Reply, http::Error> {
         return Err(http::Error::bad_request("status must be failed: nothing else is sent again"));
     }
     let count = context.services.outbox.replay(organization, from, to).await?;
-    Ok(reply::json(StatusCode::ACCEPTED, &Replayed { count }))
+    Ok(response::json(StatusCode::ACCEPTED, &Replayed { count }))
 }
 
 pub const TEST: Doc = Doc {
-    request: Some(Request::json::<NewTestDelivery>()),
-    responses: &[Response::json::<TestDelivery>(200, "What the receiver answered")],
+    request: Some(RequestDoc::json::<NewTestDelivery>()),
+    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's answer")],
     ..Doc::new("webhooks", "test_receiver", "Send one sample delivery")
 };
 
 /// `POST /v1/webhooks/test`: one sample delivery, and what the receiver said.
-pub async fn test(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn test(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let fields = Fields::parse(&context.call.body().await?)?;
+    let mut fields = body::parse(&context.request.body().await?)?;
     let services = &context.services;
-    let webhook = fields.webhook_at("url", services)?;
-    let webhook = webhook.ok_or_else(|| http::Error::bad_request("url is required"))?;
-    let id: ExecutionId = fresh();
+    let webhook = body::webhook_at("url", &mut fields, services)?;
+    let webhook = webhook.ok_or_else(|| Mismatch::required("url"))?;
+    let id: ExecutionId = new_id();
     let output = "This is a test delivery: nothing was run.";
     let output = to_raw_value(output).map_err(http::Error::internal)?;
     let sample = Announcement {
@@ -183,11 +183,14 @@ pub async fn test(mut context: Context) -> Result<Reply, http::Error> {
         request: trial.body,
         headers,
     };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
-async fn list_for(context: &Context, organization: OrganizationId) -> Result<Reply, http::Error> {
-    let query = &context.call.query;
+async fn list_for(
+    context: &Context,
+    organization: OrganizationId,
+) -> Result<Response, http::Error> {
+    let query = &context.request.query;
     let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
     let offset = query.number("offset", 0..=u64::from(u32::MAX), 0)?;
     let filter = filter(context)?;
@@ -204,33 +207,33 @@ async fn list_for(context: &Context, organization: OrganizationId) -> Result<Rep
         shown.push(record);
     }
     let body = List { webhooks: shown, limit, offset, total_count: total };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
-async fn get_for(context: &Context, organization: OrganizationId) -> Result<Reply, http::Error> {
+async fn get_for(context: &Context, organization: OrganizationId) -> Result<Response, http::Error> {
     let id = id_of(context)?;
     let services = &context.services;
     let found = services.outbox.find(organization, id).await.map_err(Refusal::from)?;
     let found = found.ok_or_else(missing)?;
-    Ok(reply::json(StatusCode::OK, &record(services, &found, true).await?))
+    Ok(response::json(StatusCode::OK, &record(services, &found, true).await?))
 }
 
 async fn redeliver_for(
     context: &Context,
     organization: OrganizationId,
-) -> Result<Reply, http::Error> {
+) -> Result<Response, http::Error> {
     let id = id_of(context)?;
     let delivery = context.services.outbox.redeliver(organization, id).await?;
     Ok(redelivered(&delivery))
 }
 
-fn redelivered(delivery: &delivery::Delivery) -> Reply {
+fn redelivered(delivery: &delivery::Delivery) -> Response {
     let body = Redelivered { delivery_id: delivery.id, status: DeliveryStatus::Pending };
-    reply::json(StatusCode::ACCEPTED, &body)
+    response::json(StatusCode::ACCEPTED, &body)
 }
 
 fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
-    context.call.param("execution").parse().map_err(|_no_id| missing())
+    context.request.param("execution").parse().map_err(|_no_id| missing())
 }
 
 fn missing() -> http::Error {
@@ -239,12 +242,12 @@ fn missing() -> http::Error {
 
 /// The organization that the query names, or the default one.
 async fn organization(context: &Context) -> Result<OrganizationId, http::Error> {
-    let name = context.call.query.get("organization").unwrap_or(DEFAULT_ORGANIZATION);
+    let name = context.request.query.get("organization").unwrap_or(DEFAULT_ORGANIZATION);
     Ok(context.services.accounts.organization(name).await?.id)
 }
 
 fn filter(context: &Context) -> Result<Filter, http::Error> {
-    let query = &context.call.query;
+    let query = &context.request.query;
     let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
     let standing = given("status").map(|status| {
         let found = DeliveryState::ALL.into_iter().find(|standing| standing.as_str() == status);
@@ -276,12 +279,11 @@ impl From<Refusal> for http::Error {
         match refusal {
             Refusal::NotFound => missing(),
             Refusal::InFlight => Self::conflict("delivery in flight"),
-            Refusal::Cooldown { wait } => Self::too_many(
-                "redelivered a moment ago: come back after Retry-After seconds",
-                wait,
-            ),
+            Refusal::Cooldown { wait } => {
+                Self::too_many("redelivered recently: try again after Retry-After seconds", wait)
+            }
             Refusal::Busy { wait } => Self::too_many(
-                "other deliveries wait for this receiver: come back after Retry-After seconds",
+                "other deliveries wait for this receiver: try again after Retry-After seconds",
                 wait,
             ),
             Refusal::Gone => Self::status(StatusCode::GONE, "payload no longer stored"),

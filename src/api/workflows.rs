@@ -4,16 +4,17 @@
 use hyper::StatusCode;
 
 use super::Context;
-use super::doc::{Doc, Kind, OFFSET, Param, Request, Response};
-use super::fields::Fields;
-use super::idempotent::{self, Turn};
+use super::body;
+use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::idempotency_key::{self, Begun};
 use crate::domain::ids::WorkflowId;
+use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::workflow::{
     CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, Workflow,
 };
-use crate::http::{self, Reply, reply};
-use crate::idempotency::Answered;
-use crate::runtime::fresh;
+use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
+use crate::runtime::new_id;
 use crate::wire;
 use crate::wire::workflow::{Categories, List, NewVersion, NewWorkflow, Versions, WorkflowChange};
 use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
@@ -21,18 +22,22 @@ use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
 
-const NO_WORKFLOW: Response = Response::error(404, "There is no such workflow");
-const NO_VERSION: Response = Response::error(404, "There is no such workflow or version");
-const SHOWN: Response = Response::json::<wire::workflow::Workflow<'static>>(200, "The workflow");
-const SHOWN_VERSION: Response =
-    Response::json::<wire::workflow::Version<'static>>(200, "The version with its definition");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
+const NO_VERSION: ResponseDoc = ResponseDoc::error(404, "There is no such workflow or version");
+const SHOWN: ResponseDoc =
+    ResponseDoc::json::<wire::workflow::Workflow<'static>>(200, "The workflow");
+const SHOWN_VERSION: ResponseDoc =
+    ResponseDoc::json::<wire::workflow::Version<'static>>(200, "The version with its definition");
 
 pub const CREATE: Doc = Doc {
-    request: Some(Request::json::<NewWorkflow>()),
+    request: Some(RequestDoc::json::<NewWorkflow>()),
     is_idempotent: true,
     responses: &[
-        Response::json::<wire::workflow::Workflow<'static>>(201, "The workflow with one version"),
-        Response::error(
+        ResponseDoc::json::<wire::workflow::Workflow<'static>>(
+            201,
+            "The workflow with one version",
+        ),
+        ResponseDoc::error(
             409,
             "There are too many workflows, or a request with this Idempotency-Key is still being \
              answered",
@@ -48,51 +53,51 @@ pub const CREATE_ALIAS: Doc = Doc {
 };
 
 /// `POST /workflows`
-pub async fn create(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let bytes = context.call.body().await?;
-    let claim = match idempotent::turn(&context, organization, "workflows", &bytes).await? {
-        Turn::Create(claim) => claim,
-        Turn::Repeat(answered) => {
+    let bytes = context.request.body().await?;
+    let claim = match idempotency_key::begin(&context, organization, "workflows", &bytes).await? {
+        Begun::New(claim) => claim,
+        Begun::Replay(answered) => {
             let workflow = context.services.workflows.find_any(organization, &answered.subject);
             return created(&workflow.await?);
         }
     };
-    let new = read_new(Fields::parse(&bytes)?)?;
+    let new = read_new(body::parse(&bytes)?)?;
     let services = &context.services;
-    let id: WorkflowId = fresh();
-    let commit = claim.commit(Answered::created(id))?;
+    let id: WorkflowId = new_id();
+    let commit = claim.commit(StoredResponse::created(id))?;
     created(&services.workflows.create(organization, id, new, commit).await?)
 }
 
-fn created(workflow: &Workflow) -> Result<Reply, http::Error> {
+fn created(workflow: &Workflow) -> Result<Response, http::Error> {
     let triggers = Triggers { total: 0, versions: vec![0; workflow.versions.len()] };
     let mut view = view(workflow, &triggers);
     for version in &mut view.versions {
         (version.created_at, version.updated_at) = (None, None);
     }
-    Ok(reply::json(StatusCode::CREATED, &view))
+    Ok(response::json(StatusCode::CREATED, &view))
 }
 
-fn read_new(mut fields: Fields) -> Result<New, http::Error> {
-    let name = fields.required("name", NAME_MAX)?;
-    let description = fields.required("description", DESCRIPTION_MAX)?;
+fn read_new(mut fields: JsonObject) -> Result<New, http::Error> {
+    let name = fields.required_text("name", NAME_MAX)?;
+    let description = fields.required_text("description", DESCRIPTION_MAX)?;
     let definition = fields.take("definition");
     if definition.is_none() {
-        return Err(http::Error::bad_request("definition is required"));
+        return Err(Mismatch::required("definition").into());
     }
     Ok(New {
         name,
         description,
-        categories: read_categories(&fields)?.unwrap_or_default(),
-        tags: read_tags(&fields)?.unwrap_or_default(),
+        categories: read_categories(&mut fields)?.unwrap_or_default(),
+        tags: read_tags(&mut fields)?.unwrap_or_default(),
         locked: fields.flag("locked")?.unwrap_or(false),
         production: fields.flag("production")?.unwrap_or(false),
         definition,
     })
 }
 
-fn read_categories(fields: &Fields) -> Result<Option<Vec<String>>, http::Error> {
+fn read_categories(fields: &mut JsonObject) -> Result<Option<Vec<String>>, http::Error> {
     let categories = fields.texts("categories", CATEGORIES_MAX)?;
     if let Some(unknown) = categories.iter().flatten().find(|slug| !Category::exists(slug)) {
         let known = CATEGORIES.map(|category| category.slug).join(", ");
@@ -103,7 +108,7 @@ fn read_categories(fields: &Fields) -> Result<Option<Vec<String>>, http::Error> 
     Ok(categories)
 }
 
-fn read_tags(fields: &Fields) -> Result<Option<Vec<String>>, http::Error> {
+fn read_tags(fields: &mut JsonObject) -> Result<Option<Vec<String>>, http::Error> {
     let tags = fields.texts("tags", TAGS_MAX)?;
     let is_good = |tag: &&String| {
         (1..=TAG_MAX).contains(&tag.chars().count()) && !tag.chars().any(char::is_control)
@@ -139,12 +144,12 @@ pub const LIST: Doc = Doc {
         Param::new("sort_key", Kind::OneOf(sort_keys), "What to sort by; `created_at` by default"),
         Param::new("sort_direction", Kind::OneOf(directions), "`desc` by default"),
     ],
-    responses: &[Response::json::<List<'static>>(200, "Workflows")],
+    responses: &[ResponseDoc::json::<List<'static>>(200, "Workflows")],
     ..Doc::new("workflows", "list_workflows", "List workflows")
 };
 
 /// `GET /workflows?limit=&offset=&category=&tag=&keyword=&status=&sort_key=&sort_direction=`
-pub async fn list(context: Context) -> Result<Reply, http::Error> {
+pub async fn list(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let filter = read_filter(&context)?;
     let workflows = &context.services.workflows;
@@ -154,11 +159,11 @@ pub async fn list(context: Context) -> Result<Reply, http::Error> {
         views.push(view(workflow, &workflows.triggers(workflow).await?));
     }
     let body = List { workflows: views, offset: filter.offset, total_count: total };
-    Ok(reply::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 fn read_filter(context: &Context) -> Result<Filter, http::Error> {
-    let query = &context.call.query;
+    let query = &context.request.query;
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).map(str::to_owned);
     let one_of = |name: &str, known: &[&str]| {
         http::Error::bad_request(format!("{name} must be one of {}", known.join(", ")))
@@ -200,94 +205,90 @@ pub const GET: Doc = Doc {
 };
 
 /// `GET /workflows/{workflow}`
-pub async fn get(context: Context) -> Result<Reply, http::Error> {
+pub async fn get(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let workflows = &context.services.workflows;
-    let workflow = workflows.find(organization, context.call.param("workflow")).await?;
+    let workflow = workflows.find(organization, context.request.param("workflow")).await?;
     answer(&context, &workflow).await
 }
 
-async fn answer(context: &Context, workflow: &Workflow) -> Result<Reply, http::Error> {
+async fn answer(context: &Context, workflow: &Workflow) -> Result<Response, http::Error> {
     let triggers = context.services.workflows.triggers(workflow).await?;
-    Ok(reply::json(StatusCode::OK, &view(workflow, &triggers)))
+    Ok(response::json(StatusCode::OK, &view(workflow, &triggers)))
 }
 
 pub const UPDATE: Doc = Doc {
-    request: Some(Request::optional_json::<WorkflowChange>()),
+    request: Some(RequestDoc::optional_json::<WorkflowChange>()),
     responses: &[
         SHOWN,
-        Response::error(403, "The workflow is locked"),
+        ResponseDoc::error(403, "The workflow is locked"),
         NO_WORKFLOW,
-        Response::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "It was changed at the same time"),
     ],
     ..Doc::new("workflows", "update_workflow", "Change a workflow's own fields")
 };
 
 /// `PUT /workflows/{workflow}`
-pub async fn update(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn update(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let fields = Fields::parse(&context.call.body().await?)?;
+    let mut fields = body::parse(&context.request.body().await?)?;
     let status = match fields.text("status")? {
         None => None,
-        Some(name) => Some(Status::named(name).ok_or_else(|| {
+        Some(name) => Some(Status::named(&name).ok_or_else(|| {
             let known = Status::ALL.map(Status::as_str).join(", ");
             http::Error::bad_request(format!("status must be one of {known}"))
         })?),
     };
-    let present = |name: &str, most: usize| match fields.text(name)? {
-        None => Ok(None),
-        Some(_) => fields.required(name, most).map(Some),
-    };
     let change = Change {
-        name: present("name", NAME_MAX)?,
-        description: present("description", DESCRIPTION_MAX)?,
-        categories: read_categories(&fields)?,
-        tags: read_tags(&fields)?,
+        name: fields.filled_text("name", NAME_MAX)?,
+        description: fields.filled_text("description", DESCRIPTION_MAX)?,
+        categories: read_categories(&mut fields)?,
+        tags: read_tags(&mut fields)?,
         locked: fields.flag("locked")?,
         production: fields.flag("production")?,
         status,
     };
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     let changed = context.services.workflows.update(organization, reference, change).await?;
     answer(&context, &changed).await
 }
 
 pub const DELETE: Doc = Doc {
     responses: &[
-        Response::empty(204, "The workflow is deleted"),
-        Response::error(403, "The workflow is locked"),
+        ResponseDoc::empty(204, "The workflow is deleted"),
+        ResponseDoc::error(403, "The workflow is locked"),
         NO_WORKFLOW,
-        Response::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "It was changed at the same time"),
     ],
     ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
 };
 
 /// `DELETE /workflows/{workflow}`
-pub async fn delete(context: Context) -> Result<Reply, http::Error> {
+pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let change = Change { status: Some(Status::Deleted), ..Change::default() };
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     context.services.workflows.update(organization, reference, change).await?;
-    Ok(reply::empty(StatusCode::NO_CONTENT))
+    Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
 pub const PUT_VERSION: Doc = Doc {
-    request: Some(Request::json::<NewVersion>()),
+    request: Some(RequestDoc::json::<NewVersion>()),
     responses: &[
         SHOWN_VERSION,
-        Response::error(403, "The version or the workflow is locked"),
+        ResponseDoc::error(403, "The version or the workflow is locked"),
         NO_WORKFLOW,
-        Response::error(409, "It was changed at the same time"),
+        ResponseDoc::error(409, "It was changed at the same time"),
     ],
     ..Doc::new("workflows", "put_version", "Create or change a version, the latest from then on")
 };
 
 /// `PUT /workflows/{workflow}/versions/{version}`
-pub async fn put_version(mut context: Context) -> Result<Reply, http::Error> {
+pub async fn put_version(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let mut fields = Fields::parse(&context.call.body().await?)?;
-    let version_id = context.call.param("version").to_owned();
-    let reference = context.call.param("workflow");
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let version_id = context.request.param("version").to_owned();
+    let reference = context.request.param("workflow");
     let workflows = &context.services.workflows;
     // First of all whether it may be changed, whatever the body says.
     let before = workflows.find(organization, reference).await?;
@@ -295,7 +296,7 @@ pub async fn put_version(mut context: Context) -> Result<Reply, http::Error> {
         return Err(crate::workflows::Error::VersionLocked.into());
     }
     match fields.text("version_id")? {
-        None => return Err(http::Error::bad_request("version_id is required")),
+        None => return Err(Mismatch::required("version_id").into()),
         Some(named) if named != version_id => {
             let message = "version_id must be the one in the path";
             return Err(http::Error::bad_request(message));
@@ -320,18 +321,18 @@ pub const GET_VERSION: Doc = Doc {
 };
 
 /// `GET /workflows/{workflow}/versions/{version}`
-pub async fn get_version(context: Context) -> Result<Reply, http::Error> {
+pub async fn get_version(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let reference = context.call.param("workflow");
+    let reference = context.request.param("workflow");
     let workflow = context.services.workflows.find(organization, reference).await?;
-    answer_version(&context, &workflow, context.call.param("version")).await
+    answer_version(&context, &workflow, context.request.param("version")).await
 }
 
 async fn answer_version(
     context: &Context,
     workflow: &Workflow,
     id: &str,
-) -> Result<Reply, http::Error> {
+) -> Result<Response, http::Error> {
     let workflows = &context.services.workflows;
     let version = workflow.version(id).ok_or(crate::workflows::Error::NoVersion)?;
     let triggers = workflows.triggers(workflow).await?;
@@ -339,31 +340,34 @@ async fn answer_version(
     let count = counts.into_iter().find(|(held, _)| held.id == id).map_or(0, |(_, count)| *count);
     let mut view = wire::workflow::Version::of(workflow, version, count);
     view.definition = Some(workflows.definition(version.revision).await?);
-    Ok(reply::json(StatusCode::OK, &view))
+    Ok(response::json(StatusCode::OK, &view))
 }
 
 pub const LIST_VERSIONS: Doc = Doc {
-    responses: &[Response::json::<Versions<'static>>(200, "Versions, oldest first"), NO_WORKFLOW],
+    responses: &[
+        ResponseDoc::json::<Versions<'static>>(200, "Versions, oldest first"),
+        NO_WORKFLOW,
+    ],
     ..Doc::new("workflows", "list_versions", "List the versions of a workflow")
 };
 
 /// `GET /workflows/{workflow}/versions`
-pub async fn list_versions(context: Context) -> Result<Reply, http::Error> {
+pub async fn list_versions(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let workflows = &context.services.workflows;
-    let workflow = workflows.find(organization, context.call.param("workflow")).await?;
+    let workflow = workflows.find(organization, context.request.param("workflow")).await?;
     let view = view(&workflow, &workflows.triggers(&workflow).await?);
     let total_count = view.versions.len();
-    Ok(reply::json(StatusCode::OK, &Versions { versions: view.versions, total_count }))
+    Ok(response::json(StatusCode::OK, &Versions { versions: view.versions, total_count }))
 }
 
 pub const CATEGORIES_DOC: Doc = Doc {
-    responses: &[Response::json::<Categories<'static>>(200, "Categories")],
+    responses: &[ResponseDoc::json::<Categories<'static>>(200, "Categories")],
     ..Doc::new("workflows", "list_categories", "List categories")
 };
 
 /// `GET /categories`
-pub async fn categories(_context: Context) -> Result<Reply, http::Error> {
+pub async fn categories(_context: Context) -> Result<Response, http::Error> {
     let made = Category::created_at();
     let categories = CATEGORIES.map(|category| wire::workflow::Category {
         slug: category.slug,
@@ -373,7 +377,7 @@ pub async fn categories(_context: Context) -> Result<Reply, http::Error> {
         created_at: made.into(),
         updated_at: made.into(),
     });
-    Ok(reply::json(StatusCode::OK, &Categories { categories: categories.into() }))
+    Ok(response::json(StatusCode::OK, &Categories { categories: categories.into() }))
 }
 
 fn view<'a>(workflow: &'a Workflow, triggers: &Triggers) -> wire::workflow::Workflow<'a> {

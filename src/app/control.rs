@@ -1,4 +1,4 @@
-//! The token of the control socket: made anew at each start, in a file that only the data folder's
+//! The token of the control socket: created at each start, in a file that only the data folder's
 //! owner can read. A program of a model has the same user but cannot read that file, so it cannot
 //! use the socket either.
 

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_becomes_the_hard_one() {
+    fn descriptor_soft_limit_is_raised_to_hard_limit() {
         let hard = getrlimit(Resource::Nofile).maximum;
         let descriptors = raise();
         assert_eq!(getrlimit(Resource::Nofile).current, Some(descriptors));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_leave_half_of_the_descriptors_to_files() {
+    fn descriptor_budget_reserves_half_for_files() {
         for (configured, descriptors, granted) in
             [(10_000, 524_288, 10_000), (10_000, 1024, 512), (100, 1024, 100), (10, 0, 1)]
         {

@@ -7,11 +7,11 @@
 mod backups;
 mod control;
 mod descriptors;
+mod housekeeping;
 mod journal;
 mod private;
 mod reload;
 mod rotation;
-mod sweep;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -39,19 +39,19 @@ use crate::files::{self, Files};
 use crate::guard::fence;
 use crate::guard::groups::Groups;
 use crate::http::budget::{Budget, Share};
-use crate::http::call::Peer;
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::http::rate::Limiter;
+use crate::http::request::Peer;
 use crate::http::server::{Limits, Listener};
 use crate::http::tls::{Certificates, machine_name};
-use crate::http::{Body, Reply};
+use crate::http::{Body, Response};
 use crate::idempotency::Idempotency;
-use crate::links::Links;
-use crate::runners::builtin::{Bench, Workers};
-use crate::runners::command::Guards;
+use crate::runners::builtin::{BuiltinContext, Workers};
+use crate::runners::command::GuardConfig;
 use crate::runners::options::Dependencies;
-use crate::runtime::{Clock, Tasks, fresh, memory};
+use crate::runtime::{Clock, Tasks, memory, new_id};
+use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
@@ -95,7 +95,7 @@ impl Running {
     pub async fn stop(self) {
         self.tasks.stop();
         if !self.tasks.ended(self.grace).await {
-            tracing::info!("some work is still running; the next start takes it up");
+            tracing::info!("some work is still running; it resumes at the next start");
         }
         self.services.engine.stopped();
         self.services.store.clone().close().await;
@@ -115,7 +115,8 @@ fn open(
     let clock = Clock::system();
     let base = hosts.iter().find(|host| host.role == Role::Base);
     let base = base.map(|base| base.url.clone()).unwrap_or_default();
-    let Kept { store, sealer, accounts, links, files } = open_kept(config, clock.clone(), base)?;
+    let Kept { store, sealer, accounts, signed_urls, files } =
+        open_kept(config, clock.clone(), base)?;
     let policy = policy(config);
     let Live { control_token, groups } = live.unwrap_or_default();
     let catalog = open_catalog(config, tasks, &policy, &files, groups)?;
@@ -156,7 +157,7 @@ fn open(
         billing: Billing::new(store.clone(), clock.clone()),
         chains: Chains::new(store.clone(), clock.clone()),
         files,
-        links,
+        signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
         bodies: Budget::new(config.limits.bodies_in_flight, Share::Fair),
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
@@ -176,7 +177,7 @@ fn open(
 }
 
 fn engine_options(config: &Config, store: &Store) -> engine::Options {
-    let share = || store.room().total() / 2;
+    let share = || store.disk_space().total() / 2;
     engine::Options {
         active: config.engine.active,
         workflow_timeout: config.engine.workflow_timeout,
@@ -199,7 +200,7 @@ struct Kept {
     store: Store,
     sealer: Sealer,
     accounts: Accounts,
-    links: Links,
+    signed_urls: SignedUrls,
     files: Files,
 }
 
@@ -216,10 +217,12 @@ fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept
     })
     .map_err(|error| backups::advised(error, &config.backup.folder))?;
     let accounts = Accounts::new(store.clone(), clock.clone());
-    let links = Links::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
+    let signed_urls =
+        SignedUrls::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
     let folder = config.data_dir.join("files");
-    let files = Files::new(folder, store.clone(), clock, links.clone(), files_options(config));
-    Ok(Kept { store, sealer, accounts, links, files })
+    let files =
+        Files::new(folder, store.clone(), clock, signed_urls.clone(), files_options(config));
+    Ok(Kept { store, sealer, accounts, signed_urls, files })
 }
 
 /// Whether a rotation of `seal.key` was begun and has not ended.
@@ -252,9 +255,9 @@ fn open_catalog(
     let work = std::path::absolute(config.data_dir.join(WORK)).context("the data folder")?;
     let workers = Workers::new(config.program.clone(), groups.clone());
     let dependencies = Dependencies {
-        bench: Bench::new(policy.clone(), Some(files.clone()), workers),
+        builtins: BuiltinContext::new(policy.clone(), Some(files.clone()), workers),
         client: Client::trusted(),
-        guards: Guards {
+        guard: GuardConfig {
             program: config.program.clone(),
             work,
             hidden: vec![config.data_dir.clone(), config.backup.folder.clone()],
@@ -382,12 +385,12 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let control_token = control::token()?;
     let live = Live { control_token: Some(control_token.clone()), groups: take_groups() };
     let services = open(config, &tasks, hosts, Some(live))?;
-    services.store.room().keep(config.limits.disk_reserve);
+    services.store.disk_space().keep(config.limits.disk_reserve);
     if !config.accept_loss {
         services.store.check_payload_folder().await?;
         services.files.check_folder().await?;
     }
-    let started: PayloadId = fresh();
+    let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);
     let limits = server_limits(config);
@@ -405,19 +408,24 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }
     remove_work(&config.data_dir.join(WORK));
-    sweep::restore_time(&services).await?;
+    housekeeping::restore_time(&services).await?;
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
     services.readiness.set();
     tracing::info!(unfinished, models = services.catalog.len(), "the service is up");
     reload::watch_models(&services, &tasks);
-    reload::keep_models(&services, &tasks);
+    reload::maintain_models(&services, &tasks);
     warn_of_open_networks(&services).await?;
     journal::note_start(&services, config).await?;
     tasks.spawn(journal::run(Arc::clone(&services), tasks.clone(), config.audit.clone()));
-    telemetry::keep_up(&tasks, services.metrics.clone());
+    telemetry::run_upkeep(&tasks, services.metrics.clone());
     memory::keep_small(&tasks);
-    tasks.spawn(sweep::run(Arc::clone(&services), tasks.clone(), started, config.accept_loss));
+    tasks.spawn(housekeeping::run(
+        Arc::clone(&services),
+        tasks.clone(),
+        started,
+        config.accept_loss,
+    ));
     tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let grace = config.engine.shutdown_grace;
     Ok(Running { services, tasks, grace, addresses, certificates })
@@ -484,7 +492,10 @@ fn remove_work(folder: &Path) {
     if let Err(error) = std::fs::remove_dir_all(folder)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, folder = %folder.display(), "what runs have left cannot be removed");
+        tracing::warn!(
+            %error, folder = %folder.display(),
+            "failed to remove what earlier runs left behind"
+        );
     }
 }
 
@@ -530,8 +541,8 @@ pub async fn serve(
     match failure {
         None => Ok(()),
         Some(reason) => anyhow::bail!(
-            "the disk refused a write ({reason}): what was acknowledged is kept; free some space \
-             or replace the disk, then start again"
+            "the disk refused a write ({reason}): acknowledged data is safe; free some space or \
+             replace the disk, then start again"
         ),
     }
 }
@@ -539,7 +550,7 @@ pub async fn serve(
 /// Notifies systemd where `NOTIFY_SOCKET` asks for it.
 fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "systemd was not told");
+        tracing::debug!(%error, "sd_notify failed");
     }
 }
 
@@ -564,7 +575,7 @@ pub struct Offline {
 
 impl Offline {
     /// Answers one request.
-    pub async fn call(&self, request: hyper::Request<Body>) -> Reply {
+    pub async fn call(&self, request: hyper::Request<Body>) -> Response {
         self.control.answer(request, Peer::InProcess).await
     }
 }

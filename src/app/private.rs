@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn data_folder_is_closed_with_everything_in_it() {
+    fn data_folder_permissions_are_tightened_recursively() {
         let outer = tempfile::tempdir().unwrap();
         let data = outer.path().join("data");
         fs::create_dir_all(data.join("store/blobs")).unwrap();

@@ -45,14 +45,17 @@ pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
 }
 
 /// Follows what runners find out about their models.
-pub fn keep_models(services: &Arc<Services>, tasks: &Tasks) {
+pub fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
-    services.catalog.keep(tasks, move || changed.engine.models_changed());
+    services.catalog.run_maintenance(tasks, move || changed.engine.models_changed());
 }
 
 /// Logs what is wrong with manifests.
 pub fn log_faults(report: &Report) {
     for fault in &report.faults {
-        tracing::warn!(%fault, "a manifest is at fault; its last good version goes on, if any");
+        tracing::warn!(
+            %fault,
+            "a manifest is invalid; its last valid version, if any, stays in use"
+        );
     }
 }

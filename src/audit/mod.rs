@@ -298,7 +298,10 @@ impl Audit {
     pub async fn write_or_log(&self, entry: &Entry) {
         if let Err(error) = self.write(entry).await {
             let Entry { action, subject, result, .. } = entry;
-            tracing::error!(%error, action, subject, result, "an act is not in the audit log");
+            tracing::error!(
+                %error, action, subject, result,
+                "failed to write an entry of the audit log"
+            );
         }
     }
 
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn entries_are_found_newest_first_by_their_filters() {
+    async fn audit_list_filters_entries_newest_first() {
         let (_folder, audit) = open();
         for number in 0..5 {
             let action = if number % 2 == 0 { "key.create" } else { "chain.delete" };
@@ -425,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_of_failed_authentications_is_one_entry() {
+    async fn audit_failed_authentications_collapse_into_one_entry() {
         let (_folder, audit) = open();
         for number in 0..10_000_u32 {
             audit.denied(Some(IpAddr::from(number.to_be_bytes())));

@@ -127,7 +127,7 @@ mod tests {
     use crate::storage::{self, Store};
 
     #[tokio::test]
-    async fn the_file_has_every_entry_once_over_restarts_and_rotations() {
+    async fn audit_file_has_each_entry_once_across_restart_and_rotation() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let store = Store::open(&storage::Options { folder: data, inline_bytes: 65_536 }).unwrap();

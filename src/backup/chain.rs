@@ -1,4 +1,4 @@
-//! The folder of a chain: the files of the kept log, each named by its first and last record, and
+//! The folder of a chain: the files of the log archive, each named by its first and last record, and
 //! beside them a note for each scheduled backup that the chain follows.
 //!
 //! A file gets its name once it is whole and durable. Notes exist so that old log can be deleted
@@ -33,7 +33,7 @@ pub struct Listed {
     pub bases: Vec<(u64, String)>,
 }
 
-/// A file of the kept log, as its name says.
+/// A file of the log archive, as its name says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub first: u64,
@@ -118,7 +118,7 @@ pub fn has_base(folder: &Path, chain: Uuid) -> io::Result<bool> {
     Ok(listed.bases.iter().any(|(_, name)| folder.join(name).is_file()))
 }
 
-/// Deletes the kept log that no scheduled backup in `folder` needs any more. The chain `current` may
+/// Deletes the log archive that no scheduled backup in `folder` needs any more. The chain `current` may
 /// have no backup yet. Answers how many files went.
 ///
 /// # Errors
@@ -172,7 +172,7 @@ pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
     if head.is_empty() {
         return Ok(None);
     }
-    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a group of commits is cut");
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a group of commits is cut off");
     let (number, rest) = head.split_first_chunk().ok_or_else(odd)?;
     let (time, rest) = rest.split_first_chunk().ok_or_else(odd)?;
     let (count, _) = rest.split_first_chunk().ok_or_else(odd)?;
@@ -192,7 +192,7 @@ pub fn read_group(from: &mut dyn Read) -> io::Result<Option<Group>> {
     Ok(Some(group))
 }
 
-/// A file of the kept log that was read from end to end.
+/// A file of the log archive that was read from end to end.
 #[derive(Debug)]
 pub struct Checked {
     pub range: Range,
@@ -202,7 +202,7 @@ pub struct Checked {
     pub damaged: Vec<String>,
 }
 
-/// Reads a whole file of the kept log: every sum, every commit, no gap between its numbers.
+/// Reads a whole file of the log archive: every sum, every commit, no gap between its numbers.
 pub fn check_file(
     path: &Path,
     keys: &Keys,
@@ -236,17 +236,17 @@ pub fn check_file(
     })?;
     let shown = path.display();
     let damaged = |what: &str| Error::Damaged(format!("{shown}: {what}"));
-    let range = summary.range.ok_or_else(|| damaged("it is no file of the kept log"))?;
+    let range = summary.range.ok_or_else(|| damaged("it is not a file of the log archive"))?;
     if !numbers.iter().copied().eq(range.first..=range.last) {
-        return Err(damaged("it lacks commits that it should hold"));
+        return Err(damaged("some of its commits are missing"));
     }
     if other.iter().any(|damage| !summary.damaged.contains(damage)) {
-        return Err(damaged("a file in it has other bytes"));
+        return Err(damaged("a file in it does not match its digest"));
     }
     Ok(Checked { range, latest, damaged: summary.damaged })
 }
 
-/// Shows every entry of a file of the kept log, as [`read::read`] does.
+/// Shows every entry of a file of the log archive, as [`read::read`] does.
 pub fn read_file(
     path: &Path,
     keys: &Keys,
@@ -265,5 +265,5 @@ pub fn read_file(
 
 /// Why an entry is refused.
 pub fn foreign() -> io::Error {
-    io::Error::other("it is no part of a kept log")
+    io::Error::other("it is not part of a log archive")
 }

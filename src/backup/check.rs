@@ -59,7 +59,7 @@ pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Repor
         {
             report.payloads += 1;
             if !place.store.payload_path(id).is_file() {
-                report.fault(format!("the payload {id} is claimed and not there"));
+                report.fault(format!("the payload {id} is referenced but missing"));
             }
         }
         if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
@@ -122,13 +122,13 @@ fn check_payload(place: &Place, file: FileRef, of: &str, report: &mut Report) {
     let id = file.id;
     match fs::read(place.store.payload_path(id)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            report.fault(format!("the payload {id} {of} is not there"));
+            report.fault(format!("the payload {id} {of} is missing"));
         }
         Err(error) => report.fault(format!("the payload {id} {of} cannot be read: {error}")),
         Ok(bytes) => {
             report.bytes += bytes.len() as u64;
             if bytes.len() as u64 != file.bytes || crc32fast::hash(&bytes) != file.crc32 {
-                report.fault(format!("the payload {id} {of} is not what was written"));
+                report.fault(format!("the payload {id} {of} differs from what was written"));
             }
         }
     }
@@ -142,7 +142,7 @@ fn check_content(place: &Place, file: &File, report: &mut Report) {
         .and_then(|mut content| io::copy(&mut content, &mut hash));
     match read {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            report.fault(format!("the bytes {digest} of the file {id} are not there"));
+            report.fault(format!("the bytes {digest} of the file {id} are missing"));
         }
         Err(error) => {
             report.fault(format!("the bytes {digest} of the file {id} cannot be read: {error}"));
@@ -150,8 +150,9 @@ fn check_content(place: &Place, file: &File, report: &mut Report) {
         Ok(bytes) => {
             report.bytes += bytes;
             if hash.finalize()[..] != digest.0[..] {
-                report
-                    .fault(format!("the bytes {digest} of the file {id} are not what was written"));
+                report.fault(format!(
+                    "the bytes {digest} of the file {id} differ from what was written"
+                ));
             }
         }
     }

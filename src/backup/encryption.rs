@@ -59,7 +59,7 @@ impl Encryption {
         }
         let parse = |text: &String| {
             text.parse().map_err(|reason: &str| {
-                Error::Refused(format!("{text} is no age recipient: {reason}"))
+                Error::Refused(format!("{text} is not an age recipient: {reason}"))
             })
         };
         let recipients = recipients.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
@@ -142,7 +142,7 @@ pub(super) fn has_digest(mut file: File, digest: [u8; 32]) -> io::Result<bool> {
 
 /// Why a file that was just written does not count.
 pub(super) fn not_written() -> Error {
-    Error::Damaged("the file on the disk is not what was written to it".to_owned())
+    Error::Damaged("the file on disk differs from what was written to it".to_owned())
 }
 
 fn secret_string(secret: &Secret) -> SecretString {
@@ -266,13 +266,13 @@ impl Keys {
         for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
             let identity: x25519::Identity = line.parse().map_err(|_reason| {
                 Error::Refused(format!(
-                    "{source}, line {number}: this is no age identity; expected {IDENTITY}…"
+                    "{source}, line {number}: this is not an age identity; expected {IDENTITY}…"
                 ))
             })?;
             identities.push(Box::new(identity));
         }
         if identities.is_empty() {
-            return Err(Error::Refused(format!("{source} holds no age identity ({IDENTITY}…)")));
+            return Err(Error::Refused(format!("{source} contains no age identity ({IDENTITY}…)")));
         }
         Ok(Self { identities, is_passphrase: false, source })
     }
@@ -292,19 +292,20 @@ pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read
     }
     let damaged = |error: DecryptError| {
         Error::Damaged(format!(
-            "this is no whole backup: its encryption header is cut off or was changed ({error})"
+            "the backup is incomplete or damaged: its encryption header is cut off or was \
+             changed ({error})"
         ))
     };
     let decryptor = Decryptor::new_buffered(whole).map_err(damaged)?;
     let is_scrypt = decryptor.is_scrypt();
     let wanted = if is_scrypt { "--passphrase-file FILE" } else { "--identity FILE" };
     if keys.identities.is_empty() {
-        let message = format!("this backup is encrypted: name what opens it with {wanted}");
+        let message = format!("this backup is encrypted: decrypt it with {wanted}");
         return Err(Error::Refused(message));
     }
     if keys.is_passphrase != is_scrypt {
         let how = if is_scrypt { "with a passphrase" } else { "for public keys" };
-        let message = format!("this backup is encrypted {how}: name what opens it with {wanted}");
+        let message = format!("this backup is encrypted {how}: decrypt it with {wanted}");
         return Err(Error::Refused(message));
     }
     let identities = keys.identities.iter().map(|identity| identity.as_ref() as &dyn age::Identity);
@@ -315,7 +316,7 @@ pub fn open<'r>(mut from: impl BufRead + 'r, keys: &Keys) -> Result<Box<dyn Read
             | DecryptError::DecryptionFailed
             | DecryptError::KeyDecryptionFailed,
         ) => Err(Error::Refused(format!(
-            "{} does not open this backup: it was encrypted for another key, or its header was \
+            "{} does not decrypt this backup: it was encrypted for another key, or its header was \
              changed",
             keys.source
         ))),
@@ -340,7 +341,7 @@ impl<R: Read> Read for Decrypting<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|error| {
             if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) {
-                let message = "a part of it does not decrypt: it is cut off, or was changed";
+                let message = "part of it cannot be decrypted: it is cut off or was changed";
                 return io::Error::new(error.kind(), message);
             }
             error
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn encrypted_backup_opens_with_its_key_only_and_leaves_nothing_half_restored() {
+    async fn backup_encrypted_opens_only_with_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let plain = backed_up(&world(&folder).await).await;
         let (own, second) = (x25519::Identity::generate(), x25519::Identity::generate());
@@ -381,12 +382,12 @@ mod tests {
 
         let into = folder.path().join("elsewhere");
         for (bytes, keys, sentence) in [
-            (&file, Keys::none(), "is encrypted: name what opens it with --identity FILE"),
+            (&file, Keys::none(), "is encrypted: decrypt it with --identity FILE"),
             (&file, right(), "is encrypted for public keys"),
-            (&file, keys_of(&other), "key.txt does not open this backup"),
-            (&locked, Keys::none(), "name what opens it with --passphrase-file FILE"),
+            (&file, keys_of(&other), "key.txt does not decrypt this backup"),
+            (&locked, Keys::none(), "decrypt it with --passphrase-file FILE"),
             (&locked, keys_of(&own), "is encrypted with a passphrase"),
-            (&locked, wrong(), "pass.txt does not open this backup"),
+            (&locked, wrong(), "pass.txt does not decrypt this backup"),
         ] {
             let error = restored_with(bytes, &into, keys).await.unwrap_err().to_string();
             assert!(error.contains(sentence), "{error}");
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_written_is_compared_with_the_disk_even_without_an_identity() {
+    async fn backup_read_back_detects_damage_without_identity() {
         let folder = tempfile::tempdir().unwrap();
         let plain = backed_up(&world(&folder).await).await;
         let summary = read::verify(&plain[..], &mut |_| {}).unwrap();
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_file_errors_name_the_line_and_no_key() {
+    fn identity_file_errors_name_the_line_and_show_no_key() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key.txt");
         let identity = x25519::Identity::generate();
@@ -447,14 +448,14 @@ mod tests {
         std::fs::write(&path, format!("# created: today\n\n{text}\n")).unwrap();
         assert_eq!(Keys::in_identity_file(&path).unwrap().identities.len(), 1);
         for (bad, sentence) in [
-            ("# nothing\n".to_owned(), "holds no age identity"),
-            (format!("# one\n{}\n", &text[..40]), "line 2: this is no age identity"),
+            ("# nothing\n".to_owned(), "contains no age identity"),
+            (format!("# one\n{}\n", &text[..40]), "line 2: this is not an age identity"),
         ] {
             std::fs::write(&path, bad).unwrap();
             let error = Keys::in_identity_file(&path).unwrap_err().to_string();
             assert!(error.contains(sentence) && !error.contains(&text[..40]), "{error}");
         }
         let error = Encryption::new(&["age1nonsense".to_owned()], None).unwrap_err().to_string();
-        assert!(error.contains("age1nonsense is no age recipient"), "{error}");
+        assert!(error.contains("age1nonsense is not an age recipient"), "{error}");
     }
 }

@@ -9,24 +9,24 @@
 //! changes/00000000 …     what was written in the meantime; applied behind the rows
 //! payloads/ID            payloads too large for a row
 //! files/SHA-256          the bytes of files
-//! records/00000000 …     instead of rows, in a file of the kept log: groups of commits
+//! records/00000000 …     instead of rows, in a file of the log archive: groups of commits
 //! seal.key, tls/…        the key of sealed secrets, the self-made authority
 //! end.json               how many of each, and the SHA-256 of all before it
 //! ```
 //!
-//! Beside the backups, `log/CHAIN/FIRST-LAST-TIME.log` are files of the kept log ([`mod@keep`]): each holds the
+//! Beside the backups, `log/CHAIN/FIRST-LAST-TIME.log` are files of the log archive ([`mod@log_archive`]): each holds the
 //! commits FIRST to LAST and the bytes that they refer to, in the same form. A restore applies them
 //! behind a backup ([`replay`]).
 //!
 //! A file may be encrypted as a whole: see [`encryption`].
 //!
 //! A file without its end, or with another one, is not a backup. This module knows how rows are
-//! exported and where files stand, and nothing of what they say.
+//! exported and where files are, but not their contents.
 
 mod chain;
 mod check;
 mod encryption;
-mod keep;
+mod log_archive;
 mod read;
 mod replay;
 mod restore;
@@ -43,7 +43,7 @@ use uuid::Uuid;
 pub use self::chain::{LOG, has_base, note_base, prune};
 pub use self::check::{Report, check_store};
 pub use self::encryption::{Encrypting, Encryption, Keys, is_encrypted, open};
-pub use self::keep::{Part, keep};
+pub use self::log_archive::{Part, archive_log};
 pub use self::read::verify;
 pub use self::replay::{Plan, Reached, Replay};
 pub use self::restore::{compact, restore, restore_until};
@@ -75,7 +75,7 @@ pub enum Error {
     /// There is something where it should go.
     #[error("{0}")]
     Refused(String),
-    /// The chain of the kept log cannot go on.
+    /// The chain of the log archive cannot go on.
     #[error("{0}")]
     Chain(String),
     #[error(transparent)]
@@ -113,10 +113,10 @@ pub struct Summary {
     /// that could be read are in it as they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
-    /// Of a backup; releases before the kept log say nothing.
+    /// Of a backup; releases before the log archive say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
-    /// Of a file of the kept log.
+    /// Of a file of the log archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<Range>,
     /// Of the entries before the end: each with its name, its length and its content.
@@ -136,7 +136,7 @@ pub struct Point {
     pub at: Timestamp,
 }
 
-/// Which records of which log a file of the kept log holds.
+/// Which records of which log a file of the log archive holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     pub store: Uuid,
@@ -180,6 +180,6 @@ impl Sum {
 }
 
 #[cfg(test)]
-mod keep_tests;
+mod log_archive_tests;
 #[cfg(test)]
 mod tests;

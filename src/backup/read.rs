@@ -28,7 +28,7 @@ pub enum Entry {
     NextSeal,
     /// A file of the TLS folder, by its name.
     Tls(String),
-    /// Groups of commits, in a file of the kept log.
+    /// Groups of commits, in a file of the log archive.
     Records,
 }
 
@@ -96,14 +96,14 @@ pub fn verify(from: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Summary,
     match other.iter().find(|digest| !is_listed(digest)) {
         None => Ok(summary),
         Some(digest) => Err(Error::Damaged(format!(
-            "this is no whole backup: the file {digest} has other bytes"
+            "the backup is incomplete or damaged: the file {digest} does not match its digest"
         ))),
     }
 }
 
-/// Why a file of the kept log is not a backup.
+/// Why a file of the log archive is not a backup.
 pub(super) fn not_alone() -> io::Error {
-    io::Error::other("it is a file of the kept log: name the backup that it follows instead")
+    io::Error::other("it is a file of the log archive: give the backup that it follows instead")
 }
 
 /// The length of a content, and whether its bytes are those that its name promises.
@@ -122,7 +122,8 @@ pub fn read(
     from: impl Read,
     visit: &mut dyn FnMut(&Entry, &mut dyn Read) -> io::Result<()>,
 ) -> Result<Summary, Error> {
-    let damaged = |what: String| Error::Damaged(format!("this is no whole backup: {what}"));
+    let damaged =
+        |what: String| Error::Damaged(format!("the backup is incomplete or damaged: {what}"));
     let unreadable = |error: io::Error| damaged(error.to_string());
     let decoder = zstd::Decoder::new(from).map_err(unreadable)?;
     let mut archive = tar::Archive::new(decoder);
@@ -135,7 +136,7 @@ pub fn read(
         if name == END {
             let summary: Summary = small(&mut entry, length).map_err(unreadable)?;
             if summary.sha256 != sum.hex() || !has_head {
-                return Err(damaged("its content is not what was written".to_owned()));
+                return Err(damaged("its content differs from what was written".to_owned()));
             }
             ended = Some(summary);
             break;
@@ -150,11 +151,12 @@ pub fn read(
         }
         let shown: String = name.chars().take(80).collect();
         let known = Entry::named(&name).filter(|_| has_head);
-        let known = known.ok_or_else(|| damaged(format!("it holds an unknown entry '{shown}'")))?;
+        let known =
+            known.ok_or_else(|| damaged(format!("it contains an unknown entry '{shown}'")))?;
         visit(&known, &mut content).map_err(|error| damaged(format!("{shown}: {error}")))?;
         io::copy(&mut content, &mut io::sink()).map_err(unreadable)?;
     }
-    let summary = ended.ok_or_else(|| damaged("it ends in the middle".to_owned()))?;
+    let summary = ended.ok_or_else(|| damaged("it is cut off".to_owned()))?;
     // To the very end, where the compression has a sum of its own.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(unreadable)?;
     Ok(summary)

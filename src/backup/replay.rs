@@ -1,4 +1,4 @@
-//! Applying the kept log behind a backup: first all of it that is needed is checked, then it is
+//! Applying the log archive behind a backup: first all of it that is needed is checked, then it is
 //! applied, up to a moment or to its end.
 //!
 //! The log ends where the chain ends, or, with the data folder of a damaged store, where that
@@ -20,7 +20,7 @@ use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
 use crate::files;
-use crate::storage::{Group, Page, claimed_by, payload_in, read_live};
+use crate::storage::{Group, Page, claimed_by, payload_in, read_live_log};
 
 /// What is applied behind a backup; by default nothing.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +39,7 @@ pub struct Reached {
     /// The last record of the log that was applied, and when it was written.
     pub record: u64,
     pub at: String,
-    /// Files of the kept log that were read.
+    /// Files of the log archive that were read.
     pub files: usize,
     /// Records that were applied behind the backup.
     pub records: u64,
@@ -67,7 +67,7 @@ impl Plan {
         Self { point, files, live, until, notes, last, last_at }
     }
 
-    /// Files of the kept log that belong to it.
+    /// Files of the log archive that belong to it.
     #[must_use]
     pub fn files(&self) -> usize {
         self.files.len()
@@ -96,8 +96,8 @@ impl Replay {
                 return Ok(Plan::nothing(None));
             }
             return Err(Error::Refused(
-                "this backup does not say where in the log it was taken: it is of an earlier \
-                 release, and no log can be applied behind it"
+                "this backup does not say where in the log it was taken: an earlier release wrote \
+                 it, and no log can be applied to it"
                     .to_owned(),
             ));
         };
@@ -113,7 +113,7 @@ impl Replay {
             plan_live(&mut plan, point, live)?;
         }
         if self.until.is_some() && plan.files.is_empty() && plan.live.is_none() {
-            plan.notes.push("there is no kept log behind the backup".to_owned());
+            plan.notes.push("there is no log archive after the backup".to_owned());
         }
         Ok(plan)
     }
@@ -144,8 +144,8 @@ impl Replay {
             }
             if !is_next || (range.first, range.last) != (file.first, file.last) {
                 return Err(Error::Refused(format!(
-                    "{shown} holds the commits {} to {}, and {expected} comes next: a file of the \
-                     log was renamed or put there by hand",
+                    "{shown} holds the commits {} to {}, but {expected} comes next: someone \
+                     renamed or added a file of the log",
                     range.first, range.last
                 )));
             }
@@ -162,7 +162,7 @@ impl Replay {
 
 fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
     let shown = live.display();
-    let found = read_live(live, plan.last, &mut |_group| {})?;
+    let found = read_live_log(live, plan.last, &mut |_group| {})?;
     let Some(found) = found else {
         return Err(Error::Refused(format!("there is no log of a store in {shown}")));
     };
@@ -176,7 +176,7 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
         return Err(hole(expected, found.first, plan.last_at));
     }
     if let Some(fault) = found.fault {
-        plan.notes.push(format!("the log in {shown} cannot be read behind its damage: {fault}"));
+        plan.notes.push(format!("the log in {shown} cannot be read past its damage: {fault}"));
     }
     plan.live = Some(live.to_path_buf());
     Ok(())
@@ -184,7 +184,7 @@ fn plan_live(plan: &mut Plan, point: &Point, live: &Path) -> Result<(), Error> {
 
 fn hole(from: u64, to: u64, at: Timestamp) -> Error {
     Error::Refused(format!(
-        "the kept log has a hole: the commits {from} to {} are missing. Up to the hole it can be \
+        "the log archive has a hole: the commits {from} to {} are missing. Up to the hole it can be \
          restored with --until {at}, or the backup alone with --no-log",
         to.saturating_sub(1)
     ))
@@ -198,7 +198,7 @@ impl Plan {
         data: &Path,
         keys: &Keys,
         rows: &mut Importing<'_>,
-        shelves: &mut Vec<PathBuf>,
+        shards: &mut Vec<PathBuf>,
     ) -> Result<Option<Reached>, Error> {
         let Some(point) = self.point.as_ref() else { return Ok(None) };
         if self.files.is_empty() && self.live.is_none() && self.until.is_none() {
@@ -207,7 +207,7 @@ impl Plan {
         let mut applying = Applying {
             data,
             rows,
-            shelves,
+            shards,
             until: self.until,
             last: point.record,
             at: point.at,
@@ -239,7 +239,7 @@ impl Plan {
 struct Applying<'a, 's> {
     data: &'a Path,
     rows: &'a mut Importing<'s>,
-    shelves: &'a mut Vec<PathBuf>,
+    shards: &'a mut Vec<PathBuf>,
     until: Option<Timestamp>,
     /// The last record that was applied, and its time.
     last: u64,
@@ -283,7 +283,7 @@ impl Applying<'_, '_> {
     /// What the log of a damaged store holds, with the bytes that are in its data folder.
     fn live(&mut self, live: &Path) -> Result<(), Error> {
         let mut failed = None;
-        read_live(live, self.last, &mut |group| {
+        read_live_log(live, self.last, &mut |group| {
             if failed.is_none() {
                 failed = self.group(group).err();
             }
@@ -333,7 +333,7 @@ impl Applying<'_, '_> {
 
     fn write(&mut self, path: &Path, content: &mut dyn io::Read) -> io::Result<()> {
         remove(path)?;
-        write_file(path, content, self.shelves)
+        write_file(path, content, self.shards)
     }
 
     fn copy(&mut self, from: &Path, to: &Path, what: &str) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Restoring a backup into a folder, and writing a store anew so that it gives disk back. Both build
+//! Restoring a backup into a folder, and rewriting a store to reclaim disk space. Both build
 //! the new beside the old, and put it in its place when it is whole.
 
 use std::fs::{self, File, Permissions};
@@ -13,11 +13,11 @@ use crate::audit::{self, Actor};
 use crate::domain::file::Digest;
 use crate::domain::time::Timestamp;
 use crate::storage::export::{Change, is_own, read_change};
-use crate::storage::{self, Commit, Key, Options, Page, Store, Table, carried};
+use crate::storage::{self, Commit, Key, Options, Page, Store, Table, held_back};
 
 /// Where a restore is built, within the folder that it is for.
 const PART: &str = "restore.part";
-/// Where a store is built that is written anew.
+/// Where a store is built that is being rewritten.
 const COMPACT: &str = "compact.part";
 /// Bytes of rows in one commit.
 const COMMIT_BYTES: usize = 512 * 1024;
@@ -43,7 +43,7 @@ pub fn restore(
 }
 
 /// Restores `file`, which `keys` open if it is encrypted, into `folder`, which may hold no store yet,
-/// and applies the kept log behind it as `replay` says. The backup is read twice: nothing is
+/// and applies the log archive behind it as `replay` says. The backup is read twice: nothing is
 /// written before all of it was found good. Executions and webhooks that had not ended are held back
 /// from `now` on, until they are resumed. Blocks; within a runtime, on a thread of its own.
 ///
@@ -61,7 +61,7 @@ pub fn restore_until(
 ) -> Result<(Summary, Option<Reached>), Error> {
     if let Some(place) = PLACES.iter().find(|place| folder.join(place).exists()) {
         let message = format!(
-            "{} holds {place} already: restore into another folder (--into), or move it away",
+            "{} already contains {place}: restore into another folder (--into), or move it away",
             folder.display()
         );
         return Err(Error::Refused(message));
@@ -99,8 +99,8 @@ fn fill(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(Summary, Option<Reached>), Error> {
     let store = Store::open(&Options { folder: part.to_path_buf(), inline_bytes })?;
-    let mut rows = Importing::into(&store, carried::hold_back);
-    let mut shelves = Vec::new();
+    let mut rows = Importing::into(&store, held_back::hold_back);
+    let mut shards = Vec::new();
     let filled = read::read(from, &mut |entry, content| {
         match entry {
             Entry::Rows | Entry::Changes => {
@@ -109,15 +109,15 @@ fn fill(
                     rows.add(change)?;
                 }
             }
-            Entry::Payload(id) => write_file(&store.payload_path(*id), content, &mut shelves)?,
+            Entry::Payload(id) => write_file(&store.payload_path(*id), content, &mut shards)?,
             Entry::Content(digest) => {
-                write_file(&content_path(part, *digest), content, &mut shelves)?;
+                write_file(&content_path(part, *digest), content, &mut shards)?;
             }
             Entry::Records => return Err(read::not_alone()),
-            Entry::Seal => write_file(&part.join(SEAL), content, &mut shelves)?,
-            Entry::NextSeal => write_file(&part.join(SEAL_NEXT), content, &mut shelves)?,
+            Entry::Seal => write_file(&part.join(SEAL), content, &mut shards)?,
+            Entry::NextSeal => write_file(&part.join(SEAL_NEXT), content, &mut shards)?,
             Entry::Tls(name) => {
-                write_file(&part.join("tls").join(name), content, &mut shelves)?;
+                write_file(&part.join("tls").join(name), content, &mut shards)?;
             }
         }
         progress(rows.total);
@@ -125,10 +125,10 @@ fn fill(
     });
     let written = filled.and_then(|summary| {
         rows.flush()?;
-        let reached = plan.apply(part, keys, &mut rows, &mut shelves)?;
+        let reached = plan.apply(part, keys, &mut rows, &mut shards)?;
         note(&store, &summary, now)?;
-        for shelf in &shelves {
-            sync(shelf)?;
+        for shard in &shards {
+            sync(shard)?;
         }
         Ok((summary, reached))
     });
@@ -136,7 +136,7 @@ fn fill(
     written
 }
 
-/// Writes the store of `folder` anew, row by row, and puts the new one in its place at once if it is
+/// Rewrites the store of `folder`, row by row, and puts the new one in its place at once if it is
 /// smaller. The folder may be in use by nobody else. Blocks; within a runtime, on a thread of its
 /// own. Answers the store's size before and after, in bytes.
 ///
@@ -262,10 +262,10 @@ fn note(store: &Store, summary: &Summary, now: Timestamp) -> io::Result<()> {
     let operator = Actor::operator("command line");
     let entry = audit::Entry::done(&operator, now, "restore", subject, None);
     let noting = async {
-        let page = Page { prefix: carried::all(), after: None, before: None, limit: 1 };
+        let page = Page { prefix: held_back::all(), after: None, before: None, limit: 1 };
         let mut commit = Commit::new();
         if !store.page(page).await?.is_empty() {
-            commit.put_bytes(carried::paused(), now.sortable().to_vec());
+            commit.put_bytes(held_back::paused(), now.sortable().to_vec());
         }
         audit::add(&mut commit, &entry)?;
         store.commit(commit).await
@@ -287,15 +287,15 @@ pub(super) fn content_path(data: &Path, digest: Digest) -> PathBuf {
 pub(super) fn write_file(
     path: &Path,
     content: &mut dyn Read,
-    shelves: &mut Vec<PathBuf>,
+    shards: &mut Vec<PathBuf>,
 ) -> io::Result<()> {
-    let shelf = path.parent().unwrap_or(path).to_path_buf();
-    make(&shelf)?;
+    let shard = path.parent().unwrap_or(path).to_path_buf();
+    make(&shard)?;
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     io::copy(content, &mut file)?;
     file.sync_all()?;
-    if shelves.last() != Some(&shelf) && !shelves.contains(&shelf) {
-        shelves.push(shelf);
+    if shards.last() != Some(&shard) && !shards.contains(&shard) {
+        shards.push(shard);
     }
     Ok(())
 }

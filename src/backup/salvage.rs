@@ -29,7 +29,7 @@ pub fn check_damaged(data: &Path, progress: &mut dyn FnMut(u64)) -> Result<Repor
     report.faults = wreck.faults;
     if report.faults.is_empty() {
         // It does not open, and still every part of it can be read.
-        report.faults.push("every row can be read, but the parts do not fit together".to_owned());
+        report.faults.push("every row can be read, but the parts are inconsistent".to_owned());
     }
     Ok(report)
 }
@@ -52,7 +52,7 @@ pub fn salvage(
     }
     if let Some(place) = PLACES.iter().find(|place| into.join(place).exists()) {
         let message =
-            format!("{} holds {place} already: salvage into an empty folder", into.display());
+            format!("{} already contains {place}: salvage into an empty folder", into.display());
         return Err(Error::Refused(message));
     }
     make(into)?;

@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::storage::Room;
+use crate::storage::DiskSpaceMonitor;
 
-/// Bytes between two looks at the disk.
-const LOOK_EVERY: usize = 16 * 1024 * 1024;
+/// Bytes written between two checks of the disk.
+const CHECK_EVERY_BYTES: usize = 16 * 1024 * 1024;
 
 /// Writes as long as the disk has more free than its reserve.
 #[derive(Debug)]
 pub struct Spared<W> {
     out: W,
-    room: Room,
-    since_look: usize,
+    disk_space: DiskSpaceMonitor,
+    since_check: usize,
 }
 
 impl<W: Write> Spared<W> {
@@ -21,20 +21,20 @@ impl<W: Write> Spared<W> {
     /// is known; `reserve` what the disk keeps, where that is not the default.
     ///
     /// # Errors
-    /// When there is no room for so much.
+    /// When the disk has too little free space.
     pub fn new(out: W, folder: &Path, reserve: Option<u64>, expected: u64) -> io::Result<Self> {
-        let room = Room::with_reserve(folder.to_path_buf(), reserve);
-        let spared = Self { out, room, since_look: 0 };
-        spared.look(expected)?;
+        let disk_space = DiskSpaceMonitor::with_reserve(folder.to_path_buf(), reserve);
+        let spared = Self { out, disk_space, since_check: 0 };
+        spared.check(expected)?;
         Ok(spared)
     }
 
-    fn look(&self, expected: u64) -> io::Result<()> {
-        let spare = self.room.spare();
+    fn check(&self, expected: u64) -> io::Result<()> {
+        let spare = self.disk_space.spare();
         if spare <= expected {
             let message = format!(
-                "the disk has room for {spare} bytes more beside its reserve: free some space, or \
-                 write the backup to another disk"
+                "the disk has room for only {spare} more bytes besides its reserve: free some \
+                 space, or write the backup to another disk"
             );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
@@ -49,12 +49,12 @@ impl<W: Write> Spared<W> {
 
 impl<W: Write> Write for Spared<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.since_look >= LOOK_EVERY {
-            self.since_look = 0;
-            self.look(0)?;
+        if self.since_check >= CHECK_EVERY_BYTES {
+            self.since_check = 0;
+            self.check(0)?;
         }
         let written = self.out.write(bytes)?;
-        self.since_look += written;
+        self.since_check += written;
         Ok(written)
     }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_without_room_beside_its_reserve_takes_no_backup() {
+    fn backup_refuses_to_use_the_disk_reserve() {
         let folder = tempfile::tempdir().unwrap();
         let error = Spared::new(Vec::new(), folder.path(), Some(u64::MAX), 0).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

@@ -67,7 +67,7 @@ async fn checked(place: &Place) -> Report {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_restored_is_what_was_backed_up() {
+async fn restore_yields_what_was_backed_up() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let place = world(&one).await;
     let bytes = backed_up(&place).await;
@@ -93,17 +93,20 @@ async fn what_is_restored_is_what_was_backed_up() {
     assert!(act.subject.ends_with(&summary.sha256), "{}", act.subject);
     // It goes nowhere where something is.
     let refused = restored(&bytes, &into).await.unwrap_err().to_string();
-    assert!(refused.contains("holds payloads already"), "{refused}");
+    assert!(refused.contains("already contains payloads"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_cut_or_changed_is_no_backup_and_changes_nothing() {
+async fn restore_refuses_truncated_or_changed_backup() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let bytes = backed_up(&world(&one).await).await;
     let into = two.path().join("data");
     for length in (0..bytes.len()).step_by(bytes.len() / 12) {
         let error = restored(&bytes[..length], &into).await.unwrap_err();
-        assert!(error.to_string().starts_with("this is no whole backup"), "{length}: {error}");
+        assert!(
+            error.to_string().starts_with("the backup is incomplete or damaged"),
+            "{length}: {error}"
+        );
         assert!(!into.exists(), "{length}");
     }
     for at in (0..bytes.len()).step_by(bytes.len() / 25) {
@@ -140,7 +143,7 @@ fn forged(entries: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn entries_that_lead_elsewhere_and_newer_forms_are_refused() {
+fn backup_with_path_traversal_or_newer_format_is_refused() {
     let head = br#"{"format":1,"store_format":1,"version":"0.1.0","created_at":"now"}"#;
     verify(&forged(&[(HEAD, head)])[..], &mut |_| {}).unwrap();
     for name in ["../x", "/etc/x", "tls/../x", "tls/.x", "payloads/../../x", "files/x", "x"] {
@@ -156,33 +159,33 @@ fn entries_that_lead_elsewhere_and_newer_forms_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_in_a_store_is_found() {
+async fn verify_finds_missing_payload() {
     let folder = tempfile::tempdir().unwrap();
     let place = world(&folder).await;
     assert_eq!(checked(&place).await.faults, Vec::<String>::new());
-    let shelf = fs::read_dir(folder.path().join("payloads")).unwrap().next().unwrap().unwrap();
-    let payload = fs::read_dir(shelf.path()).unwrap().next().unwrap().unwrap().path();
+    let shard = fs::read_dir(folder.path().join("payloads")).unwrap().next().unwrap().unwrap();
+    let payload = fs::read_dir(shard.path()).unwrap().next().unwrap().unwrap().path();
     fs::remove_file(payload).unwrap();
     let faults = checked(&place).await.faults;
     assert_eq!(faults.len(), 1);
-    assert!(faults[0].ends_with("is claimed and not there"), "{faults:?}");
+    assert!(faults[0].ends_with("is referenced but missing"), "{faults:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_goes_on_over_damage_and_lists_it() {
+async fn backup_continues_past_damage_and_lists_it() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let place = world(&one).await;
     let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let content = one.path().join("files/ba").join(digest);
     fs::create_dir_all(content.parent().unwrap()).unwrap();
     fs::write(&content, "abd").unwrap();
-    let shelf = fs::read_dir(one.path().join("payloads")).unwrap().next().unwrap().unwrap();
-    let payload = fs::read_dir(shelf.path()).unwrap().next().unwrap().unwrap().path();
+    let shard = fs::read_dir(one.path().join("payloads")).unwrap().next().unwrap().unwrap();
+    let payload = fs::read_dir(shard.path()).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&payload).unwrap();
     fs::write(&payload, text.replace('x', "y")).unwrap();
     let summary = verify(&backed_up(&place).await[..], &mut |_| {}).unwrap();
     assert_eq!((summary.payloads, summary.files, summary.damaged.len()), (1, 1, 2), "{summary:?}");
-    assert!(summary.damaged[0].contains("is not what was written"), "{:?}", summary.damaged);
+    assert!(summary.damaged[0].contains("differs from what was written"), "{:?}", summary.damaged);
     assert_eq!(summary.damaged[1], format!("the content {digest} is damaged"));
     fs::remove_file(&payload).unwrap();
     let bytes = backed_up(&place).await;
@@ -192,7 +195,7 @@ async fn a_backup_goes_on_over_damage_and_lists_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_is_written_anew_and_holds_the_same() {
+async fn compact_preserves_store_contents() {
     let folder = tempfile::tempdir().unwrap();
     let place = world(&folder).await;
     let before = verify(&backed_up(&place).await[..], &mut |_| {}).unwrap();
@@ -213,7 +216,7 @@ async fn a_store_is_written_anew_and_holds_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn salvaged_folder_holds_what_the_damaged_one_did() {
+async fn salvage_recovers_contents_of_damaged_folder() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let place = world(&one).await;
     place.store.clone().close().await;
@@ -234,16 +237,17 @@ async fn salvaged_folder_holds_what_the_damaged_one_did() {
     assert_eq!(found.faults, salvaged.faults);
     assert!(found.faults[0].contains("the log is missing"), "{:?}", found.faults);
     assert!(found.rows > 3000 && found.rows == salvaged.rows);
-    assert!(again.contains("holds payloads already"), "{again}");
+    assert!(again.contains("already contains payloads"), "{again}");
     assert!(!into.join("salvage.part").exists());
     assert_eq!(fs::read(into.join("tls/ca.pem")).unwrap(), b"authority");
     let report = checked(&open(&into)).await;
     assert_eq!((report.faults, report.payloads), (Vec::<String>::new(), 1));
 }
 
-/// A store with a past: every row was written three times, in no order, and half of them are gone.
+/// A store with a past: every row was written three times, in no order, and half of them are
+/// deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn store_that_is_written_anew_is_smaller() {
+async fn compact_shrinks_the_store() {
     const ROWS: u64 = 600;
     let folder = tempfile::tempdir().unwrap();
     for round in 0..4_u64 {

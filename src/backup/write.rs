@@ -40,7 +40,7 @@ pub struct Progress {
 }
 
 /// Writes a backup of everything as it is at one moment while this runs. Blocks; for a thread of
-/// its own. The caller keeps a hold on the files of `place`. Gives `out` back, and what was written.
+/// its own. The caller keeps the files of `place` pinned. Gives `out` back, and what was written.
 ///
 /// # Errors
 /// [`Error`]; what was written until then is not a backup.
@@ -50,7 +50,7 @@ pub fn write<W: Write>(
     out: W,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(W, Summary), Error> {
-    let hold = place.store.hold();
+    let pin = place.store.pin_payloads();
     let mut archive = Archive::begin(out, now, progress)?;
     let mut rows = Rows { archive: &mut archive, chunk: Vec::new(), number: 0, is_behind: false };
     let mut last = None;
@@ -66,7 +66,7 @@ pub fn write<W: Write>(
         store: place.store.id(),
         chain: place
             .store
-            .kept()
+            .archive_position()
             .filter(|kept| kept.from <= exported.record)
             .map(|kept| kept.chain),
         record: exported.record,
@@ -75,14 +75,14 @@ pub fn write<W: Write>(
     exported
         .claims
         .each(&mut |id, claim| archive.add_payload(id, claim, &place.store.payload_path(id)))?;
-    place.files.each_content(&mut |digest, path| archive.add_content(digest, &path))?;
+    place.files.each_blob(&mut |digest, path| archive.add_content(digest, &path))?;
     let folder = place.store.folder();
     archive.add_if_there(SEAL, &folder.join(SEAL))?;
     archive.add_if_there(SEAL_NEXT, &folder.join(SEAL_NEXT))?;
     for (name, path) in plain_files(&folder.join("tls"))? {
         archive.add_if_there(&format!("{TLS}{name}"), &path)?;
     }
-    drop(hold);
+    drop(pin);
     archive.end()
 }
 
@@ -200,7 +200,7 @@ impl<'p, W: Write> Archive<'p, W> {
             bytes => bytes?,
         };
         if claim.is_some_and(|claim| !claim.fits(&bytes)) {
-            self.list(format!("the payload {id} is not what was written"))?;
+            self.list(format!("the payload {id} differs from what was written"))?;
         }
         self.summary.payloads += 1;
         self.add_bytes(&format!("{PAYLOADS}{id}"), &bytes)
@@ -312,7 +312,10 @@ impl<R: Read> Read for Summed<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.content.read(buffer)?;
         if count == 0 && self.content.limit() > 0 && !buffer.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file became shorter"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "a file became shorter while it was read while it was read",
+            ));
         }
         self.sum.content(buffer.get(..count).unwrap_or_default());
         Ok(count)

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Model;
 use super::manifest::Manifest;
 use crate::domain::model::OutputType;
-use crate::runners::Face;
-use crate::runners::builtin::{Bench, Builtin};
+use crate::runners::ModelInterface;
+use crate::runners::builtin::{Builtin, BuiltinContext};
 use crate::runners::options::{self, Dependencies};
 use crate::schema::{self, Schema};
 
@@ -32,34 +32,37 @@ pub fn build(manifest: &Manifest, dependencies: &Dependencies) -> Result<Model, 
         },
         dependencies,
     );
-    let face = runner.face();
+    let interface = runner.interface();
     Ok(Model {
         slug: manifest.slug.clone(),
         title: manifest.title.clone(),
         description: manifest.description.clone(),
-        output_type: output_type(manifest, face.as_deref()),
-        schema: schema(manifest, face.as_deref())?,
+        output_type: output_type(manifest, interface.as_deref()),
+        schema: schema(manifest, interface.as_deref())?,
         pricing: manifest.pricing.clone(),
         concurrency: manifest.concurrency,
         queue_limit: manifest.queue_limit,
         timeout: manifest.timeout,
         runner,
         runner_type: manifest.runner.type_name,
-        face,
+        interface,
         detail: OnceLock::new(),
     })
 }
 
 /// What the operator has written, else what the model says, else an object.
-fn output_type(manifest: &Manifest, face: Option<&Face>) -> OutputType {
-    let told = face.map(|face| face.output_type);
-    manifest.output_type.or(told).unwrap_or(OutputType::Object)
+fn output_type(manifest: &Manifest, interface: Option<&ModelInterface>) -> OutputType {
+    let described = interface.map(|interface| interface.output_type);
+    manifest.output_type.or(described).unwrap_or(OutputType::Object)
 }
 
 /// What the operator has written, else what the model says, else any object.
-fn schema(manifest: &Manifest, face: Option<&Face>) -> Result<Arc<Schema>, schema::Error> {
-    let told = face.map(|face| &face.schema);
-    match manifest.schema.as_ref().or(told) {
+fn schema(
+    manifest: &Manifest,
+    interface: Option<&ModelInterface>,
+) -> Result<Arc<Schema>, schema::Error> {
+    let described = interface.map(|interface| &interface.schema);
+    match manifest.schema.as_ref().or(described) {
         Some(schema) => Ok(Arc::clone(schema)),
         None => Schema::compile(&serde_json::json!({"type": "object"})).map(Arc::new),
     }
@@ -67,13 +70,17 @@ fn schema(manifest: &Manifest, face: Option<&Face>) -> Result<Arc<Schema>, schem
 
 impl Model {
     /// The same model with what it now says of itself.
-    pub(super) fn with_face(&self, manifest: &Manifest, face: Arc<Face>) -> Self {
-        let schema = schema(manifest, Some(&face));
+    pub(super) fn with_interface(
+        &self,
+        manifest: &Manifest,
+        interface: Arc<ModelInterface>,
+    ) -> Self {
+        let schema = schema(manifest, Some(&interface));
         Self {
             slug: self.slug.clone(),
             title: self.title.clone(),
             description: self.description.clone(),
-            output_type: output_type(manifest, Some(&face)),
+            output_type: output_type(manifest, Some(&interface)),
             schema: schema.unwrap_or_else(|_unchanged| Arc::clone(&self.schema)),
             pricing: self.pricing.clone(),
             concurrency: self.concurrency,
@@ -81,15 +88,15 @@ impl Model {
             timeout: self.timeout,
             runner: Arc::clone(&self.runner),
             runner_type: self.runner_type,
-            face: Some(face),
+            interface: Some(interface),
             detail: OnceLock::new(),
         }
     }
 }
 
-/// A built-in model as it stands without a manifest. `None` never: their slugs and schemas are
+/// A built-in model as it is without a manifest. `None` never: their slugs and schemas are
 /// checked by a test.
-pub fn builtin_model(builtin: &'static Builtin, bench: &Bench) -> Option<Model> {
+pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Option<Model> {
     Some(Model {
         slug: builtin.slug.parse().ok()?,
         title: builtin.title.to_owned(),
@@ -100,9 +107,9 @@ pub fn builtin_model(builtin: &'static Builtin, bench: &Bench) -> Option<Model> 
         concurrency: BUILTIN_CONCURRENCY,
         queue_limit: BUILTIN_QUEUE_LIMIT,
         timeout: BUILTIN_TIMEOUT,
-        runner: bench.runner(builtin),
+        runner: context.runner(builtin),
         runner_type: "builtin",
-        face: None,
+        interface: None,
         detail: OnceLock::new(),
     })
 }

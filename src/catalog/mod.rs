@@ -2,12 +2,12 @@
 //! in the models folder.
 //!
 //! A reload swaps the whole catalog at once. A file that has become broken leaves the last good
-//! version of its model serving; a file that is gone takes its model with it. Nothing here runs a
+//! version of its model serving; a deleted file takes its model with it. Nothing here runs a
 //! model.
 
 mod build;
 mod detail;
-mod keep;
+mod maintenance;
 mod manifest;
 mod openapi;
 mod watch;
@@ -30,8 +30,8 @@ pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
 use crate::engine;
 use crate::runners::options::Dependencies;
-use crate::runners::{Face, Health, Runner, builtin};
-use crate::schema::{Patience, Schema, Unfit};
+use crate::runners::{Health, ModelInterface, Runner, builtin};
+use crate::schema::{Patience, Schema, ValidationError};
 
 /// Manifests that one folder may hold.
 const MANIFESTS_MAX: usize = 10_000;
@@ -53,7 +53,7 @@ pub struct Model {
     /// The runner's type, as manifests spell it.
     pub runner_type: &'static str,
     /// What the model had said of itself when this was made.
-    face: Option<Arc<Face>>,
+    interface: Option<Arc<ModelInterface>>,
     /// See [`detail_json`].
     detail: OnceLock<Bytes>,
 }
@@ -63,7 +63,7 @@ impl Model {
     ///
     /// # Errors
     /// Every violation, or why it was not checked.
-    pub async fn check_input(&self, input: Value) -> Result<Value, Unfit> {
+    pub async fn check_input(&self, input: Value) -> Result<Value, ValidationError> {
         self.schema.check_off_thread(input, Patience::Request).await
     }
 
@@ -94,7 +94,7 @@ pub struct Report {
     pub loaded: usize,
     /// What is wrong with files; their last good versions go on serving, where there are any.
     pub faults: Vec<Fault>,
-    /// Slugs that are gone.
+    /// Slugs that were removed.
     pub removed: Vec<String>,
     /// Slugs of manifests that are new, or are served in another form than before.
     pub changed: Vec<String>,
@@ -187,7 +187,7 @@ impl Catalog {
         let mut report = Report::default();
         let mut models: Models = builtin::ALL
             .iter()
-            .filter_map(|builtin| builtin_model(builtin, &self.shared.dependencies.bench))
+            .filter_map(|builtin| builtin_model(builtin, &self.shared.dependencies.builtins))
             .map(|model| (model.slug.clone(), Arc::new(model)))
             .collect();
         let found = self.read_folder(&files, &mut report);
@@ -197,7 +197,7 @@ impl Catalog {
         for (path, Loaded { model, .. }) in &found {
             if let Some(first) = sources.get(&model.slug) {
                 let message =
-                    format!("the slug '{}' stands in {} already", model.slug, first.display());
+                    format!("the slug '{}' is already defined in {}", model.slug, first.display());
                 report.faults.push(Fault { file: path.clone(), line: 0, column: 0, message });
                 continue;
             }
@@ -247,12 +247,12 @@ impl Catalog {
         Ok(Loaded { manifest: Arc::new(manifest), model: Arc::new(model) })
     }
 
-    /// Gives a model the face that its runner has found out; whether it was served still.
-    fn replace(&self, old: &Arc<Model>, face: &Arc<Face>) -> bool {
+    /// Replaces a model by one with the interface that its runner discovered; whether it was still served.
+    fn replace(&self, old: &Arc<Model>, interface: &Arc<ModelInterface>) -> bool {
         let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = files.values_mut().find(|loaded| Arc::ptr_eq(&loaded.model, old));
         let Some(loaded) = loaded else { return false };
-        loaded.model = Arc::new(old.with_face(&loaded.manifest, Arc::clone(face)));
+        loaded.model = Arc::new(old.with_interface(&loaded.manifest, Arc::clone(interface)));
         let mut models = Models::clone(&self.shared.models.load());
         models.insert(loaded.model.slug.clone(), Arc::clone(&loaded.model));
         self.shared.models.store(Arc::new(models));
@@ -278,7 +278,7 @@ impl engine::Models for Catalog {
         Box::pin(async move {
             let Some(model) = model else { return Ok(input) };
             let checked = model.schema.check_off_thread(input, Patience::Execution).await;
-            checked.map_err(|unfit| unfit.to_string())
+            checked.map_err(|error| error.to_string())
         })
     }
 }
@@ -324,5 +324,4 @@ fn manifests(folder: &Path, report: &mut Report) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

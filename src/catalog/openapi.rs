@@ -2,7 +2,7 @@
 //! a model").
 //!
 //! OpenAPI 3.0 knows an older and smaller JSON Schema: `null` is said by `nullable`, a constant by
-//! an `enum` of one, exclusive bounds by booleans, and `$defs` stand in `components`. What it cannot
+//! an `enum` of one, exclusive bounds by booleans, and `$defs` are in `components`. What it cannot
 //! say is left out, so that the document admits a little more than the model does, never less.
 
 use percent_encoding::percent_decode_str;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::Model;
 use crate::domain::model::{OutputType, VERSION};
 
-/// Where definitions of the request schema stand in the document.
+/// Where definitions of the request schema are in the document.
 const SCHEMAS: &str = "#/components/schemas/";
 /// Keywords that mean the same in both.
 const KEPT: &[&str] = &[
@@ -96,7 +96,7 @@ fn operation(model: &Model) -> Value {
         },
         "responses": {
             "200": {
-                "description": "The prediction was accepted; its output will fit Output.",
+                "description": "The prediction was accepted; its output will match Output.",
                 "content": {"application/json": {"schema": created}},
             },
         },
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keywords_are_said_in_the_older_words() {
+    fn openapi_translates_schema_keywords_to_3_0() {
         for (schema, expect) in [
             (json!({"type": ["string", "null"]}), json!({"nullable": true, "type": "string"})),
             (json!({"const": 3}), json!({"enum": [3]})),

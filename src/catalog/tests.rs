@@ -20,7 +20,7 @@ fn open() -> (tempfile::TempDir, Catalog) {
 }
 
 #[test]
-fn a_broken_file_leaves_the_last_good_version_and_a_removed_one_takes_it() {
+fn catalog_reload_keeps_last_good_version_until_file_is_removed() {
     let (folder, catalog) = open();
     let path = folder.path().join("a.toml");
     fs::write(&path, manifest("team/a", "First")).unwrap();
@@ -39,7 +39,7 @@ fn a_broken_file_leaves_the_last_good_version_and_a_removed_one_takes_it() {
 }
 
 #[test]
-fn two_files_with_one_slug_are_both_named() {
+fn catalog_duplicate_slug_error_names_both_files() {
     let (folder, catalog) = open();
     for name in ["a.toml", "b.toml", "c.txt"] {
         fs::write(folder.path().join(name), manifest("same", name)).unwrap();
@@ -47,12 +47,17 @@ fn two_files_with_one_slug_are_both_named() {
     let report = catalog.reload();
     let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
     let said = fault.to_string();
-    assert!(said.contains("b.toml") && said.contains("a.toml already"), "{said}");
+    assert!(
+        said.contains("b.toml")
+            && said.contains("is already defined in ")
+            && said.contains("a.toml"),
+        "{said}"
+    );
     assert_eq!(catalog.get("same").unwrap().title, "a.toml");
 }
 
 #[test]
-fn a_manifest_overrides_a_built_in_model() {
+fn catalog_manifest_overrides_builtin_model() {
     let (folder, catalog) = open();
     fs::write(folder.path().join("t.toml"), manifest("text-template", "Ours")).unwrap();
     assert!(catalog.reload().faults.is_empty());
@@ -61,7 +66,7 @@ fn a_manifest_overrides_a_built_in_model() {
 }
 
 #[test]
-fn details_have_every_key_of_the_specification() {
+fn catalog_model_detail_has_every_specified_key() {
     let (folder, catalog) = open();
     fs::write(folder.path().join("a.toml"), manifest("a", "A")).unwrap();
     assert!(catalog.reload().faults.is_empty());
@@ -87,7 +92,7 @@ fn details_have_every_key_of_the_specification() {
 }
 
 #[test]
-fn every_model_has_a_document() {
+fn catalog_every_model_has_openapi_document() {
     let (_folder, catalog) = open();
     for model in catalog.list() {
         let document = openapi(&model);
@@ -101,7 +106,7 @@ fn every_model_has_a_document() {
 }
 
 #[test]
-fn a_manifest_whose_schema_expands_without_end_is_refused_at_its_place() {
+fn manifest_with_exploding_schema_is_refused_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let mut definitions = serde_json::Map::new();
     for level in 0..40 {
@@ -116,6 +121,6 @@ fn a_manifest_whose_schema_expands_without_end_is_refused_at_its_place() {
     let faults = check(&path).unwrap_err();
     let [fault] = faults.as_slice() else { panic!("{faults:?}") };
     assert_eq!((fault.line, fault.column), (1, 23));
-    let expected = "`request_schema_file`: a schema may expand to 100000";
+    let expected = "`request_schema_file`: a schema may expand to at most 100000";
     assert!(fault.message.contains(expected), "{fault}");
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 
 use crate::config::Config;
-use crate::http::{Body, Reply, body};
+use crate::http::{Body, Response, body};
 
 /// The name of the control socket in the data folder.
 pub(super) const SOCKET: &str = "control.sock";
@@ -36,14 +36,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answers requests in this process.
 pub(super) type InProcess =
-    Box<dyn Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
+    Box<dyn Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
 /// The way to the service.
 pub(super) struct Admin {
-    door: Door,
+    transport: Transport,
 }
 
-enum Door {
+enum Transport {
     Socket { path: PathBuf, token: String },
     Offline(InProcess),
 }
@@ -71,7 +71,7 @@ impl Admin {
                         token.display()
                     )
                 })?;
-                Ok(Self { door: Door::Socket { path: socket, token } })
+                Ok(Self { transport: Transport::Socket { path: socket, token } })
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
@@ -80,7 +80,7 @@ impl Admin {
                 let answer = offline(config.clone()).await.context(
                     "no service runs on this data folder, and its store cannot be opened either",
                 )?;
-                Ok(Self { door: Door::Offline(answer) })
+                Ok(Self { transport: Transport::Offline(answer) })
             }
             Err(error) => Err(error).with_context(|| {
                 format!(
@@ -96,7 +96,7 @@ impl Admin {
         let socket = config.data_dir.join(SOCKET);
         let _listening = UnixStream::connect(&socket).await.ok()?;
         let token = std::fs::read_to_string(config.data_dir.join(TOKEN)).ok()?;
-        Some(Self { door: Door::Socket { path: socket, token } })
+        Some(Self { transport: Transport::Socket { path: socket, token } })
     }
 
     /// What `GET path` gives.
@@ -128,10 +128,10 @@ impl Admin {
     ) -> anyhow::Result<()> {
         let request = self.request(Method::GET, path).body(body::empty());
         let request = request.context("the request cannot be written")?;
-        match &self.door {
-            Door::Offline(answer) => pour(answer(request).await, out, progress).await,
-            Door::Socket { path: socket, .. } => {
-                let lost = "the connection to the service broke off; its log may say why";
+        match &self.transport {
+            Transport::Offline(answer) => pour(answer(request).await, out, progress).await,
+            Transport::Socket { path: socket, .. } => {
+                let lost = "the connection to the service was lost; its log may say why";
                 let stream = UnixStream::connect(socket).await.context(lost)?;
                 let io = TokioIo::new(stream);
                 let (mut sender, connection) =
@@ -149,9 +149,11 @@ impl Admin {
     /// The head of a request, with the token where it goes over the socket.
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
-        match &self.door {
-            Door::Socket { token, .. } => request.header(AUTHORIZATION, format!("Bearer {token}")),
-            Door::Offline(_) => request,
+        match &self.transport {
+            Transport::Socket { token, .. } => {
+                request.header(AUTHORIZATION, format!("Bearer {token}"))
+            }
+            Transport::Offline(_) => request,
         }
     }
 
@@ -168,9 +170,9 @@ impl Admin {
             .body(body::full(content))
             .context("the request cannot be written")?;
         let answer = async {
-            match &self.door {
-                Door::Socket { path, .. } => over(path, request).await,
-                Door::Offline(answer) => collect(answer(request).await).await,
+            match &self.transport {
+                Transport::Socket { path, .. } => over(path, request).await,
+                Transport::Offline(answer) => collect(answer(request).await).await,
             }
         };
         let (status, bytes) = tokio::time::timeout(ANSWER_TIMEOUT, answer)
@@ -182,7 +184,7 @@ impl Admin {
 
 /// Sends one request over the socket.
 async fn over(socket: &Path, request: Request<Body>) -> anyhow::Result<(StatusCode, Bytes)> {
-    let lost = "the connection to the service broke off; its log may say why";
+    let lost = "the connection to the service was lost; its log may say why";
     let stream = UnixStream::connect(socket).await.context(lost)?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context(lost)?;
@@ -210,7 +212,7 @@ where
         return understood(status, &bytes).map(drop);
     }
     let (mut body, mut written) = (reply.into_body(), 0);
-    let stands_still = || format!("nothing came for {} s", ANSWER_TIMEOUT.as_secs());
+    let stands_still = || format!("no data arrived for {} s", ANSWER_TIMEOUT.as_secs());
     while let Some(frame) =
         tokio::time::timeout(ANSWER_TIMEOUT, body.frame()).await.with_context(stands_still)?
     {
@@ -244,14 +246,14 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     let value: Value = match bytes {
         [] => Value::Null,
         bytes => serde_json::from_slice(bytes).with_context(|| {
-            format!("the service answered {status} with something else than JSON")
+            format!("the service answered {status} with something other than JSON")
         })?,
     };
     if status.is_success() {
         return Ok(value);
     }
     match value.get("error").and_then(Value::as_str) {
-        Some(told) => bail!("{told}"),
+        Some(message) => bail!("{message}"),
         None => bail!("the service answered {status}"),
     }
 }
@@ -263,8 +265,8 @@ pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     let Ok(process) = std::fs::metadata("/proc/self") else { return Ok(()) };
     if folder.uid() != process.uid() {
         bail!(
-            "{} belongs to user {}, and files that another user leaves there would keep the \
-             service from starting: run this as that user, or start the service first",
+            "{} belongs to user {}, and files of another user in it would prevent the service from \
+             starting: run this as that user, or start the service first",
             data_dir.display(),
             folder.uid()
         );

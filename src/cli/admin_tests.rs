@@ -52,7 +52,7 @@ fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Ta
 }
 
 #[tokio::test]
-async fn a_running_service_is_asked_over_its_socket() {
+async fn admin_uses_control_socket_of_running_service() {
     let folder = tempfile::tempdir().unwrap();
     let (seen, tasks) = service(folder.path(), StatusCode::CREATED, r#"{"id":"1"}"#);
     let admin = Admin::open(&config(folder.path()), no_store).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_running_service_is_asked_over_its_socket() {
 }
 
 #[tokio::test]
-async fn without_a_service_the_store_is_opened_here() {
+async fn admin_opens_store_in_process_without_running_service() {
     let folder = tempfile::tempdir().unwrap();
     // A socket that a killed service left behind is not a service.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join(SOCKET)).unwrap());
@@ -78,7 +78,7 @@ async fn without_a_service_the_store_is_opened_here() {
         let answer: InProcess = Box::new(|request| {
             Box::pin(async move {
                 let path = request.uri().path().to_owned();
-                crate::http::reply::json(StatusCode::OK, &json!({"path": path}))
+                crate::http::response::json(StatusCode::OK, &json!({"path": path}))
             })
         });
         Ok(answer)
@@ -90,23 +90,23 @@ async fn without_a_service_the_store_is_opened_here() {
 }
 
 #[tokio::test]
-async fn an_error_is_the_services_own_words() {
-    for (status, answer, told) in [
+async fn admin_error_shows_message_of_service() {
+    for (status, answer, message) in [
         (StatusCode::NOT_FOUND, r#"{"error":"organization not found"}"#, "organization not found"),
         (StatusCode::INTERNAL_SERVER_ERROR, "", "the service answered 500 Internal Server Error"),
-        (StatusCode::OK, "<html>", "answered 200 OK with something else than JSON"),
+        (StatusCode::OK, "<html>", "answered 200 OK with something other than JSON"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (_seen, tasks) = service(folder.path(), status, answer);
         let admin = Admin::open(&config(folder.path()), no_store).await.unwrap();
         let error = admin.get("/admin/organizations").await.unwrap_err();
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
         tasks.stop();
     }
 }
 
 #[tokio::test]
-async fn an_empty_answer_is_enough_for_a_deletion() {
+async fn admin_delete_accepts_empty_response() {
     let folder = tempfile::tempdir().unwrap();
     let (seen, tasks) = service(folder.path(), StatusCode::NO_CONTENT, "");
     let admin = Admin::open(&config(folder.path()), no_store).await.unwrap();

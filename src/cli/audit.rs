@@ -10,21 +10,21 @@ use crate::wire::operator::{Act, Acts};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List acts, newest first
+    /// List actions, newest first
     List {
-        /// Only acts that begin so, such as key or key.create
+        /// Only actions that begin with this, such as key or key.create
         #[arg(long)]
         action: Option<String>,
-        /// Only acts on this organization
+        /// Only actions on this organization
         #[arg(long)]
         org: Option<String>,
-        /// Only acts at this time or later, such as 2026-11-20T09:30:00Z
+        /// Only actions at this time or later, such as 2026-11-20T09:30:00Z
         #[arg(long)]
         from: Option<String>,
-        /// Only acts before this time
+        /// Only actions before this time
         #[arg(long)]
         to: Option<String>,
-        /// How many at most
+        /// The maximum number of actions
         #[arg(long, default_value_t = 50)]
         limit: u32,
         #[command(flatten)]

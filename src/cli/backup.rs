@@ -23,23 +23,23 @@ use crate::config::Config;
 use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
 
-/// Write everything that the service holds into one file
+/// Back up everything into one file
 #[derive(Debug, clap::Args)]
 pub(super) struct Backup {
-    /// The file to write; it may not be there yet
+    /// The file to write; it must not exist yet
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
     shape: Shape,
 }
 
-/// Check a backup and the kept log behind it, or, without one, the store of a stopped service
+/// Check a backup and the log archive that follows it, or without one the store of a stopped service
 #[derive(Debug, clap::Args)]
 pub(super) struct Verify {
     /// The backup
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The folder of the kept log; without it, `log` beside the backup
+    /// The folder of the log archive; by default `log` next to the backup
     #[arg(long, value_name = "DIR", requires = "file")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -48,25 +48,25 @@ pub(super) struct Verify {
     shape: Shape,
 }
 
-/// Restore a backup, with the kept log behind it, into an empty data folder
+/// Restore a backup and the log archive that follows it into an empty data folder
 #[derive(Debug, clap::Args)]
 pub(super) struct Restore {
     /// The backup
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Apply the kept log up to this moment (RFC 3339); without it, to its end
+    /// Apply the log archive up to this time (RFC 3339); by default to its end
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
-    /// The folder of the kept log; without it, `log` beside the backup
+    /// The folder of the log archive; by default `log` next to the backup
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
-    /// The data folder of the damaged store: apply what its own log holds behind the kept log
+    /// The data folder of the damaged store: also apply what its own log holds after the log archive
     #[arg(long, value_name = "DIR")]
     live_log: Option<PathBuf>,
     /// Restore the backup alone
     #[arg(long, conflicts_with_all = ["until", "log", "live_log"])]
     no_log: bool,
-    /// Where to; without it, the configuration's data folder
+    /// The new data folder; by default that of the configuration
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     #[command(flatten)]
@@ -82,7 +82,7 @@ fn counts(rows: &[(&str, String)]) -> Vec<Vec<String>> {
 
 const COLUMNS: [Column; 2] = [Column::Text("WHAT"), Column::Number("COUNT")];
 
-/// How far the kept log behind a backup goes.
+/// How far the log archive behind a backup goes.
 #[derive(Serialize)]
 struct KeptLog {
     files: usize,
@@ -110,7 +110,7 @@ fn show(summary: &Summary, log: Option<KeptLog>, output: &Output) -> anyhow::Res
         ("damaged", summary.damaged.len().to_string()),
     ]);
     if let Some(log) = &log {
-        rows.extend(counts(&[("files of the kept log", log.files.to_string())]));
+        rows.extend(counts(&[("files of the log archive", log.files.to_string())]));
     }
     let shown = Shown { summary, log };
     output.show(&shown, &COLUMNS, rows)?;
@@ -142,7 +142,7 @@ pub(super) fn progress_bar(what: &str, shown: &str) -> ProgressBar {
 pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()> {
     let Backup { file, shape } = asked;
     if file.exists() {
-        anyhow::bail!("{} is there already: name another file", file.display());
+        anyhow::bail!("{} already exists: choose another file", file.display());
     }
     let part = part_of(&file);
     let encryption = super::service::encryption(config)?;
@@ -160,8 +160,9 @@ pub(super) async fn backup(asked: Backup, config: &Config) -> anyhow::Result<()>
             "encrypted with the passphrase of the configuration".to_owned()
         }
         Encryption::Recipients(recipients) => format!(
-            "encrypted for {} recipients: this box cannot open it. What was written was checked, and \
-             compared with the file on the disk; `orrery verify FILE --identity FILE` checks it again",
+            "encrypted for {} recipients: this machine cannot decrypt it. The contents were \
+             checked while they were written, and the file on disk was compared with them; `orrery \
+             verify FILE --identity FILE` checks it again",
             recipients.len()
         ),
     };
@@ -250,10 +251,10 @@ impl<W: Write> Write for Checked<W> {
 /// What opens an encrypted backup.
 #[derive(Debug, Default, clap::Args)]
 struct Opener {
-    /// The age identities that open the backup, if it is encrypted for public keys
+    /// The file of age identities that decrypt the backup, if it is encrypted for public keys
     #[arg(long, value_name = "FILE", requires = "file", conflicts_with = "passphrase_file")]
     identity: Option<PathBuf>,
-    /// The passphrase that opens the backup; without it, that of the configuration
+    /// The file with the passphrase that decrypts the backup; by default that of the configuration
     #[arg(long, value_name = "FILE", requires = "file")]
     passphrase_file: Option<PathBuf>,
 }
@@ -343,7 +344,7 @@ pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<boo
     Ok(is_good)
 }
 
-/// Checks a backup, and the kept log behind it: false when that has a fault.
+/// Checks a backup, and the log archive behind it: false when that has a fault.
 async fn verify_file(
     file: PathBuf,
     log: Option<PathBuf>,
@@ -380,7 +381,7 @@ async fn verify_file(
     Ok(true)
 }
 
-/// The folder of the kept log behind a backup.
+/// The folder of the log archive behind a backup.
 fn log_of(file: &Path, log: Option<PathBuf>) -> PathBuf {
     log.unwrap_or_else(|| file.parent().unwrap_or(Path::new("")).join(backup::LOG))
 }
@@ -443,8 +444,8 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
     show(&summary, log, &Output::new(shape.json))?;
     warn_of_plain(is_encrypted);
     output::note(&format!(
-        "restored into {shown}; the service can be started on it. Executions and webhooks that had \
-         not ended wait until you run `orrery resume`: make sure first that the box which the \
+        "restored into {shown}; the service can be started on it. Unfinished executions and \
+         webhooks wait until you run `orrery resume`: first make sure that the machine which the \
          backup came from is off"
     ));
     Ok(())

@@ -14,7 +14,7 @@ use crate::wire::operator::{Balance, Ledger};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Show what an organization has, in US dollars
+    /// Show the balance of an organization, in US dollars
     Show {
         #[command(flatten)]
         owner: Owner,
@@ -23,7 +23,7 @@ pub(super) enum Command {
     },
     /// Add to the balance
     TopUp {
-        /// US dollars, up to six places
+        /// The amount in US dollars, with up to six decimal places
         #[arg(long, value_name = "USD")]
         amount: f64,
         #[command(flatten)]
@@ -31,9 +31,9 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// List the entries that add up to the balance, the newest first
+    /// List the entries that add up to the balance, newest first
     Ledger {
-        /// How many
+        /// The maximum number of entries
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: u32,
         #[command(flatten)]
@@ -46,7 +46,7 @@ pub(super) enum Command {
 /// Whose balance.
 #[derive(Debug, clap::Args)]
 pub(super) struct Owner {
-    /// Whose balance it is
+    /// The organization of the balance
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
 }

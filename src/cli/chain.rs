@@ -18,7 +18,7 @@ use crate::wire::operator::{Chain, Chains};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Save a chain: models that stand in, in order, for one that fails
+    /// Create a chain: the models to run, in order, when another one fails
     Create {
         #[command(flatten)]
         chain: Named,
@@ -28,11 +28,11 @@ pub(super) enum Command {
         #[command(flatten)]
         shape: Shape,
     },
-    /// Put other entries into a chain, for predictions from then on
+    /// Replace the entries of a chain, for new predictions
     Update {
         #[command(flatten)]
         chain: Named,
-        /// As for create
+        /// The entries, as for create
         #[arg(long, value_name = "ENTRIES")]
         entries: String,
         #[command(flatten)]
@@ -50,17 +50,17 @@ pub(super) enum Command {
         #[command(flatten)]
         chain: Named,
     },
-    /// Let a chain run again
+    /// Enable a chain
     Enable {
         #[command(flatten)]
         chain: Named,
     },
-    /// Keep a chain from running; predictions that name it are refused
+    /// Disable a chain; predictions that name it are refused
     Disable {
         #[command(flatten)]
         chain: Named,
     },
-    /// Delete a chain; predictions that have begun with it keep it
+    /// Delete a chain; predictions that already use it keep it
     Delete {
         #[command(flatten)]
         chain: Named,
@@ -73,15 +73,15 @@ pub(super) struct Named {
     /// 1 to 50 characters of a-z, 0-9 and -
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// The model that it stands in for
+    /// The primary model of the chain
     #[arg(long, value_name = "MODEL")]
     model: String,
-    /// Whose chain it is
+    /// The organization of the chain
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
 }
 
-/// Entries in TOML have to stand under a name.
+/// Entries in TOML need a name.
 #[derive(Debug, Deserialize)]
 struct File {
     entries: Vec<Entry>,
@@ -92,7 +92,7 @@ const COLUMNS: [Column; 6] = [
     Column::Text("NAME"),
     Column::Text("ORGANIZATION"),
     Column::Text("ENABLED"),
-    Column::Text("STAND IN, IN ORDER"),
+    Column::Text("FALLBACKS, IN ORDER"),
     Column::Text("CHANGED"),
 ];
 
@@ -191,10 +191,10 @@ fn read(given: &str) -> anyhow::Result<Value> {
         Err(error) => error,
     };
     if text.trim_start().starts_with(['[', '{']) && !text.contains("[[entries]]") {
-        return Err(json).context("the entries are no JSON array of {model, input_map}");
+        return Err(json).context("the entries must be a JSON array of {model, input_map}");
     }
     let file: File = toml::from_str(&text)
-        .context("the entries are neither a JSON array nor TOML with [[entries]]")?;
+        .context("the entries must be a JSON array, or TOML with [[entries]]")?;
     Ok(serde_json::to_value(file.entries)?)
 }
 
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_json_or_toml_or_a_file() {
+    fn cli_chain_entries_accept_json_toml_or_file() {
         let expect = json!([{"model": "b", "input_map": {"text": "{{input.prompt}}"}}]);
         let json = r#"[{"model": "b", "input_map": {"text": "{{input.prompt}}"}}]"#;
         let toml = "[[entries]]\nmodel = 'b'\ninput_map = { text = '{{input.prompt}}' }\n";

@@ -14,15 +14,15 @@ use crate::wire::operator::{Cancelled, Execution, Executions, Resumed};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List executions, the newest first, or those that have not ended
+    /// List executions, newest first
     List {
-        /// Only what has not ended, with the crashes of the service while it ran
+        /// Only unfinished executions, with the crashes of the service while they ran
         #[arg(long)]
         unfinished: bool,
-        /// How many, 1000 at most
+        /// The maximum number of executions, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100)]
         limit: u32,
-        /// Whose executions; without it, everyone's
+        /// The organization of the executions; by default all of them
         #[arg(long, value_name = "ORGANIZATION")]
         org: Option<String>,
         #[command(flatten)]
@@ -34,7 +34,7 @@ pub(super) enum Command {
         #[arg(value_name = "ID")]
         execution: ExecutionId,
     },
-    /// End one execution now: its run is stopped, and no webhook is sent
+    /// Cancel one execution now: its run stops, and no webhook is sent
     Cancel {
         /// The id of the prediction or execution
         #[arg(value_name = "ID")]

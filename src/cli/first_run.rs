@@ -43,7 +43,7 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
         _ => line(&mut text, "Another key: orrery key create --name NAME"),
     }
     text.push('\n');
-    line(&mut text, &paint.faint("Ctrl-C stops it; what is unfinished goes on at the next start."));
+    line(&mut text, &paint.faint("Ctrl-C stops it; unfinished work resumes at the next start."));
     text.push('\n');
     text
 }
@@ -119,24 +119,24 @@ mod tests {
     }
 
     #[test]
-    fn a_first_start_shows_the_hosts_the_key_and_two_lines_to_try() {
+    fn welcome_on_first_start_shows_hosts_key_and_examples() {
         insta::assert_snapshot!(render(&welcome()));
     }
 
     #[test]
-    fn a_later_start_shows_no_key() {
+    fn welcome_on_later_start_shows_no_key() {
         insta::assert_snapshot!(render(&Welcome { key: None, ..welcome() }));
     }
 
     #[test]
-    fn the_self_made_authority_is_given_to_curl_in_quotes() {
+    fn welcome_quotes_ca_path_for_curl() {
         let text = render(&Welcome { authority: Some(Path::new("/o'r/ca.pem")), ..welcome() });
         assert_eq!(text.matches(r"curl -s --cacert '/o'\''r/ca.pem' http").count(), 1, "{text}");
         assert_eq!(text.matches(r"--cacert '/o'\''r/ca.pem'").count(), 2, "{text}");
     }
 
     #[test]
-    fn colours_change_nothing_but_colours() {
+    fn welcome_colours_change_only_escape_codes() {
         let coloured = render(&Welcome { in_colour: true, ..welcome() });
         let mut plain = coloured;
         for code in ["\u{1b}[1m", "\u{1b}[2m", "\u{1b}[36m", "\u{1b}[0m"] {

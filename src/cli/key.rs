@@ -19,15 +19,15 @@ use crate::wire::operator::{Keys, NewKey};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Make a key and print it, this once
+    /// Create a key and print it, this once
     Create {
         /// What the key is for
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// Whose key it is
+        /// The organization of the key
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
-        /// How long it is valid, such as 90d; without it, until it is deleted
+        /// How long the key is valid, such as 90d; by default until it is deleted
         #[arg(long, value_name = "TIME", value_parser = validity)]
         expires: Option<Duration>,
         #[command(flatten)]
@@ -42,7 +42,7 @@ pub(super) enum Command {
     },
     /// Delete a key; it is refused from then on
     Delete {
-        /// As `orrery key list` shows it
+        /// The id of the key, as `orrery key list` shows it
         #[arg(value_name = "ID")]
         id: KeyId,
     },
@@ -129,7 +129,7 @@ fn or_never(time: Option<Time>) -> String {
 pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyhow::Result<T> {
     use anyhow::Context as _;
     serde_json::from_value(answer)
-        .context("the running service answers in another shape: is it of another version?")
+        .context("the running service sent an unexpected answer: is it another version?")
 }
 
 /// Who makes the key: the name in the environment, which is a note and no proof.
@@ -141,7 +141,7 @@ fn creator() -> String {
 fn validity(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if span < Duration::from_secs(1) {
-        return Err("a key is valid for a second at least".to_owned());
+        return Err("a key must be valid for at least one second".to_owned());
     }
     Ok(span)
 }

@@ -41,8 +41,9 @@ use crate::runtime::memory;
 /// One static binary that turns a Linux box into an AI model and workflow service.
 #[derive(Debug, Parser)]
 #[command(name = "orrery", version, max_term_width = 100)]
-#[command(after_help = "Without a command: serve. Without a configuration file: data in \
-                        ./orrery-data, the hosts on 127.0.0.1, ports 8080 to 8084.")]
+#[command(
+    after_help = "Without a command, orrery runs the service. Without a configuration file, it keeps its data in ./orrery-data and listens on 127.0.0.1, ports 8080 to 8084."
+)]
 struct Arguments {
     /// The configuration file
     #[arg(long, global = true, value_name = "FILE", env = "ORRERY_CONFIG")]
@@ -55,7 +56,7 @@ struct Arguments {
 enum Command {
     /// Run the service
     Serve(serve::Serve),
-    /// Find everything that is wrong with configuration, manifests, TLS files, ports and folders
+    /// Check configuration, manifests, TLS files, ports and folders, and report every problem
     Check(Shape),
     /// API keys
     #[command(subcommand)]
@@ -63,48 +64,48 @@ enum Command {
     /// Organizations: each has keys, executions and a balance of its own
     #[command(subcommand)]
     Org(organization::Command),
-    /// Fallback chains: which models stand in for one that fails
+    /// Fallback chains: the models that run when another one fails
     #[command(subcommand)]
     Chain(chain::Command),
-    /// What organizations have, and what became of it
+    /// Balances of organizations, and their ledgers
     #[command(subcommand)]
     Balance(balance::Command),
     /// The audit log: who did what, from where, with which result
     #[command(subcommand)]
     Audit(audit::Command),
-    /// Deliveries of webhooks: what was sent, what was said, and sending it again
+    /// Webhook deliveries: list them, show their attempts, send them again
     #[command(subcommand)]
     Webhooks(webhook::Command),
-    /// Executions: what has not ended, and ending one, also while the service is stopped
+    /// Executions: list, show and cancel them, also while the service is stopped
     #[command(subcommand)]
     Execution(execution::Command),
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
-    /// Write everything that the service holds into one file, also while it runs
+    /// Back up everything into one file, also while the service runs
     Backup(backup::Backup),
-    /// Check a backup, or, without one, the store of a service that is stopped
+    /// Check a backup, or without one the store of a stopped service
     Verify(backup::Verify),
     /// Restore a backup into an empty data folder
     Restore(backup::Restore),
-    /// Let executions and webhooks go on that a restore held back
+    /// Resume the executions and webhooks that a restore held back
     Resume(Shape),
-    /// Write the store of a stopped service anew, so that it gives disk back
+    /// Rewrite the store of a stopped service to reclaim disk space
     Compact,
-    /// The key of sealed secrets
+    /// The key that seals secrets
     #[command(subcommand)]
     Seal(seal::Command),
-    /// Write everything that can be read of a damaged store into a new data folder
+    /// Copy everything readable from a damaged store into a new data folder
     Salvage(salvage::Salvage),
     /// Guard a worker of a model: the service starts this itself
     #[command(hide = true)]
-    Guard(guard::Order),
+    Guard(guard::GuardArgs),
     /// Become the program of a model, behind its fence: a guard starts this itself
     #[command(hide = true)]
-    Fence(guard::fence::Order),
+    Fence(guard::fence::FenceArgs),
     /// Run built-in models without files and network: the service starts this itself
     #[command(hide = true)]
-    BuiltinWorker(worker::Order),
+    BuiltinWorker(worker::WorkerArgs),
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -112,13 +113,13 @@ enum Command {
 /// How a table is printed.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Shape {
-    /// Print JSON in place of a table
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
 }
 
 /// Runs the command that the process was started with. 0: done; 1: it failed, and standard error
-/// says why; 2: it was asked wrongly.
+/// says why; 2: a usage error.
 #[must_use]
 pub fn main() -> ExitCode {
     memory::set_up();
@@ -167,10 +168,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Compact => block_on(backup::compact(&configuration(file)?))?,
         Command::Seal(command) => block_on(seal::run(command, &configuration(file)?))?,
         Command::Salvage(asked) => block_on(salvage::run(asked, &configuration(file)?))?,
-        Command::Guard(order) => return Ok(guarded(guard::run(&order))),
-        Command::Fence(order) => return Ok(guarded(Err(guard::fence::run(&order)))),
-        Command::BuiltinWorker(order) => {
-            return Ok(ExitCode::from(worker::run(&order).context("the worker")?));
+        Command::Guard(args) => return Ok(guarded(guard::run(&args))),
+        Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
+        Command::BuiltinWorker(args) => {
+            return Ok(ExitCode::from(worker::run(&args).context("the worker")?));
         }
         Command::Completions { shell } => completions(shell)?,
     }
@@ -183,7 +184,7 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
     Config::load(path).map_err(|faults| {
         let lines: Vec<String> = faults.iter().map(|fault| located(path, fault)).collect();
         anyhow::anyhow!("{}", lines.join("\n  ")).context(format!(
-            "{} cannot be used; `orrery --config {0} check` looks at everything else too",
+            "{} cannot be used; `orrery --config {0} check` also checks everything else",
             path.display()
         ))
     })
@@ -211,7 +212,7 @@ fn guarded(ended: std::io::Result<u8>) -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            output::note(&format!("{}{error}", guard::SAYS));
+            output::note(&format!("{}{error}", guard::LOG_PREFIX));
             ExitCode::from(guard::NOT_STARTED)
         }
     }
@@ -232,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn cli_grammar_is_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn every_command_is_read_and_every_other_is_a_usage_error() {
+    fn cli_parses_every_command_and_refuses_others() {
         for line in [
             "orrery",
             "orrery serve --config x.toml",
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_configuration_is_told_with_file_line_and_column() {
+    fn cli_config_error_shows_file_line_and_column() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.toml");
         std::fs::write(&path, "[hosts.base]\nlisten = 1\n[limit]\n").unwrap();

@@ -16,19 +16,19 @@ use crate::wire::operator::{ModelTest, Models};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List the models with what they do now
+    /// List the models with their current load
     List(Shape),
-    /// Say what is wrong with manifests, with line and column
+    /// Check manifests, and report every problem with its line and column
     Check {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Run one input through a model and show what came of it
+    /// Run a model on one input and show the result
     Test {
-        /// As `orrery model list` shows it
+        /// The slug of the model, as `orrery model list` shows it
         #[arg(value_name = "SLUG")]
         slug: String,
-        /// The input; what the model's schema has defaults for may be left out
+        /// The input as JSON; fields with a default in the model's schema are optional
         #[arg(long, value_name = "JSON", default_value = "{}")]
         input: String,
         #[command(flatten)]
@@ -77,7 +77,7 @@ pub(super) async fn test(
     output: &Output,
     config: &Config,
 ) -> anyhow::Result<ExitCode> {
-    let input: Value = serde_json::from_str(input).context("--input is no JSON")?;
+    let input: Value = serde_json::from_str(input).context("--input is not valid JSON")?;
     let admin = service::admin(config).await?;
     let answer = admin.post("/admin/models/test", &json!({"slug": slug, "input": input})).await?;
     let trial: ModelTest = understood(answer)?;
@@ -107,7 +107,7 @@ pub(super) fn check(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match service::check_manifest(file) {
-            Ok(slug) => output::raw(format!("{}: {slug} is good\n", file.display()).as_bytes())?,
+            Ok(slug) => output::raw(format!("{}: {slug} is valid\n", file.display()).as_bytes())?,
             Err(faults) => {
                 code = ExitCode::FAILURE;
                 for fault in faults {

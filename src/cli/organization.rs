@@ -11,7 +11,7 @@ use crate::wire::operator::{Organization, Organizations};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Make an organization
+    /// Create an organization
     Create {
         /// 1 to 64 characters of a-z, 0-9 and -
         #[arg(long, value_name = "NAME")]

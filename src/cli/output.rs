@@ -49,7 +49,8 @@ impl Output {
 
 /// Prints `value` as indented JSON.
 pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut text = serde_json::to_vec_pretty(value).context("the answer has no JSON form")?;
+    let mut text =
+        serde_json::to_vec_pretty(value).context("the answer cannot be written as JSON")?;
     text.push(b'\n');
     raw(&text)
 }
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_aligns_and_shows_no_control_characters() {
+    fn cli_table_aligns_and_strips_control_characters() {
         let columns = [Column::Text("NAME"), Column::Number("RUNNING"), Column::Text("NOTE")];
         let rows = [
             vec!["caption".to_owned(), "12".to_owned(), String::new()],
@@ -154,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_its_causes() {
+    fn cli_error_is_shown_with_its_causes() {
         let error = anyhow::anyhow!("no such file").context("the store cannot be opened");
         assert_eq!(chain(&error), "the store cannot be opened\n  no such file");
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_error() {
+    fn cli_closed_pipe_is_not_an_error() {
         let closed = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         assert!(is_closed_pipe(&anyhow::Error::new(closed).context("written")));
         assert!(!is_closed_pipe(&anyhow::anyhow!("broken pipe")));

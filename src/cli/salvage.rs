@@ -8,7 +8,7 @@ use super::output::{self, Output};
 use crate::backup;
 use crate::config::Config;
 
-/// Write everything that can be read of a damaged store into a new data folder
+/// Copy everything readable from a damaged store into a new data folder
 #[derive(Debug, clap::Args)]
 pub(super) struct Salvage {
     /// The new data folder
@@ -35,6 +35,6 @@ pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
     let lost = report.faults.len();
     counted(report, &Output::new(shape.json))?;
     let what = if lost == 0 { "everything was read" } else { "what is listed above is lost" };
-    output::note(&format!("written to {shown}; {what}. Point `data_dir` at it to use it"));
+    output::note(&format!("written to {shown}; {what}. To use it, point `data_dir` at it"));
     Ok(())
 }

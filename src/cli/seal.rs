@@ -10,7 +10,7 @@ use crate::config::Config;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Make a new seal.key and seal everything again with it, on the store of a stopped service
+    /// Create a new seal.key and seal all secrets with it, in the store of a stopped service
     Rotate,
 }
 
@@ -25,13 +25,14 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     let rotated = service::rotate_seal(config, &mut watch).await?;
     bar.finish_and_clear();
     output::note(&format!(
-        "seal.key is another one: {} secrets were sealed again. Links and page cursors from before do not \
-         open any more. Backups from before hold the old key and open with it",
+        "seal.key is replaced, and {} secrets are sealed with the new key. Earlier links and page \
+         cursors are no longer valid. Earlier backups contain the old key and still restore with \
+         it",
         rotated.secrets
     ));
     if rotated.unreadable > 0 {
         output::note(&format!(
-            "{} secrets or records could not be read with the old key either, and are as they were; \
+            "{} secrets or records could not be read with the old key and are unchanged; \
              `orrery verify` names damaged records",
             rotated.unreadable
         ));

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greeting_trusts_the_self_made_authority_only_where_it_is_used() {
+    fn greeting_passes_cacert_only_for_self_signed_tls() {
         let mut config = Config::defaults();
         assert!(!greeting(&config, Some("smk_X")).contains("--cacert"));
         config.hosts.base.public_url = "https://box.lan:8443".to_owned();

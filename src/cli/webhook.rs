@@ -16,18 +16,18 @@ use crate::domain::ids::ExecutionId;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// List deliveries, the newest first
+    /// List deliveries, newest first
     List {
-        /// pending, delivering, delivered or failed
+        /// The status: pending, delivering, delivered or failed
         #[arg(long, value_name = "STATUS")]
         status: Option<String>,
         /// The receiver's host, with or without its port
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
-        /// How many, 100 at most
+        /// The maximum number of deliveries, up to 100
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: u32,
-        /// Whose deliveries
+        /// The organization of the deliveries
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
         #[command(flatten)]
@@ -38,7 +38,7 @@ pub(super) enum Command {
         #[command(flatten)]
         delivery: Named,
     },
-    /// Send a delivery again that has ended: the same bytes, signed anew
+    /// Send an ended delivery again: the same bytes, with a new signature
     Redeliver {
         #[command(flatten)]
         delivery: Named,
@@ -51,7 +51,7 @@ pub(super) struct Named {
     /// The id of the prediction or execution that it announces
     #[arg(value_name = "ID")]
     execution: ExecutionId,
-    /// Whose delivery it is
+    /// The organization of the delivery
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
 }
@@ -112,7 +112,7 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let answer = admin.post(&delivery.path("/redeliver"), &json!({})).await?;
             let id = answer.get("delivery_id").and_then(Value::as_str);
             let id = id.context("the service answered without a delivery_id")?;
-            output::note(&format!("delivery {id} goes out again"));
+            output::note(&format!("delivery {id} is sent again"));
             Ok(())
         }
     }

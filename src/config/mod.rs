@@ -3,7 +3,7 @@
 //! `config.example.toml` shows each key with its default, and a test proves that it says the
 //! truth. [`Config::load`] reads a file and reports everything that is wrong with it at once, each
 //! fault with its line and column; [`Config::defaults`] is what holds without a file. Whatever
-//! stands in a [`Config`] is in range: nobody behind it checks again.
+//! is in a [`Config`] is in range: no later code checks again.
 //!
 //! `reader`, `values` and `secret` read the manifests of models as well.
 //!
@@ -358,7 +358,7 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
 
-    /// Reads the file at `path` as far as it can be read: a default stands in the place of what is
+    /// Reads the file at `path` as far as it can be read: a default replaces what is
     /// wrong. For `orrery check`, which looks on; nothing is to be served with faults left.
     #[must_use]
     pub fn examine(path: &Path) -> (Self, Vec<Fault>) {

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_key_suggests_near_keys_only() {
+    fn config_unknown_key_suggests_only_near_keys() {
         let known = ["listen", "public_url", "url"];
         assert_eq!(nearest("lisen", &known), Some("listen"));
         assert_eq!(nearest("xyz", &known), None);

@@ -67,13 +67,14 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
     let mode = metadata.mode() & 0o777;
     if mode & FORBIDDEN_MODE != 0 {
         return Err(format!(
-            "{shown} has mode {mode:04o}, so that others can reach the secret in it: chmod 0600"
+            "{shown} has mode {mode:04o}, so other users can read the secret in it: run chmod 0600 \
+             on it"
         ));
     }
     let text = read_file(path, MAX_BYTES)?;
     let secret = text.trim_end_matches(['\r', '\n']);
     if secret.is_empty() || secret.chars().any(char::is_control) {
-        return Err(format!("{shown} does not hold one line of text"));
+        return Err(format!("{shown} must contain exactly one line of text"));
     }
     Ok(Secret(secret.to_owned()))
 }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_replaced_and_never_shown() {
+    fn secret_references_are_expanded_and_never_printed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         std::fs::write(&path, "s3cret\n").unwrap();

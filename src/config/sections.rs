@@ -395,7 +395,7 @@ fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
         passphrase.map_err(|message| section.fault("passphrase_file", message)).ok()
     });
     if section.span("recipient").is_some() && section.span("passphrase_file").is_some() {
-        let message = "`backup.recipient` and `backup.passphrase_file`: only one can hold";
+        let message = "`backup.recipient` and `backup.passphrase_file`: set only one of them";
         section.fault("passphrase_file", message.to_owned());
     }
     let backup = Backup {

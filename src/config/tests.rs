@@ -56,12 +56,12 @@ fn example_with_options() -> String {
 }
 
 #[test]
-fn the_example_shows_the_defaults() {
+fn config_example_matches_defaults() {
     assert_eq!(good(EXAMPLE), good(""));
 }
 
 #[test]
-fn the_example_shows_every_key_and_no_other() {
+fn config_example_lists_exactly_the_known_keys() {
     let (_, _, known) = read("", Path::new(""), &ground());
     let names = |has_default: bool| -> BTreeSet<String> {
         known.iter().filter(|k| k.has_default == has_default).map(|k| k.path.clone()).collect()
@@ -74,7 +74,7 @@ fn the_example_shows_every_key_and_no_other() {
 }
 
 #[test]
-fn the_examples_options_are_read() {
+fn config_example_options_parse() {
     let text = example_with_options()
         .replace("mode = \"auto\"", "mode = \"files\"")
         .replace("passphrase_file = ", "#");
@@ -88,7 +88,7 @@ fn the_examples_options_are_read() {
 }
 
 #[test]
-fn without_a_file_everything_is_local() {
+fn config_defaults_are_local_only() {
     let config = Config::defaults();
     assert_eq!(config.data_dir, Path::new("./orrery-data"));
     assert_eq!(config.models_dir, Path::new("./orrery-data/models.d"));
@@ -105,7 +105,7 @@ fn without_a_file_everything_is_local() {
 }
 
 #[test]
-fn all_faults_come_at_once_with_their_places() {
+fn config_reports_all_errors_at_once_with_positions() {
     let text = "data_dri = \"/x\"\n\n[limits]\nbody_bytes = \"eight\"\nbody_timout = \"1s\"\n\
                 [egress]\nallow = [\"10.0.0.0/8\", \"10.0.0.0/40\",\n  \"lan\"]\n[billings]\n";
     insta::assert_snapshot!(faults(text), @r#"
@@ -119,18 +119,18 @@ fn all_faults_come_at_once_with_their_places() {
 }
 
 #[test]
-fn a_broken_file_is_told_where_it_breaks() {
-    let told = faults("[limits]\nconnections = = 3\n");
-    assert!(told.starts_with("2:"), "{told}");
-    assert!(told.contains("not TOML"), "{told}");
-    let told = faults("[limits]\nconnections = 3\nconnections = 4\n");
-    assert!(told.starts_with("3:") && told.contains("duplicate key"), "{told}");
+fn config_syntax_error_names_its_line() {
+    let message = faults("[limits]\nconnections = = 3\n");
+    assert!(message.starts_with("2:"), "{message}");
+    assert!(message.contains("not TOML"), "{message}");
+    let message = faults("[limits]\nconnections = 3\nconnections = 4\n");
+    assert!(message.starts_with("3:") && message.contains("duplicate key"), "{message}");
 }
 
 #[test]
-fn each_wrong_value_says_what_was_expected() {
+fn config_invalid_value_names_expected_form() {
     for (text, expected) in [
-        ("data_dir = 3", "expected a text that is not empty, found 3"),
+        ("data_dir = 3", "expected a string that is not empty, found 3"),
         ("tls = 1", "expected a table, found integer"),
         ("tls.mode = \"on\"", "expected \"auto\", \"self-signed\", \"files\" or \"off\""),
         ("tls.mode = \"files\"", "needs `certificate` and `private_key`"),
@@ -158,14 +158,14 @@ fn each_wrong_value_says_what_was_expected() {
         ("agent.model_id = \"x\"", "`agent`: this version does not have the feature"),
         ("retention.sessions = \"30d\"", "`retention.sessions`: this version"),
     ] {
-        let told = faults(text);
-        assert!(told.contains(expected), "{text}: {told}");
-        assert!(!told.contains('\n'), "one fault: {told}");
+        let message = faults(text);
+        assert!(message.contains(expected), "{text}: {message}");
+        assert!(!message.contains('\n'), "one fault: {message}");
     }
 }
 
 #[test]
-fn two_hosts_do_not_share_an_address() {
+fn config_hosts_must_not_share_an_address() {
     for (text, shared) in [
         ("hosts.flows.listen = \"0.0.0.0:8443\"", true),
         ("hosts.flows.listen = \"127.0.0.1:8444\"", true),
@@ -176,14 +176,14 @@ fn two_hosts_do_not_share_an_address() {
         ("metrics.listen = \"127.0.0.1:8447\"", true),
         ("metrics.listen = []", false),
     ] {
-        let told = faults(text);
-        assert_eq!(told.contains("listen"), shared, "{text}: {told}");
-        assert!(!shared || told.starts_with("1:"), "the place is told: {told}");
+        let message = faults(text);
+        assert_eq!(message.contains("listen"), shared, "{text}: {message}");
+        assert!(!shared || message.starts_with("1:"), "the place is reported: {message}");
     }
 }
 
 #[test]
-fn links_follow_the_address_and_the_tls_mode() {
+fn config_public_url_follows_listen_address_and_tls_mode() {
     for (text, expected) in [
         ("", "https://box.lan:8443"),
         ("tls.mode = \"off\"", "http://box.lan:8443"),
@@ -197,7 +197,7 @@ fn links_follow_the_address_and_the_tls_mode() {
 }
 
 #[test]
-fn secret_file_must_be_closed_to_others() {
+fn config_secret_file_must_not_be_accessible_to_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
     std::fs::write(&path, "sk-secret\n").unwrap();
@@ -213,11 +213,11 @@ fn secret_file_must_be_closed_to_others() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let key = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
     let (_, faults, _) = read(&format!("{text}recipient = \"{key}\""), folder.path(), &ground());
-    assert!(faults[0].message.contains("only one can hold"), "{faults:?}");
+    assert!(faults[0].message.contains("set only one of them"), "{faults:?}");
 }
 
 #[test]
-fn a_file_is_loaded_from_disk_or_named_in_the_fault() {
+fn config_load_error_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     let missing = Config::load(&path).unwrap_err();
@@ -230,7 +230,7 @@ fn a_file_is_loaded_from_disk_or_named_in_the_fault() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(text in "[\\[\\]a-z.=\"{}#$: 0-9\n-]{0,80}") {
+    fn config_reader_never_panics(text in "[\\[\\]a-z.=\"{}#$: 0-9\n-]{0,80}") {
         let _read = read(&text, Path::new(""), &ground());
     }
 }

@@ -34,7 +34,7 @@ pub fn flag(value: &Value<'_>) -> Parsed<bool> {
 pub fn text(value: &Value<'_>) -> Parsed<String> {
     match value.get_ref().as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
-        Some(_) | None => Err(wrong(value, "a text that is not empty")),
+        Some(_) | None => Err(wrong(value, "a string that is not empty")),
     }
 }
 
@@ -162,8 +162,8 @@ pub fn recipient(value: &Value<'_>) -> Parsed<String> {
     }
     if text.starts_with("AGE-SECRET-KEY-") {
         // The fault does not repeat it.
-        let message =
-            "expected a public key of age (age1…), found a secret key: keep that elsewhere";
+        let message = "expected a public key of age (age1…), found a secret key, which belongs \
+                       elsewhere";
         return Err(problem(value, message.to_owned()));
     }
     Err(wrong(value, "a public key of age (age1…)"))
@@ -299,7 +299,7 @@ pub fn map<T>(
 
 /// Any value as JSON. TOML has dates and numbers that JSON has not.
 pub fn json(value: &Value<'_>) -> Parsed<serde_json::Value> {
-    let none = |what: &str| wrong(value, &format!("a value that JSON has, such as {what}"));
+    let none = |what: &str| wrong(value, &format!("a value that JSON supports, such as {what}"));
     Ok(match value.get_ref() {
         DeValue::String(text) => text.as_ref().into(),
         DeValue::Boolean(flag) => (*flag).into(),

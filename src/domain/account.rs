@@ -1,7 +1,7 @@
 //! Organizations, API keys and ledger entries, as they are stored.
 //!
 //! A key's full value appears in no type of this file: only its hash is kept, as the key under
-//! which the record stands.
+//! which the record is stored.
 
 use serde::{Deserialize, Serialize};
 

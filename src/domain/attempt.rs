@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::classify::ErrorClass;
 use super::time::Timestamp;
 
-/// How a try stands.
+/// The state of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {

@@ -1,5 +1,5 @@
-//! Fallback chains, as they are stored: a named list of models that stand in, in order, for one
-//! that fails (`docs/spec/predictions.md`, "Fallback chains").
+//! Fallback chains, as they are stored: a named list of models that run, in order, when another one
+//! fails (`docs/spec/predictions.md`, "Fallback chains").
 //!
 //! A prediction takes a copy of its chain when it is created; a later change touches new ones only.
 
@@ -29,7 +29,7 @@ pub struct Chain {
     pub updated_at: Timestamp,
 }
 
-/// A model that stands in.
+/// A fallback model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stored_and_the_printed_form_are_one() {
+    fn error_class_stored_and_printed_forms_are_equal() {
         for class in ErrorClass::ALL {
             assert_eq!(serde_json::to_value(class).unwrap(), class.as_str());
             assert_eq!(class.as_str().parse(), Ok(class));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_fall_into_their_classes() {
+    fn error_class_depends_on_http_status() {
         for (status, class) in [
             (200, None),
             (204, None),

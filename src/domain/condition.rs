@@ -19,7 +19,7 @@ use std::cmp::Ordering;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Number, Value};
 
-use super::place::{Place, brief};
+use super::json_pointer::{JsonPointer, brief};
 use super::reference::{self, Reference, Scope};
 use super::template::{RESOLVED_BYTES_MAX, Template};
 
@@ -95,7 +95,7 @@ impl Condition {
     /// # Errors
     /// [`Error`] says what is wrong, and where.
     pub fn parse(written: &Value) -> Result<Self, Error> {
-        Parser { tests_left: TESTS_MAX }.parse(written, &Place::Root, DEPTH_MAX)
+        Parser { tests_left: TESTS_MAX }.parse(written, &JsonPointer::Root, DEPTH_MAX)
     }
 
     /// Shows every reference, in the order in which they are written.
@@ -126,7 +126,7 @@ impl Condition {
     ///
     /// # Errors
     /// [`reference::Error`] names the reference that resolves to nothing, or to something that is
-    /// no array behind `in` and `not_in`.
+    /// not an array behind `in` and `not_in`.
     pub fn holds(&self, scope: &dyn Scope) -> Result<bool, reference::Error> {
         match self {
             Self::And(parts) => {
@@ -205,7 +205,7 @@ impl Operator {
 }
 
 fn fault(reference: &str, fault: reference::Fault) -> reference::Error {
-    reference::Error::new(&Place::Root, reference, fault)
+    reference::Error::new(&JsonPointer::Root, reference, fault)
 }
 
 // --- parsing ---
@@ -218,14 +218,14 @@ impl Parser {
     fn parse(
         &mut self,
         written: &Value,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
         levels: usize,
     ) -> Result<Condition, Error> {
         let Some(inside) = levels.checked_sub(1) else {
             return Err(error(place, format!("nests deeper than {DEPTH_MAX} levels")));
         };
         let Value::Object(fields) = written else {
-            let message = "is no object with expression and operator, or with and, or, or not";
+            let message = "must be an object with expression and operator, or with and, or, or not";
             return Err(error(place, message));
         };
         for (name, combine) in
@@ -251,12 +251,12 @@ impl Parser {
     fn parse_parts(
         &mut self,
         parts: &Value,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
         levels: usize,
     ) -> Result<Vec<Condition>, Error> {
         let parts = parts.as_array().filter(|parts| !parts.is_empty());
         parts
-            .ok_or_else(|| error(place, "is no array of at least one condition"))?
+            .ok_or_else(|| error(place, "must be an array of at least one condition"))?
             .iter()
             .enumerate()
             .map(|(index, part)| self.parse(part, &place.item(index), levels))
@@ -264,7 +264,7 @@ impl Parser {
     }
 }
 
-fn parse_test(fields: &Map<String, Value>, place: &Place<'_>) -> Result<Test, Error> {
+fn parse_test(fields: &Map<String, Value>, place: &JsonPointer<'_>) -> Result<Test, Error> {
     let known = ["expression", "operator", "value"];
     if let Some(unknown) = fields.keys().find(|name| !known.contains(&name.as_str())) {
         let message = format!("has the unknown field '{}'", brief(unknown));
@@ -281,7 +281,7 @@ fn parse_test(fields: &Map<String, Value>, place: &Place<'_>) -> Result<Test, Er
 }
 
 /// Reads `"{{reference}}"` or `"$.reference"`.
-fn parse_expression(written: Option<&Value>, place: &Place<'_>) -> Result<Reference, Error> {
+fn parse_expression(written: Option<&Value>, place: &JsonPointer<'_>) -> Result<Reference, Error> {
     let form = "needs an expression such as {{step.output}} or $.step.output";
     let text = written.and_then(Value::as_str).ok_or_else(|| error(place, form))?.trim();
     let inside = match text.strip_prefix("$.") {
@@ -292,15 +292,15 @@ fn parse_expression(written: Option<&Value>, place: &Place<'_>) -> Result<Refere
             .ok_or_else(|| error(place, form))?,
     };
     Reference::parse(inside).map_err(|fault| {
-        error(place, format!("has an expression that is wrong: {} {fault}", brief(text)))
+        error(place, format!("has an invalid expression: {} {fault}", brief(text)))
     })
 }
 
 fn parse_operator(
     name: &str,
     value: Option<&Value>,
-    place: &Place<'_>,
-    value_place: &Place<'_>,
+    place: &JsonPointer<'_>,
+    value_place: &JsonPointer<'_>,
 ) -> Result<Operator, Error> {
     if matches!(name, "exists" | "not_exists" | "is_null" | "is_not_null") {
         if value.is_some_and(|value| !value.is_null()) {
@@ -318,13 +318,12 @@ fn parse_operator(
             format!("has the unknown operator '{}': use {}", brief(name), OPERATORS.join(", "));
         return Err(error(place, message));
     }
-    let written =
-        value.ok_or_else(|| error(value_place, format!("needs a value behind {name}")))?;
+    let written = value.ok_or_else(|| error(value_place, format!("needs a value for {name}")))?;
     if name == "matches" {
         return compile_pattern(written, value_place).map(Operator::Matches);
     }
     let value = Template::parse(written)
-        .map_err(|fault| error(value_place, format!("has a value that is wrong: {fault}")))?;
+        .map_err(|fault| error(value_place, format!("has an invalid value: {fault}")))?;
     Ok(match name {
         "equals" => Operator::Equals { value, wanted: true },
         "not_equals" => Operator::Equals { value, wanted: false },
@@ -338,7 +337,7 @@ fn parse_operator(
         }
         "contains" => Operator::Contains(value),
         _ if !written.is_array() && value.reference().is_none() => {
-            let message = format!("needs an array, or a reference to one, behind {name}");
+            let message = format!("needs an array, or a reference to one, for {name}");
             return Err(error(value_place, message));
         }
         "in" => Operator::In { value, wanted: true },
@@ -346,9 +345,9 @@ fn parse_operator(
     })
 }
 
-fn compile_pattern(written: &Value, place: &Place<'_>) -> Result<Regex, Error> {
+fn compile_pattern(written: &Value, place: &JsonPointer<'_>) -> Result<Regex, Error> {
     let pattern =
-        written.as_str().ok_or_else(|| error(place, "needs a text as the value of matches"))?;
+        written.as_str().ok_or_else(|| error(place, "needs a string as the value of matches"))?;
     if pattern.len() > PATTERN_BYTES_MAX {
         let message = format!("has a pattern of more than {PATTERN_BYTES_MAX} bytes");
         return Err(error(place, message));
@@ -357,7 +356,7 @@ fn compile_pattern(written: &Value, place: &Place<'_>) -> Result<Regex, Error> {
         .size_limit(PATTERN_MEMORY_MAX)
         .dfa_size_limit(PATTERN_MEMORY_MAX)
         .build()
-        .map_err(|fault| error(place, format!("has a pattern that is wrong: {}", in_brief(&fault))))
+        .map_err(|fault| error(place, format!("has an invalid pattern: {}", in_brief(&fault))))
 }
 
 /// The last line of the parser's explanation: the lines before it draw the pattern.
@@ -368,17 +367,22 @@ fn in_brief(fault: &regex::Error) -> String {
 }
 
 /// Refuses other fields beside `and`, `or` or `not`.
-fn only_field(fields: &Map<String, Value>, name: &str, place: &Place<'_>) -> Result<(), Error> {
+fn only_field(
+    fields: &Map<String, Value>,
+    name: &str,
+    place: &JsonPointer<'_>,
+) -> Result<(), Error> {
     match fields.keys().find(|key| *key != name) {
         Some(other) => {
-            let message = format!("has '{}' beside '{name}', which stands alone", brief(other));
+            let message =
+                format!("has '{}' next to '{name}', which must be the only field", brief(other));
             Err(error(place, message))
         }
         None => Ok(()),
     }
 }
 
-fn error(place: &Place<'_>, message: impl Into<String>) -> Error {
+fn error(place: &JsonPointer<'_>, message: impl Into<String>) -> Error {
     Error { place: place.to_string(), message: message.into() }
 }
 

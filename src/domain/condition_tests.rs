@@ -58,7 +58,7 @@ fn check_error(condition: Value, expect: &str) {
 }
 
 #[test]
-fn equality_keeps_types_apart_and_numbers_together() {
+fn condition_equals_separates_types_and_unites_numbers() {
     for (input, value, expect) in [
         ("n", json!(5), true),
         ("n", json!(5.0), true),
@@ -83,7 +83,7 @@ fn equality_keeps_types_apart_and_numbers_together() {
 }
 
 #[test]
-fn order_is_of_numbers_or_of_texts() {
+fn condition_order_compares_numbers_or_strings() {
     for (input, value, less, equal) in [
         ("n", json!(6), true, false),
         ("n", json!(5.0), false, true),
@@ -111,7 +111,7 @@ fn order_is_of_numbers_or_of_texts() {
 }
 
 #[test]
-fn membership_works_both_ways() {
+fn condition_contains_and_in_test_membership() {
     for (input, value, expect) in [
         ("text", json!("lo wo"), true),
         ("text", json!("xyz"), false),
@@ -141,7 +141,7 @@ fn membership_works_both_ways() {
 }
 
 #[test]
-fn patterns_match_anywhere_in_text() {
+fn condition_matches_finds_pattern_anywhere() {
     for (input, pattern, expect) in [
         ("text", "o w", true),
         ("text", "^hello$", false),
@@ -160,7 +160,7 @@ fn patterns_match_anywhere_in_text() {
 }
 
 #[test]
-fn presence_and_null_are_two_things() {
+fn condition_exists_and_is_null_are_distinct() {
     for (input, exists, is_null, is_not_null) in [
         ("n", true, false, true),
         ("none", true, true, false),
@@ -176,7 +176,7 @@ fn presence_and_null_are_two_things() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_to_all_others() {
+fn condition_missing_value_is_an_error_for_other_operators() {
     let missing = "{{inputs.gone}} resolves to nothing";
     for operator in ["equals", "not_equals", "less_than", "contains", "in", "not_in", "matches"] {
         let value = if operator.ends_with("in") { json!([1]) } else { json!("1") };
@@ -191,12 +191,12 @@ fn what_is_not_there_is_an_error_to_all_others() {
     );
     check_error(
         json!({"expression": "$.inputs.n", "operator": "in", "value": "{{inputs.text}}"}),
-        "{{inputs.text}} resolves to something that is no array",
+        "{{inputs.text}} must resolve to an array",
     );
 }
 
 #[test]
-fn parts_combine_and_stop_at_the_first_that_decides() {
+fn condition_and_or_not_short_circuit() {
     let yes = json!({"expression": "{{s.output.score}}", "operator": "greater_than", "value": 0.5});
     let no = json!({"not": yes});
     let fails = json!({"expression": "$.inputs.gone", "operator": "equals", "value": 1});
@@ -215,7 +215,7 @@ fn parts_combine_and_stop_at_the_first_that_decides() {
 }
 
 #[test]
-fn broken_conditions_are_refused_in_words() {
+fn condition_syntax_errors_are_described() {
     let test = json!({"expression": "$.inputs.n", "operator": "exists"});
     let with = |operator: &str, value: Value| json!({"expression": "$.inputs.n", "operator": operator, "value": value});
     let faults: Vec<String> = [
@@ -253,7 +253,7 @@ fn broken_conditions_are_refused_in_words() {
 }
 
 #[test]
-fn references_and_patterns_are_counted() {
+fn condition_visits_references_and_counts_patterns() {
     let condition = Condition::parse(&json!({"and": [
         {"expression": "$.a.output", "operator": "matches", "value": "x"},
         {"not": {"expression": "{{b.output}}", "operator": "in", "value": ["{{inputs.c}}", 1]}},
@@ -285,7 +285,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn sameness_and_order_agree(left in any_json(), right in any_json()) {
+    fn condition_equality_and_order_agree(left in any_json(), right in any_json()) {
         prop_assert!(same(&left, &left));
         prop_assert_eq!(same(&left, &right), same(&right, &left));
         prop_assert_eq!(compare(&left, &right), compare(&right, &left).map(Ordering::reverse));
@@ -295,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn every_operator_answers_or_refuses(
+    fn condition_every_operator_evaluates_or_is_refused(
         operator in prop::sample::select(OPERATORS.to_vec()),
         subject in any_json(),
         value in any_json(),

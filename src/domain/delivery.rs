@@ -23,8 +23,8 @@ pub struct Webhook {
     pub secret: Option<String>,
 }
 
-/// How a delivery stands. `delivering` is not stored: a delivery is in flight in a process, never
-/// on the disk.
+/// The status of a delivery. `delivering` is not stored: a delivery is in flight in a process,
+/// never on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -70,8 +70,8 @@ pub struct DeliveryProgress {
     pub status: Status,
     /// Oldest first; at most [`ATTEMPTS_KEPT`], of which the newest stay.
     pub attempts: Vec<Attempt>,
-    /// Attempts of the current round: back to 0 with each redelivery, which begins the schedule
-    /// anew.
+    /// Attempts of the current round: back to 0 with each redelivery, which starts the
+    /// schedule again.
     pub round: u32,
     /// Whether the current round is a redelivery.
     #[serde(default)]
@@ -124,7 +124,7 @@ impl DeliveryProgress {
         }
     }
 
-    /// Begins the schedule anew, the first attempt due at once.
+    /// Starts the schedule again, the first attempt due at once.
     pub fn redeliver(&mut self, now: Timestamp) {
         self.status = Status::Pending;
         self.round = 0;
@@ -231,7 +231,7 @@ fn http_date(text: &str) -> Option<Timestamp> {
 }
 
 /// The receiver that a URL leads to: scheme, host and port, as in `https://example.com:443`. All
-/// URLs that are no absolute http(s) URL share one receiver, at which every attempt fails.
+/// URLs that are not absolute http(s) URLs share one receiver, at which every attempt fails.
 #[must_use]
 pub fn receiver(url: &str) -> String {
     Url::parse(url)
@@ -253,7 +253,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn statuses_and_their_verdicts() {
+    fn delivery_verdict_depends_on_status() {
         for (statuses, verdict, trouble) in [
             (vec![200, 201, 202, 204, 299], Verdict::Success, false),
             (vec![301, 302, 307, 308], Verdict::Retry, false),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schedule_ends() {
+    fn delivery_retry_schedule_ends() {
         let schedule = [5 * SECOND, 30 * SECOND];
         assert_eq!(next_delay(&schedule, 0, 0.0), None);
         assert_eq!(next_delay(&schedule, 1, 0.0), Some(5 * SECOND));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_in_all_its_forms() {
+    fn retry_after_parses_every_form() {
         let now: Timestamp = "1994-11-06T08:49:00Z".parse().unwrap();
         for (header, expected) in [
             ("0", Some(Duration::ZERO)),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_is_scheme_host_and_port() {
+    fn delivery_endpoint_is_scheme_host_and_port() {
         for (url, expected) in [
             ("https://Example.com/a?b#c", "https://example.com:443"),
             ("https://example.com:443/", "https://example.com:443"),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn old_attempts_make_room_and_numbers_go_on() {
+    fn delivery_keeps_latest_attempts_and_continues_numbering() {
         let mut progress = DeliveryProgress::new(Timestamp::from_micros(1));
         for number in 1..=100 {
             assert_eq!(progress.next_number(), number);
@@ -342,14 +342,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_delay_stays_within_a_tenth_of_the_schedule(seconds in 0_u64..100_000, jitter: f64) {
+        fn delivery_retry_jitter_stays_within_ten_percent(seconds in 0_u64..100_000, jitter: f64) {
             let delay = next_delay(&[Duration::from_secs(seconds)], 1, jitter).unwrap();
             let off = delay.as_secs_f64() - Duration::from_secs(seconds).as_secs_f64();
             prop_assert!(off.abs() <= 0.100_001 * Duration::from_secs(seconds).as_secs_f64());
         }
 
         #[test]
-        fn any_text_is_a_wait_or_none(header in ".{0,40}") {
+        fn retry_after_never_panics_and_is_bounded(header in ".{0,40}") {
             let wait = retry_after(&header, Timestamp::from_micros(0));
             prop_assert!(wait.is_none_or(|wait| wait <= MAX_RETRY_AFTER));
         }

@@ -20,7 +20,7 @@ use super::time::Timestamp;
 /// The most executions that can be triggered together.
 pub const TOGETHER_MAX: usize = 100;
 
-/// How an execution stands. It moves down this list and never back; the last three are final.
+/// The status of an execution. It moves down this list and never back; the last three are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -240,7 +240,7 @@ pub struct StepOf {
     pub bulk: Option<BulkId>,
 }
 
-/// One run of a workflow. Its steps stand in rows of their own, see `domain::step`.
+/// One run of a workflow. Its steps are in rows of their own, see `domain::step`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowRun {
     pub workflow: WorkflowId,
@@ -263,7 +263,7 @@ pub struct WorkflowRun {
     /// not counted.
     #[serde(default)]
     pub ran_ms: u64,
-    /// Until when it is put aside: it stands in the timers then, in no lane.
+    /// Until when it is suspended: it is in the timers then, in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
 }
@@ -338,7 +338,7 @@ impl Prediction {
 
 /// Bytes of logs that are kept: the newest ones.
 pub const LOGS_MAX: usize = 16 * 1024;
-/// Stands in front of logs whose beginning is not kept.
+/// Precedes logs whose beginning is not kept.
 const LOGS_CUT: &str = "[…]\n";
 
 /// Puts `more` behind what is there, on a line of its own. Past [`LOGS_MAX`] the oldest go.

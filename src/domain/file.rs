@@ -60,7 +60,8 @@ pub struct Upload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
-/// A file of an organization. Its bytes stand under their digest; several files may share them.
+/// A file of an organization. Its bytes are stored under their digest; several files may share
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     pub id: FileId,
@@ -109,7 +110,7 @@ impl FileId {
     }
 }
 
-/// The content type as it may stand in a header: `image/png`, `text/plain; charset=utf-8`. What is
+/// The content type as a header may contain it: `image/png`, `text/plain; charset=utf-8`. What is
 /// none is [`UNKNOWN_TYPE`].
 #[must_use]
 pub fn content_type(written: &str) -> String {
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_has_one_id_however_often_it_is_made() {
+    fn file_id_of_output_is_deterministic() {
         let execution = ExecutionId::from([0x17; 16]);
         let first = FileId::of_output(execution, "e:s:1", 0);
         assert_eq!(first, FileId::of_output(execution, "e:s:1", 0));
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_stand_in_a_header_is_a_content_type() {
+    fn content_type_must_be_valid_in_a_header() {
         for good in ["image/png", "text/plain; charset=utf-8", "image/svg+xml"] {
             assert_eq!(content_type(good), good);
         }
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_printed_and_parsed() {
+    fn digest_display_and_parse_are_inverse() {
         let digest = Digest([0xa7; 32]);
         assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
         assert_eq!(serde_json::to_value(digest).unwrap(), "a7".repeat(32));

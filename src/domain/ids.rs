@@ -1,7 +1,7 @@
 //! Typed identifiers: one type for each thing that has an id, so that a key's id cannot be handed
 //! to a function that wants an execution's.
 //!
-//! All are UUIDs, version 7 where they are made here (see `runtime::fresh`), so that keys arrive
+//! All are UUIDs, version 7 where they are made here (see `runtime::new_id`), so that keys arrive
 //! in the order of time. No id is ever made in this file.
 
 use std::fmt;
@@ -10,13 +10,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// What every typed id can do; lets `runtime::fresh` make any of them.
+/// What every typed id can do; lets `runtime::new_id` make any of them.
 pub trait Id: Copy + From<Uuid> {
     /// The sixteen bytes, big-endian: ids of version 7 sort by time.
     fn bytes(&self) -> [u8; 16];
 }
 
-/// The text was no UUID in its hyphenated form.
+/// The text was not a UUID in its hyphenated form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a UUID")]
 pub struct Invalid;
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_hyphenated_form_is_an_id() {
+    fn id_parses_only_hyphenated_form() {
         let id = "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e";
         assert_eq!(id.parse::<KeyId>().map(|id| id.to_string()), Ok(id.to_owned()));
         for text in
@@ -111,14 +111,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printing_and_parsing_are_inverse(bytes: [u8; 16]) {
+        fn id_display_and_parse_are_inverse(bytes: [u8; 16]) {
             let id = ExecutionId::from(bytes);
             prop_assert_eq!(id.to_string().parse(), Ok(id));
             prop_assert_eq!(id.bytes(), bytes);
         }
 
         #[test]
-        fn any_text_parses_or_is_refused(text in ".*") {
+        fn id_parse_never_panics(text in ".*") {
             let parsed = text.parse::<ExecutionId>();
             prop_assert!(parsed.is_err() || text.len() == 36);
         }

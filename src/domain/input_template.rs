@@ -2,13 +2,13 @@
 //! fallback chain.
 //!
 //! The syntax is that of the templates of steps, with `input` as the only root. A field that the input
-//! leaves out is no error here: it becomes null, or no text inside a text.
+//! leaves out is not an error here: it becomes null, or no text inside a text.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::place::Place;
+use super::json_pointer::JsonPointer;
 use super::reference::{Error, Fault, Field, Reference, Root, Scope, Segment};
 use super::template::{Missing, RESOLVED_BYTES_MAX, Template, json_bytes};
 
@@ -27,7 +27,7 @@ impl InputTemplate {
     pub fn parse(written: &Value) -> Result<Self, Error> {
         let template = Template::parse(written)?;
         let mut wrong = None;
-        template.visit(&Place::Root, &mut |place, reference| {
+        template.visit(&JsonPointer::Root, &mut |place, reference| {
             if !matches!(reference.root(), Root::Name(name) if name == ROOT) {
                 wrong.get_or_insert_with(|| {
                     Error::new(place, reference.to_string(), Fault::NotTheInput)
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_keep_their_type_alone_and_become_text_among_text() {
+    fn input_template_lone_reference_keeps_its_type() {
         let input =
             json!({"image": "data:x", "n": 3, "list": [{"a": true}], "o": {"k": null}, "a b": 1});
         for (template, expect) in [
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_references_are_named_with_their_place() {
+    fn input_template_invalid_reference_is_named_with_its_path() {
         for (bad, expect) in [
             (
                 "{{inputs.a}}",
@@ -180,7 +180,7 @@ mod tests {
     /// A client chooses the input; a few references in the operator's template must not multiply it
     /// into what fills the memory.
     #[test]
-    fn result_is_bounded_by_the_size_of_the_input() {
+    fn input_template_result_is_bounded_by_input_size() {
         let input = json!({"text": "x".repeat(1 << 20)});
         let repeated = |times: usize| json!("{{input.text}}".repeat(times));
         let fill = |template: &Value| InputTemplate::parse(template).unwrap().fill(&input);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn object_leaves_out_fields_that_the_input_does_not_have() {
+    fn input_template_omits_fields_missing_from_input() {
         let map = json!({"a": "{{input.a}}", "b": "{{input.b}}", "c": "<{{input.b}}>", "d": null});
         let filled = fill_object(map.as_object().unwrap(), &json!({"a": 1})).unwrap();
         assert_eq!(Value::Object(filled), json!({"a": 1, "c": "<>", "d": null}));

@@ -1,4 +1,4 @@
-//! Masks: which names look like those of secrets, and a value with what stands under them hidden.
+//! Masks: which names look like those of secrets, and a value with what is under them hidden.
 //!
 //! A name is cut into parts at every character that is not a letter and where camel case begins a new
 //! word; it looks secret when one whole part is in the list. `X-Vault-Token`, `apiKey` and
@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-/// What stands for a secret wherever one would be shown.
+/// What replaces a secret wherever one would be shown.
 pub const MASKED: &str = "***";
 
 /// The parts of names that make a name look secret, in lower case.
@@ -100,7 +100,7 @@ pub fn mask_text(text: &str) -> String {
     masked
 }
 
-/// A secret part of a text: what it is called, and where it stands, in bytes.
+/// A secret part of a text: what it is called, and where it is, in bytes.
 pub type Found = (String, std::ops::Range<usize>);
 
 /// The name of a URL's user name and password.
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_look_secret_by_whole_parts() {
+    fn mask_recognizes_secret_names_by_whole_parts() {
         for name in [
             "X-Vault-Token",
             "token",
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn values_under_secret_names_are_masked_at_any_depth() {
+    fn mask_hides_values_of_secret_names_at_any_depth() {
         let mut value = json!({
             "a": [{"token": "t", "b": "shown"}], "secret": {"x": 1}, "pass": null, "auth": true,
             "key": 7,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_masked_in_place() {
+    fn mask_hides_credentials_in_urls() {
         for (url, shown) in [
             ("https://u:p@h:1/a?q=1&api_key=k#f", "https://***@h:1/a?q=1&api_key=***#f"),
             ("https://tok@h", "https://***@h"),
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "\\PC{0,60}") {
+        fn mask_never_panics_and_is_idempotent(text in "\\PC{0,60}") {
             let masked = mask_url(&text);
             prop_assert_eq!(mask_url(&masked), masked);
             drop(mask_text(&text));

@@ -20,9 +20,9 @@ pub const VERSION: &str = "0.0.1";
 #[serde(transparent)]
 pub struct Slug(String);
 
-/// The text is no slug.
+/// The text is not a slug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a slug is 1 to 128 characters of a-z A-Z 0-9 . _ : - in parts separated by /")]
+#[error("a slug must have 1 to 128 characters of a-z A-Z 0-9 . _ : - in parts separated by /")]
 pub struct InvalidSlug;
 
 impl Slug {
@@ -88,7 +88,7 @@ impl OutputType {
         Self::File,
     ];
 
-    /// Whether what it gives out are files, each told by a URL.
+    /// Whether what it gives out are files, each given by a URL.
     #[must_use]
     pub const fn is_artefact(self) -> bool {
         matches!(self, Self::Image | Self::Audio | Self::Video | Self::File)
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slugs_hold_slashes_between_parts_only() {
+    fn model_slug_permits_slashes_only_between_parts() {
         for good in ["caption", "openai/gpt-x", "a/b:latest", "qwen2.5_7b"] {
             assert_eq!(good.parse::<Slug>().unwrap().as_str(), good);
         }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_priced_and_a_reported_cost_wins() {
+    fn pricing_charges_usage_unless_cost_is_reported() {
         let pricing = Pricing::UsageBased {
             estimate: None,
             per_second: Some(0.5),

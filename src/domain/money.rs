@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dollars_round_to_the_nearest_millionth() {
+    fn usd_rounds_to_nearest_millionth() {
         for (dollars, micros) in
             [(0.002, 2000), (53.475, 53_475_000), (1e-6, 1), (4e-7, 0), (-0.5, -500_000)]
         {
@@ -102,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn prints_all_six_places() {
+    fn usd_displays_six_decimal_places() {
         assert_eq!(Usd::from_micros(-53_475_001).to_string(), "-53.475001");
         assert_eq!(Usd::ZERO.to_string(), "0.000000");
     }
 
     #[test]
-    fn many_small_amounts_add_up_exactly() {
+    fn usd_small_amounts_sum_exactly() {
         let sum: Usd = std::iter::repeat_n(Usd::from_micros(1), 200).sum();
         assert_eq!(sum, Usd::from_micros(200));
         assert!((sum.dollars() - 0.0002).abs() < f64::EPSILON);

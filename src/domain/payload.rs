@@ -31,7 +31,7 @@ impl Payload {
     /// The JSON text of `value`, inline.
     ///
     /// # Errors
-    /// When `value` cannot be written as JSON (a map with keys that are no strings).
+    /// When `value` cannot be written as JSON (a map with keys that are not strings).
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
         to_raw_value(value).map(Self::Inline)
     }
@@ -57,7 +57,7 @@ impl Payload {
         Self::Inline(RawValue::NULL.to_owned())
     }
 
-    /// Whether it says nothing; an input or output that is gone does not.
+    /// Whether it says nothing; a deleted input or output does not.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Inline(text) if text.get() == RawValue::NULL.get())
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_comes_back_byte_for_byte() {
+    fn payload_text_round_trips_byte_for_byte() {
         let text = r#"{"inline":{"b":1.50,  "a":[1e2,"\u00e9"]}}"#;
         let payload: Payload = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&payload).unwrap(), text);

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Nothing here knows which steps a workflow has, and no value is invented: what is not there is
-//! nothing. `template` holds the JSON in which references stand.
+//! nothing. `template` holds the JSON that contains references.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::Value;
 
-use super::place::Place;
+use super::json_pointer::JsonPointer;
 use super::template::DEPTH_MAX;
 
 /// The longest reference, in bytes between its braces.
@@ -94,21 +94,21 @@ pub enum Fault {
     Empty,
     #[error("is longer than {REFERENCE_BYTES_MAX} bytes")]
     Long,
-    #[error("starts with no name of a-z A-Z 0-9 _ -")]
+    #[error("must start with a name of a-z A-Z 0-9 _ -")]
     Root,
-    #[error("lacks a name behind a dot")]
+    #[error("lacks a name after a dot")]
     Name,
     #[error("has brackets without an index such as [0] or a key such as ['a b'] in them")]
     Bracket,
-    #[error("goes on with neither a dot nor a bracket behind a name")]
+    #[error("must continue with a dot or a bracket after a name")]
     Stray,
-    #[error("is unknown: of the execution there is only {{{{execution.id}}}}")]
+    #[error("is unknown: the execution has only {{{{execution.id}}}}")]
     Execution,
     #[error("is not a reference to the input, such as {{{{input.x}}}}")]
     NotTheInput,
     #[error("resolves to nothing")]
     Nothing,
-    #[error("resolves to something that is no array")]
+    #[error("must resolve to an array")]
     NotAnArray,
     #[error("makes the whole larger than {0} bytes")]
     TooLarge(usize),
@@ -117,7 +117,7 @@ pub enum Fault {
 }
 
 impl Reference {
-    /// Parses what stands between the braces; spaces around it are of no account.
+    /// Parses what is between the braces, ignoring spaces around it.
     ///
     /// # Errors
     /// [`Fault`] says what is wrong with it.
@@ -165,7 +165,7 @@ impl Reference {
         }
     }
 
-    /// The value that it stands for; nothing when any part of the way is missing. A null that is
+    /// The value that it refers to; nothing when any part of the way is missing. A null that is
     /// there is a value.
     #[must_use]
     pub fn look_up<'s>(&self, scope: &'s dyn Scope) -> Option<Cow<'s, Value>> {
@@ -224,7 +224,7 @@ impl Field {
 }
 
 impl Error {
-    pub(super) fn new(place: &Place<'_>, reference: impl Into<String>, fault: Fault) -> Self {
+    pub(super) fn new(place: &JsonPointer<'_>, reference: impl Into<String>, fault: Fault) -> Self {
         Self { place: place.to_string(), reference: reference.into(), fault }
     }
 }
@@ -294,12 +294,12 @@ fn parse_bracket(inside: &str) -> Result<(Segment, &str), Fault> {
     }
 }
 
-/// Whether `c` may stand in the id of a step or the name of an item.
+/// Whether `c` may be part of the id of a step or the name of an item.
 pub(crate) const fn is_root_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 
-/// Whether `c` may stand in a key behind a dot; other keys are written in brackets.
+/// Whether `c` may be part of a key after a dot; other keys are written in brackets.
 fn is_key_char(c: char) -> bool {
     !matches!(c, '.' | '[' | ']' | '{' | '}' | '\'' | '"') && !c.is_whitespace() && !c.is_control()
 }
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_starts_from_inputs_the_execution_or_a_name() {
+    fn reference_root_is_inputs_execution_or_name() {
         let of = |text: &str| Reference::parse(text).map(|reference| reference.root().clone());
         assert_eq!(of("inputs.a"), Ok(Root::Inputs));
         assert_eq!(of(" execution.id "), Ok(Root::Execution));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_may_be_a_field_of_a_step() {
+    fn reference_first_key_may_be_a_step_field() {
         let of = |text: &str| Reference::parse(text).ok().and_then(|reference| reference.field());
         for field in Field::ALL {
             assert_eq!(of(&format!("a.{}.x", field.as_str())), Some(field));
@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printing_and_parsing_are_inverse(
+        fn reference_display_and_parse_are_inverse(
             root in "inputs|[a-zA-Z0-9_-]{1,20}",
             path in prop::collection::vec(
                 prop_oneof![
@@ -377,7 +377,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_parsed_or_refused(text in "[a-z.\\[\\]'\"0-9 ]{0,40}|\\PC*") {
+        fn reference_parse_never_panics(text in "[a-z.\\[\\]'\"0-9 ]{0,40}|\\PC*") {
             let parsed = Reference::parse(&text);
             prop_assert!(parsed.is_err() || parsed.unwrap().to_string().starts_with("{{"));
         }

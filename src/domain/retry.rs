@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_grow_up_to_the_longest() {
+    fn retry_policy_delays_grow_up_to_maximum() {
         for (policy, expect) in [
             (policy(5, 1.0, 2.0, 60.0), vec![1.0, 2.0, 4.0, 8.0]),
             (policy(6, 0.5, 3.0, 10.0), vec![0.5, 1.5, 4.5, 10.0, 10.0]),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_named_failures_are_retried() {
+    fn retry_policy_retries_only_listed_classes() {
         let policy = policy(3, 1.0, 2.0, 60.0);
         for class in ErrorClass::ALL {
             let is_transient = Policy::TRANSIENT.contains(&class);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_brought_within() {
+    fn retry_policy_clamps_out_of_range_values() {
         assert_eq!(policy(0, 1.0, 2.0, 60.0).attempts(), 1);
         assert_eq!(policy(u32::MAX, 1.0, 2.0, 60.0).attempts(), ATTEMPTS_MAX);
         assert_eq!(delays(&policy(3, 1.0, f64::NAN, 60.0)), [1.0, 1.0]);
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn delays_never_shrink_and_always_end(
+        fn retry_policy_delays_never_shrink_and_always_end(
             attempts: u32, initial in 0.0..1e6, multiplier: f64, longest in 0.0..1e6,
         ) {
             let delays = delays(&policy(attempts, initial, multiplier, longest));

@@ -108,7 +108,7 @@ mod tests {
 
     /// The values were computed with Python's `hmac` and `base64`.
     #[test]
-    fn known_answers() {
+    fn signature_matches_known_answers() {
         assert_eq!(sign("top secret", AT, BODY), SIGNED);
         assert_eq!(sign_standard("top secret", "msg_1", AT, BODY), PLAIN);
         let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -116,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_without_base64_is_an_ordinary_secret() {
+    fn signature_secret_prefix_without_base64_is_literal() {
         assert_eq!(standard_key("whsec_not base64!"), b"whsec_not base64!");
     }
 
     #[test]
-    fn secrets_that_a_header_cannot_carry_are_refused() {
+    fn signature_secret_invalid_in_a_header_is_refused() {
         for (secret, expected) in [
             ("", Err(BadSecret::Length)),
             ("s", Ok(())),
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_the_same_secret_time_and_bytes_verify(
+        fn signature_verifies_only_same_secret_time_and_body(
             secret in ".{1,40}", other in ".{1,40}", body: Vec<u8>, flipped: prop::sample::Index,
         ) {
             let header = sign(&secret, AT, &body);

@@ -22,7 +22,7 @@ pub struct Instance {
     pub items: Vec<u32>,
 }
 
-/// How a step stands (`docs/spec/workflows.md`, "Step outputs"). The last four are final.
+/// The status of a step (`docs/spec/workflows.md`, "Step outputs"). The last four are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {

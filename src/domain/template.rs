@@ -1,4 +1,4 @@
-//! Templates: JSON in whose strings references may stand, such as the `params` of a step.
+//! Templates: JSON whose strings may contain references, such as the `params` of a step.
 //!
 //! A string that is one reference becomes the value itself, with its type; inside a longer string
 //! the value is put in as text (objects and arrays as JSON). `\{{` is a literal `{{`. Names of
@@ -13,7 +13,7 @@ use std::io;
 
 use serde_json::{Map, Value};
 
-use super::place::{Place, brief};
+use super::json_pointer::{JsonPointer, brief};
 use super::reference::{Error, Fault, Reference, Scope};
 
 /// The most bytes of JSON that a resolved step input may have: 8 MiB, so that a few references to
@@ -29,7 +29,7 @@ pub const DEPTH_MAX: usize = 96;
 pub enum Missing {
     /// An error that names it.
     Refuse,
-    /// Null where it stands alone, no text inside a text.
+    /// Null where it is alone, no text inside a text.
     Null,
 }
 
@@ -60,7 +60,7 @@ impl Template {
     /// # Errors
     /// [`Error`] names the reference and its place; also for a value that nests too deep.
     pub fn parse(written: &Value) -> Result<Self, Error> {
-        Node::parse(written, &Place::Root, DEPTH_MAX).map(Self)
+        Node::parse(written, &JsonPointer::Root, DEPTH_MAX).map(Self)
     }
 
     /// The value itself, when it holds no reference.
@@ -110,12 +110,16 @@ impl Template {
     #[must_use]
     pub fn references(&self) -> Vec<&Reference> {
         let mut all = Vec::new();
-        self.visit(&Place::Root, &mut |_, reference| all.push(reference));
+        self.visit(&JsonPointer::Root, &mut |_, reference| all.push(reference));
         all
     }
 
-    /// Shows every reference together with its place, for a template that stands at `place`.
-    pub fn visit<'t>(&'t self, place: &Place<'_>, see: &mut dyn FnMut(&Place<'_>, &'t Reference)) {
+    /// Shows every reference together with its place, for a template at `place`.
+    pub fn visit<'t>(
+        &'t self,
+        place: &JsonPointer<'_>,
+        see: &mut dyn FnMut(&JsonPointer<'_>, &'t Reference),
+    ) {
         self.0.visit(place, see);
     }
 
@@ -140,14 +144,14 @@ impl Template {
         limit_bytes: usize,
     ) -> Result<Value, Error> {
         let budget = Budget { left: limit_bytes, limit: limit_bytes };
-        Resolver { scope, missing, budget }.fill(&self.0, &Place::Root, DEPTH_MAX)
+        Resolver { scope, missing, budget }.fill(&self.0, &JsonPointer::Root, DEPTH_MAX)
     }
 }
 
 // --- parsing ---
 
 impl Node {
-    fn parse(written: &Value, place: &Place<'_>, levels: usize) -> Result<Self, Error> {
+    fn parse(written: &Value, place: &JsonPointer<'_>, levels: usize) -> Result<Self, Error> {
         let Some(inside) = levels.checked_sub(1) else {
             return Err(Error::new(place, "the value", Fault::TooDeep));
         };
@@ -193,7 +197,11 @@ impl Node {
         }
     }
 
-    fn visit<'t>(&'t self, place: &Place<'_>, see: &mut dyn FnMut(&Place<'_>, &'t Reference)) {
+    fn visit<'t>(
+        &'t self,
+        place: &JsonPointer<'_>,
+        see: &mut dyn FnMut(&JsonPointer<'_>, &'t Reference),
+    ) {
         match self {
             Self::Constant(_) => {}
             Self::Reference(reference) => see(place, reference),
@@ -215,7 +223,7 @@ impl Node {
 }
 
 /// Cuts a string into literals and references, in one pass.
-fn parse_text(text: &str, place: &Place<'_>) -> Result<Node, Error> {
+fn parse_text(text: &str, place: &JsonPointer<'_>) -> Result<Node, Error> {
     let mut parts = Vec::new();
     let mut literal = String::new();
     let mut rest = text;
@@ -266,7 +274,12 @@ struct Resolver<'s> {
 }
 
 impl<'s> Resolver<'s> {
-    fn fill(&mut self, node: &Node, place: &Place<'_>, levels: usize) -> Result<Value, Error> {
+    fn fill(
+        &mut self,
+        node: &Node,
+        place: &JsonPointer<'_>,
+        levels: usize,
+    ) -> Result<Value, Error> {
         // Parsing has bounded the depth of a template; only what is put in can pass the limit.
         let inside = levels.saturating_sub(1);
         match node {
@@ -295,11 +308,11 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    /// The value of a reference that stands alone.
+    /// The value of a reference that is the whole string.
     fn put_in(
         &mut self,
         reference: &Reference,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
         levels: usize,
     ) -> Result<Value, Error> {
         let Some(value) = self.find(reference, place)? else {
@@ -314,7 +327,7 @@ impl<'s> Resolver<'s> {
     }
 
     /// A text with the values of its references written out.
-    fn write_out(&mut self, parts: &[Part], place: &Place<'_>) -> Result<String, Error> {
+    fn write_out(&mut self, parts: &[Part], place: &JsonPointer<'_>) -> Result<String, Error> {
         self.spend(QUOTES, place)?;
         let mut text = String::new();
         for part in parts {
@@ -339,7 +352,7 @@ impl<'s> Resolver<'s> {
     fn find(
         &self,
         reference: &Reference,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
     ) -> Result<Option<Cow<'s, Value>>, Error> {
         match (reference.look_up(self.scope), self.missing) {
             (None, Missing::Refuse) => {
@@ -354,7 +367,7 @@ impl<'s> Resolver<'s> {
         &mut self,
         value: &Value,
         what: impl fmt::Display,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
     ) -> Result<(), Error> {
         // The writer fails for one reason only: the budget is spent.
         serde_json::to_writer(&mut self.budget, value).map_err(|_spent| {
@@ -362,7 +375,7 @@ impl<'s> Resolver<'s> {
         })
     }
 
-    fn spend(&mut self, bytes: usize, place: &Place<'_>) -> Result<(), Error> {
+    fn spend(&mut self, bytes: usize, place: &JsonPointer<'_>) -> Result<(), Error> {
         self.budget
             .spend(bytes)
             .ok_or_else(|| Error::new(place, "the value", Fault::TooLarge(self.budget.limit)))

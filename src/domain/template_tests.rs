@@ -66,7 +66,7 @@ fn check_error(template: Value, expect: &str) {
 }
 
 #[test]
-fn a_reference_alone_keeps_its_type() {
+fn template_lone_reference_keeps_its_type() {
     check(json!("{{inputs.prompt}}"), json!("a cat"));
     check(json!("{{inputs.n}}"), json!(3));
     check(json!("{{inputs.big}}"), json!(9_007_199_254_740_993_u64));
@@ -83,7 +83,7 @@ fn a_reference_alone_keeps_its_type() {
 }
 
 #[test]
-fn paths_lead_into_objects_and_arrays() {
+fn template_paths_traverse_objects_and_arrays() {
     check(json!("{{inputs.a.b[0].c}}"), json!("deep"));
     check(json!("{{inputs.a.b[1][1]}}"), json!(2));
     check(json!("{{inputs.a.b.0.c}}"), json!("deep"));
@@ -97,7 +97,7 @@ fn paths_lead_into_objects_and_arrays() {
 }
 
 #[test]
-fn header_names_ignore_case_and_nothing_else_does() {
+fn template_only_header_names_ignore_case() {
     check(json!("{{call.headers.content-type}}"), json!("text/plain"));
     check(json!("{{call.headers['CONTENT-TYPE']}}"), json!("text/plain"));
     check(json!("{{call.headers.X-List[0]}}"), json!("1"));
@@ -106,7 +106,7 @@ fn header_names_ignore_case_and_nothing_else_does() {
 }
 
 #[test]
-fn among_text_a_value_becomes_text() {
+fn template_reference_within_text_becomes_text() {
     check(json!("<{{inputs.prompt}}>"), json!("<a cat>"));
     check(json!("{{inputs.n}}{{inputs.f}}"), json!("30.1"));
     check(json!(" {{inputs.yes}}"), json!(" true"));
@@ -116,7 +116,7 @@ fn among_text_a_value_becomes_text() {
 }
 
 #[test]
-fn what_is_no_reference_stays_as_it_is() {
+fn template_leaves_plain_text_untouched() {
     for plain in [
         json!("{single} }} { {"),
         json!(""),
@@ -136,14 +136,14 @@ fn what_is_no_reference_stays_as_it_is() {
 }
 
 #[test]
-fn whole_documents_are_filled_in_the_order_written() {
+fn template_fills_documents_in_written_order() {
     let filled =
         resolved(&json!({"z": "{{inputs.n}}", "a": [{"k": "{{photo.url}}!"}, 1]})).unwrap();
     assert_eq!(filled.to_string(), r#"{"z":3,"a":[{"k":"p.png!"},1]}"#);
 }
 
 #[test]
-fn what_resolves_to_nothing_is_named_with_its_place() {
+fn template_unresolved_reference_is_named_with_its_path() {
     check_error(
         json!({"p": ["x", "{{inputs.gone}}"]}),
         "{{inputs.gone}} at /p/1 resolves to nothing",
@@ -157,7 +157,7 @@ fn what_resolves_to_nothing_is_named_with_its_place() {
 }
 
 #[test]
-fn broken_references_are_refused_in_words() {
+fn template_syntax_errors_are_described() {
     let long = "a".repeat(REFERENCE_BYTES_MAX + 1);
     for (written, expect) in [
         ("{{", "{{ has no closing }}"),
@@ -165,25 +165,19 @@ fn broken_references_are_refused_in_words() {
         (r"\{{ {{a", "{{a has no closing }}"),
         ("{{}}", "{{}} is empty"),
         ("{{  }}", "{{  }} is empty"),
-        ("{{.a}}", "{{.a}} starts with no name of a-z A-Z 0-9 _ -"),
-        ("{{{a}}}", "{{{a}} starts with no name of a-z A-Z 0-9 _ -"),
-        ("{{ü}}", "{{ü}} starts with no name of a-z A-Z 0-9 _ -"),
-        ("{{a..b}}", "{{a..b}} lacks a name behind a dot"),
-        ("{{a.}}", "{{a.}} lacks a name behind a dot"),
-        ("{{a. b}}", "{{a. b}} lacks a name behind a dot"),
-        ("{{a b}}", "{{a b}} goes on with neither a dot nor a bracket behind a name"),
-        (
-            "{{a.b | upper}}",
-            "{{a.b | upper}} goes on with neither a dot nor a bracket behind a name",
-        ),
-        ("{{a{{b}}", "{{a{{b}} goes on with neither a dot nor a bracket behind a name"),
-        (
-            "{{execution}}",
-            "{{execution}} is unknown: of the execution there is only {{execution.id}}",
-        ),
+        ("{{.a}}", "{{.a}} must start with a name of a-z A-Z 0-9 _ -"),
+        ("{{{a}}}", "{{{a}} must start with a name of a-z A-Z 0-9 _ -"),
+        ("{{ü}}", "{{ü}} must start with a name of a-z A-Z 0-9 _ -"),
+        ("{{a..b}}", "{{a..b}} lacks a name after a dot"),
+        ("{{a.}}", "{{a.}} lacks a name after a dot"),
+        ("{{a. b}}", "{{a. b}} lacks a name after a dot"),
+        ("{{a b}}", "{{a b}} must continue with a dot or a bracket after a name"),
+        ("{{a.b | upper}}", "{{a.b | upper}} must continue with a dot or a bracket after a name"),
+        ("{{a{{b}}", "{{a{{b}} must continue with a dot or a bracket after a name"),
+        ("{{execution}}", "{{execution}} is unknown: the execution has only {{execution.id}}"),
         (
             "{{execution.id.x}}",
-            "{{execution.id.x}} is unknown: of the execution there is only {{execution.id}}",
+            "{{execution.id.x}} is unknown: the execution has only {{execution.id}}",
         ),
     ] {
         check_error(json!(written), expect);
@@ -198,7 +192,7 @@ fn broken_references_are_refused_in_words() {
 }
 
 #[test]
-fn a_reference_bomb_is_stopped_before_it_is_copied() {
+fn template_reference_bomb_is_stopped_before_copying() {
     let scope = Middle { inputs: json!({"a": "x".repeat(1 << 20)}), item: json!(null) };
     for bomb in [
         json!("{{inputs.a}}".repeat(1000)),
@@ -219,7 +213,7 @@ fn a_reference_bomb_is_stopped_before_it_is_copied() {
 }
 
 #[test]
-fn depth_is_bounded_when_written_and_when_resolved() {
+fn template_depth_is_bounded_when_parsed_and_resolved() {
     let nest = |levels: usize| (1..levels).fold(json!(1), |inner, _| json!([inner]));
     assert!(Template::parse(&nest(DEPTH_MAX)).is_ok());
     assert_eq!(Template::parse(&nest(DEPTH_MAX + 1)).unwrap_err().fault, Fault::TooDeep);
@@ -233,7 +227,7 @@ fn depth_is_bounded_when_written_and_when_resolved() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the domain has no clock; this test measures")]
-fn hostile_text_takes_time_in_proportion_to_its_length() {
+fn template_parses_hostile_text_in_linear_time() {
     for unit in ["{{", "}}", r"\{{", "{{a}}", "{{a ", "{{ { ", "\\", "['"] {
         let text = json!(unit.repeat((8 << 20) / unit.len()));
         let began = Instant::now();
@@ -244,13 +238,15 @@ fn hostile_text_takes_time_in_proportion_to_its_length() {
 }
 
 #[test]
-fn references_are_listed_as_written_with_their_places() {
+fn template_lists_references_with_their_paths() {
     let template = Template::parse(&json!({
         "b": "{{one.output}} and {{two['a b'][3]}}", "a": [0, "{{inputs.x}}", "{{execution.id}}"]
     }))
     .unwrap();
     let mut seen = Vec::new();
-    template.visit(&Place::Root, &mut |place, reference| seen.push(format!("{place} {reference}")));
+    template.visit(&JsonPointer::Root, &mut |place, reference| {
+        seen.push(format!("{place} {reference}"))
+    });
     assert_eq!(
         seen,
         ["/b {{one.output}}", "/b {{two['a b'][3]}}", "/a/1 {{inputs.x}}", "/a/2 {{execution.id}}"]
@@ -259,7 +255,7 @@ fn references_are_listed_as_written_with_their_places() {
 
 proptest! {
     #[test]
-    fn any_text_is_parsed_or_refused(text in "([{}\\\\. \\[\\]'\"a0-]|inputs|\\PC){0,40}") {
+    fn template_parse_and_resolve_never_panic(text in "([{}\\\\. \\[\\]'\"a0-]|inputs|\\PC){0,40}") {
         let value = json!({"k": [text]});
         if let Ok(template) = Template::parse(&value) {
             let outcome = template.resolve(&middle(), 1000);
@@ -268,14 +264,14 @@ proptest! {
     }
 
     #[test]
-    fn text_without_double_braces_is_a_constant(text in "[^{]*") {
+    fn template_without_double_braces_is_constant(text in "[^{]*") {
         let written = Value::String(text);
         let template = Template::parse(&written).unwrap();
         prop_assert_eq!(template.constant(), Some(&written));
     }
 
     #[test]
-    fn what_is_resolved_is_within_its_limit(times in 0_usize..40, limit in 0_usize..200) {
+    fn template_resolved_size_is_within_limit(times in 0_usize..40, limit in 0_usize..200) {
         let template = Template::parse(&json!(["{{inputs.a}} ".repeat(times), {"k": "{{draw.output}}"}]));
         if let Ok(value) = template.unwrap().resolve(&middle(), limit) {
             // Quotation marks within a text are counted once and printed with a backslash.

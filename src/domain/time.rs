@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
-/// The text was no RFC 3339 moment.
+/// The text was not an RFC 3339 time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an RFC 3339 time such as 2026-11-20T09:30:00Z")]
 pub struct Invalid;
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_milliseconds_in_utc() {
+    fn timestamp_displays_milliseconds_in_utc() {
         let moment: Timestamp = "2026-11-20T10:30:00.123456+01:00".parse().unwrap();
         assert_eq!(moment.to_string(), "2026-11-20T09:30:00.123Z");
         assert_eq!(moment.unix_seconds(), 1_795_167_000);
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_saturates() {
+    fn timestamp_arithmetic_saturates() {
         let now = Timestamp::from_micros(10);
         assert_eq!(now.since(Timestamp::from_micros(20)), Duration::ZERO);
         assert_eq!(now.plus(Duration::MAX), Timestamp::from_micros(i64::MAX));
     }
 
     #[test]
-    fn due_moments_are_shown_as_the_machine_will_count_them() {
+    fn timestamp_due_time_is_shown_in_wall_clock_time() {
         let of = Timestamp::from_micros;
         let ahead = Now { wall: of(100), steady: of(1100) };
         assert_eq!((ahead.due_at(of(150)), ahead.due_at(of(50))), (of(1150), of(1100)));
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sortable_bytes_sort_as_time(a in 0_i64..i64::MAX, b in 0_i64..i64::MAX) {
+        fn timestamp_sortable_bytes_sort_as_time(a in 0_i64..i64::MAX, b in 0_i64..i64::MAX) {
             let (a, b) = (Timestamp::from_micros(a), Timestamp::from_micros(b));
             prop_assert_eq!(a.sortable().cmp(&b.sortable()), a.cmp(&b));
             prop_assert_eq!(Timestamp::from_sortable(a.sortable()), a);

@@ -27,7 +27,7 @@ pub const FIRST_VERSION: &str = "v1";
 /// The longest slug made from a name, in bytes, without the number that makes it unique.
 const SLUG_MAX: usize = 60;
 
-/// How a workflow or a version stands.
+/// The status of a workflow or a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slugs_are_made_from_names() {
+    fn workflow_slug_is_derived_from_name() {
         for (name, slug) in [
             ("My Flow", "my-flow"),
             ("  Ärger & Co. 2 ", "rger-co-2"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_versions() {
+    fn workflow_version_id_is_validated() {
         for (id, is_good) in
             [("v1", true), ("1.0_b-2", true), ("", false), ("a b", false), ("ä", false)]
         {
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_name_has_a_slug_of_the_right_shape(name in "\\PC{0,80}") {
+        fn workflow_slug_of_any_name_is_well_formed(name in "\\PC{0,80}") {
             let slug = slug_of(&name);
             prop_assert!(!slug.is_empty() && slug.len() <= 80 && slug.parse::<WorkflowId>().is_err());
             prop_assert!(slug.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));

@@ -1,7 +1,7 @@
 //! The audit: compares what is in memory with what is on the disk, repairs and reports.
 //!
 //! Nothing of what it looks for should ever be found: places whose task has died, rows of a lane
-//! that no memory knows of, executions that stand neither in a lane nor in the timers, reservations
+//! that no memory knows of, executions that are neither in a lane nor in the timers, reservations
 //! that no unfinished execution explains. It reads a bounded number of rows each time, and looks
 //! twice before it repairs.
 
@@ -47,8 +47,8 @@ pub struct Rounds {
     most: usize,
     /// Reserved amounts that were wrong at the last look.
     drifts: HashMap<OrganizationId, Usd>,
-    /// Where the last audit stopped for lack of time.
-    at: Option<(OrganizationId, Kind, Key)>,
+    /// The row of the index behind which the last audit stopped.
+    at: Option<Key>,
 }
 
 impl Default for Rounds {
@@ -101,7 +101,7 @@ impl Inner {
         self.check_executions(found, rounds).await
     }
 
-    /// Places whose task has died are given back; their executions are read again from the disk.
+    /// Places whose task has died are released; their executions are read again from the disk.
     fn check_slots(&self) -> usize {
         let mut lanes = self.lanes();
         let leaked = lanes.leaked();
@@ -135,7 +135,10 @@ impl Inner {
                 && self.has_unknown(&lane, known.saturating_add(lanes::WINDOW)).await?
             {
                 found += 1;
-                tracing::error!(lane, "the audit found rows of a lane that nothing knew of");
+                tracing::error!(
+                    lane,
+                    "the audit found rows of a lane that the scheduler did not know"
+                );
                 self.lanes().mark_rows_on_disk(&lane);
                 self.scheduler.wake();
             }
@@ -152,17 +155,18 @@ impl Inner {
             if is_held || self.lanes().knows(lane, id) {
                 continue;
             }
-            // It may have left the lane since: a row that stands now was known from its announcement.
-            let stands = self.store.get(&key).await?.is_some();
+            // It may have left the lane since: a row that exists now was known from its
+            // announcement.
+            let exists = self.store.get(&key).await?.is_some();
             let lanes = self.lanes();
-            if stands && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
+            if exists && !lanes.knows(lane, id) && lanes.complete_len(lane).is_some() {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Every unfinished execution stands in a lane or in the timers, and is what is reserved for it.
+    /// Every unfinished execution is in a lane or in the timers, and is what is reserved for it.
     /// When there are more of them than one audit looks at, the next one goes on there. What an
     /// organization has reserved is compared only where one audit sees all of its executions.
     async fn check_executions(
@@ -173,12 +177,13 @@ impl Inner {
         let mut walk = Walk { left: rounds.most, sum: Usd::ZERO, found };
         let is_paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         if is_paused {
-            // What a restore holds back stands elsewhere.
+            // What a restore holds back is elsewhere.
             return Ok(walk.found);
         }
         let prefix = Key::table(Table::Standing);
         let mut resumed = rounds.at.take();
-        let mut after = resumed.as_ref().map(|(organization, ..)| prefix.clone().id(*organization));
+        let first = resumed.as_ref().and_then(organization_of);
+        let mut after = first.map(|organization| prefix.clone().id(organization));
         loop {
             let page = Page { prefix: prefix.clone(), after, before: None, limit: 1 };
             let first = self.store.page(page).await?;
@@ -187,7 +192,7 @@ impl Inner {
             };
             after = Some(prefix.clone().id(organization).raw(&AFTER_EVERY_KEY));
             let before = billing::reserved(&self.store, organization).await?;
-            let resumed = resumed.take().filter(|(at, ..)| *at == organization);
+            let resumed = resumed.take().filter(|key| organization_of(key) == Some(organization));
             let is_whole = resumed.is_none();
             rounds.at = self.check_organization(organization, resumed, &mut walk).await?;
             if rounds.at.is_some() {
@@ -206,23 +211,21 @@ impl Inner {
     async fn check_organization(
         self: &Arc<Self>,
         organization: OrganizationId,
-        resumed: Option<(OrganizationId, Kind, Key)>,
+        resumed: Option<Key>,
         walk: &mut Walk,
-    ) -> Result<Option<(OrganizationId, Kind, Key)>, Error> {
+    ) -> Result<Option<Key>, Error> {
         walk.sum = Usd::ZERO;
-        let mut after = resumed.map(|(_, kind, key)| (kind, key));
         for kind in [Kind::Prediction, Kind::Workflow] {
-            let behind = match after.take() {
-                Some((at, key)) if at == kind => Some(key),
-                Some(later) => {
-                    after = Some(later);
-                    continue;
-                }
-                None => None,
-            };
             let index = rows::standing(organization, kind, Status::Created);
-            if let Some(key) = self.check_index(index, behind, organization, walk).await? {
-                return Ok(Some((organization, kind, key)));
+            let is_within = |key: &&Key| key.as_bytes().starts_with(index.as_bytes());
+            let after = resumed.as_ref().filter(is_within).cloned();
+            if after.is_none() && resumed.as_ref().is_some_and(|key| *key > index) {
+                // The audit before this one has seen it.
+                continue;
+            }
+            let stopped = self.check_index(index, after, organization, walk).await?;
+            if stopped.is_some() {
+                return Ok(stopped);
             }
         }
         Ok(None)
@@ -265,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// Whether the execution stands in its lane or in the timers.
+    /// Whether the execution is in its lane or in the timers.
     async fn has_owner(&self, execution: &Execution) -> Result<bool, Error> {
         let aside = execution.workflow().and_then(|run| run.aside_until);
         let row = match aside {

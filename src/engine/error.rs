@@ -31,7 +31,7 @@ pub enum Error {
     /// Only what has failed or was cancelled can be taken up again.
     #[error("only a failed or cancelled execution can be redriven")]
     NotRedrivable,
-    /// What it was given is gone by the configured retention.
+    /// Its inputs were deleted by the configured retention.
     #[error("its inputs are no longer stored")]
     Forgotten,
     #[error(transparent)]

@@ -14,11 +14,11 @@ use crate::engine::scheduler::admission::Entry;
 use crate::engine::scheduler::lanes;
 use crate::engine::scheduler::retries::Backoff;
 use crate::engine::simulation_tests::{
-    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, prediction, runtime,
+    ORGANIZATION, PATIENCE, Process, Script, check_books, executions, prediction, runtime, until,
 };
 use crate::engine::workflow_tests::{Case, case, model, script, submission};
 use crate::engine::{Options, Submission, consistency, rows};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 use crate::storage::Commit;
 use crate::storage::faults::Point;
 
@@ -26,16 +26,6 @@ fn limits(active: usize) -> Options {
     let (first, longest) = (Duration::from_millis(10), Duration::from_millis(40));
     let aside_after = Duration::from_millis(20);
     Options { active, aside_after, pauses: Backoff { first, max: longest }, ..Options::default() }
-}
-
-/// Waits until `is_so`, looking whenever the runtime has nothing better to do.
-async fn until(mut is_so: impl FnMut() -> bool) {
-    let looking = async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap();
 }
 
 async fn ended(process: &Process, id: ExecutionId) -> Execution {
@@ -61,7 +51,7 @@ async fn check_rest(process: &Process) {
 /// Waves of creates, chains and cancels, while each commit is visible for a while before it is
 /// durable and returns: a refill of a lane sees rows whose hooks have not run.
 #[test]
-fn rows_that_are_visible_early_are_run_once_and_cancels_stay() {
+fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let options = Options { enforce_balance: true, ..limits(8) };
@@ -122,7 +112,7 @@ fn rows_that_are_visible_early_are_run_once_and_cancels_stay() {
 
 /// A client that hangs up while its commit is on its way: the work is enlisted all the same.
 #[test]
-fn work_is_enlisted_although_its_submitter_is_dropped() {
+fn engine_enqueues_work_after_submitter_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
@@ -156,7 +146,7 @@ fn work_is_enlisted_although_its_submitter_is_dropped() {
 /// The payload folder cannot be written for a while: what fails because of it waits, says why, and
 /// ends once the folder is well again.
 #[test]
-fn executions_end_after_a_disk_error_that_passes() {
+fn engine_finishes_executions_after_transient_disk_error() {
     let folder = tempfile::tempdir().unwrap();
     let cases = [large_workflow()];
     runtime().block_on(async {
@@ -222,7 +212,7 @@ fn repair_payloads(folder: &TempDir) {
 
 /// A panic in the engine's own code gives the place back, and the execution is tried again.
 #[test]
-fn executions_end_although_the_engine_panics() {
+fn engine_finishes_executions_after_internal_panic() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(1));
@@ -242,7 +232,7 @@ fn executions_end_although_the_engine_panics() {
 
 /// Two workflows hold every place for good: a prediction of another model ends all the same.
 #[test]
-fn stuck_workflows_leave_a_place_to_an_idle_model() {
+fn engine_stuck_workflows_leave_a_slot_for_idle_model() {
     let folder = tempfile::tempdir().unwrap();
     let stuck = |slug: &str| case("stuck", json!([model("a", slug, json!(1))]), json!({}), Err(""));
     let cases = [stuck("endless"), stuck("stuck")];
@@ -263,7 +253,7 @@ fn stuck_workflows_leave_a_place_to_an_idle_model() {
 /// A record that cannot be read among due timers, and rows that belong to nothing at the head of a
 /// lane: everything behind them goes on.
 #[test]
-fn bad_records_keep_nothing_else_waiting() {
+fn engine_bad_records_block_no_other_work() {
     let folder = tempfile::tempdir().unwrap();
     let parked = json!([
         {"step_id": "w", "type": "wait", "seconds": 0.1},
@@ -275,13 +265,13 @@ fn bad_records_keep_nothing_else_waiting() {
         let organization: OrganizationId = ORGANIZATION.into();
         let mut commit = Commit::new();
         // A timer whose execution is not JSON.
-        let damaged: ExecutionId = fresh();
+        let damaged: ExecutionId = new_id();
         let now = process.engine.inner.clock.now();
         commit.put_bytes(rows::execution(organization, damaged), b"\x01{".to_vec());
         commit.put_bytes(rows::timer(now, damaged), rows::queued_value(organization));
         let lane = crate::domain::execution::lane_of_model("works");
         for number in 0..600_u32 {
-            let id: ExecutionId = fresh();
+            let id: ExecutionId = new_id();
             let value = if number % 2 == 0 { rows::queued_value(organization) } else { vec![1] };
             commit.put_bytes(rows::queued(&lane, id), value);
         }
@@ -299,7 +289,7 @@ fn bad_records_keep_nothing_else_waiting() {
 /// The audit finds what nothing should ever cause: a row that no memory knows of, an execution
 /// without a row, a place of a dead task, a wrong reservation. It repairs each of them once.
 #[test]
-fn the_audit_repairs_what_memory_and_disk_disagree_about() {
+fn consistency_check_repairs_memory_and_disk_mismatches() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
@@ -316,7 +306,7 @@ fn the_audit_repairs_what_memory_and_disk_disagree_about() {
         crate::billing::reserve(&mut commit, organization, Usd::from_micros(7));
         inner.store.commit(commit).await.unwrap();
         inner.open_lane("model:dead");
-        let dead: ExecutionId = fresh();
+        let dead: ExecutionId = new_id();
         inner.lanes().reserve_accepted("model:dead", dead);
         let entry = Entry { organization, active: None };
         inner.lanes().enqueue("model:dead", lanes::Ticket { id: dead, payload: entry });
@@ -347,7 +337,7 @@ fn the_audit_repairs_what_memory_and_disk_disagree_about() {
 
 /// A backlog that one audit does not see whole is seen by several, one after the other.
 #[test]
-fn consistency_check_continues_where_the_one_before_it_stopped() {
+fn consistency_check_resumes_where_previous_one_stopped() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));

@@ -176,7 +176,7 @@ impl Engine {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The execution, as it stands on the disk.
+    /// The execution, as it is stored.
     ///
     /// # Errors
     /// [`Error::NotFound`] also for another organization's; [`Error::Storage`].
@@ -189,7 +189,7 @@ impl Engine {
         self.inner.store.read(&key).await?.ok_or(Error::NotFound)
     }
 
-    /// How a model's lane stands.
+    /// The state of a model's lane.
     #[must_use]
     pub fn load(&self, model: &str) -> Load {
         self.inner.lanes().load(&lane_of_model(model))

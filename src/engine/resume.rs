@@ -1,8 +1,8 @@
 //! Resuming: after a restore, what the backup had unfinished waits until an operator says that the
-//! box it came from is gone. Reads and new work do not wait for that.
+//! machine it came from is off. Reads and new work do not wait for that.
 //!
 //! The rows that would make the service act are held back in a table of their own, see
-//! `storage::carried`. Resuming moves them back a few at a time; one that is interrupted goes on
+//! `storage::held_back`. Resuming moves them back a few at a time; one that is interrupted goes on
 //! when it is asked for again.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::domain::time::Timestamp;
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::storage::commit::Expect;
 use crate::storage::record::decode;
-use crate::storage::{self, Commit, Key, Page, Row, Table, carried};
+use crate::storage::{self, Commit, Key, Page, Row, Table, held_back};
 
 /// Rows that are moved in one commit.
 const BATCH_MAX: usize = 500;
@@ -59,7 +59,7 @@ impl Engine {
 impl Inner {
     /// Reads whether the store is held back since a restore.
     pub(super) async fn read_pause(&self) -> Result<Option<Timestamp>, Error> {
-        let row = self.store.get(&carried::paused()).await?;
+        let row = self.store.get(&held_back::paused()).await?;
         let since = row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable);
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = since;
         Ok(since)
@@ -69,7 +69,8 @@ impl Inner {
         let _one_at_a_time = self.resuming.lock().await;
         let mut resumed = Resumed::default();
         loop {
-            let page = Page { prefix: carried::all(), after: None, before: None, limit: BATCH_MAX };
+            let page =
+                Page { prefix: held_back::all(), after: None, before: None, limit: BATCH_MAX };
             let found = self.store.page(page).await?;
             if found.is_empty() {
                 break;
@@ -81,7 +82,7 @@ impl Inner {
             }
         }
         let mut commit = Commit::new();
-        commit.delete(carried::paused());
+        commit.delete(held_back::paused());
         self.store.commit(commit).await?;
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(resumed)
@@ -137,7 +138,7 @@ impl Inner {
 
 /// `None` for a row that belongs nowhere.
 fn describe(row: Row) -> Option<HeldRow> {
-    let (table, key) = carried::original(&row.0)?;
+    let (table, key) = held_back::original(&row.0)?;
     let execution = if table == Table::Lane {
         let (_, organization, id) = rows::parse_queued(&key, &row.1)?;
         Some(rows::execution(organization, id))

@@ -55,8 +55,8 @@ impl Engine {
     /// Removes an organization's executions that ended before `cutoff`. Answers how many.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what went until then is gone.
-    pub async fn forget_before(
+    /// [`Error::Storage`]; what was deleted until then stays deleted.
+    pub async fn purge_before(
         &self,
         organization: OrganizationId,
         cutoff: Timestamp,
@@ -69,8 +69,8 @@ impl Engine {
     /// last sweep's cutoff and ended behind it keeps them until it goes as a whole.
     ///
     /// # Errors
-    /// [`Error::Storage`]; what went until then is gone.
-    pub async fn forget_payloads_before(
+    /// [`Error::Storage`]; what was deleted until then stays deleted.
+    pub async fn purge_payloads_before(
         &self,
         organization: OrganizationId,
         cutoff: Timestamp,
@@ -272,7 +272,7 @@ impl Inner {
         self.sweep_one(batch, child, going)
     }
 
-    /// Takes the executions that are gone out of the old ends of their workflow's lists.
+    /// Takes deleted executions out of the old ends of their workflow's lists.
     async fn trim_lists(
         &self,
         organization: OrganizationId,

@@ -1,4 +1,4 @@
-//! Where the engine's records stand in the store.
+//! Where the engine's records are in the store.
 
 use crate::domain::definition::StepIndex;
 use crate::domain::execution::{Execution, Kind, Status};
@@ -58,7 +58,7 @@ pub fn queues_of_workflows() -> Key {
     Key::table(Table::Lane).raw(b"workflow:")
 }
 
-/// The lane's name and the ids behind a row of a lane; `None` when it is no such row.
+/// The lane's name and the ids behind a row of a lane; `None` when it is not such a row.
 #[must_use]
 pub fn parse_queued(key: &Key, value: &[u8]) -> Option<(String, OrganizationId, ExecutionId)> {
     let id = key.last_id()?;
@@ -114,7 +114,7 @@ pub fn timers() -> Key {
     Key::table(Table::Timer)
 }
 
-/// The moment and the ids behind a timer's row; `None` when it is no such row.
+/// The moment and the ids behind a timer's row; `None` when it is not such a row.
 #[must_use]
 pub fn parse_timer(key: &Key, value: &[u8]) -> Option<(Timestamp, OrganizationId, ExecutionId)> {
     let due = key.as_bytes().get(1..)?.first_chunk::<8>()?;
@@ -134,7 +134,7 @@ pub fn id_value(id: ExecutionId) -> Vec<u8> {
     id.bytes().to_vec()
 }
 
-/// How an execution of a workflow stands, as lists tell it apart.
+/// The status of an execution of a workflow, as lists distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Waits or runs.
@@ -155,7 +155,7 @@ impl From<Status> for Standing {
     }
 }
 
-/// An organization's executions of a workflow, by how they stand.
+/// An organization's executions of a workflow, by status.
 #[must_use]
 pub fn standings(organization: OrganizationId, workflow: WorkflowId) -> Key {
     Key::table(Table::WorkflowStatus).id(organization).id(workflow)
@@ -167,8 +167,8 @@ pub fn ended(standings: &Key, standing: Standing) -> Key {
     standings.clone().raw(&[standing as u8])
 }
 
-/// An organization's executions of that kind that stand so, by lane, newest first: the ids are
-/// inverted at the end. What has not ended stands together, its status in the row's value.
+/// An organization's executions of that kind and status, by lane, newest first: the ids are
+/// inverted at the end. What has not ended is together, its status in the row's value.
 #[must_use]
 pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key {
     let kind = match kind {
@@ -179,7 +179,7 @@ pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key
     Key::table(Table::Standing).id(organization).raw(&[kind, status])
 }
 
-/// How a status stands in a row.
+/// How a row encodes a status.
 #[must_use]
 pub const fn byte_of(status: Status) -> u8 {
     match status {
@@ -191,7 +191,7 @@ pub const fn byte_of(status: Status) -> u8 {
     }
 }
 
-/// Up to which moment of creation the payloads of what has ended are gone.
+/// Up to which moment of creation the payloads of what has ended are deleted.
 #[must_use]
 pub fn payloads_forgotten(organization: OrganizationId) -> Key {
     Key::table(Table::Meta).text("payloads forgotten").id(organization)
@@ -226,7 +226,7 @@ mod tests {
     use crate::storage::record::{decode, encode};
 
     #[test]
-    fn a_row_of_a_lane_names_its_lane_and_ids() {
+    fn row_of_lane_encodes_lane_and_ids() {
         let (organization, id) = ([1; 16].into(), [2; 16].into());
         let key = queued("model:a/b", id);
         let parsed = parse_queued(&key, &queued_value(organization));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_a_step_names_it_and_outer_steps_come_first() {
+    fn row_of_step_encodes_instance_and_sorts_outer_steps_first() {
         let of =
             |step, items: &[u32]| Instance { step: StepIndex::new(step), items: items.to_vec() };
         let id = [2; 16].into();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_names_its_moment_and_ids() {
+    fn row_of_timer_encodes_due_time_and_ids() {
         let (organization, id, due) = ([1; 16].into(), [2; 16].into(), Timestamp::from_micros(77));
         let parsed = parse_timer(&timer(due, id), &queued_value(organization));
         assert_eq!(parsed, Some((due, organization, id)));
@@ -262,7 +262,7 @@ mod tests {
 
     /// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
     #[test]
-    fn golden_bytes() {
+    fn rows_match_golden_bytes() {
         let prediction = concat!(
             "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
             "\"organization\":\"01010101-0101-0101-0101-010101010101\",",

@@ -31,7 +31,7 @@ use crate::engine::{
 use crate::files::Files;
 use crate::http::client::Client;
 use crate::runners::{self, Job, Run, Runner};
-use crate::runtime::{Clock, Tasks, fresh};
+use crate::runtime::{Clock, Tasks, new_id};
 use crate::storage::faults::Point;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Store, Table};
@@ -40,6 +40,16 @@ use crate::webhooks;
 pub const ORGANIZATION: [u8; 16] = [1; 16];
 /// Far more than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `is_so`, looking every millisecond.
+pub async fn until(mut is_so: impl FnMut() -> bool) {
+    let looking = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.unwrap();
+}
 
 /// The attempt keys that the models were called with, in order.
 pub type Calls = Arc<Mutex<Vec<String>>>;
@@ -167,16 +177,16 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn start(folder: &TempDir, blow_after: i64) -> Self {
-        Self::start_with(folder, blow_after, Script::default(), Options::default())
+    pub fn start(folder: &TempDir, crash_after: i64) -> Self {
+        Self::start_with(folder, crash_after, Script::default(), Options::default())
     }
 
-    pub fn start_with(folder: &TempDir, blow_after: i64, script: Script, limits: Options) -> Self {
+    pub fn start_with(folder: &TempDir, crash_after: i64, script: Script, limits: Options) -> Self {
         let folder = folder.path().to_path_buf();
         let options = storage::Options { folder: folder.clone(), inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();
         let files = Files::scratch(&folder, store.clone());
-        store.blow_after(blow_after);
+        store.crash_after(crash_after);
         let doors = Dependencies {
             store: store.clone(),
             clock: Clock::system(),
@@ -214,7 +224,7 @@ fn submission(number: usize) -> Submission {
 pub fn prediction(number: usize, chain: &[&str], webhook: bool) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
-        id: fresh(),
+        id: new_id(),
         organization: ORGANIZATION.into(),
         key: KeyId::from([2; 16]),
         source: Source::Api,
@@ -338,7 +348,7 @@ enum Death {
     BeforeAnswer(i64),
 }
 
-/// Submits all work and lives until it has ended or the fuse blows. Answers how many attempts had
+/// Submits all work and lives until it has ended or the crash point is reached. Answers how many attempts had
 /// ended on the disk by then, and how many commits were made.
 async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, usize>, i64) {
     let process = Process::start(folder, i64::MAX);
@@ -356,7 +366,7 @@ async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, u
                 }
             });
         }
-        Death::BeforeAnswer(commits) => process.store.blow_after(commits),
+        Death::BeforeAnswer(commits) => process.store.crash_after(commits),
     }
     let living = async {
         process.engine.recover().await.unwrap();
@@ -367,8 +377,8 @@ async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, u
     };
     tokio::select! {
         () = living => {}
-        () = process.store.blown() => {}
-        () = died.notified() => process.store.blow_after(-1),
+        () = process.store.crashed() => {}
+        () = died.notified() => process.store.crash_after(-1),
     }
     process.engine.inner.tasks.stop();
     drop(release);
@@ -393,7 +403,7 @@ async fn live_on(folder: &TempDir, ended_before: &HashMap<ExecutionId, usize>) -
 }
 
 #[test]
-fn dying_after_any_commit_changes_no_outcome() {
+fn prediction_outcomes_survive_crash_after_any_commit() {
     let run = |death: Death| {
         let folder = tempfile::tempdir().unwrap();
         // A runtime for each life: what a dead process was doing goes with it.

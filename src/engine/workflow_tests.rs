@@ -167,7 +167,7 @@ pub fn script(cases: &[Case]) -> Script {
 pub fn submission(number: usize, case: &Case) -> Submission {
     let url = "http://receiver.example/".to_owned();
     Submission {
-        id: crate::runtime::fresh(),
+        id: crate::runtime::new_id(),
         organization: ORGANIZATION.into(),
         key: KeyId::from([2; 16]),
         source: Source::Api,
@@ -226,9 +226,9 @@ async fn outcomes(process: &Process) -> Outcomes {
             let attempts: Vec<_> = attempts
                 .map(|attempt| json!([attempt["number"], attempt["model"], attempt["status"]]))
                 .collect();
-            let told =
+            let record =
                 json!([step["status"], step["output"], step["input"], step["error"], attempts]);
-            (id.clone(), told)
+            (id.clone(), record)
         });
         let steps = steps.collect();
         assert!(outcomes.insert(number, (outcome, steps)).is_none(), "{number} twice");
@@ -274,7 +274,7 @@ async fn live_and_die(folder: &TempDir, cases: &[Case], commits: i64) -> (BTreeS
     };
     tokio::select! {
         () = living => {}
-        () = process.store.blown() => {}
+        () = process.store.crashed() => {}
     }
     process.engine.inner.tasks.stop();
     process.store.clone().close().await;
@@ -307,7 +307,7 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
 }
 
 #[test]
-fn every_kind_of_step_comes_to_what_it_should() {
+fn workflow_each_step_type_yields_expected_outcome() {
     let cases = cases();
     let folder = tempfile::tempdir().unwrap();
     let (ended, _) = runtime().block_on(live_and_die(&folder, &cases, i64::MAX));
@@ -326,7 +326,7 @@ fn every_kind_of_step_comes_to_what_it_should() {
 }
 
 #[test]
-fn dying_after_any_commit_changes_no_outcome() {
+fn workflow_outcomes_survive_crash_after_any_commit() {
     let cases = cases();
     let run = |commits: i64| {
         let folder = tempfile::tempdir().unwrap();
@@ -347,7 +347,7 @@ fn dying_after_any_commit_changes_no_outcome() {
 
 /// A workflow may be running only so long, however long its models may.
 #[test]
-fn a_workflow_that_runs_too_long_is_ended() {
+fn workflow_exceeding_its_timeout_is_ended() {
     let definition = json!({"steps": [model("a", "endless", json!(1))]});
     let case = Case { name: "endless", definition, inputs: json!({}), expect: Err("") };
     let cases = [case];
@@ -369,7 +369,7 @@ fn a_workflow_that_runs_too_long_is_ended() {
 
 /// A timer without anyone who waits for it is cleared away.
 #[test]
-fn a_timer_that_nobody_waits_for_goes() {
+fn timer_without_execution_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), options());

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{Error, Files, NewFile, Source, blocking};
 use crate::domain::file::{File, FileSource, UNKNOWN_TYPE};
 use crate::domain::ids::{ExecutionId, FileId, KeyId, OrganizationId};
-use crate::links::Link;
+use crate::signed_urls::Link;
 
 /// Artefacts of one output.
 pub const ARTEFACTS_MAX: usize = 100;
@@ -30,7 +30,7 @@ pub struct Origin<'a> {
     pub attempt_key: &'a str,
 }
 
-/// Bytes that stand in an output.
+/// Bytes in an output.
 struct Artefact {
     source: Source,
     content_type: String,
@@ -39,10 +39,10 @@ struct Artefact {
 
 impl Files {
     /// The output with a link to a file in place of each artefact that holds bytes. When this
-    /// returns, they are on the disk. The links have no host: [`Links::render`] puts it before them
+    /// returns, they are on the disk. The links have no host: [`SignedUrls::render`] puts it before them
     /// when the output is read, so that it follows the configuration's `public_url`.
     ///
-    /// [`Links::render`]: crate::links::Links::render
+    /// [`SignedUrls::render`]: crate::signed_urls::SignedUrls::render
     ///
     /// # Errors
     /// [`Error::Invalid`] and [`Error::TooLarge`] when an artefact is at fault.
@@ -92,12 +92,12 @@ impl Files {
         let path = File::content_path(file.id);
         let (organization, expires_at) = (file.organization, file.expires_at);
         let link = Link { organization, key: origin.key, expires_at };
-        Ok(self.shared.links.relative(link, &path).into())
+        Ok(self.shared.signed_urls.relative(link, &path).into())
     }
 }
 
 fn in_uri(text: &str) -> Result<Artefact, Error> {
-    let invalid = |what: String| Error::Invalid(format!("it is no valid data: URI: {what}"));
+    let invalid = |what: String| Error::Invalid(format!("it is not a valid data: URI: {what}"));
     let uri = data_url::DataUrl::process(text).map_err(|error| invalid(format!("{error:?}")))?;
     let (bytes, _fragment) = uri.decode_to_vec().map_err(|error| invalid(error.to_string()))?;
     let content_type = uri.mime_type().to_string();
@@ -107,14 +107,15 @@ fn in_uri(text: &str) -> Result<Artefact, Error> {
 /// A file that the run left in its folder, and nowhere else.
 async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
     let text = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
-    let name = text("path").ok_or_else(|| Error::Invalid("its path is no text".to_owned()))?;
+    let name =
+        text("path").ok_or_else(|| Error::Invalid("its path must be a string".to_owned()))?;
     let shown: String = name.chars().take(200).collect();
     let refused = |what: &str| Error::Invalid(format!("its path '{shown}' {what}"));
     let path = Path::new(&name);
     // An absolute path within the folder is as good as a relative one.
     let path = path.strip_prefix(folder).unwrap_or(path);
     if !path.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(refused("leads out of the folder of the run"));
+        return Err(refused("leads outside the folder of the run"));
     }
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let (folder, path) = (folder.to_path_buf(), path.to_path_buf());
@@ -135,7 +136,7 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
         Ok(file.metadata()?.is_file().then_some(file))
     });
     let file = file.await.map_err(|error| refused(&format!("cannot be read: {error}")))?;
-    let file = file.ok_or_else(|| refused("is no file in the folder of the run"))?;
+    let file = file.ok_or_else(|| refused("is not a file in the folder of the run"))?;
     let guessed = || mime_guess::from_path(&name).first_raw().unwrap_or(UNKNOWN_TYPE).to_owned();
     let filename = Path::new(&name).file_name().map(|name| name.to_string_lossy().into_owned());
     Ok(Artefact {

@@ -15,7 +15,7 @@ const PAGE: usize = 100;
 pub struct Listed {
     pub files: Vec<File>,
     /// The next part begins behind this one; `None`: that was all.
-    pub more_behind: Option<FileId>,
+    pub more_after: Option<FileId>,
 }
 
 /// What an organization's files come to.
@@ -50,13 +50,13 @@ impl Files {
                     continue;
                 }
                 if files.len() == limit {
-                    let more_behind = files.last().map(|last| last.id);
-                    return Ok(Listed { files, more_behind });
+                    let more_after = files.last().map(|last| last.id);
+                    return Ok(Listed { files, more_after });
                 }
                 files.push(file);
             }
             if found.len() < PAGE {
-                return Ok(Listed { files, more_behind: None });
+                return Ok(Listed { files, more_after: None });
             }
             after = found.last().map(|(key, _)| key.clone());
         }

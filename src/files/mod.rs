@@ -1,12 +1,12 @@
 //! Files: bytes that belong to an organization, with a URL for each.
 //!
 //! The bytes are durable under their digest before the row that refers to them is committed; bytes
-//! that no row refers to were never acknowledged and go with the sweep after a start. A file is
+//! that no row refers to were never acknowledged and are removed by the sweep after a start. A file is
 //! never changed. This module knows nothing of HTTP or of models.
 
 mod artefacts;
-mod content;
-mod end;
+mod blobs;
+mod deletion;
 mod list;
 mod rows;
 mod upload;
@@ -21,16 +21,16 @@ use serde_json::value::RawValue;
 use tokio::sync::{Mutex, RwLock};
 
 pub use self::artefacts::Origin;
-use self::content::{Contents, Incoming};
-pub use self::end::Hold;
+use self::blobs::{BlobStore, IncomingBlob};
+pub use self::deletion::BlobPin;
 pub use self::list::{Listed, Usage};
 pub use self::rows::{of_reference, references};
 pub use self::upload::{Announced, Receiving, Refusal};
 use crate::domain::file::{self, Digest, File, FileSource, NAME_MAX, Upload};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::domain::time::Timestamp;
-use crate::links::Links;
 use crate::runtime::Clock;
+use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Commit, Store};
 
 /// The pauses before a file that cannot be read now is read again.
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("it is larger than {limit} bytes")]
     TooLarge { limit: u64 },
     /// The bytes of a file are missing or are not what was written.
-    #[error("the content of the file is {0}: bring it back from a backup")]
+    #[error("the content of the file is {0}: restore it from a backup")]
     Damaged(&'static str),
     /// The disk refused.
     #[error(transparent)]
@@ -70,11 +70,11 @@ pub enum Error {
     Storage(#[from] storage::Error),
 }
 
-impl From<content::Error> for Error {
-    fn from(error: content::Error) -> Self {
+impl From<blobs::Error> for Error {
+    fn from(error: blobs::Error) -> Self {
         match error {
-            content::Error::TooLarge { limit } => Self::TooLarge { limit },
-            content::Error::Disk(error) => Self::Disk(error),
+            blobs::Error::TooLarge { limit } => Self::TooLarge { limit },
+            blobs::Error::Disk(error) => Self::Disk(error),
         }
     }
 }
@@ -99,15 +99,16 @@ type Source = Box<dyn Read + Send>;
 struct Shared {
     store: Store,
     clock: Clock,
-    links: Links,
-    contents: Contents,
+    signed_urls: SignedUrls,
+    blobs: BlobStore,
     options: Options,
-    /// Read while a content gets its place and is referred to, written while one is looked at to go.
+    /// Read-locked while a blob is finalized and referenced, write-locked while one is considered for
+    /// deletion.
     gate: Arc<RwLock<()>>,
     /// Held while an upload is counted against its quota.
     counting: Mutex<()>,
-    /// Contents that go once no backup needs them.
-    held: std::sync::Mutex<end::Held>,
+    /// Blobs that are deleted once no backup needs them.
+    pinned: std::sync::Mutex<deletion::PinnedBlobs>,
 }
 
 /// All files; clones share them.
@@ -123,18 +124,26 @@ impl fmt::Debug for Files {
 }
 
 impl Files {
-    /// Files whose bytes stand in `folder` and whose rows in `store`.
+    /// Files whose bytes are in `folder` and whose rows in `store`.
     #[must_use]
     pub fn new(
         folder: PathBuf,
         store: Store,
         clock: Clock,
-        links: Links,
+        signed_urls: SignedUrls,
         options: Options,
     ) -> Self {
-        let contents = Contents::new(folder);
-        let (gate, counting, held) = Default::default();
-        let shared = Shared { store, clock, links, contents, options, gate, counting, held };
+        let blobs = BlobStore::new(folder);
+        let shared = Shared {
+            store,
+            clock,
+            signed_urls,
+            blobs,
+            options,
+            gate: Arc::default(),
+            counting: Mutex::default(),
+            pinned: std::sync::Mutex::default(),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -142,31 +151,31 @@ impl Files {
     #[cfg(test)]
     pub fn scratch(folder: &std::path::Path, store: Store) -> Self {
         let sealer = storage::Sealer::open(folder).unwrap();
-        let keys = Arc::new(crate::links::AllLive);
-        let links = Links::new(sealer, Clock::system(), keys, "http://box".to_owned());
+        let keys = Arc::new(crate::signed_urls::AllKeysLive);
+        let signed_urls = SignedUrls::new(sealer, Clock::system(), keys, "http://box".to_owned());
         let retention = Duration::from_secs(3600);
         let options = Options { max_bytes: 1024, quota_bytes: None, retention };
-        Self::new(folder.join("files"), store, Clock::system(), links, options)
+        Self::new(folder.join("files"), store, Clock::system(), signed_urls, options)
     }
 
     /// Keeps what `source` gives. When this returns, its bytes and its row are on the disk.
     async fn keep(&self, new: NewFile, mut source: Source) -> Result<File, Error> {
-        let (contents, limit) = (self.shared.contents.clone(), self.shared.options.max_bytes);
-        let taken = blocking(move || Ok(contents.take(&mut *source, limit)?)).await?;
-        self.settle(new, taken, Commit::new()).await
+        let (blobs, limit) = (self.shared.blobs.clone(), self.shared.options.max_bytes);
+        let received = blocking(move || Ok(blobs.receive(&mut *source, limit)?)).await?;
+        self.finalize(new, received, Commit::new()).await
     }
 
-    /// Makes a file of bytes that have come. When this returns, they, its row and what stands
+    /// Turns received bytes into a file. When this returns, they, the file's row and the changes in
     /// `beside` are on the disk.
-    async fn settle(
+    async fn finalize(
         &self,
         new: NewFile,
-        incoming: Incoming,
+        incoming: IncomingBlob,
         mut beside: Commit,
     ) -> Result<File, Error> {
         let shared = &self.shared;
         let referred_to_before_a_sweep_looks = Arc::clone(&shared.gate).read_owned().await;
-        let written = blocking(move || Ok(incoming.settle()?)).await?;
+        let written = blocking(move || Ok(incoming.finalize()?)).await?;
         let keep = new.keep.unwrap_or(shared.options.retention);
         let file = File {
             id: new.id,
@@ -200,7 +209,7 @@ impl Files {
         upload.expires_at.plus(keep)
     }
 
-    /// The file and where its bytes stand; `None` when this organization has no such file, or has
+    /// The file and where its bytes are; `None` when this organization has no such file, or has
     /// it no more.
     ///
     /// # Errors
@@ -213,43 +222,44 @@ impl Files {
         let found = self.shared.store.read::<File>(&rows::file(organization, id)).await?;
         let now = self.shared.clock.believed();
         Ok(found.filter(|file| file.expires_at > now).map(|file| {
-            let path = self.shared.contents.path(file.sha256);
+            let path = self.shared.blobs.path(file.sha256);
             (file, path)
         }))
     }
 
     /// The text of an output with current URLs in place of the paths of files, see
-    /// [`Links::render`].
+    /// [`SignedUrls::render`].
     #[must_use]
     pub fn render_links(
         &self,
         organization: OrganizationId,
         output: Box<RawValue>,
     ) -> Box<RawValue> {
-        self.shared.links.render(organization, output)
+        self.shared.signed_urls.render(organization, output)
     }
 
-    /// The bytes of the file that a URL of ours names, up to `limit`; `None` when it is no such URL.
+    /// The bytes of the file that a URL of ours names, up to `limit`; `None` when it is not such a
+    /// URL.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the file is deleted, [`Error::TooLarge`], [`Error::Damaged`],
     /// [`Error::Disk`].
     pub async fn read_linked(&self, url: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
-        let opened = self.shared.links.parse(url).await?;
+        let opened = self.shared.signed_urls.parse(url).await?;
         let Some((path, organization)) = opened else { return Ok(None) };
         let id = path.strip_prefix("/v1/files/").and_then(|rest| rest.strip_suffix("/content"));
         let Some(id) = id.and_then(|id| id.parse().ok()) else { return Ok(None) };
         let found = self.find(organization, id).await?;
-        let gone = || Error::Invalid("the file is not there any more".to_owned());
+        let gone = || Error::Invalid("the file no longer exists".to_owned());
         let (file, path) = found.ok_or_else(gone)?;
         if file.size > limit {
             return Err(Error::TooLarge { limit });
         }
         let mut pauses = READ_AGAIN.into_iter();
         loop {
-            let (contents, path) = (self.shared.contents.clone(), path.clone());
+            let (blobs, path) = (self.shared.blobs.clone(), path.clone());
             let read = blocking(move || {
-                contents.check(file.sha256)?;
+                blobs.check(file.sha256)?;
                 Ok(std::fs::read(path)?)
             });
             match (read.await, pauses.next()) {
@@ -260,20 +270,20 @@ impl Files {
         }
     }
 
-    /// Checks the content of a file against its digest.
+    /// Checks the blob of a file against its digest.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Disk`].
-    pub async fn check_content(&self, digest: Digest) -> Result<(), Error> {
-        let contents = self.shared.contents.clone();
-        blocking(move || contents.check(digest)).await
+    pub async fn check_blob(&self, digest: Digest) -> Result<(), Error> {
+        let blobs = self.shared.blobs.clone();
+        blocking(move || blobs.check(digest)).await
     }
 }
 
-impl Contents {
-    /// Whether the content of that digest can be given out.
+impl BlobStore {
+    /// Whether the blob of that digest is intact.
     fn check(&self, digest: Digest) -> Result<(), Error> {
-        match self.has_its_bytes(digest) {
+        match self.matches_digest(digest) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::Damaged("damaged")),
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.lacks(digest) => {

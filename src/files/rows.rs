@@ -1,4 +1,4 @@
-//! Where files stand in the store.
+//! Where files are in the store.
 
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
@@ -19,8 +19,8 @@ pub fn upload(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::Upload).id(organization).id(id)
 }
 
-/// The trace of a file that is gone. Its value is the moment at which the trace goes as well.
-pub fn gone(organization: OrganizationId, id: FileId) -> Key {
+/// The tombstone of a deleted file. Its value is the time at which the tombstone expires.
+pub fn tombstone(organization: OrganizationId, id: FileId) -> Key {
     Key::table(Table::FileGone).id(organization).id(id)
 }
 
@@ -104,23 +104,23 @@ pub fn of_expiry(key: &Key) -> Option<(OrganizationId, FileId)> {
     Some((OrganizationId::from(*organization), key.last_id()?))
 }
 
-/// The references to all contents.
-pub fn contents() -> Key {
+/// The references to all blobs.
+pub fn blob_references() -> Key {
     Key::table(Table::Content)
 }
 
-/// The references to a content, by the files that hold them: it may go when there is none.
+/// The references to a blob, by the files that hold them: it may be deleted when there is none.
 pub fn references(digest: Digest) -> Key {
-    contents().raw(&digest.0)
+    blob_references().raw(&digest.0)
 }
 
-/// The content that a key of [`reference()`] names.
+/// The blob that a key of [`reference()`] names.
 pub fn of_reference(key: &Key) -> Option<Digest> {
-    let rest = key.as_bytes().strip_prefix(contents().as_bytes())?;
+    let rest = key.as_bytes().strip_prefix(blob_references().as_bytes())?;
     rest.first_chunk().map(|digest| Digest(*digest))
 }
 
-/// That a file refers to a content.
+/// That a file refers to a blob.
 pub fn reference(digest: Digest, id: FileId) -> Key {
     references(digest).id(id)
 }
@@ -132,7 +132,7 @@ mod tests {
     use crate::storage::record::{decode, encode};
 
     #[test]
-    fn the_stored_form_stays_readable() {
+    fn file_row_matches_golden_bytes() {
         let file = File {
             id: FileId::from([1; 16]),
             organization: OrganizationId::from([2; 16]),

@@ -10,7 +10,7 @@ use super::*;
 use crate::domain::file::Digest;
 use crate::domain::ids::KeyId;
 use crate::domain::time::Timestamp;
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 use crate::storage::Sealer;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -28,13 +28,14 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let options = storage::Options { folder: data.clone(), inline_bytes: 1000 };
-        let store = Store::open(&options).unwrap();
+        let store = Store::open_without_checkpoints(&options).unwrap();
         let clock = Clock::scripted(Timestamp::from_micros(0));
-        let (sealer, keys) = (Sealer::open(&data).unwrap(), Arc::new(crate::links::AllLive));
-        let links = Links::new(sealer, clock.clone(), keys, "http://h".to_owned());
+        let (sealer, keys) =
+            (Sealer::open(&data).unwrap(), Arc::new(crate::signed_urls::AllKeysLive));
+        let signed_urls = SignedUrls::new(sealer, clock.clone(), keys, "http://h".to_owned());
         let options = Options { max_bytes: 10, quota_bytes: None, retention: DAY };
-        let files = Files::new(data.join("files"), store, clock.clone(), links, options);
-        Self { folder, clock, files, organization: fresh(), execution: fresh() }
+        let files = Files::new(data.join("files"), store, clock.clone(), signed_urls, options);
+        Self { folder, clock, files, organization: new_id(), execution: new_id() }
     }
 
     async fn keep_in(
@@ -61,13 +62,13 @@ impl World {
         self.files.read_linked(&url, 100).await.unwrap()
     }
 
-    fn contents(&self) -> Vec<Digest> {
-        self.files.shared.contents.walk().unwrap().batch().unwrap()
+    fn blobs(&self) -> Vec<Digest> {
+        self.files.shared.blobs.walk().unwrap().batch().unwrap()
     }
 }
 
 #[tokio::test]
-async fn bytes_become_files_and_everything_else_stays() {
+async fn artefacts_with_bytes_become_files_and_other_outputs_stay() {
     let world = World::new();
     let output =
         json!(["data:text/plain;base64,YWJj", "http://else/where", {"path": "x"}, "data:,abc"]);
@@ -76,18 +77,18 @@ async fn bytes_become_files_and_everything_else_stays() {
     for url in [&kept[0], &kept[3]] {
         assert_eq!(world.read(url).await.unwrap(), b"abc");
     }
-    assert_eq!(world.contents().len(), 1, "equal bytes are there once");
+    assert_eq!(world.blobs().len(), 1, "equal bytes are there once");
     let id = FileId::of_output(world.execution, "e:s:1", 0);
     let (file, _) = world.files.find(world.organization, id).await.unwrap().unwrap();
     assert_eq!((file.content_type.as_str(), file.size), ("text/plain", 3));
-    assert!(world.files.find(fresh(), id).await.unwrap().is_none(), "another organization");
+    assert!(world.files.find(new_id(), id).await.unwrap().is_none(), "another organization");
     assert!(world.files.read_linked("http://else/where", 9).await.unwrap().is_none());
     world.clock.advance(DAY);
     assert!(world.files.find(world.organization, id).await.unwrap().is_none(), "expired");
 }
 
 #[tokio::test]
-async fn file_that_is_made_while_the_clock_is_wrong_stays_for_its_time() {
+async fn file_created_while_clock_is_wrong_keeps_its_lifetime() {
     let world = World::new();
     world.clock.advance(400 * DAY);
     let right = world.clock.now();
@@ -104,16 +105,16 @@ async fn file_that_is_made_while_the_clock_is_wrong_stays_for_its_time() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_runs_again_writes_its_file_over() {
+async fn artefacts_of_rerun_attempt_replace_its_files() {
     let world = World::new();
     let first = world.keep(json!("data:,one")).await.unwrap();
     let again = world.keep(json!("data:,two")).await.unwrap();
     assert_eq!(first, again);
     assert_eq!(world.read(&first).await.unwrap(), b"two");
-    assert_eq!(world.contents().len(), 2);
+    assert_eq!(world.blobs().len(), 2);
     let sweep = async || {
-        let terms = storage::Terms { now: world.clock.now(), accepts_loss: false };
-        world.files.sweep(fresh(), terms).await.unwrap().moved
+        let options = storage::SweepOptions { now: world.clock.now(), accepts_loss: false };
+        world.files.sweep(new_id(), options).await.unwrap().moved
     };
     assert_eq!(sweep().await, 1, "nothing refers to the first any more");
     assert_eq!(sweep().await, 0);
@@ -123,7 +124,7 @@ async fn an_attempt_that_runs_again_writes_its_file_over() {
 }
 
 #[tokio::test]
-async fn what_is_past_its_time_goes_and_its_bytes_with_the_last_of_it() {
+async fn file_expiry_removes_blob_with_its_last_reference() {
     let world = World::new();
     world.keep(json!(["data:,one", "data:,two"])).await.unwrap();
     world.clock.advance(DAY / 2);
@@ -137,22 +138,22 @@ async fn what_is_past_its_time_goes_and_its_bytes_with_the_last_of_it() {
     assert_eq!(world.files.remove_expired().await.unwrap(), 0);
     world.clock.advance(DAY / 2 + Duration::from_secs(1));
     assert_eq!(world.files.remove_expired().await.unwrap(), 2);
-    assert_eq!(world.contents().len(), 1, "the later one refers to the same bytes");
+    assert_eq!(world.blobs().len(), 1, "the later one refers to the same bytes");
     assert_eq!(world.read(&late).await.unwrap(), b"one");
     world.clock.advance(DAY);
     assert_eq!(world.files.remove_expired().await.unwrap(), 1);
     assert_eq!(world.files.remove_expired().await.unwrap(), 0);
-    assert!(world.contents().is_empty());
+    assert!(world.blobs().is_empty());
 }
 
 #[tokio::test]
-async fn bytes_stay_when_a_client_hangs_up_during_the_commit() {
+async fn blob_stays_when_client_disconnects_during_commit() {
     let world = World::new();
     // The writer is held up behind another commit.
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = tokio::sync::oneshot::channel();
     let mut before = Commit::new();
-    before.put_bytes(rows::contents().raw(&[9; 48]), Vec::new());
+    before.put_bytes(rows::blob_references().raw(&[9; 48]), Vec::new());
     before.after_durable(move || {
         begun.send(()).unwrap();
         held.recv().unwrap();
@@ -167,26 +168,26 @@ async fn bytes_stay_when_a_client_hangs_up_during_the_commit() {
         let keeping = world.keep(json!("data:,abc"));
         tokio::pin!(keeping);
         // As far as the commit: its bytes are in their place and no row refers to them yet.
-        while world.contents().is_empty() || store.stats().waiting == 0 {
+        while world.blobs().is_empty() || store.stats().waiting == 0 {
             let _pending = futures_util::poll!(keeping.as_mut());
             tokio::task::yield_now().await;
         }
-        world.contents()
+        world.blobs()
     };
     assert!(world.files.shared.gate.try_write().is_err(), "nothing may be deleted yet");
     release.send(()).unwrap();
     holding.await.unwrap().unwrap();
     assert!(!world.files.remove_unused(kept[0]).await.unwrap(), "the file's row refers to it");
-    assert_eq!(world.contents(), kept);
+    assert_eq!(world.blobs(), kept);
 }
 
 #[tokio::test]
-async fn a_damaged_or_missing_content_is_never_given_out() {
+async fn file_with_damaged_or_missing_content_is_never_served() {
     let world = World::new();
     let url = world.keep(json!("data:,abc")).await.unwrap();
     let path = world.files.path(
         world
-            .contents()
+            .blobs()
             .into_iter()
             .find(|digest| fs::read(world.files.path(*digest)).unwrap() == b"abc")
             .unwrap(),
@@ -206,7 +207,7 @@ async fn a_damaged_or_missing_content_is_never_given_out() {
 }
 
 #[tokio::test]
-async fn a_missing_folder_of_contents_is_refused() {
+async fn files_folder_missing_is_refused() {
     let world = World::new();
     world.files.check_folder().await.unwrap();
     world.keep(json!("data:,abc")).await.unwrap();
@@ -218,7 +219,7 @@ async fn a_missing_folder_of_contents_is_refused() {
 }
 
 #[tokio::test]
-async fn files_come_out_of_the_folder_of_the_run_only() {
+async fn artefacts_are_read_only_from_the_run_folder() {
     let world = World::new();
     let run = world.folder.path().join("run");
     fs::create_dir_all(run.join("sub")).unwrap();
@@ -235,14 +236,14 @@ async fn files_come_out_of_the_folder_of_the_run_only() {
     assert_eq!(file.content_type, "image/png");
     assert_eq!(file.filename.as_deref(), Some("a.png"));
     for (path, says) in [
-        (json!("../secret"), "leads out of the folder"),
-        (json!("/etc/passwd"), "leads out of the folder"),
-        (json!("link"), "is no file in the folder"),
-        (json!("sub"), "is no file in the folder"),
+        (json!("../secret"), "leads outside the folder"),
+        (json!("/etc/passwd"), "leads outside the folder"),
+        (json!("link"), "is not a file in the folder"),
+        (json!("sub"), "is not a file in the folder"),
         (json!("gone"), "cannot be read"),
         (json!("a\u{0}b"), "cannot be read"),
-        (json!(""), "is no file in the folder"),
-        (json!(7), "its path is no text"),
+        (json!(""), "is not a file in the folder"),
+        (json!(7), "its path must be a string"),
     ] {
         let error = world.keep_in(json!({"path": path}), Some(&run)).await.unwrap_err();
         assert!(error.to_string().contains(says), "{path}: {error}");
@@ -250,17 +251,17 @@ async fn files_come_out_of_the_folder_of_the_run_only() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_or_too_large_leaves_nothing() {
+async fn artefacts_invalid_or_too_large_leave_nothing() {
     let world = World::new();
     let many: Vec<_> = std::iter::repeat_n("x", artefacts::ARTEFACTS_MAX + 1).collect();
     for (output, says) in [
-        (json!("data:nonsense"), "it is no valid data: URI"),
-        (json!("data:image/png;base64,!"), "it is no valid data: URI"),
+        (json!("data:nonsense"), "it is not a valid data: URI"),
+        (json!("data:image/png;base64,!"), "it is not a valid data: URI"),
         (json!("data:,12345678901"), "it is larger than 10 bytes"),
         (json!(many), "it has more than 100 artefacts"),
     ] {
         let error = world.keep(output).await.unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
-    assert!(world.contents().is_empty());
+    assert!(world.blobs().is_empty());
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::content::Incoming;
+use super::blobs::IncomingBlob;
 use super::rows::{self, Sum};
 use super::{Error, Files, NewFile, blocking};
 use crate::domain::file::{Digest, File, FileSource, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 use crate::storage::{self, Commit};
 
 /// How long after its announcement an upload may begin.
@@ -41,13 +41,13 @@ pub enum Refusal {
     #[error("the files of this organization may take {quota} bytes and take {used}")]
     OverQuota { quota: u64, used: u64 },
     /// Too many uploads were announced that have not come.
-    #[error("{0} uploads are announced already")]
+    #[error("{0} uploads are already announced")]
     TooMany(i64),
     /// No upload waits under this id.
     #[error("upload not found")]
     NotFound,
     /// The upload has come already.
-    #[error("the upload has come already")]
+    #[error("the upload is already complete")]
     Done,
     /// The time in which the upload had to come is over.
     #[error("the upload URL has expired")]
@@ -68,7 +68,7 @@ impl From<storage::Error> for Refusal {
 pub struct Receiving {
     files: Files,
     /// With the block before this one, which is being written.
-    writing: JoinHandle<Result<Incoming, Error>>,
+    writing: JoinHandle<Result<IncomingBlob, Error>>,
     block: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ impl Files {
             return Err(Refusal::TooMany(waiting));
         }
         let upload = Upload {
-            id: fresh(),
+            id: new_id(),
             organization,
             filename: announced.filename,
             content_type: announced.content_type,
@@ -123,7 +123,7 @@ impl Files {
             Some(upload) if upload.expires_at > self.shared.clock.believed() => Ok(upload),
             Some(_late) => Err(Refusal::Expired),
             None if store.get(&rows::file(organization, id)).await?.is_some() => Err(Refusal::Done),
-            None if store.get(&rows::gone(organization, id)).await?.is_some() => {
+            None if store.get(&rows::tombstone(organization, id)).await?.is_some() => {
                 Err(Refusal::Expired)
             }
             None => Err(Refusal::NotFound),
@@ -136,11 +136,11 @@ impl Files {
     /// [`Error::Storage`] when the disk has no room for them, [`Error::Disk`].
     pub async fn receive(&self, size: Option<u64>) -> Result<Receiving, Error> {
         self.shared.store.admit()?;
-        if size.is_some_and(|size| size > self.shared.store.room().spare()) {
+        if size.is_some_and(|size| size > self.shared.store.disk_space().spare()) {
             return Err(storage::Error::Full.into());
         }
-        let (contents, limit) = (self.shared.contents.clone(), self.shared.options.max_bytes);
-        let incoming = blocking(move || Ok(contents.begin(limit)?)).await?;
+        let (blobs, limit) = (self.shared.blobs.clone(), self.shared.options.max_bytes);
+        let incoming = blocking(move || Ok(blobs.begin(limit)?)).await?;
         let writing = write_behind(incoming, Vec::new());
         Ok(Receiving { files: self.clone(), writing, block: Vec::with_capacity(BLOCK) })
     }
@@ -210,7 +210,7 @@ impl Receiving {
             rows::remove_upload(&mut beside, upload);
         }
         let new = NewFile {
-            id: awaited.map_or_else(fresh, |upload| upload.id),
+            id: awaited.map_or_else(new_id, |upload| upload.id),
             organization,
             execution: None,
             filename: announced.filename,
@@ -218,7 +218,7 @@ impl Receiving {
             source: FileSource::Upload,
             keep: announced.keep,
         };
-        match files.settle(new, incoming, beside).await {
+        match files.finalize(new, incoming, beside).await {
             Err(Error::Storage(storage::Error::Conflict { .. })) => {
                 files.remove_unused(came.digest).await?;
                 Err(Refusal::Done)
@@ -240,13 +240,18 @@ impl From<&Upload> for Announced {
     }
 }
 
-fn write_behind(mut incoming: Incoming, block: Vec<u8>) -> JoinHandle<Result<Incoming, Error>> {
+fn write_behind(
+    mut incoming: IncomingBlob,
+    block: Vec<u8>,
+) -> JoinHandle<Result<IncomingBlob, Error>> {
     tokio::task::spawn_blocking(move || {
         incoming.write(&block)?;
         Ok(incoming)
     })
 }
 
-async fn written(writing: &mut JoinHandle<Result<Incoming, Error>>) -> Result<Incoming, Error> {
+async fn written(
+    writing: &mut JoinHandle<Result<IncomingBlob, Error>>,
+) -> Result<IncomingBlob, Error> {
     writing.await.unwrap_or_else(|error| Err(Error::Disk(std::io::Error::other(error))))
 }

@@ -97,7 +97,7 @@ impl Walls {
 
 /// A program and its walls.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
-pub struct Order {
+pub struct FenceArgs {
     /// The guard: the program ends with it
     #[arg(long, value_name = "PID")]
     pub parent: i32,
@@ -110,11 +110,11 @@ pub struct Order {
 
 /// Becomes the program; returns only when that fails, with the reason.
 #[must_use]
-pub fn run(order: &Order) -> io::Error {
-    let Some((program, arguments)) = order.command.split_first() else {
+pub fn run(args: &FenceArgs) -> io::Error {
+    let Some((program, arguments)) = args.command.split_first() else {
         return io::Error::new(io::ErrorKind::InvalidInput, "there is no program");
     };
-    if let Err(error) = give_up(order) {
+    if let Err(error) = give_up(args) {
         return io::Error::new(error.kind(), format!("cannot fence the program: {error}"));
     }
     let error = Command::new(program).args(arguments).exec();
@@ -123,10 +123,10 @@ pub fn run(order: &Order) -> io::Error {
     io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
 }
 
-fn give_up(order: &Order) -> io::Result<()> {
+fn give_up(args: &FenceArgs) -> io::Result<()> {
     // The program dies with its guard, so killing the guard frees no program.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != order.parent) {
+    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Err(io::Error::other("its guard has ended"));
     }
     for capability in DROPPED {
@@ -134,9 +134,9 @@ fn give_up(order: &Order) -> io::Result<()> {
         let _unprivileged = remove_capability_from_bounding_set(capability);
     }
     set_no_new_privs(true)?;
-    restrict(&order.walls)?;
+    restrict(&args.walls)?;
     // Last: this process needs memory of its own until here.
-    if let Some(bytes) = order.walls.memory_bytes {
+    if let Some(bytes) = args.walls.memory_bytes {
         setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     Ok(())
@@ -345,11 +345,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walls_are_spelled_as_the_command_line_reads_them() {
+    fn fence_arguments_round_trip_through_command_line() {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
-            order: Order,
+            args: FenceArgs,
         }
         let walls = Walls {
             hide: vec!["/a".into(), "/b c".into()],
@@ -362,22 +362,22 @@ mod tests {
         let mut line: Vec<OsString> = vec!["fence".into(), "--parent".into(), "17".into()];
         line.extend(walls.arguments());
         line.extend(["--".into(), "python3".into(), "--hide".into()]);
-        let Line { order } = clap::Parser::try_parse_from(line).unwrap();
+        let Line { args } = clap::Parser::try_parse_from(line).unwrap();
         assert_eq!(
-            order,
-            Order { parent: 17, walls, command: vec!["python3".into(), "--hide".into()] }
+            args,
+            FenceArgs { parent: 17, walls, command: vec!["python3".into(), "--hide".into()] }
         );
     }
 
     #[test]
-    fn walls_are_spelled_with_absolute_paths() {
+    fn fence_arguments_use_absolute_paths() {
         let walls = Walls { hide: vec!["data".into()], ..Walls::default() };
         let data = std::env::current_dir().unwrap().join("data");
         assert_eq!(walls.arguments(), ["--hide".into(), data.into_os_string()]);
     }
 
     #[test]
-    fn paths_are_resolved_also_where_their_end_is_missing() {
+    fn fence_resolves_paths_with_missing_tail() {
         let folder = tempfile::tempdir().unwrap();
         let real = folder.path().canonicalize().unwrap();
         fs::create_dir(real.join("data")).unwrap();

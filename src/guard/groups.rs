@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_is_found_among_others() {
+    fn cgroup_mount_is_found_among_others() {
         let mounts = "\
             22 1 0:21 / /proc rw,nosuid - proc proc rw\n\
             30 22 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\

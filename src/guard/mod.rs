@@ -2,9 +2,9 @@
 //! same binary (`orrery guard …`).
 //!
 //! It starts the worker behind a fence (see [`fence`]) and waits. When the worker ends, when the
-//! service asks, or when the service is gone, everything that the worker has started ends too, also
-//! what has left its process group or lost its parent. A worker ends with its guard. The guard reads
-//! and writes nothing: the worker's pipes are its own.
+//! service asks, or when the service has ended, everything that the worker has started ends too,
+//! also what has left its process group or lost its parent. A worker ends with its guard. The guard
+//! reads and writes nothing: the worker's pipes are its own.
 //!
 //! The processes of built-in models need no guard: they can start nothing (see [`sandbox`]).
 
@@ -33,16 +33,16 @@ use self::fence::Walls;
 const GRACE: Duration = Duration::from_millis(300);
 /// How long the guard tries to kill what is left.
 const KILLING: Duration = Duration::from_secs(10);
-/// How often it looks whether it is gone.
+/// How often it checks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The exit code when the worker's program cannot be started, as shells have it.
 pub const NOT_STARTED: u8 = 127;
-/// Stands before what the guard itself writes to standard error.
-pub const SAYS: &str = "orrery guard: ";
+/// Precedes what the guard itself writes to standard error.
+pub const LOG_PREFIX: &str = "orrery guard: ";
 
 /// What is guarded.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
-pub struct Order {
+pub struct GuardArgs {
     /// The process that this one works for
     #[arg(long, value_name = "PID")]
     pub parent: i32,
@@ -63,31 +63,31 @@ pub struct Order {
 ///
 /// # Errors
 /// When the limits cannot be set or the worker cannot be started.
-pub fn run(order: &Order) -> io::Result<u8> {
+pub fn run(args: &GuardArgs) -> io::Result<u8> {
     // Before anything is started, so that nothing is left when the service dies in the meantime.
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != order.parent) {
+    if getppid().map(Pid::as_raw_nonzero).is_none_or(|parent| parent.get() != args.parent) {
         return Ok(NOT_STARTED);
     }
-    if let Some(group) = &order.group {
+    if let Some(group) = &args.group {
         groups::enter(group)?;
     }
     // What loses its parent becomes a child of this process, and no one else's.
     set_child_subreaper(Some(getpid()))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(watch(order))
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(watch(args))
 }
 
-async fn watch(order: &Order) -> io::Result<u8> {
+async fn watch(args: &GuardArgs) -> io::Result<u8> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_ended = signal(SignalKind::child())?;
     // From this thread, which lives as long as the process: the worker dies with it.
     let mut fenced = Command::new("/proc/self/exe");
     fenced.arg("fence").arg("--parent").arg(getpid().as_raw_nonzero().to_string());
-    fenced.args(order.walls.arguments()).arg("--").args(&order.command);
-    let worker = fenced.current_dir(&order.directory).spawn().map_err(|error| {
-        let program = order.command.first().map(|program| program.to_string_lossy());
-        let (program, folder) = (program.unwrap_or_default(), order.directory.display());
+    fenced.args(args.walls.arguments()).arg("--").args(&args.command);
+    let worker = fenced.current_dir(&args.directory).spawn().map_err(|error| {
+        let program = args.command.first().map(|program| program.to_string_lossy());
+        let (program, folder) = (program.unwrap_or_default(), args.directory.display());
         io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
     })?;
     // The pipes are the worker's alone: when it closes one, the service must see that.
@@ -97,7 +97,7 @@ async fn watch(order: &Order) -> io::Result<u8> {
     let worker = i32::try_from(worker.id()).ok().and_then(Pid::from_raw);
     loop {
         if let Some(status) = reap(worker)? {
-            end_all();
+            kill_descendants();
             return Ok(code_of(status));
         }
         tokio::select! {
@@ -105,13 +105,13 @@ async fn watch(order: &Order) -> io::Result<u8> {
             _ = terminate.recv() => break,
         }
     }
-    let status = ask_to_end(worker)?;
-    end_all();
+    let status = terminate_worker(worker)?;
+    kill_descendants();
     Ok(status.map_or(0, code_of))
 }
 
-/// Asks the worker to end, and waits a moment for it.
-fn ask_to_end(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
+/// Sends the worker SIGTERM, and waits a moment for its exit.
+fn terminate_worker(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
     if let Some(worker) = worker {
         // It may have ended in the meantime.
         let _gone = kill_process(worker, Signal::TERM);
@@ -143,7 +143,7 @@ fn reap(worker: Option<Pid>) -> io::Result<Option<ExitStatus>> {
 }
 
 /// Kills every child, and those that become children by that, until there is none.
-fn end_all() {
+fn kill_descendants() {
     let begun = runtime::monotonic_now();
     while begun.elapsed() < KILLING {
         for child in children() {

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_is_exactly_one() {
+    fn authority_must_be_given_exactly_once() {
         const H1: Version = Version::HTTP_11;
         const H2: Version = Version::HTTP_2;
         for (version, uri, hosts, expect) in [

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::call::Peer;
+use super::request::Peer;
 
 /// Bits of an IPv6 address that name a network; one host commonly owns all addresses below them.
 const IPV6_NETWORK_BITS: u32 = 64;
@@ -85,7 +85,7 @@ impl Budget {
     }
 }
 
-/// A part of a budget, given back when dropped.
+/// A part of a budget, released when dropped.
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<Budget>,
@@ -127,7 +127,7 @@ impl Lease {
     }
 
     /// Takes as much as is missing to `amount`, room or not: for what is in memory already. Others
-    /// are refused until it is given back.
+    /// are refused until it is released.
     pub fn force_to(&mut self, amount: usize) {
         let more = amount.saturating_sub(self.amount);
         if let Some(holder) = self.holder.filter(|_| more > 0) {
@@ -153,7 +153,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(holder) = self.holder.filter(|_| self.amount > 0) {
-            self.budget.lock().give_back(holder, self.amount);
+            self.budget.lock().release(holder, self.amount);
         }
     }
 }
@@ -167,7 +167,7 @@ impl Used {
         }
     }
 
-    fn give_back(&mut self, holder: Holder, amount: usize) {
+    fn release(&mut self, holder: Holder, amount: usize) {
         self.total = self.total.saturating_sub(amount);
         let Some(held) = self.by_holder.get_mut(&holder) else { return };
         *held = held.saturating_sub(amount);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_leaves_room_for_the_next_peer() {
+    fn budget_reserves_a_share_for_next_peer() {
         let budget = Budget::new(120, Share::Fair);
         let mut first = budget.lease(&peer("10.0.0.1"));
         assert_eq!(first.grow(61), Err(Full));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_counts_an_ipv6_network_as_one_peer() {
+    fn budget_counts_ipv6_network_as_one_peer() {
         let budget = Budget::new(100, Share::AtMost(1));
         let mut first = budget.lease(&peer("2001:db8::1"));
         assert_eq!(first.grow(1), Ok(()));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_does_not_count_the_control_socket() {
+    fn budget_ignores_control_socket() {
         let budget = Budget::new(1, Share::Fair);
         let mut owner = budget.lease(&Peer::Unix);
         assert_eq!(owner.grow(1000), Ok(()));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_comes_back_with_the_last_clone_of_the_bytes() {
+    fn budget_is_released_with_last_clone_of_bytes() {
         let budget = Budget::new(100, Share::Fair);
         let mut lease = budget.lease(&peer("10.0.0.1"));
         lease.grow(10).unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_that_is_overdrawn_refuses_others_until_it_is_given_back() {
+    fn budget_when_overdrawn_refuses_others_until_released() {
         let budget = Budget::new(100, Share::Fair);
         let mut lease = budget.lease(&peer("10.0.0.1"));
         lease.force_to(500);

@@ -4,7 +4,7 @@
 //! operator's own manifests. Redirects are never followed, nothing is retried once it was sent,
 //! and an answer is read up to a limit within a time.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -66,7 +66,7 @@ pub enum Error {
     Timeout { limit: Duration },
     #[error("the answer is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("the answer is no HTTP or broke off")]
+    #[error("the answer is not HTTP or was cut off")]
     Protocol { reason: String },
 }
 
@@ -75,7 +75,9 @@ pub enum Error {
 fn public(error: &connector::Error) -> String {
     match error {
         connector::Error::Forbidden(_) | connector::Error::NoHost => error.to_string(),
-        connector::Error::Local { .. } => "this machine cannot send requests now".to_owned(),
+        connector::Error::Local { .. } => {
+            "this machine cannot send requests at the moment".to_owned()
+        }
         connector::Error::Resolve { .. }
         | connector::Error::LeadsAstray { .. }
         | connector::Error::Connect { .. }
@@ -95,6 +97,15 @@ impl Error {
         }
     }
 }
+
+/// The public roots and the machine's own, which take 25 ms to read.
+static ROOTS: LazyLock<RootCertStore> = LazyLock::new(|| {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    // A box may have none, or some that cannot be read: the public ones stay.
+    let native = rustls_native_certs::load_native_certs();
+    let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
+    roots
+});
 
 /// Sends requests; clones share their connections.
 #[derive(Debug, Clone)]
@@ -186,14 +197,10 @@ impl Builder {
     /// The machine's resolver, the public roots and the machine's own.
     #[must_use]
     pub fn new(policy: Option<Policy>) -> Self {
-        let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        // A box may have none, or some that cannot be read: the public ones stay.
-        let native = rustls_native_certs::load_native_certs();
-        let (_added, _ignored) = roots.add_parsable_certificates(native.certs);
         Self {
             policy: policy.map(Arc::new),
             resolver: Arc::new(SystemResolver::new()),
-            roots,
+            roots: ROOTS.clone(),
             connect_timeout: CONNECT_TIMEOUT,
         }
     }

@@ -46,7 +46,7 @@ impl Resolve for Short {
 }
 
 #[tokio::test]
-async fn request_that_this_machine_cannot_send_waits_until_it_can() {
+async fn http_client_waits_out_descriptor_shortage() {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
     let port = server(answer, 1).await;
     let client = |short: &Arc<Short>| {
@@ -93,7 +93,7 @@ async fn get(client: &Client, url: String, limits: &Limits) -> Result<Answer, Er
 }
 
 #[tokio::test]
-async fn answers_come_whole_and_redirects_are_not_followed() {
+async fn http_client_reads_whole_response_and_follows_no_redirects() {
     let client = Client::trusted();
     let answer =
         b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 2\r\n\r\nhi";
@@ -103,7 +103,7 @@ async fn answers_come_whole_and_redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_large_answer_fails_or_is_cut() {
+async fn http_client_refuses_or_truncates_large_response() {
     let client = Client::trusted();
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n0123456789abcdef";
     let small = Limits { answer_bytes: 10, ..LIMITS };
@@ -116,7 +116,7 @@ async fn a_large_answer_fails_or_is_cut() {
 }
 
 #[tokio::test]
-async fn silence_garbage_and_refusal_are_told_apart() {
+async fn http_client_distinguishes_timeout_garbage_and_refusal() {
     let client = Client::trusted();
     let hasty = Limits { total: Duration::from_millis(50), ..LIMITS };
     let silent = get(&client, format!("http://127.0.0.1:{}/", server(b"", 1).await), &hasty).await;
@@ -148,7 +148,7 @@ impl Resolve for Silent {
 }
 
 #[tokio::test]
-async fn what_keeps_a_connection_from_being_made_reads_the_same() {
+async fn http_client_connect_failures_share_one_public_message() {
     let hasty = Limits { total: Duration::from_millis(50), ..LIMITS };
     let client = |resolver: Arc<dyn Resolve>| {
         Builder::new(Some(Policy::default())).resolver(resolver).build()
@@ -176,7 +176,7 @@ const fn is_unconnected(error: &Error) -> bool {
 }
 
 #[tokio::test]
-async fn the_guard_judges_the_resolved_address() {
+async fn http_client_egress_guard_checks_resolved_address() {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let port = server(answer, 1).await;
     let client = |loopback: bool, addresses: &[&str]| {

@@ -22,7 +22,7 @@ use super::body::{Body, BoxError};
 use super::head_lines::{HeadLines, REFUSAL};
 use crate::runtime;
 
-/// Bytes of a reply that are handed over at once. The next ones follow when the client has made
+/// Bytes of a response that are handed over at once. The next ones follow when the client has made
 /// room for them, which is how a client that does not read is noticed.
 const PIECE: usize = 64 * 1024;
 
@@ -33,7 +33,7 @@ pub struct Timeouts {
     pub header: Duration,
     /// Without a request.
     pub keep_alive: Duration,
-    /// Without room for the next byte of a reply.
+    /// Without room for the next byte of a response.
     pub write: Duration,
 }
 
@@ -44,7 +44,7 @@ pub enum Overdue {
     Head,
     /// No request came in time.
     Idle,
-    /// The client does not read its reply.
+    /// The client does not read its response.
     Stalled,
 }
 
@@ -66,7 +66,7 @@ struct State {
     awaits_head: bool,
     /// Replies that wait for the client to make room, by number, and since when.
     waiting: HashMap<u64, Instant>,
-    next_reply: u64,
+    next_response: u64,
     /// The transport takes no more bytes. The kernel has a time limit of its own for that.
     is_blocked: bool,
     unblocked_at: Instant,
@@ -81,7 +81,7 @@ impl Activity {
             deadline: now + timeouts.header,
             awaits_head: true,
             waiting: HashMap::new(),
-            next_reply: 0,
+            next_response: 0,
             is_blocked: false,
             unblocked_at: now,
         };
@@ -89,12 +89,12 @@ impl Activity {
     }
 
     /// A request has come; it is being answered until the guard is dropped.
-    pub fn begin(self: &Arc<Self>) -> Answering {
+    pub fn begin(self: &Arc<Self>) -> PendingResponse {
         let mut state = self.lock();
         state.running += 1;
         state.awaits_head = false;
-        state.next_reply += 1;
-        Answering { number: state.next_reply, activity: Arc::clone(self) }
+        state.next_response += 1;
+        PendingResponse { number: state.next_response, activity: Arc::clone(self) }
     }
 
     /// Lets other connections run first where this request came together with the one before it. A
@@ -145,7 +145,7 @@ impl Activity {
         let now = runtime::monotonic_now();
         (state.is_blocked, state.unblocked_at) = (!took_some, now);
         if state.running == 0 && !state.awaits_head {
-            // The end of the last reply is still on its way.
+            // The end of the last response is still on its way.
             state.deadline = now + self.timeouts.keep_alive;
         }
     }
@@ -169,12 +169,12 @@ impl State {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub struct Answering {
+pub struct PendingResponse {
     number: u64,
     activity: Arc<Activity>,
 }
 
-impl Answering {
+impl PendingResponse {
     /// Notes whether the next step is the client's, which has to make room for what comes next.
     fn waits_for_client(&self, waits: bool) {
         let mut state = self.activity.lock();
@@ -186,7 +186,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         let mut state = self.activity.lock();
         state.waiting.remove(&self.number);
@@ -197,18 +197,18 @@ impl Drop for Answering {
     }
 }
 
-/// The body of a reply on its way, handed over in pieces of [`PIECE`] bytes.
+/// The body of a response on its way, handed over in pieces of [`PIECE`] bytes.
 #[derive(Debug)]
 pub struct Outgoing {
     inner: Body,
     rest: Bytes,
-    answering: Answering,
+    pending: PendingResponse,
 }
 
 impl Outgoing {
-    pub fn new(inner: Body, answering: Answering) -> Self {
-        answering.waits_for_client(true);
-        Self { inner, rest: Bytes::new(), answering }
+    pub fn new(inner: Body, pending: PendingResponse) -> Self {
+        pending.waits_for_client(true);
+        Self { inner, rest: Bytes::new(), pending }
     }
 }
 
@@ -223,10 +223,10 @@ impl hyper::body::Body for Outgoing {
         let this = self.get_mut();
         if this.rest.is_empty() {
             let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(context) else {
-                this.answering.waits_for_client(false);
+                this.pending.waits_for_client(false);
                 return Poll::Pending;
             };
-            this.answering.waits_for_client(true);
+            this.pending.waits_for_client(true);
             match frame.map(|frame| frame.map(Frame::into_data)) {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -234,7 +234,7 @@ impl hyper::body::Body for Outgoing {
                 Some(Ok(Ok(data))) => this.rest = data,
             }
         } else {
-            this.answering.waits_for_client(true);
+            this.pending.waits_for_client(true);
         }
         let length = this.rest.len().min(PIECE);
         Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(length)))))

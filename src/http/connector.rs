@@ -1,4 +1,4 @@
-//! The connector: from a URL to a connection, by way of the resolver, the guard, TCP and TLS.
+//! The connector: from a URL to a connection, through the resolver, the guard, TCP and TLS.
 //!
 //! The guard is asked about each address after the name was resolved and right before it is
 //! connected to; there is no way around it. A static binary has no system resolver, so names are
@@ -35,7 +35,7 @@ pub enum Error {
     /// The URL's host is this address.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
-    #[error("the name {host} leads to a forbidden address: {forbidden}")]
+    #[error("the name {host} resolves to a forbidden address: {forbidden}")]
     LeadsAstray { host: String, forbidden: Forbidden },
     #[error("cannot connect to {address}: {reason}")]
     Connect { address: SocketAddr, reason: String },
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hosts_file_is_read_as_it_is_written() {
+    fn hosts_file_lookup_handles_comments_aliases_and_case() {
         let text = "# comment 9.9.9.9 nas\n10.0.0.5\tNAS nas.lan # nas2\nfd00::5 nas\nbad nas\n";
         let addresses = |host| in_hosts_file(text, host);
         assert_eq!(addresses("nas").len(), 2);

@@ -184,7 +184,7 @@ fn embedded(address: IpAddr) -> IpAddr {
         (0x64, 0xff9b) if s2 == 1 => v4(s6, s7),
         (0x2002, _) => v4(s1, s2),
         (0x2001, 0) => v4(!s6, !s7),
-        // The deprecated IPv4-compatible form; :: and ::1 are no such thing.
+        // The deprecated IPv4-compatible form; :: and ::1 are not.
         (0, 0) if [s2, s3, s4, s5] == [0; 4] && (s6 != 0 || s7 > 1) => v4(s6, s7),
         _ => address,
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_their_verdicts() {
+    fn egress_policy_classifies_addresses() {
         // Whatever addresses the machine has that runs this.
         let policy = Policy { is_own: |_| false, ..Policy::default() };
         for (address, expect) in [
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn allow_wins_over_deny_and_deny_over_the_defaults() {
+    fn egress_allow_overrides_deny_and_deny_overrides_defaults() {
         let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
         let policy = Policy {
             allow: nets(&["127.0.0.5/32", "10.1.0.0/16"]),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_addresses_count_as_loopback() {
+    fn egress_treats_own_addresses_as_loopback() {
         let own = |address: IpAddr| address.to_string() == "10.9.8.7";
         let policy = Policy { is_own: own, ..Policy::default() };
         for address in ["10.9.8.7", "::ffff:10.9.8.7", "64:ff9b::a09:807"] {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn private_networks_are_open_until_they_are_denied() {
+    fn egress_warns_while_private_networks_are_open() {
         let deny = |nets: &[&str]| Policy {
             deny: nets.iter().map(|net| net.parse().unwrap()).collect(),
             ..Policy::default()
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_in_every_spelling_of_an_address_are_judged() {
+    fn egress_checks_urls_in_every_address_spelling() {
         let policy = Policy::default();
         for (url, expect) in [
             ("https://example.com/a?b", "ok"),

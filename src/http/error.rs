@@ -9,7 +9,8 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::body::BoxError;
-use super::reply::{self, Reply};
+use super::response::{self, Response};
+use crate::domain::json_object::Mismatch;
 use crate::wire;
 
 /// A refused request or a failed answer. The body: `docs/spec/hosts.md`, "Error body".
@@ -134,7 +135,7 @@ impl Error {
         self
     }
 
-    /// Adds a header to the reply.
+    /// Adds a header to the response.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.more.headers.push((name, value));
@@ -163,19 +164,19 @@ impl Error {
         sentence
     }
 
-    /// The reply that the client gets.
+    /// The response that the client gets.
     #[must_use]
-    pub fn into_reply(self) -> Reply {
+    pub fn into_response(self) -> Response {
         let body = wire::error::Error {
             error: &self.message,
             status: (!self.more.bare).then_some(self.status.as_u16()),
             details: self.more.details.as_ref(),
         };
-        let mut reply = reply::json(self.status, &body);
+        let mut response = response::json(self.status, &body);
         for (name, value) in self.more.headers {
-            reply.headers_mut().append(name, value);
+            response.headers_mut().append(name, value);
         }
-        reply
+        response
     }
 }
 
@@ -188,6 +189,12 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// A number of the wire that this machine cannot hold: only on a 32-bit one.
+impl From<Mismatch> for Error {
+    fn from(mismatch: Mismatch) -> Self {
+        Self::bad_request(mismatch.to_string())
+    }
+}
+
 impl From<std::num::TryFromIntError> for Error {
     fn from(error: std::num::TryFromIntError) -> Self {
         Self::bad_request("a number is out of range").with_source(error)
@@ -201,12 +208,12 @@ mod tests {
     use super::*;
 
     async fn text(error: Error) -> String {
-        let bytes = error.into_reply().into_body().collect().await.unwrap().to_bytes();
+        let bytes = error.into_response().into_body().collect().await.unwrap().to_bytes();
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
     #[tokio::test]
-    async fn bodies_have_the_specified_shape_and_hide_the_cause() {
+    async fn http_error_body_has_specified_shape_and_hides_cause() {
         let secret = Error::internal("the password is x");
         assert_eq!(secret.cause(), "the password is x");
         for (error, body) in [
@@ -223,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_whole_seconds_and_at_least_one() {
+    fn http_error_retry_after_is_at_least_one_whole_second() {
         for (wait, seconds) in [(0, "1"), (1000, "1"), (1001, "2")] {
-            let reply = Error::too_many("slow", Duration::from_millis(wait)).into_reply();
-            assert_eq!(reply.headers()["retry-after"], seconds);
+            let response = Error::too_many("slow", Duration::from_millis(wait)).into_response();
+            assert_eq!(response.headers()["retry-after"], seconds);
         }
-        let reply = Error::unauthorized().into_reply();
-        assert_eq!(reply.headers()["www-authenticate"], "Bearer");
+        let response = Error::unauthorized().into_response();
+        assert_eq!(response.headers()["www-authenticate"], "Bearer");
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn head_lines_that_end_in_a_bare_lf_are_marked() {
+    fn head_lines_ending_in_bare_lf_are_marked() {
         let post = "POST / HTTP/1.1\r\nHost: a\r\n";
         for (text, expect) in [
             ("GET / HTTP/1.1\nHost: a\r\n\r\n", "GET / HTTP/1.1!Host: a\r\n\r\n".to_owned()),

@@ -6,7 +6,6 @@
 pub mod authority;
 pub mod body;
 pub mod budget;
-pub mod call;
 pub mod client;
 mod connection;
 pub mod connector;
@@ -15,14 +14,15 @@ pub mod error;
 mod head_lines;
 pub mod query;
 pub mod rate;
-pub mod reply;
+pub mod request;
 pub mod request_id;
+pub mod response;
 pub mod router;
 pub mod server;
 pub mod sse;
 pub mod tls;
 
 pub use body::Body;
-pub use call::{Call, Peer};
 pub use error::Error;
-pub use reply::Reply;
+pub use request::{Peer, Request};
+pub use response::Response;

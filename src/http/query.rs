@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_held_to_their_range() {
+    fn query_number_must_be_within_range() {
         let query = Query::parse(Some("limit=7&offset=-1&limit=9&name=a%20b+c"));
         assert_eq!(query.get("name"), Some("a b c"));
         assert_eq!(query.number("limit", 1..=100, 50).ok(), Some(7));

@@ -15,7 +15,7 @@ use crate::domain::ids::KeyId;
 /// which changes nothing for their keys.
 const BUCKETS: usize = 10_000;
 
-/// One bucket for each key that has called of late.
+/// One bucket for each key that has called recently.
 #[derive(Debug)]
 pub struct Limiter<C: Clock = DefaultClock> {
     buckets: RateLimiter<KeyId, DefaultKeyedStateStore<KeyId>, C, NoOpMiddleware<C::Instant>>,
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_and_the_next_waits_its_turn() {
+    fn rate_limiter_permits_burst_then_delays() {
         let clock = FakeRelativeClock::default();
         let limiter = Limiter::with_clock(4, 3, clock.clone());
         let quarter = Duration::from_millis(250);
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn zero_counts_as_one() {
+    fn rate_limiter_treats_zero_as_one() {
         let limiter = Limiter::with_clock(0, 0, FakeRelativeClock::default());
         assert_eq!(limiter.check(key(1)), Ok(()));
         assert_eq!(limiter.check(key(1)), Err(Duration::from_secs(1)));
     }
 
     #[test]
-    fn buckets_of_keys_that_rest_are_dropped_and_no_others() {
+    fn rate_limiter_drops_only_idle_buckets() {
         let clock = FakeRelativeClock::default();
         let limiter = Limiter::with_clock(1, 1, clock.clone());
         for number in 0..=BUCKETS as u64 {

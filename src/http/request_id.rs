@@ -3,7 +3,7 @@
 use hyper::HeaderMap;
 
 use crate::domain::ids::RequestId;
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 
 /// The longest id that is echoed, in characters.
 const LONGEST: usize = 128;
@@ -19,7 +19,7 @@ pub fn of(headers: &HeaderMap) -> String {
         {
             id.to_owned()
         }
-        Some(_) | None => fresh::<RequestId>().to_string(),
+        Some(_) | None => new_id::<RequestId>().to_string(),
     }
 }
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fit_id_is_echoed_and_another_replaced() {
+    fn request_id_is_echoed_if_valid_and_replaced_otherwise() {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-request-id", value.parse().unwrap());

@@ -1,4 +1,4 @@
-//! The router: from method and path to whatever a route stands for.
+//! The router: from method and path to whatever a route leads to.
 //!
 //! A thin layer on matchit: it adds methods, trailing slashes, and patterns with a suffix behind
 //! the rest of the path (`/v1/models/{*slug}/schemas/openapi`), since slugs hold slashes.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hyper::Method;
 use percent_encoding::percent_decode_str;
 
-/// Two patterns that stand in each other's way, or one that matchit does not read.
+/// Two patterns that conflict, or one that matchit does not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the route {pattern} cannot be added: {reason}")]
 pub struct Error {
@@ -91,7 +91,7 @@ impl<T> Router<T> {
         let Some(entry) = self.entries.get_mut(at) else { return Ok(()) };
         let methods = entry.methods_of(suffix);
         if methods.insert(method.to_string(), value).is_some() {
-            return Err(fault("it is there twice".to_owned()));
+            return Err(fault("it is already defined".to_owned()));
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl<T> Router<T> {
                 raw
             };
             let decoded = percent_decode_str(raw).decode_utf8().map_err(|error| {
-                super::Error::bad_request("the path is no UTF-8").with_source(error)
+                super::Error::bad_request("the path is not UTF-8").with_source(error)
             })?;
             params.push((name.to_owned(), decoded.into_owned()));
         }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_where_the_table_says() {
+    fn router_resolves_paths_and_parameters() {
         for (method, path, expect) in [
             (Method::GET, "/", "root "),
             (Method::GET, "/v1/models", "list "),
@@ -217,7 +217,7 @@ mod tests {
             (Method::GET, "/v1/models/openai/gpt-x/schemas/openapi", "schema openai/gpt-x"),
             (Method::GET, "/v1/models/schemas/openapi", "model schemas/openapi"),
             (Method::GET, "/v1/models/a%2Fb", "model a/b"),
-            (Method::GET, "/v1/models/%ff", "400 the path is no UTF-8"),
+            (Method::GET, "/v1/models/%ff", "400 the path is not UTF-8"),
             (Method::HEAD, "/v1/models/caption", "model caption"),
             (Method::POST, "/v1/models/caption", "405 GET, HEAD"),
             (Method::POST, "/v1/prediction/", "create "),
@@ -234,9 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn a_route_cannot_be_added_twice() {
+    fn router_refuses_duplicate_route() {
         let mut router = router();
         let error = router.insert(Method::GET, "/v1/models", "again").unwrap_err();
-        assert_eq!(error.to_string(), "the route /v1/models cannot be added: it is there twice");
+        assert_eq!(
+            error.to_string(),
+            "the route /v1/models cannot be added: it is already defined"
+        );
     }
 }

@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::service_fn;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
@@ -26,9 +26,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::body::{self, Body};
 use super::budget::{Budget, Lease};
-use super::call::Peer;
 use super::connection::{Activity, Outgoing, Overdue, Timeouts, Watched};
-use super::reply::Reply;
+use super::request::Peer;
+use super::response::Response;
 use crate::runtime::Tasks;
 
 /// Connections that wait to be accepted, per listener.
@@ -43,7 +43,7 @@ const STREAMS: u32 = 128;
 /// each request and for the whole connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of a reply that wait in an HTTP/2 connection for the client to make room, for each request.
+/// Bytes of a response that wait in an HTTP/2 connection for the client to make room, for each request.
 const SEND_BUFFER: usize = 128 * 1024;
 /// How often an HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -61,12 +61,12 @@ const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n\
 const HTTP2_BEGINS: &[u8] = b"PRI";
 
 /// An answer on its way.
-pub type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// What answers requests.
 pub trait Service: Send + Sync + 'static {
     /// Answers one request.
-    fn call(&self, request: Request<Body>, peer: Peer) -> Answering;
+    fn call(&self, request: hyper::Request<Body>, peer: Peer) -> ResponseFuture;
 }
 
 /// The limits of a listener. Listeners that share `connections` compete for them.
@@ -104,7 +104,7 @@ pub struct BindError {
 
 /// Where connections come from.
 #[derive(Debug)]
-enum Door {
+enum ListenerKind {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -112,7 +112,7 @@ enum Door {
 /// A bound listener.
 #[derive(Debug)]
 pub struct Listener {
-    door: Door,
+    kind: ListenerKind,
 }
 
 impl Listener {
@@ -132,7 +132,7 @@ impl Listener {
         };
         let listener =
             bind().map_err(|source| BindError { address: address.to_string(), source })?;
-        Ok(Self { door: Door::Tcp(listener) })
+        Ok(Self { kind: ListenerKind::Tcp(listener) })
     }
 
     /// Listens on a Unix socket that only its owner can open. A socket file that a dead process
@@ -153,15 +153,15 @@ impl Listener {
         };
         let listener =
             bind().map_err(|source| BindError { address: path.display().to_string(), source })?;
-        Ok(Self { door: Door::Unix(listener) })
+        Ok(Self { kind: ListenerKind::Unix(listener) })
     }
 
     /// The address that it listens on; `None` for a Unix socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
-        match &self.door {
-            Door::Tcp(listener) => listener.local_addr().ok(),
-            Door::Unix(_) => None,
+        match &self.kind {
+            ListenerKind::Tcp(listener) => listener.local_addr().ok(),
+            ListenerKind::Unix(_) => None,
         }
     }
 
@@ -212,14 +212,14 @@ impl Listener {
     }
 
     async fn accept(&self) -> io::Result<Stream> {
-        match &self.door {
-            Door::Tcp(listener) => {
+        match &self.kind {
+            ListenerKind::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 // Answers are written whole; waiting to fill a segment would only delay them.
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream, Peer::Tcp(address)))
             }
-            Door::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+            ListenerKind::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
         }
     }
 }
@@ -423,34 +423,34 @@ fn log_end(ended: Result<(), hyper::Error>) {
 
 async fn answer(
     service: &Arc<dyn Service>,
-    request: Request<Incoming>,
+    request: hyper::Request<Incoming>,
     peer: Peer,
     activity: &Arc<Activity>,
     encrypted: bool,
-) -> Result<Reply, std::convert::Infallible> {
+) -> Result<Response, std::convert::Infallible> {
     let guard = activity.begin();
     activity.take_turn().await;
     let is_head = request.method() == Method::HEAD;
     let request = request.map(|body| body.map_err(Into::into).boxed());
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
-    let reply = answered.await.unwrap_or_else(|_panic| {
+    let response = answered.await.unwrap_or_else(|_panic| {
         tracing::error!("a handler panicked");
-        super::Error::internal("a handler panicked").into_reply()
+        super::Error::internal("a handler panicked").into_response()
     });
-    let mut reply = if is_head { without_body(reply) } else { reply };
+    let mut response = if is_head { without_body(response) } else { response };
     if encrypted {
-        reply.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }
-    Ok(reply.map(|body| Outgoing::new(body, guard).boxed()))
+    Ok(response.map(|body| Outgoing::new(body, guard).boxed()))
 }
 
-/// The head of a reply, with the length that its body would have had.
-fn without_body(reply: Reply) -> Reply {
-    let (mut parts, body) = reply.into_parts();
+/// The head of a response, with the length that its body would have had.
+fn without_body(response: Response) -> Response {
+    let (mut parts, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
         parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
-    Reply::from_parts(parts, body::empty())
+    Response::from_parts(parts, body::empty())
 }
 
 /// Answers a plain-HTTP request on a TLS port.

@@ -20,8 +20,8 @@ struct Sample {
     called: Arc<AtomicUsize>,
 }
 
-/// A reply without an end, which releases `dropped` when it is dropped.
-fn endless(dropped: Arc<Notify>) -> Reply {
+/// A response without an end, which releases `dropped` when it is dropped.
+fn endless(dropped: Arc<Notify>) -> Response {
     struct OnDrop(Arc<Notify>);
     impl Drop for OnDrop {
         fn drop(&mut self) {
@@ -31,11 +31,11 @@ fn endless(dropped: Arc<Notify>) -> Reply {
     let pieces = futures_util::stream::unfold(OnDrop(dropped), |on_drop| async move {
         Some((Ok(Bytes::from(vec![b'x'; 1024 * 1024])), on_drop))
     });
-    Reply::new(body::stream(pieces))
+    Response::new(body::stream(pieces))
 }
 
 /// A piece now, and another when `release` says so.
-fn events(release: Arc<Notify>) -> Reply {
+fn events(release: Arc<Notify>) -> Response {
     let pieces = futures_util::stream::unfold(0, move |number| {
         let release = Arc::clone(&release);
         async move {
@@ -45,11 +45,11 @@ fn events(release: Arc<Notify>) -> Reply {
             (number < 2).then(|| (Ok(Bytes::from(format!("event {number}"))), number + 1))
         }
     });
-    Reply::new(body::stream(pieces))
+    Response::new(body::stream(pieces))
 }
 
 impl Service for Sample {
-    fn call(&self, request: Request<Body>, _: Peer) -> Answering {
+    fn call(&self, request: hyper::Request<Body>, _: Peer) -> ResponseFuture {
         let (entered, release) = (Arc::clone(&self.entered), Arc::clone(&self.release));
         self.called.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
@@ -58,17 +58,17 @@ impl Service for Sample {
                 "/hold" => {
                     entered.notify_one();
                     release.notified().await;
-                    reply::text(StatusCode::OK, "held")
+                    response::text(StatusCode::OK, "held")
                 }
                 "/endless" => endless(release),
                 "/events" => events(release),
-                path => reply::text(StatusCode::OK, path.to_owned()),
+                path => response::text(StatusCode::OK, path.to_owned()),
             }
         })
     }
 }
 
-use crate::http::reply;
+use crate::http::response;
 
 struct Running {
     address: SocketAddr,
@@ -118,7 +118,7 @@ const PATIENT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(50);
 
 #[tokio::test]
-async fn a_panic_costs_its_own_request_only() {
+async fn server_panic_fails_only_its_own_request() {
     let server = start(10, PATIENT);
     let both = b"GET /panic HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = talk(server.address, both).await;
@@ -128,7 +128,7 @@ async fn a_panic_costs_its_own_request_only() {
 }
 
 #[tokio::test]
-async fn head_answers_with_the_length_and_no_body() {
+async fn server_head_returns_length_without_body() {
     let server = start(10, PATIENT);
     let request = b"HEAD /abc HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = talk(server.address, request).await;
@@ -136,7 +136,7 @@ async fn head_answers_with_the_length_and_no_body() {
 }
 
 #[tokio::test]
-async fn silent_and_slow_clients_are_closed() {
+async fn server_closes_silent_and_slow_clients() {
     let server = start(10, SHORT);
     for begun in [&b""[..], b"G", b"PR", b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: "] {
         let answer = talk(server.address, begun).await;
@@ -145,7 +145,7 @@ async fn silent_and_slow_clients_are_closed() {
 }
 
 #[tokio::test]
-async fn a_head_with_too_many_or_too_large_fields_is_refused() {
+async fn server_refuses_too_many_or_too_large_headers() {
     let server = start(10, PATIENT);
     let many = "X-A: b\r\n".repeat(MOST_HEADERS + 1);
     let large = format!("X-A: {}\r\n", "b".repeat(2 * HEAD_BYTES));
@@ -157,7 +157,7 @@ async fn a_head_with_too_many_or_too_large_fields_is_refused() {
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_wait_for_a_place() {
+async fn server_connections_over_limit_wait() {
     let per_address = Budget::new(usize::MAX, Share::AtMost(2));
     let server = start_with(Limits { per_address, ..patient(1) });
     let mut first = TcpStream::connect(server.address).await.unwrap();
@@ -174,7 +174,7 @@ async fn connections_over_the_limit_wait_for_a_place() {
 }
 
 #[tokio::test]
-async fn a_shutdown_lets_what_has_begun_finish_and_takes_no_more() {
+async fn server_shutdown_drains_requests_and_stops_accepting() {
     let server = start(10, PATIENT);
     let address = server.address;
     let held = Tasks::new()
@@ -190,7 +190,7 @@ async fn a_shutdown_lets_what_has_begun_finish_and_takes_no_more() {
 }
 
 #[tokio::test]
-async fn http2_without_tls_is_understood() {
+async fn server_accepts_http2_without_tls() {
     let server = start(10, PATIENT);
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut sender, connection) =
@@ -198,14 +198,14 @@ async fn http2_without_tls_is_understood() {
             .await
             .unwrap();
     Tasks::new().spawn(connection);
-    let request = Request::get("http://a/two").body(body::empty()).unwrap();
+    let request = hyper::Request::get("http://a/two").body(body::empty()).unwrap();
     let answer = sender.send_request(request).await.unwrap();
     assert_eq!(answer.version(), hyper::Version::HTTP_2);
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "/two");
 }
 
 #[tokio::test]
-async fn connections_over_the_share_of_an_address_are_refused_politely() {
+async fn server_connections_over_address_share_get_429() {
     let per_address = Budget::new(usize::MAX, Share::AtMost(1));
     let server = start_with(Limits { per_address, ..patient(10) });
     let first = TcpStream::connect(server.address).await.unwrap();
@@ -229,7 +229,7 @@ async fn connections_over_the_share_of_an_address_are_refused_politely() {
 }
 
 #[tokio::test]
-async fn pipelined_requests_let_other_connections_run() {
+async fn server_pipelined_requests_yield_to_other_connections() {
     const REQUEST: &[u8] = b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n";
     async fn answered(stream: &mut TcpStream) {
         let mut answer = Vec::new();
@@ -253,7 +253,7 @@ async fn pipelined_requests_let_other_connections_run() {
 }
 
 #[tokio::test]
-async fn idle_connections_live_longer_than_a_head_may_take() {
+async fn server_idle_connection_outlives_header_timeout() {
     let (header_timeout, keep_alive) = (4 * SHORT, 12 * SHORT);
     let limits = Limits { header_timeout, keep_alive, ..patient(10) };
     let server = start_with(limits);
@@ -268,14 +268,14 @@ async fn idle_connections_live_longer_than_a_head_may_take() {
             .unwrap();
     let began = runtime::monotonic_now();
     let connection = Tasks::new().spawn(connection);
-    let request = Request::get("http://a/two").body(body::empty()).unwrap();
+    let request = hyper::Request::get("http://a/two").body(body::empty()).unwrap();
     sender.send_request(request).await.unwrap();
     connection.await.unwrap().unwrap();
     assert!(began.elapsed() >= keep_alive, "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn second_head_has_the_time_of_a_head_and_not_of_an_idle_connection() {
+async fn server_second_request_head_uses_header_timeout() {
     let server = start(10, 4 * SHORT);
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
@@ -290,7 +290,7 @@ async fn second_head_has_the_time_of_a_head_and_not_of_an_idle_connection() {
 }
 
 #[tokio::test]
-async fn client_that_does_not_read_is_closed() {
+async fn server_closes_client_that_does_not_read() {
     let write_timeout = Duration::from_millis(200);
     let server = start_with(Limits { write_timeout, ..patient(10) });
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -304,13 +304,13 @@ async fn client_that_does_not_read_is_closed() {
     builder.initial_stream_window_size(100).initial_connection_window_size(1 << 20);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
     Tasks::new().spawn(connection);
-    let request = Request::get("http://a/endless").body(body::empty()).unwrap();
+    let request = hyper::Request::get("http://a/endless").body(body::empty()).unwrap();
     let _unread = sender.send_request(request).await.unwrap();
     tokio::time::timeout(PATIENT, server.release.notified()).await.unwrap();
 }
 
 #[tokio::test]
-async fn event_stream_outlives_every_deadline() {
+async fn server_event_stream_outlives_every_deadline() {
     let limits = Limits { keep_alive: SHORT, write_timeout: SHORT, ..patient(10) };
     let server = start_with(limits);
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -325,7 +325,7 @@ async fn event_stream_outlives_every_deadline() {
 }
 
 #[tokio::test]
-async fn tls_listener_asks_browsers_to_stay_with_tls() {
+async fn server_sends_hsts_over_tls() {
     let folder = tempfile::tempdir().unwrap();
     let now = crate::runtime::Clock::system().now();
     let certificates = Certificates::self_signed(folder.path(), &[], now).unwrap();
@@ -360,7 +360,7 @@ async fn tls_listener_asks_browsers_to_stay_with_tls() {
 }
 
 #[tokio::test]
-async fn head_line_with_a_bare_lf_is_refused() {
+async fn server_refuses_head_line_with_bare_lf() {
     let server = start(10, PATIENT);
     for request in [
         "GET /a HTTP/1.1\nHost: a\n\n",

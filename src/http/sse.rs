@@ -1,4 +1,4 @@
-//! Server-sent events: a reply that goes on, as the HTML standard writes it.
+//! Server-sent events: a response that goes on, as the HTML standard writes it.
 //!
 //! It is pulled: nothing is made before the client has taken what came before, and a client that
 //! hangs up drops the stream with all that it holds.
@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use hyper::Response;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 
 use super::body;
-use super::reply::Reply;
+use super::response::Response;
 
 /// After so long without an event a comment is sent, so that nobody between takes the connection
 /// for dead.
@@ -43,8 +42,8 @@ impl Event {
     }
 }
 
-/// A reply of `events`, several at a time as they come, with a heartbeat while none does.
-pub fn reply(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Reply {
+/// A response of `events`, several at a time as they come, with a heartbeat while none does.
+pub fn response(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Response {
     let beating = futures_util::stream::unfold(Box::pin(events), |mut events| async move {
         let text = match tokio::time::timeout(HEARTBEAT, events.next()).await {
             Ok(None) => return None,
@@ -54,13 +53,13 @@ pub fn reply(events: impl Stream<Item = Vec<Event>> + Send + 'static) -> Reply {
         Some((Bytes::from(text), events))
     });
     let first = futures_util::stream::iter([Bytes::from(format!("retry: {RETRY_MS}\n\n"))]);
-    let mut reply = Response::new(body::stream(first.chain(beating).map(Ok)));
-    let headers = reply.headers_mut();
+    let mut response = hyper::Response::new(body::stream(first.chain(beating).map(Ok)));
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Proxies such as nginx pass the events on as they come.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    reply
+    response
 }
 
 #[cfg(test)]
@@ -74,18 +73,18 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_written_as_the_standard_says() {
+    fn sse_event_format_matches_standard() {
         assert_eq!(event("one").text(), "id: a-1\nevent: log\ndata: one\n\n");
         assert_eq!(event("a\nb").text(), "id: a-1\nevent: log\ndata: a\ndata: b\n\n");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_stream_beats_and_ends_with_its_events() {
+    async fn sse_silent_stream_sends_heartbeats_until_events_end() {
         let events = futures_util::stream::unfold(0, |n| async move {
             tokio::time::sleep(HEARTBEAT + Duration::from_secs(1)).await;
             (n < 1).then(|| (vec![event("x")], n + 1))
         });
-        let body = reply(events).into_body().collect().await.unwrap().to_bytes();
+        let body = response(events).into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8(body.to_vec()).unwrap();
         let beat = ": still here\n\n";
         assert_eq!(text, format!("retry: 1000\n\n{beat}{}{beat}", event("x").text()));

@@ -14,8 +14,8 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use serde_json::Value;
 
+use super::health_tracked::HealthTracked;
 use super::options::{self, Dependencies, Model, Type, secret_header};
-use super::watched::Watched;
 use super::{Job, Run, Runner, Success};
 use crate::config::reader::{Parsed, Section};
 use crate::config::values::{self, problem};
@@ -55,7 +55,7 @@ impl Options {
         let url = section.required("url", values::url);
         let method = section.get("method", Method::POST, method);
         let header = |name: &str, value: &values::Value<'_>| {
-            let wrong = || problem(value, format!("{name:?} is not the name of a header"));
+            let wrong = || problem(value, format!("{name:?} is not a valid header name"));
             let name = name.parse().map_err(|_invalid| wrong())?;
             Ok((name, secret_header(value, "", folder)?))
         };
@@ -69,7 +69,7 @@ impl Options {
 impl options::Options for Options {
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let client = dependencies.client.clone();
-        Arc::new(Watched::new(Arc::new(HttpRunner { options: self, model, client })))
+        Arc::new(HealthTracked::new(Arc::new(HttpRunner { options: self, model, client })))
     }
 }
 
@@ -140,14 +140,14 @@ impl HttpRunner {
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
             let sentence =
-                format!("the model '{model}' answered {status}: {}", quote(&answer.body));
+                format!("the model '{model}' answered {status}: {}", excerpt(&answer.body));
             return Err(super::Error {
                 failure: Failure::new(class, sentence),
                 cost: self.cost(&serde_json::from_slice(&answer.body).unwrap_or_default()),
             });
         }
-        let misfit = |what: &str| {
-            let sentence = format!("the model '{model}' {what}: {}", quote(&answer.body));
+        let unexpected_response = |what: &str| {
+            let sentence = format!("the model '{model}' {what}: {}", excerpt(&answer.body));
             Failure::new(ErrorClass::ProviderError, sentence)
         };
         if self.model.gives_files && self.options.output.is_none() && !is_json(answer) {
@@ -155,14 +155,14 @@ impl HttpRunner {
             return Ok(Success::new(data_uri(answer).into(), usage));
         }
         let body: Value = serde_json::from_slice(&answer.body)
-            .map_err(|_garbage| misfit("gave an answer that is no JSON"))?;
+            .map_err(|_garbage| unexpected_response("gave an answer that is not valid JSON"))?;
         let cost = self.cost(&body);
         let output = match &self.options.output {
             None => body,
             Some(pointer) => body
                 .pointer(pointer)
                 .cloned()
-                .ok_or_else(|| misfit(&format!("gave an answer without {pointer}")))?,
+                .ok_or_else(|| unexpected_response(&format!("gave an answer without {pointer}")))?,
         };
         let usage = Usage { run_time, cost, ..Usage::default() };
         Ok(Success::new(output, usage))
@@ -231,7 +231,7 @@ pub(super) const fn class_of(error: &client::Error) -> ErrorClass {
 }
 
 /// The beginning of what a provider said, on one line.
-pub(super) fn quote(body: &[u8]) -> String {
+pub(super) fn excerpt(body: &[u8]) -> String {
     let head = body.get(..body.len().min(4 * QUOTED)).unwrap_or_default();
     let text = String::from_utf8_lossy(head);
     let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });

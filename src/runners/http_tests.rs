@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::runners::Heard;
+use crate::runners::RecordingProgress;
 use crate::runtime::Tasks;
 
 /// Answers one request with `answer`; the request's text, and a signal when the client hangs up.
@@ -52,13 +52,13 @@ fn runner(port: u16, timeout: Duration) -> HttpRunner {
 }
 
 fn job() -> Job {
-    Arc::<Heard>::default().job(json!({"image": "data:x", "other": 1}))
+    Arc::<RecordingProgress>::default().job(json!({"image": "data:x", "other": 1}))
 }
 
 const PATIENT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn a_success_is_asked_for_and_read_as_the_manifest_says() {
+async fn http_runner_builds_request_and_reads_output_per_manifest() {
     let (port, request, _) =
         server(answer(200, r#"{"caption":"a cat","metrics":{"cost":0.25}}"#)).await;
     let success = runner(port, PATIENT).run(job()).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_success_is_asked_for_and_read_as_the_manifest_says() {
 }
 
 #[tokio::test]
-async fn answers_fall_into_their_classes() {
+async fn http_runner_maps_statuses_to_error_classes() {
     use ErrorClass::*;
     for (status, body, class, says) in [
         (400, "bad\nimage", InvalidUserInput, "answered 400: bad image"),
@@ -83,7 +83,7 @@ async fn answers_fall_into_their_classes() {
         (500, "boom", ProviderError, "boom"),
         (503, "later", ProviderUnavailable, "later"),
         (302, "", ProviderError, "answered 302"),
-        (200, "not json", ProviderError, "no JSON: not json"),
+        (200, "not json", ProviderError, "not valid JSON: not json"),
         (200, "{\"a\":1}", ProviderError, "without /caption"),
     ] {
         let (port, ..) = server(answer(status, body)).await;
@@ -96,7 +96,7 @@ async fn answers_fall_into_their_classes() {
 }
 
 #[tokio::test]
-async fn garbage_refusal_and_oversize_are_the_providers_faults() {
+async fn http_runner_blames_provider_for_garbage_refusal_and_oversize() {
     let (port, ..) = server("garbage\r\n\r\n".to_owned()).await;
     let garbage = runner(port, PATIENT).run(job()).await.unwrap_err();
     assert_eq!(garbage.failure.class, ErrorClass::ProviderError, "{garbage}");
@@ -112,14 +112,14 @@ async fn garbage_refusal_and_oversize_are_the_providers_faults() {
 }
 
 #[tokio::test]
-async fn a_hanging_server_times_out() {
+async fn http_runner_times_out_on_hanging_server() {
     let (port, ..) = server(String::new()).await;
     let error = runner(port, Duration::from_millis(50)).run(job()).await.unwrap_err();
     assert_eq!(error.failure.class, ErrorClass::ExecutionTimeout, "{error}");
 }
 
 #[tokio::test]
-async fn dropping_the_run_closes_the_upstream_connection() {
+async fn http_runner_closes_connection_when_run_is_dropped() {
     let (port, request, closed) = server(String::new()).await;
     let runner = runner(port, PATIENT);
     tokio::select! {

@@ -7,11 +7,11 @@
 pub mod builtin;
 pub mod cog;
 pub mod command;
+pub mod health_tracked;
 pub mod http;
 pub mod openai;
 pub mod options;
 pub mod request;
-pub mod watched;
 
 use std::future::Future;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct Job {
     pub attempt_key: String,
     pub input: Arc<Value>,
     pub progress: Arc<dyn Progress>,
-    /// Another model stands in when this one fails: better to fail at once than to wait for a model
+    /// A fallback model runs when this one fails: better to fail at once than to wait for a model
     /// that cannot start.
     pub may_fall_back: bool,
 }
@@ -121,15 +121,15 @@ pub enum Health {
     Failing(String),
 }
 
-/// What a model says of itself.
+/// The interface that a model describes: its input schema and its output type.
 #[derive(Debug, PartialEq)]
-pub struct Face {
+pub struct ModelInterface {
     pub schema: Arc<Schema>,
     pub output_type: OutputType,
 }
 
-/// Looking after what a runner keeps, later.
-pub type Tending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+/// The future of [`Runner::maintain`].
+pub type Maintenance<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Takes inputs to outputs.
 pub trait Runner: Send + Sync + std::fmt::Debug {
@@ -141,14 +141,14 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         Health::Good
     }
 
-    /// Looks after what the runner keeps: starts what should be there, asks what is far away. Called
+    /// Maintains what the runner holds: starts missing workers, polls remote servers. Called
     /// again and again while the service runs, never twice at once.
-    fn tend(&self) -> Tending<'_> {
+    fn maintain(&self) -> Maintenance<'_> {
         Box::pin(std::future::ready(()))
     }
 
-    /// What the runner has found out about its model; the same until it finds out something else.
-    fn face(&self) -> Option<Arc<Face>> {
+    /// The interface that the runner discovered; the same value until it discovers another one.
+    fn interface(&self) -> Option<Arc<ModelInterface>> {
         None
     }
 
@@ -161,14 +161,14 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
 /// Records what a run reports.
 #[cfg(test)]
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct RecordingProgress {
     pub logs: std::sync::Mutex<Vec<String>>,
     pub parts: std::sync::Mutex<Vec<Value>>,
 }
 
 #[cfg(test)]
-impl Heard {
-    /// A job that tells what it does here.
+impl RecordingProgress {
+    /// A job that reports its progress here.
     pub fn job(self: &Arc<Self>, input: Value) -> Job {
         let progress = Arc::clone(self);
         Job {
@@ -181,7 +181,7 @@ impl Heard {
 }
 
 #[cfg(test)]
-impl Progress for Heard {
+impl Progress for RecordingProgress {
     fn log(&self, text: &str) {
         self.logs.lock().unwrap().push(text.to_owned());
     }

@@ -14,9 +14,9 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, body::Incoming};
 use serde_json::{Map, Value, json};
 
-use super::http::{failure_of, quote};
+use super::health_tracked::HealthTracked;
+use super::http::{excerpt, failure_of};
 use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
-use super::watched::Watched;
 use super::{Job, Run, Runner, Success};
 use crate::config::reader::Section;
 use crate::config::values::{self, one_of};
@@ -75,7 +75,7 @@ impl options::Options for Options {
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         let client = dependencies.client.clone();
-        Arc::new(Watched::new(Arc::new(OpenAiRunner { options: self, model, client })))
+        Arc::new(HealthTracked::new(Arc::new(OpenAiRunner { options: self, model, client })))
     }
 }
 
@@ -106,11 +106,11 @@ impl Kind {
             Self::Chat => json!({
                 "type": "object",
                 "properties": {
-                    "prompt": {"type": "string", "description": "What the user says"},
-                    "system": {"type": "string", "description": "What the model is told first"},
+                    "prompt": {"type": "string", "description": "The user's message"},
+                    "system": {"type": "string", "description": "The system message"},
                     "messages": {
                         "type": "array", "minItems": 1, "items": {"type": "object"},
-                        "description": "A whole conversation, in place of prompt",
+                        "description": "A whole conversation, instead of prompt",
                     },
                     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
                     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
@@ -152,7 +152,7 @@ impl OpenAiRunner {
         let Options { url, kind, model, authorization } = &*self.options;
         let mut fields = job.input.as_object().cloned().unwrap_or_default();
         if *kind == Kind::Chat {
-            say_prompt(&mut fields);
+            prompt_to_messages(&mut fields);
             fields.insert("stream".to_owned(), true.into());
             fields.insert("stream_options".to_owned(), json!({"include_usage": true}));
         }
@@ -174,15 +174,15 @@ impl OpenAiRunner {
     }
 
     /// What a server said that is not what was asked for.
-    fn misfit(&self, what: &str, said: &[u8]) -> Failure {
-        self.failure(ErrorClass::ProviderError, &format!("{what}: {}", quote(said)))
+    fn unexpected_response(&self, what: &str, said: &[u8]) -> Failure {
+        self.failure(ErrorClass::ProviderError, &format!("{what}: {}", excerpt(said)))
     }
 
-    /// The failure that a status stands for, if it is one.
+    /// The failure that a status means, if it is one.
     fn refusal(&self, status: u16, said: &[u8]) -> Option<Failure> {
         let class = ErrorClass::of_http_status(status)?;
         let class = if is_moderated(said) { ErrorClass::ContentModeration } else { class };
-        Some(self.failure(class, &format!("it answered {status}: {}", quote(said))))
+        Some(self.failure(class, &format!("it answered {status}: {}", excerpt(said))))
     }
 
     async fn chat(&self, job: &Job, request: Request<Bytes>) -> Result<(Value, Usage), Failure> {
@@ -226,7 +226,7 @@ impl OpenAiRunner {
                     }
                 }
                 Some(Err(error)) => {
-                    let what = format!("its answer broke off: {error}");
+                    let what = format!("its answer was cut off: {error}");
                     return Err(self.failure(ErrorClass::ProviderUnavailable, &what));
                 }
             }
@@ -244,7 +244,7 @@ impl OpenAiRunner {
         job: &Job,
         mut answer: Response<Incoming>,
     ) -> Result<(Value, Usage), Failure> {
-        let mut talk = Talk::default();
+        let mut stream = ChatStream::default();
         let mut pending = BytesMut::new();
         while let Some(data) = self.next(&mut answer).await? {
             // Bytes that were searched already hold no end of a line.
@@ -253,29 +253,30 @@ impl OpenAiRunner {
             while let Some(end) = pending.iter().skip(searched).position(|byte| *byte == b'\n') {
                 let line = pending.split_to(searched.saturating_add(end).saturating_add(1));
                 searched = 0;
-                if self.hear(line.trim_ascii(), &mut talk)? {
-                    talk.tell(job);
-                    return self.ended(talk);
+                if self.parse_line(line.trim_ascii(), &mut stream)? {
+                    stream.emit_delta(job);
+                    return self.ended(stream);
                 }
             }
-            talk.tell(job);
-            if pending.len() > LINE_MAX || talk.text.len() > ANSWER_MAX {
+            stream.emit_delta(job);
+            if pending.len() > LINE_MAX || stream.text.len() > ANSWER_MAX {
                 return Err(self.too_large());
             }
         }
-        self.hear(pending.trim_ascii(), &mut talk)?;
-        self.ended(talk)
+        self.parse_line(pending.trim_ascii(), &mut stream)?;
+        self.ended(stream)
     }
 
-    /// Takes one line of a stream in; true when it is the last.
-    fn hear(&self, line: &[u8], talk: &mut Talk) -> Result<bool, Failure> {
+    /// Parses one line of a stream; true when it is the last.
+    fn parse_line(&self, line: &[u8], stream: &mut ChatStream) -> Result<bool, Failure> {
         let Some(data) = line.strip_prefix(b"data:") else { return Ok(false) };
         let data = data.trim_ascii();
         if data == b"[DONE]" {
             return Ok(true);
         }
         let Ok(chunk) = serde_json::from_slice::<Value>(data) else {
-            return Err(self.misfit("its stream holds what is no JSON", data));
+            return Err(self
+                .unexpected_response("its stream contains an event that is not valid JSON", data));
         };
         if chunk.get("error").is_some_and(|error| !error.is_null()) {
             let class = if is_moderated(data) {
@@ -283,37 +284,39 @@ impl OpenAiRunner {
             } else {
                 ErrorClass::ProviderError
             };
-            return Err(self.failure(class, &format!("it broke off: {}", quote(data))));
+            return Err(self.failure(class, &format!("it broke off: {}", excerpt(data))));
         }
-        talk.add(&chunk);
+        stream.add(&chunk);
         Ok(false)
     }
 
-    fn ended(&self, talk: Talk) -> Result<(Value, Usage), Failure> {
-        if talk.moderated {
+    fn ended(&self, stream: ChatStream) -> Result<(Value, Usage), Failure> {
+        if stream.moderated {
             let what = "its content filter stopped the answer";
             return Err(self.failure(ErrorClass::ContentModeration, what));
         }
-        if !talk.finished {
+        if !stream.finished {
             let what = "its stream ended before the answer did";
             return Err(self.failure(ErrorClass::ProviderUnavailable, what));
         }
-        Ok((Value::String(talk.text), talk.usage))
+        Ok((Value::String(stream.text), stream.usage))
     }
 
     /// The text of an answer that came whole.
     fn completion(&self, said: &[u8]) -> Result<(Value, Usage), Failure> {
-        let body: Value = serde_json::from_slice(said)
-            .map_err(|_garbage| self.misfit("gave an answer that is no JSON", said))?;
+        let body: Value = serde_json::from_slice(said).map_err(|_garbage| {
+            self.unexpected_response("gave an answer that is not valid JSON", said)
+        })?;
         let choice = body.pointer("/choices/0");
         let text = choice.and_then(|choice| choice.pointer("/message/content"));
         let text = text.and_then(Value::as_str).ok_or_else(|| {
-            self.misfit("gave an answer without choices[0].message.content", said)
+            self.unexpected_response("gave an answer without choices[0].message.content", said)
         })?;
-        let mut talk = Talk { text: text.to_owned(), finished: true, ..Talk::default() };
-        talk.add_end(choice.unwrap_or(&Value::Null));
-        talk.usage = usage_of(&body);
-        self.ended(talk)
+        let mut stream =
+            ChatStream { text: text.to_owned(), finished: true, ..ChatStream::default() };
+        stream.add_end(choice.unwrap_or(&Value::Null));
+        stream.usage = usage_of(&body);
+        self.ended(stream)
     }
 
     /// Asks for embeddings or images.
@@ -329,10 +332,12 @@ impl OpenAiRunner {
             return Err(failure);
         }
         let said = &answer.body;
-        let body: Value = serde_json::from_slice(said)
-            .map_err(|_garbage| self.misfit("gave an answer that is no JSON", said))?;
+        let body: Value = serde_json::from_slice(said).map_err(|_garbage| {
+            self.unexpected_response("gave an answer that is not valid JSON", said)
+        })?;
         let data = body.get("data").and_then(Value::as_array);
-        let data = data.ok_or_else(|| self.misfit("gave an answer without data", said))?;
+        let data =
+            data.ok_or_else(|| self.unexpected_response("gave an answer without data", said))?;
         let items: Option<Vec<Value>> = match self.options.kind {
             Kind::Images => data.iter().map(image).collect(),
             Kind::Chat | Kind::Embeddings => {
@@ -343,7 +348,10 @@ impl OpenAiRunner {
         let is_one = self.options.kind == Kind::Embeddings
             && job.input.get("input").is_some_and(Value::is_string);
         let output = match &mut items {
-            None => return Err(self.misfit("gave data without what was asked for", said)),
+            None => {
+                return Err(self
+                    .unexpected_response("gave data without the requested kind of output", said));
+            }
             Some(items) if is_one => items.swap_remove(0),
             Some(items) => Value::Array(std::mem::take(items)),
         };
@@ -366,18 +374,18 @@ impl Runner for OpenAiRunner {
     }
 }
 
-/// What a stream has said so far.
+/// The content of a stream so far.
 #[derive(Debug, Default)]
-struct Talk {
+struct ChatStream {
     text: String,
     /// Bytes of the text that were reported already.
-    told: usize,
+    emitted: usize,
     usage: Usage,
     finished: bool,
     moderated: bool,
 }
 
-impl Talk {
+impl ChatStream {
     fn add(&mut self, chunk: &Value) {
         if chunk.get("usage").is_some_and(Value::is_object) {
             self.usage = usage_of(chunk);
@@ -389,11 +397,11 @@ impl Talk {
         self.add_end(choice);
     }
 
-    /// Tells what came since the last time.
-    fn tell(&mut self, job: &Job) {
-        if let Some(part) = self.text.get(self.told..).filter(|part| !part.is_empty()) {
+    /// Reports the text since the last call.
+    fn emit_delta(&mut self, job: &Job) {
+        if let Some(part) = self.text.get(self.emitted..).filter(|part| !part.is_empty()) {
             job.progress.output(&part.into());
-            self.told = self.text.len();
+            self.emitted = self.text.len();
         }
     }
 
@@ -405,7 +413,7 @@ impl Talk {
 }
 
 /// Turns `prompt` and `system` into the conversation that they stand for.
-fn say_prompt(fields: &mut Map<String, Value>) {
+fn prompt_to_messages(fields: &mut Map<String, Value>) {
     let (system, prompt) = (fields.shift_remove("system"), fields.shift_remove("prompt"));
     if fields.contains_key("messages") {
         return;

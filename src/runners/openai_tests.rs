@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::runners::Heard;
+use crate::runners::RecordingProgress;
 use crate::runtime::Tasks;
 
 /// Answers one request with `answer` and then closes, or holds on; the request's body, and a signal
@@ -68,7 +68,7 @@ async fn run(
     answer: String,
 ) -> (Result<Success, super::super::Error>, String) {
     let (port, request, _gone) = server(answer, false).await;
-    let job = Arc::<Heard>::default().job(input);
+    let job = Arc::<RecordingProgress>::default().job(input);
     let result = runner(port, kind).run(job).await;
     (result, request.await.unwrap())
 }
@@ -84,7 +84,7 @@ const DELTAS: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}
     data: [DONE]\n\n";
 
 #[tokio::test]
-async fn a_chat_is_streamed_and_counted() {
+async fn openai_chat_is_streamed_and_tokens_counted() {
     let input = json!({"prompt": "Hi", "system": "Be brief", "temperature": 0.5});
     let (result, request) = run(Kind::Chat, input, stream(DELTAS)).await;
     let success = result.unwrap();
@@ -101,7 +101,7 @@ async fn a_chat_is_streamed_and_counted() {
     assert_eq!(body(&request), expected);
     // The text is reported as it comes.
     let (port, _request, _gone) = server(stream(DELTAS), false).await;
-    let heard = Arc::<Heard>::default();
+    let heard = Arc::<RecordingProgress>::default();
     runner(port, Kind::Chat).run(heard.job(json!({"prompt": "Hi"}))).await.unwrap();
     let parts: Vec<_> = heard.parts.lock().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(parts.concat().replace("\"\"", ""), "\"Hello\"");
@@ -115,7 +115,7 @@ async fn a_chat_is_streamed_and_counted() {
 }
 
 #[tokio::test]
-async fn embeddings_and_images_come_as_one_or_several() {
+async fn openai_embeddings_and_images_return_one_or_several() {
     let two = r#"{"data":[{"embedding":[1,2]},{"embedding":[3]}],"usage":{"prompt_tokens":5}}"#;
     let one = r#"{"data":[{"embedding":[1,2]}]}"#;
     for (input, answer, expect) in [
@@ -135,30 +135,40 @@ async fn embeddings_and_images_come_as_one_or_several() {
 }
 
 #[tokio::test]
-async fn failures_have_their_class_and_name_the_model() {
+async fn openai_failures_have_error_class_and_name_the_model() {
     let unfinished = "data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}\n\n";
     let filtered = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"content_filter\"}]}\n\n";
     let broken = "data: {\"error\":{\"message\":\"out of memory\"}}\n\n";
     let policy = r#"{"error":{"code":"content_policy_violation","message":"no"}}"#;
-    for (kind, answer, class, told) in [
+    for (kind, answer, class, message) in [
         (Kind::Chat, whole(401, "no"), ErrorClass::ProviderAuth, "it answered 401: no"),
         (Kind::Chat, whole(429, "slow"), ErrorClass::ProviderRateLimit, "it answered 429"),
         (Kind::Chat, whole(400, policy), ErrorClass::ContentModeration, "it answered 400"),
         (Kind::Chat, whole(503, ""), ErrorClass::ProviderUnavailable, "it answered 503"),
-        (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "no JSON: <p>"),
+        (Kind::Chat, whole(200, "<p>"), ErrorClass::ProviderError, "not valid JSON: <p>"),
         (Kind::Chat, whole(200, "{}"), ErrorClass::ProviderError, "without choices[0]"),
         (Kind::Chat, stream(unfinished), ErrorClass::ProviderUnavailable, "ended before"),
         (Kind::Chat, stream(filtered), ErrorClass::ContentModeration, "content filter"),
         (Kind::Chat, stream(broken), ErrorClass::ProviderError, "out of memory"),
-        (Kind::Chat, stream("data: {nonsense\n"), ErrorClass::ProviderError, "no JSON: {nonsense"),
+        (
+            Kind::Chat,
+            stream("data: {nonsense\n"),
+            ErrorClass::ProviderError,
+            "not valid JSON: {nonsense",
+        ),
         (Kind::Embeddings, whole(200, "{}"), ErrorClass::ProviderError, "without data"),
-        (Kind::Images, whole(200, r#"{"data":[{}]}"#), ErrorClass::ProviderError, "without what"),
+        (
+            Kind::Images,
+            whole(200, r#"{"data":[{}]}"#),
+            ErrorClass::ProviderError,
+            "without the requested",
+        ),
         (Kind::Images, whole(500, "x"), ErrorClass::ProviderError, "it answered 500: x"),
     ] {
         let (result, _) = run(kind, json!({"prompt": "x", "input": "x"}), answer).await;
         let failure = result.unwrap_err().failure;
         assert_eq!(failure.class, class, "{failure:?}");
-        assert!(failure.message.contains(told), "{failure:?}");
+        assert!(failure.message.contains(message), "{failure:?}");
         assert!(failure.message.starts_with("the model 'talker'"), "{failure:?}");
     }
     let endless = format!("data: {}", "x".repeat(LINE_MAX + 1));
@@ -167,10 +177,10 @@ async fn failures_have_their_class_and_name_the_model() {
 }
 
 #[tokio::test]
-async fn dropping_the_run_closes_the_connection() {
+async fn openai_closes_connection_when_run_is_dropped() {
     let (port, request, gone) = server(stream("data: {\"choices\":[]}\n\n"), true).await;
     let runner = runner(port, Kind::Chat);
-    let job = Arc::<Heard>::default().job(json!({"prompt": "x"}));
+    let job = Arc::<RecordingProgress>::default().job(json!({"prompt": "x"}));
     let mut run = runner.run(job);
     tokio::select! {
         _ = &mut run => panic!("it has ended"),
@@ -181,7 +191,7 @@ async fn dropping_the_run_closes_the_connection() {
 }
 
 #[test]
-fn each_kind_has_a_schema_that_compiles() {
+fn openai_each_kind_has_a_compilable_schema() {
     for kind in Kind::ALL {
         let schema = crate::schema::Schema::compile(&kind.schema()).unwrap();
         assert!(schema.check(json!({})).is_err(), "{kind:?}");

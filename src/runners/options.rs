@@ -12,8 +12,8 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
-use super::builtin::{Bench, Workers};
-use super::command::Guards;
+use super::builtin::{BuiltinContext, Workers};
+use super::command::GuardConfig;
 use super::{Runner, builtin, cog, command, http, openai};
 use crate::config::reader::{Parsed, Section};
 use crate::config::values::{self, one_of, problem};
@@ -68,18 +68,18 @@ pub struct Model {
 #[derive(Debug, Clone)]
 pub struct Dependencies {
     /// For the built-in models.
-    pub bench: Bench,
+    pub builtins: BuiltinContext,
     /// For the operator's own URLs.
     pub client: Client,
     /// For the operator's own programs.
-    pub guards: Guards,
+    pub guard: GuardConfig,
 }
 
 impl Dependencies {
     /// For checking manifests: no program can be started.
     #[must_use]
     pub fn none() -> Self {
-        let guards = Guards {
+        let guard = GuardConfig {
             program: PathBuf::new(),
             work: PathBuf::new(),
             hidden: Vec::new(),
@@ -88,8 +88,8 @@ impl Dependencies {
             tasks: Tasks::new(),
         };
         let workers = Workers::new(PathBuf::new(), None);
-        let bench = Bench::new(Policy::default(), None, workers);
-        Self { bench, client: Client::trusted(), guards }
+        let builtins = BuiltinContext::new(Policy::default(), None, workers);
+        Self { builtins, client: Client::trusted(), guard }
     }
 }
 

@@ -14,7 +14,7 @@ use hyper::{Method, Request as HyperRequest};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use super::http::{class_of, quote};
+use super::http::{class_of, excerpt};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Auth, FailWhen, KeyPlace, Request};
@@ -35,13 +35,13 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub enum Error {
     #[error(transparent)]
     Reference(#[from] reference::Error),
-    #[error("url is no absolute http or https URL")]
+    #[error("url must be an absolute http or https URL")]
     Url,
-    #[error("the header '{0}' is no text of visible characters")]
+    #[error("the header '{0}' must be a string of visible characters")]
     Header(String),
-    #[error("the query parameter '{0}' is no text, number, true, false or an array of these")]
+    #[error("the query parameter '{0}' must be a string, number, true, false or an array of these")]
     Query(String),
-    #[error("the credentials are no text of visible characters")]
+    #[error("the credentials must be strings of visible characters")]
     Credentials,
     #[error("the request is larger than {RESOLVED_BYTES_MAX} bytes")]
     TooLarge,
@@ -156,7 +156,7 @@ pub async fn send(
     let status = answer.status.as_u16();
     if fail_when.is_failure(status) {
         let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-        let sentence = format!("'{host}' answered {status}: {}", quote(&answer.body));
+        let sentence = format!("'{host}' answered {status}: {}", excerpt(&answer.body));
         return Err(Failure::new(class, sentence));
     }
     Ok(read(answer))
@@ -231,7 +231,7 @@ fn shown_header(name: &str, value: String) -> String {
     if is_secret_name(name) { MASKED.to_owned() } else { value }
 }
 
-/// A body with what stands under secret names masked.
+/// A body with what is under secret names masked.
 fn shown_body(mut body: Value) -> Value {
     if let Value::String(text) = &body {
         return mask_text(text).into();
@@ -274,7 +274,7 @@ fn without_userinfo(url: &Url) -> String {
     shown.into()
 }
 
-/// Turns `user:word@` of a URL into the header that it stands for.
+/// Turns `user:word@` of a URL into the header that it means.
 fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(());

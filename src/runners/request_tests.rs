@@ -90,7 +90,7 @@ async fn exchange(
 }
 
 #[tokio::test]
-async fn each_part_is_sent_as_it_is_written() {
+async fn http_step_sends_each_request_part_as_configured() {
     let lines = |request: &str| -> Vec<String> { request.lines().map(str::to_owned).collect() };
     for (fields, first, has) in [
         (json!({}), "GET /p?a=1 HTTP/1.1", vec!["idempotency-key: e:h:1"]),
@@ -153,7 +153,7 @@ async fn each_part_is_sent_as_it_is_written() {
 }
 
 #[tokio::test]
-async fn answers_are_json_or_text_with_their_headers() {
+async fn http_step_response_is_json_or_text_with_headers() {
     let headers = "X-A: 1\r\nx-a: 2\r\nContent-Type: text/html\r\n";
     for (body, expect) in [
         (r#"{"a": [1]}"#.to_owned(), json!({"a": [1]})),
@@ -175,7 +175,7 @@ async fn answers_are_json_or_text_with_their_headers() {
 }
 
 #[tokio::test]
-async fn what_counts_as_a_failure_and_of_which_class() {
+async fn http_step_fail_when_maps_statuses_to_error_classes() {
     let listed = json!([404, 302]);
     for (fail_when, status, expect) in [
         (json!(null), 500, None),
@@ -201,13 +201,13 @@ async fn what_counts_as_a_failure_and_of_which_class() {
 }
 
 #[tokio::test]
-async fn no_answer_is_a_failure_in_bounded_time_and_memory() {
+async fn http_step_without_response_fails_within_limits() {
     let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 10485761\r\n\r\nx".to_vec();
     let huge = [huge, vec![b'x'; ANSWER_MAX]].concat();
     let drip = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx".to_vec();
-    for (answer, class, told) in [
+    for (answer, class, message) in [
         (huge, ErrorClass::ProviderError, "larger than 10485760 bytes"),
-        (b"nonsense\r\n\r\n".to_vec(), ErrorClass::ProviderError, "no HTTP"),
+        (b"nonsense\r\n\r\n".to_vec(), ErrorClass::ProviderError, "not HTTP"),
         (drip, ErrorClass::ExecutionTimeout, "no answer within"),
     ] {
         let (port, _request) = server(answer).await;
@@ -218,7 +218,7 @@ async fn no_answer_is_a_failure_in_bounded_time_and_memory() {
         let answered = send(&Client::trusted(), &prepared, &http.fail_when, limit, "k").await;
         let failure = answered.unwrap_err();
         assert_eq!(failure.class, class, "{failure:?}");
-        assert!(failure.message.contains(told), "{failure:?}");
+        assert!(failure.message.contains(message), "{failure:?}");
     }
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let http = http(json!({"url": format!("http://{closed}/")}));
@@ -234,21 +234,21 @@ async fn no_answer_is_a_failure_in_bounded_time_and_memory() {
 }
 
 #[test]
-fn what_references_put_in_is_checked() {
+fn http_step_validates_resolved_references() {
     let whole = |url: &str| json!({"url": url});
     for (fields, inputs, expect) in [
-        (whole("{{inputs.url}}"), json!({"url": "ftp://h/"}), "url is no absolute http"),
-        (whole("{{inputs.url}}"), json!({"url": 7}), "url is no absolute http"),
+        (whole("{{inputs.url}}"), json!({"url": "ftp://h/"}), "url must be an absolute http"),
+        (whole("{{inputs.url}}"), json!({"url": 7}), "url must be an absolute http"),
         (whole("http://{{inputs.no}}/"), json!({}), "{{inputs.no}} resolves to nothing"),
         (
             json!({"url": "http://h/", "headers": {"X": "{{inputs.x}}"}}),
             json!({"x": "a\r\nInjected: 1"}),
-            "the header 'X' is no text",
+            "the header 'X' must be a string",
         ),
         (
             json!({"url": "http://h/", "headers": {"X": "{{inputs.x}}"}}),
             json!({"x": {}}),
-            "the header 'X' is no text",
+            "the header 'X' must be a string",
         ),
         (
             json!({"url": "http://h/", "query_params": {"q": "{{inputs.x}}"}}),
@@ -258,7 +258,7 @@ fn what_references_put_in_is_checked() {
         (
             json!({"url": "http://h/", "auth": {"type": "bearer", "token": "{{inputs.x}}"}}),
             json!({"x": "a\nb"}),
-            "the credentials are no text",
+            "the credentials must be strings",
         ),
         (
             json!({"url": "http://h/", "method": "POST", "body": ["{{inputs.x}}", "{{inputs.x}}"]}),
@@ -272,7 +272,7 @@ fn what_references_put_in_is_checked() {
 }
 
 #[test]
-fn credentials_are_never_shown() {
+fn http_step_never_shows_credentials() {
     let shown = |auth: Value| {
         let fields = json!({
             "url": "http://user:hidden@h/p?q=1", "auth": auth,

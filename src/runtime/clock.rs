@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_that_only_runs_has_one_time() {
+    fn clock_without_jumps_has_one_time() {
         let clock = Clock::scripted(start());
         for _ in 0..50 {
             clock.advance(DAY);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_time_neither_goes_back_nor_stretches_a_second() {
+    fn clock_steady_time_never_goes_back() {
         let clock = Clock::scripted(start());
         clock.advance(HOUR);
         let due = clock.steady().plus(Duration::from_secs(1));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn jump_of_a_year_is_not_believed_for_days_and_one_that_is_undone_never() {
+    fn clock_year_jump_is_believed_after_days_and_never_if_undone() {
         let clock = Clock::scripted(start());
         clock.set(start().plus(YEAR));
         assert_eq!((clock.believed(), clock.ahead()), (start(), Some(YEAR)));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn box_that_was_off_is_believed_within_hours() {
+    fn clock_believes_time_after_power_off_within_hours() {
         let clock = Clock::scripted(start());
         clock.restore(start().before(3 * DAY).unwrap(), None);
         assert_eq!(clock.ahead(), Some(3 * DAY));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_time_goes_on_while_the_process_is_down() {
+    fn clock_steady_time_advances_while_process_is_down() {
         let down = |last: Now, wall: Timestamp| {
             let clock = Clock::scripted(wall);
             clock.restore(start(), Some(last));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jump_is_announced_in_both_directions() {
+    async fn clock_jump_is_announced_in_both_directions() {
         let clock = Clock::scripted(start());
         for to in [start().plus(YEAR), start(), start().before(HOUR).unwrap()] {
             clock.set(to);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jump_forward_is_announced_and_outlives_the_process() {
+    async fn clock_forward_jump_is_announced_and_survives_restart() {
         let clock = Clock::scripted(start());
         clock.advance(HOUR);
         clock.set(start().plus(HOUR + NOTED));
@@ -357,7 +357,7 @@ mod tests {
         let announced = async |clock: &Clock| {
             tokio::time::timeout(Duration::ZERO, clock.jumped()).await.is_ok()
         };
-        assert!(!announced(&clock).await, "a correction is no jump");
+        assert!(!announced(&clock).await, "a correction is not a jump");
         clock.set(start().plus(YEAR));
         let (due, believed) = (clock.steady().plus(Duration::from_secs(1)), clock.believed());
         assert!(announced(&clock).await);

@@ -4,7 +4,7 @@
 //! block that was freed, and a page with one live block on it stays with all of its arena. After a
 //! storm of large documents a service that needs 30 MB held 700 MB for good. [`set_up`] keeps the
 //! thresholds where they are, so that large blocks go back when they are freed, and [`keep_small`]
-//! gives back the free pages between the small ones.
+//! returns the free pages between the small ones.
 //!
 //! The other choice, another allocator, cost more memory and latency when it was measured. This is
 //! one of the three places with `unsafe`: three C functions that have no safe form.
@@ -19,13 +19,13 @@ const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 /// Blocks from this size have a memory map of their own, which goes back when they are freed.
 const MAP_FROM: libc::c_int = 256 * 1024;
-/// Free bytes at the end of an arena from which they are given back.
+/// Free bytes at the end of an arena from which they are returned.
 const TRIM_FROM: libc::c_int = 1024 * 1024;
 /// How often the memory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// So much over what was resident at the start is worth a trim.
 const WORTH: usize = 64 * MIB;
-/// A trim that gives back less was of no use.
+/// A trim that returns less was of no use.
 const OF_USE: usize = 8 * MIB;
 /// The most looks between two trims of which the first was of no use: a minute.
 const MOST_LOOKS: u32 = 12;
@@ -40,7 +40,7 @@ pub fn set_up() {
     }
 }
 
-/// Gives back every page of which no byte is in use.
+/// Returns every page of which no byte is in use.
 pub fn trim() {
     // SAFETY: malloc_trim may be called from any thread at any time; it takes the locks of the
     // arenas one after the other and touches free memory only.
@@ -71,7 +71,7 @@ pub fn keep_small(tasks: &Tasks) {
                 continue;
             }
             if let Err(error) = tokio::task::spawn_blocking(trim).await {
-                tracing::warn!(%error, "free memory was not given back");
+                tracing::warn!(%error, "free memory was not returned to the system");
                 return;
             }
             let after = resident();
@@ -79,7 +79,7 @@ pub fn keep_small(tasks: &Tasks) {
             tracing::debug!(
                 before_mib = before / MIB,
                 after_mib = after / MIB,
-                "free memory was given back"
+                "free memory was returned to the system"
             );
         }
     });
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trim_gives_back_pages_between_blocks_in_use() {
+    fn memory_trim_returns_pages_between_live_blocks() {
         // Small blocks, of which one in a thousand stays: no arena ends in free memory.
         let blocks: Vec<Vec<u8>> = (0..192 * 1024).map(|_| vec![1; KIB]).collect();
         let kept: Vec<Vec<u8>> = blocks.into_iter().step_by(1000).collect();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn trim_is_due_after_a_peak_and_rests_while_it_is_of_no_use() {
+    fn memory_trim_is_due_after_peak_and_backs_off_when_useless() {
         let (low, high) = (30 * MIB, 700 * MIB);
         let mut rhythm = Rhythm::new(low);
         assert!(!rhythm.is_due(low + WORTH - 1));

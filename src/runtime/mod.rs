@@ -26,7 +26,7 @@ static IDS: Mutex<ContextV7> = Mutex::new(ContextV7::new());
 /// A new id: UUID version 7, later than every one made before it in this process, and than those
 /// that [`ids_follow`] was given.
 #[must_use]
-pub fn fresh<T: Id>() -> T {
+pub fn new_id<T: Id>() -> T {
     let micros = u64::try_from(clock::machine_time().micros()).unwrap_or(0);
     T::from(id_at(micros))
 }
@@ -127,8 +127,8 @@ mod tests {
     use crate::domain::ids::ExecutionId;
 
     #[test]
-    fn ids_follow_those_of_a_process_whose_clock_was_ahead() {
-        let before: ExecutionId = fresh();
+    fn ids_increase_after_process_whose_clock_was_ahead() {
+        let before: ExecutionId = new_id();
         let mut ahead = before.bytes();
         // Some 4.6 hours later.
         ahead[3] = ahead[3].wrapping_add(1);
@@ -136,7 +136,7 @@ mod tests {
         if ahead > before {
             ids_follow(ahead);
         }
-        let made: Vec<ExecutionId> = (0..1000).map(|_| fresh()).collect();
+        let made: Vec<ExecutionId> = (0..1000).map(|_| new_id()).collect();
         assert!(made.is_sorted() && made[0] > before && (ahead < before || made[0] > ahead));
     }
 }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shortage_is_told_from_other_errors_by_number_and_by_text() {
+    fn shortage_is_recognized_by_errno_and_by_text() {
         for (errno, is_short) in [
             (Errno::MFILE, true),
             (Errno::NFILE, true),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempt_is_repeated_until_it_succeeds_or_the_limit_is_over() {
+    async fn shortage_retry_stops_on_success_or_time_limit() {
         let tried = std::cell::Cell::new(0);
         let attempt = |good_at| {
             tried.set(tried.get() + 1);

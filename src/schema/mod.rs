@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use self::graph::Node;
 pub use self::off_thread::{
-    COMPILED_AT_ONCE, DEADLINE, Patience, Unavailable, Unfit, VALIDATED_AT_ONCE, compile,
+    COMPILED_AT_ONCE, DEADLINE, Patience, Unavailable, VALIDATED_AT_ONCE, ValidationError, compile,
 };
 use self::size::InPlace;
 
@@ -63,29 +63,28 @@ const PATTERNS_MAX: usize = 100;
 /// A schema that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("a schema may have {BYTES_MAX} bytes, this one has {0}")]
+    #[error("a schema may have at most {BYTES_MAX} bytes, this one has {0}")]
     TooLarge(usize),
-    #[error("a schema may nest {DEPTH_MAX} deep")]
+    #[error("a schema may nest at most {DEPTH_MAX} levels deep")]
     TooDeep,
-    #[error("a schema may have {PATTERNS_MAX} patterns, this one has {0}")]
+    #[error("a schema may have at most {PATTERNS_MAX} patterns, this one has {0}")]
     TooManyPatterns(usize),
     #[error("\"$ref\": \"{0}\" leaves the document: only references within it (#/…) are followed")]
     RemoteRef(String),
     #[error(
-        "a schema may expand to {EXPANDED_MAX} subschemas when its references are followed, this \
-         one expands to more"
+        "a schema may expand to at most {EXPANDED_MAX} subschemas when its references are followed"
     )]
     TooExpanded,
     #[error(
-        "a schema may not refer to itself for the same value: a reference back must stand in \
-         properties, items or the like"
+        "a schema may not refer to itself for the same value: a reference back must be inside \
+         properties, items or a similar keyword"
     )]
     RefersToItself,
-    #[error("a schema may apply {DEPTH_IN_PLACE_MAX} subschemas one within the other to a value")]
+    #[error("a schema may apply at most {DEPTH_IN_PLACE_MAX} nested subschemas to one value")]
     TooDeepInPlace,
     #[error("\"$id\": \"{0}\": only the root of a schema may have an $id")]
     NestedId(String),
-    #[error("no valid JSON Schema: {0}")]
+    #[error("not a valid JSON Schema: {0}")]
     Invalid(String),
 }
 
@@ -114,7 +113,7 @@ pub struct Schema {
 enum Attempt {
     Fits(Value),
     /// Never none.
-    Breaks(Vec<Violation>),
+    Violations(Vec<Violation>),
     /// It takes more steps; the value, with some of its defaults.
     Over(Value),
 }
@@ -169,7 +168,7 @@ impl Schema {
     pub fn check(&self, value: Value) -> Result<Value, Vec<Violation>> {
         match self.attempt(value, STEPS_MAX) {
             Attempt::Fits(value) => Ok(value),
-            Attempt::Breaks(violations) => Err(violations),
+            Attempt::Violations(violations) => Err(violations),
             Attempt::Over(_) => Err(vec![too_much()]),
         }
     }
@@ -182,7 +181,7 @@ impl Schema {
                 let most = FILLED_BYTES_MAX;
                 let message =
                     format!("its defaults would make it larger by more than {most} bytes");
-                return Attempt::Breaks(vec![whole(message)]);
+                return Attempt::Violations(vec![whole(message)]);
             }
         }
         let Ok(work) = work::measure(self, &value, steps) else { return Attempt::Over(value) };
@@ -203,7 +202,7 @@ impl Schema {
         if violations.is_empty() {
             violations.push(whole("it does not fit its schema, and is too large to say where"));
         }
-        Attempt::Breaks(violations)
+        Attempt::Violations(violations)
     }
 }
 
@@ -215,7 +214,7 @@ fn whole(message: impl Into<String>) -> Violation {
 /// The value takes more work than any may.
 fn too_much() -> Violation {
     whole(format!(
-        "checking it takes more than {STEPS_MAX} steps: make it smaller or its schema simpler"
+        "checking it takes more than {STEPS_MAX} steps: make it smaller, or simplify its schema"
     ))
 }
 
@@ -258,7 +257,7 @@ fn check_tree(schema: &Value, depth: usize) -> Result<(), Error> {
     }
 }
 
-/// How many patterns a schema may hold, wherever they stand.
+/// How many patterns a schema may hold, wherever they are.
 fn patterns(schema: &Value) -> usize {
     match schema {
         Value::Object(fields) => fields

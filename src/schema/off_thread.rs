@@ -32,12 +32,12 @@ pub enum Unavailable {
     Panicked,
 }
 
-/// Why an input is not taken. Prints as its first violation.
+/// Why an input is not accepted. Displays its first violation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum ValidationError {
     /// It breaks its schema; never none.
     #[error("{}", .0.first().map_or("", |violation| violation.message.as_str()))]
-    Breaks(Vec<Violation>),
+    Violations(Vec<Violation>),
     #[error(transparent)]
     Unavailable(Unavailable),
 }
@@ -105,33 +105,37 @@ impl Schema {
     /// a moment waits for a place.
     ///
     /// # Errors
-    /// [`Unfit`].
+    /// [`ValidationError`].
     pub async fn check_off_thread(
         self: &Arc<Self>,
         mut value: Value,
         patience: Patience,
-    ) -> Result<Value, Unfit> {
+    ) -> Result<Value, ValidationError> {
         if self.is_inline && is_small(&value, &mut { INLINE_BYTES }) {
             match self.attempt(value, INLINE_STEPS) {
                 Attempt::Fits(value) => return Ok(value),
-                Attempt::Breaks(violations) => return Err(Unfit::Breaks(violations)),
+                Attempt::Violations(violations) => {
+                    return Err(ValidationError::Violations(violations));
+                }
                 Attempt::Over(partly_filled) => value = partly_filled,
             }
         }
         let schema = Arc::clone(self);
         let quick = tokio::task::spawn_blocking(move || schema.attempt(value, QUICK_STEPS)).await;
         let value = match quick {
-            Err(_panic) => return Err(Unfit::Unavailable(Unavailable::Panicked)),
+            Err(_panic) => return Err(ValidationError::Unavailable(Unavailable::Panicked)),
             Ok(Attempt::Fits(value)) => return Ok(value),
-            Ok(Attempt::Breaks(violations)) => return Err(Unfit::Breaks(violations)),
+            Ok(Attempt::Violations(violations)) => {
+                return Err(ValidationError::Violations(violations));
+            }
             Ok(Attempt::Over(value)) => value,
         };
         let schema = Arc::clone(self);
         let work = move || schema.attempt(value, STEPS_MAX);
-        match in_turn(&VALIDATING, patience, work).await.map_err(Unfit::Unavailable)? {
+        match in_turn(&VALIDATING, patience, work).await.map_err(ValidationError::Unavailable)? {
             Attempt::Fits(value) => Ok(value),
-            Attempt::Breaks(violations) => Err(Unfit::Breaks(violations)),
-            Attempt::Over(_) => Err(Unfit::Breaks(vec![too_much()])),
+            Attempt::Violations(violations) => Err(ValidationError::Violations(violations)),
+            Attempt::Over(_) => Err(ValidationError::Violations(vec![too_much()])),
         }
     }
 }

@@ -17,7 +17,7 @@ fn check(schema: &Value, value: Value) -> String {
 }
 
 #[test]
-fn values_are_filled_in_or_refused_in_words() {
+fn schema_check_fills_defaults_or_names_violations() {
     let schema = json!({
         "type": "object",
         "required": ["prompt"],
@@ -50,21 +50,21 @@ fn values_are_filled_in_or_refused_in_words() {
 }
 
 #[test]
-fn nothing_is_fetched_and_hostile_schemas_are_bounded() {
+fn schema_fetches_nothing_and_bounds_hostile_schemas() {
     let deep = (0..100).fold(json!({}), |inner, _| json!({"not": inner}));
     for (schema, expect) in [
         (json!({"$ref": "http://127.0.0.1:1/schema"}), "leaves the document"),
         (json!({"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "leaves the document"),
         (json!({"allOf": [{"$dynamicRef": "other.json"}]}), "leaves the document"),
         (json!({"$schema": "http://127.0.0.1:1/meta"}), "schema: "),
-        (json!({"$ref": "#/nowhere"}), "schema: no valid JSON Schema"),
+        (json!({"$ref": "#/nowhere"}), "schema: not a valid JSON Schema"),
         (json!({"$ref": "#", "default": 1}), "refer to itself"),
         (json!({"allOf": vec![json!({"$ref": "#"}); 100]}), "refer to itself"),
         (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$id": "b"}}}), "only the root"),
-        (json!({"type": "strin"}), "schema: no valid JSON Schema"),
-        (json!({"pattern": "("}), "schema: no valid JSON Schema"),
-        (json!({"pattern": "(?=look)"}), "schema: no valid JSON Schema"),
-        (json!({"pattern": "((a{999}){999}){999}"}), "schema: no valid JSON Schema"),
+        (json!({"type": "strin"}), "schema: not a valid JSON Schema"),
+        (json!({"pattern": "("}), "schema: not a valid JSON Schema"),
+        (json!({"pattern": "(?=look)"}), "schema: not a valid JSON Schema"),
+        (json!({"pattern": "((a{999}){999}){999}"}), "schema: not a valid JSON Schema"),
         (deep, "nest"),
         (json!({"allOf": vec![json!({"pattern": "a"}); 101]}), "100 patterns"),
         (json!({"description": "x".repeat(BYTES_MAX)}), "bytes"),
@@ -77,7 +77,7 @@ fn nothing_is_fetched_and_hostile_schemas_are_bounded() {
 }
 
 #[test]
-fn violations_are_counted_out() {
+fn schema_violations_are_capped() {
     let schema = json!({"items": {"type": "string"}});
     let many = Schema::compile(&schema).unwrap().check(json!(vec![0; 1000])).unwrap_err();
     assert_eq!(many.len(), VIOLATIONS_MAX);
@@ -96,7 +96,7 @@ fn chain(levels: usize, apply: &dyn Fn(Value) -> Value) -> Value {
 
 /// Each of these takes 2^40 steps to validate or to compile, as written in a few KiB.
 #[test]
-fn schemas_that_expand_without_end_are_refused() {
+fn schema_with_exponential_expansion_is_refused() {
     let twice = |keyword: &'static str| move |next: Value| json!({keyword: [next, next]});
     let dynamic = json!({
         "$dynamicRef": "#a",
@@ -132,7 +132,7 @@ fn schemas_that_expand_without_end_are_refused() {
 }
 
 #[test]
-fn schemas_of_every_day_expand_far_enough() {
+fn schema_expansion_limit_permits_common_schemas() {
     let recursive = json!({
         "type": "object",
         "properties": {
@@ -151,7 +151,7 @@ fn schemas_of_every_day_expand_far_enough() {
 
 /// A recursive schema that applies itself twice to each level of the value takes 2^100 steps.
 #[test]
-fn inputs_that_take_too_many_steps_are_refused() {
+fn schema_check_refuses_input_that_takes_too_many_steps() {
     let twice = json!({"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}});
     let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
     assert_eq!(check(&twice, deep(10)), deep(10).to_string());
@@ -174,7 +174,7 @@ fn inputs_that_take_too_many_steps_are_refused() {
 }
 
 #[test]
-fn defaults_do_not_multiply_without_end() {
+fn schema_defaults_are_bounded_in_total_bytes() {
     let schema = json!({"items": {"properties": {"a": {"default": "x".repeat(100_000)}}}});
     let said = check(&schema, json!(vec![json!({}); 1000]));
     assert_eq!(said, ": its defaults would make it larger by more than 8388608 bytes");
@@ -182,7 +182,7 @@ fn defaults_do_not_multiply_without_end() {
 
 /// On the stack that threads have, in a build that is not optimized.
 #[test]
-fn the_deepest_input_that_is_counted_can_be_validated() {
+fn schema_validates_deepest_measurable_input_on_thread_stack() {
     let properties = json!({"a": {"$ref": "#"}, "b": {"type": "string"}});
     let part = (0..20).fold(
         json!({ "properties": properties }),
@@ -202,7 +202,7 @@ fn the_deepest_input_that_is_counted_can_be_validated() {
 }
 
 #[test]
-fn large_inputs_that_do_not_fit_are_told_without_telling_all() {
+fn schema_violations_of_large_input_stay_short() {
     let schema = Schema::compile(&json!({"items": {"type": "string"}})).unwrap();
     let violations = schema.check(json!(vec![0; 600_000])).unwrap_err();
     assert_eq!(violations.len(), 1);
@@ -216,7 +216,7 @@ fn large_inputs_that_do_not_fit_are_told_without_telling_all() {
 }
 
 #[tokio::test]
-async fn only_small_inputs_of_small_schemas_without_patterns_are_checked_inline() {
+async fn schema_checks_only_small_input_and_simple_schema_inline() {
     let compile = |schema: Value| std::sync::Arc::new(Schema::compile(&schema).unwrap());
     assert!(compile(json!({"type": "object"})).is_inline);
     assert!(!compile(json!({"pattern": "a"})).is_inline);
@@ -228,16 +228,18 @@ async fn only_small_inputs_of_small_schemas_without_patterns_are_checked_inline(
     assert_eq!(numbers.check_off_thread(many.clone(), Patience::Request).await, Ok(many));
     let long = json!(["x".repeat(INLINE_BYTES)]);
     let refused = numbers.check_off_thread(long, Patience::Request).await;
-    assert!(matches!(refused, Err(Unfit::Breaks(_))));
+    assert!(matches!(refused, Err(ValidationError::Violations(_))));
 }
 
 #[tokio::test]
-async fn checks_run_on_other_threads_and_give_way_to_none() {
+async fn schema_off_thread_check_survives_panics() {
     let schema = std::sync::Arc::new(Schema::compile(&json!({"type": "object"})).unwrap());
     let checked = schema.check_off_thread(json!({"a": 1}), Patience::Request).await;
     assert_eq!(checked, Ok(json!({"a": 1})));
     let refused = schema.check_off_thread(json!(1), Patience::Execution).await;
-    assert!(matches!(refused, Err(Unfit::Breaks(violations)) if violations.len() == 1));
+    assert!(
+        matches!(refused, Err(ValidationError::Violations(violations)) if violations.len() == 1)
+    );
     assert_eq!(compile(|| 7).await, Ok(7));
     let broken: Result<(), _> = compile(|| panic!("broken")).await;
     assert_eq!(broken, Err(Unavailable::Panicked));

@@ -20,7 +20,7 @@ use super::error::Error;
 use super::faults::{Faults, Point};
 use super::log::Segments;
 use super::log::form::StoreId;
-use super::mark::Mark;
+use super::marker::Marker;
 use super::memtable::Frozen;
 use super::tree;
 use super::view::View;
@@ -40,6 +40,26 @@ pub struct Limits {
     /// … or after this, when there are fewer rows than [`Limits::few_rows`].
     pub idle_few_after: Duration,
     pub few_rows: usize,
+}
+
+#[cfg(test)]
+impl Limits {
+    /// Checkpoints all the time.
+    pub const EAGER: Self = Self {
+        log_bytes: 2048,
+        seal_after: Duration::from_millis(2),
+        idle_after: Duration::from_millis(4),
+        idle_few_after: Duration::from_millis(4),
+        few_rows: 1,
+    };
+    /// No checkpoint before the store is closed.
+    pub const NEVER: Self = Self {
+        log_bytes: u64::MAX / 4,
+        seal_after: Duration::from_secs(3600),
+        idle_after: Duration::from_secs(3600),
+        idle_few_after: Duration::from_secs(3600),
+        few_rows: 1,
+    };
 }
 
 impl Default for Limits {
@@ -208,7 +228,7 @@ impl Checkpointer {
             .map_err(|reason| Error::Unavailable { reason })
             .flatten();
         if let Err(error) = done {
-            tracing::error!(%error, "the store takes no more writes: a checkpoint failed");
+            tracing::error!(%error, "the store accepts no more writes: a checkpoint failed");
             self.failure.send_if_modified(|reason| {
                 reason.get_or_insert_with(|| error.to_string());
                 true
@@ -238,8 +258,8 @@ impl Checkpointer {
         self.progress.applied.store(frozen.number, Ordering::Release);
         memtable.thaw();
         #[cfg(test)]
-        self.faults.hit(Point::Mark);
-        Mark::new(self.store, memtable.published(), memtable.len() as u64).write(&self.data)?;
+        self.faults.hit(Point::Marker);
+        Marker::new(self.store, memtable.published(), memtable.len() as u64).write(&self.data)?;
         #[cfg(test)]
         self.faults.hit(Point::Remove);
         let removed = self.segments.remove_through(frozen.number, true);

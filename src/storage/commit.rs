@@ -11,9 +11,9 @@ use super::record::{Malformed, Record, encode};
 /// What must hold for a commit to be applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
-    /// No row stands under the key.
+    /// The key has no row.
     Absent(Key),
-    /// A row stands under the key.
+    /// The key has a row.
     Present(Key),
     /// The row under the key has exactly these bytes.
     Equal(Key, Vec<u8>),

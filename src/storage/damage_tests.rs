@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -14,15 +13,8 @@ use super::*;
 type Model = BTreeMap<Key, Vec<u8>>;
 
 fn open(folder: &Path) -> Result<Store, Error> {
-    let never = Limits {
-        log_bytes: u64::MAX / 4,
-        seal_after: Duration::from_secs(3600),
-        idle_after: Duration::from_secs(3600),
-        idle_few_after: Duration::from_secs(3600),
-        few_rows: 1,
-    };
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
-    Store::open_with(&options, never, std::sync::Arc::default())
+    Store::open_with(&options, Limits::NEVER, std::sync::Arc::default())
 }
 
 /// A killed store: rows of several checkpoints in its tree, others in its log, and what it holds.
@@ -56,7 +48,7 @@ async fn killed() -> (TempDir, Model) {
             model.insert(Key::table(Table::Lane), vec![1]);
             store.commit(end).await.unwrap();
             // The writer seals a log that is idle; here at once.
-            let sealed = store.shared.outbox.send(writer::Message::Seal).await;
+            let sealed = store.shared.writer_tx.send(writer::Message::Seal).await;
             assert!(sealed.is_ok());
             store.commit(Commit::new()).await.unwrap();
             copy_folder(folder.path(), image.path());
@@ -149,21 +141,21 @@ async fn flipped(turns: u64, of_log: bool) -> [u32; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flipped_byte_in_the_tree_is_never_silent() {
+async fn damage_to_tree_byte_is_never_silent() {
     let [whole, refused, named] = flipped(turns(), false).await;
     println!("tree: {whole} whole, {refused} refused, {named} named");
     assert!(refused + named > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flipped_byte_in_the_log_is_never_silent() {
+async fn damage_to_log_byte_is_never_silent() {
     let [whole, refused, named] = flipped(turns(), true).await;
     println!("log: {whole} whole, {refused} refused, {named} named");
     assert!(refused > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn salvage_reads_all_but_what_is_damaged() {
+async fn salvage_reads_everything_undamaged() {
     let (killed, model) = killed().await;
     let rows = |data: &Path| {
         let (scratch, mut rows) = (tempfile::tempdir().unwrap(), Model::new());
@@ -196,5 +188,5 @@ async fn salvage_reads_all_but_what_is_damaged() {
     let same = model.iter().filter(|(key, value)| found.get(*key) == Some(*value)).count();
     assert!(same * 10 > model.len() * 6, "{same} of {}", model.len());
     let refused = open(killed.path()).unwrap_err().to_string();
-    assert!(refused.contains("was whole on") && refused.contains("orrery salvage"), "{refused}");
+    assert!(refused.contains("was intact on") && refused.contains("orrery salvage"), "{refused}");
 }

@@ -18,7 +18,7 @@ pub enum Error {
     #[error("{} is in use by another process{}; stop it first", .folder.display(), by(.pid))]
     Locked { folder: PathBuf, pid: Option<u32> },
     /// A precondition of the commit did not hold; nothing of it was written.
-    #[error("the row {key:?} is not as the commit expects it")]
+    #[error("the row {key:?} is not what the commit expects")]
     Conflict { key: Key },
     /// The disk refused (full, failing, read-only): nothing of this commit counts as written.
     #[error("the store cannot be used: {reason}")]
@@ -45,7 +45,7 @@ pub enum Error {
     )]
     NewerFormat { folder: PathBuf, found: u32, known: u32 },
     /// A flush did not reach the disk's own sync.
-    #[error("a flush did not end in fdatasync: this build cannot keep its promises, so it stops")]
+    #[error("a flush ended without fdatasync: this build cannot guarantee durability, so it stops")]
     NotDurable,
     /// Parts of a data folder are missing, older than they were, or do not belong together.
     #[error("{} cannot be used: {reason}", .folder.display())]
@@ -105,7 +105,7 @@ impl Error {
     #[must_use]
     pub fn missing_folder(path: &Path) -> Self {
         let reason = "it is missing or empty, but the store refers to files in it: mount its volume, \
-                      or bring it back from a backup; `orrery serve --accept-loss` starts without \
+                      or restore it from a backup; `orrery serve --accept-loss` starts without \
                       these files";
         Self::Folder { path: path.to_path_buf(), reason: reason.to_owned() }
     }

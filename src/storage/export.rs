@@ -20,7 +20,7 @@ use super::memtable::Rows;
 use super::payloads::path_of;
 use super::store::{PAGE_MAX, Page, Store, read_page};
 use super::tree;
-use super::writer::{Message, Tap};
+use super::writer::{ChangeStream, Message};
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
@@ -32,21 +32,21 @@ const PAGE: usize = if PAGE_MAX < 1000 { PAGE_MAX } else { 1000 };
 /// The largest key and value that are read back.
 const KEY_MAX: u32 = 64 * 1024;
 const VALUE_MAX: u32 = 256 * 1024 * 1024;
-/// Stands in the place of a length: there is no row.
-const GONE: u32 = u32::MAX;
+/// Takes the place of a value's length: the row was deleted.
+const TOMBSTONE: u32 = u32::MAX;
 
 /// A row, or that there is none under a key any more.
 pub type Change = (Key, Option<Vec<u8>>);
 
-/// Payload files whose deletion waits for exports or for the kept log.
+/// Payload files whose deletion waits for exports or for the log archive.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct PinnedPayloads {
     exports: usize,
     /// Each with the last record of the log when it was to go.
     later: HashMap<PayloadId, u64>,
 }
 
-impl Held {
+impl PinnedPayloads {
     /// Takes a file off that is written again: it stays.
     pub(super) fn keep(&mut self, id: PayloadId) {
         self.later.remove(&id);
@@ -64,66 +64,66 @@ pub struct Exported {
     pub at: Timestamp,
 }
 
-/// While it lives, no payload file goes.
+/// RAII guard: while it lives, no payload file is deleted.
 #[derive(Debug)]
-pub struct Hold {
+pub struct PayloadPin {
     store: Store,
 }
 
-impl Drop for Hold {
+impl Drop for PayloadPin {
     fn drop(&mut self) {
         {
-            let mut held = self.store.held();
-            held.exports = held.exports.saturating_sub(1);
+            let mut pinned = self.store.pinned();
+            pinned.exports = pinned.exports.saturating_sub(1);
         }
-        self.store.delete_unheld();
+        self.store.delete_unpinned();
     }
 }
 
 impl Store {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pinned(&self) -> MutexGuard<'_, PinnedPayloads> {
+        self.shared.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps every payload file that is there now.
+    /// Keeps every payload file that exists now until the guard is dropped.
     #[must_use]
-    pub fn hold(&self) -> Hold {
-        self.held().exports += 1;
-        Hold { store: self.clone() }
+    pub fn pin_payloads(&self) -> PayloadPin {
+        self.pinned().exports += 1;
+        PayloadPin { store: self.clone() }
     }
 
-    /// Whether a payload file has to stay for now; it goes later then.
-    pub(super) fn holds(&self, id: PayloadId) -> bool {
-        let (record, is_needed) = (self.last_record(), !self.is_kept());
-        let mut held = self.held();
-        let stays = held.exports > 0 || is_needed;
+    /// Whether a payload file has to stay for now; it is deleted later then.
+    pub(super) fn defer_deletion(&self, id: PayloadId) -> bool {
+        let (record, is_needed) = (self.last_record(), !self.is_archived());
+        let mut pinned = self.pinned();
+        let stays = pinned.exports > 0 || is_needed;
         if stays {
-            held.later.insert(id, record);
+            pinned.later.insert(id, record);
         }
         stays
     }
 
     /// Deletes the payload files whose deletion has waited long enough.
-    pub(super) fn delete_unheld(&self) {
-        let kept = self.kept().map_or(u64::MAX, |kept| kept.through);
+    pub(super) fn delete_unpinned(&self) {
+        let kept = self.archive_position().map_or(u64::MAX, |kept| kept.through);
         let due: Vec<PayloadId> = {
-            let held = self.held();
-            held.later.iter().filter(|(_, record)| **record <= kept).map(|(id, _)| *id).collect()
+            let pinned = self.pinned();
+            pinned.later.iter().filter(|(_, record)| **record <= kept).map(|(id, _)| *id).collect()
         };
         for id in due {
             // One at a time, under the lock: a file that is written again in between stays.
-            let mut held = self.held();
-            let is_due = held.later.get(&id).is_some_and(|record| *record <= kept);
-            if held.exports > 0 || !is_due {
+            let mut pinned = self.pinned();
+            let is_due = pinned.later.get(&id).is_some_and(|record| *record <= kept);
+            if pinned.exports > 0 || !is_due {
                 continue;
             }
-            held.later.remove(&id);
+            pinned.later.remove(&id);
             // What is not deleted now goes with the next start's sweep.
             let _swept_later = std::fs::remove_file(self.payload_path(id));
         }
     }
 
-    /// Where the file of a payload stands.
+    /// Where the file of a payload is.
     #[must_use]
     pub fn payload_path(&self, id: PayloadId) -> PathBuf {
         path_of(&self.shared.folder, id)
@@ -131,19 +131,19 @@ impl Store {
 
     /// Gives every row to `take`, first those that were read, then what was written in the meantime.
     /// Answers which payload files the rows claim, and how much of the log they hold. Blocks; for a
-    /// thread of its own, while a [`Hold`] lives.
+    /// thread of its own, while a [`PayloadPin`] lives.
     ///
     /// # Errors
     /// Whatever `take` fails with; when the disk cannot be read, or is so slow that writes came
     /// faster than they could be noted.
     pub fn export(&self, take: &mut dyn FnMut(Change) -> io::Result<()>) -> io::Result<Exported> {
         let _alone = self.shared.exporting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tap, batches) = sync_channel(BATCHES_MAX);
+        let (changes, batches) = sync_channel(BATCHES_MAX);
         let spool = tempfile::tempfile_in(&self.shared.folder)?;
         let noting = std::thread::Builder::new()
             .name("export-notes".to_owned())
             .spawn(move || note(&batches, spool))?;
-        self.turn_tap(Some(tap))?;
+        self.set_change_stream(Some(changes))?;
         let mut claims = Claims::new(&self.shared.folder)?;
         let mut give = |change: Change| {
             claims.note(&change)?;
@@ -151,12 +151,12 @@ impl Store {
         };
         let read = self.read_through(&mut give);
         // Also after a failure: nobody wants what is written from now on.
-        let ended = self.turn_tap(None);
+        let ended = self.set_change_stream(None);
         let at = Clock::system().now();
         let noted = noting.join().map_err(|_panic| io::Error::other("the notes were lost"))?;
         read?;
-        let ((was_tapped_to_the_end, record), spool) = (ended?, noted?);
-        if !was_tapped_to_the_end {
+        let ((stream_is_complete, record), spool) = (ended?, noted?);
+        if !stream_is_complete {
             return Err(io::Error::other(
                 "writes came faster than they could be noted; try again when there is less load",
             ));
@@ -184,14 +184,14 @@ impl Store {
         }
     }
 
-    /// Hands the writer a tap, or takes it away; everything before is written by then. Answers
+    /// Gives the writer a change stream, or removes it; everything before is written by then. Answers
     /// whether there was one until now, and the number of the last record.
-    fn turn_tap(&self, tap: Option<Tap>) -> io::Result<(bool, u64)> {
-        let (done, turned) = oneshot::channel();
+    fn set_change_stream(&self, change_stream: Option<ChangeStream>) -> io::Result<(bool, u64)> {
+        let (done, replaced) = oneshot::channel();
         let closed = || io::Error::other("the store is closed");
-        let message = Message::Tap { tap, done };
-        self.shared.outbox.blocking_send(message).map_err(|_closed| closed())?;
-        turned.blocking_recv().map_err(|_closed| closed())
+        let message = Message::SetChangeStream { change_stream, done };
+        self.shared.writer_tx.blocking_send(message).map_err(|_closed| closed())?;
+        replaced.blocking_recv().map_err(|_closed| closed())
     }
 }
 
@@ -222,7 +222,7 @@ pub fn write_change(out: &mut dyn Write, (key, value): &Change) -> io::Result<()
     let key = key.as_bytes();
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(io::Error::other);
     out.write_all(&length(key)?.to_be_bytes())?;
-    let value_length = value.as_deref().map_or(Ok(GONE), length)?;
+    let value_length = value.as_deref().map_or(Ok(TOMBSTONE), length)?;
     out.write_all(&value_length.to_be_bytes())?;
     out.write_all(key)?;
     out.write_all(value.as_deref().unwrap_or_default())
@@ -231,7 +231,7 @@ pub fn write_change(out: &mut dyn Write, (key, value): &Change) -> io::Result<()
 /// Reads the next change; `None` at the end.
 ///
 /// # Errors
-/// Those of `from`; when it ends in the middle or holds something else.
+/// Those of `from`; when it is cut off or holds something else.
 pub fn read_change(from: &mut dyn Read) -> io::Result<Option<Change>> {
     let mut lengths = [0; 8];
     let first = loop {
@@ -249,9 +249,10 @@ pub fn read_change(from: &mut dyn Read) -> io::Result<Option<Change>> {
     });
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "a row has an impossible length");
     let key = key.filter(|length| *length <= KEY_MAX).ok_or_else(odd)?;
-    let value = value.filter(|length| *length <= VALUE_MAX || *length == GONE).ok_or_else(odd)?;
+    let value =
+        value.filter(|length| *length <= VALUE_MAX || *length == TOMBSTONE).ok_or_else(odd)?;
     let key = Key::from_bytes(&read_bytes(from, key)?);
-    let value = if value == GONE { None } else { Some(read_bytes(from, value)?) };
+    let value = if value == TOMBSTONE { None } else { Some(read_bytes(from, value)?) };
     Ok(Some((key, value)))
 }
 
@@ -289,7 +290,7 @@ mod tests {
 
     /// Two rows of each pair are always written together, with one value.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_export_is_one_moment_while_others_write() {
+    async fn export_is_a_consistent_snapshot_during_writes() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(&folder);
         let stop = Arc::new(AtomicBool::new(false));
@@ -319,7 +320,7 @@ mod tests {
             let exported = store.clone();
             let rows = tokio::task::spawn_blocking(move || {
                 let mut rows = BTreeMap::new();
-                let hold = exported.hold();
+                let pin = exported.pin_payloads();
                 exported
                     .export(&mut |(key, value)| {
                         match value {
@@ -329,7 +330,7 @@ mod tests {
                         Ok(())
                     })
                     .unwrap();
-                drop(hold);
+                drop(pin);
                 rows
             });
             let rows = rows.await.unwrap();
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn payload_files_stay_while_they_are_held() {
+    async fn payload_files_stay_while_pinned() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(&folder);
         let text = RawValue::from_string(format!("\"{}\"", "x".repeat(100))).unwrap();
@@ -357,7 +358,7 @@ mod tests {
         store.claim(&mut commit, &payload);
         store.commit(commit).await.unwrap();
         let path = store.payload_path(payload.file().unwrap().id);
-        let (one, two) = (store.hold(), store.hold());
+        let (one, two) = (store.pin_payloads(), store.pin_payloads());
         let exported = store.clone();
         let claims = tokio::task::spawn_blocking(move || exported.export(&mut |_| Ok(())));
         let mut claimed = Vec::new();
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_read_as_they_were_written_and_others_refused() {
+    fn export_changes_round_trip_and_refuse_truncated_input() {
         let changes =
             [(row("a", 1), Some(vec![1, 2])), (row("b", 2), None), (row("c", 3), Some(vec![]))];
         let mut text = Vec::new();

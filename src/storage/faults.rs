@@ -27,19 +27,19 @@ pub enum Point {
     /// The tree is flushed.
     Flush,
     /// The mark is written.
-    Mark,
+    Marker,
     /// Segments of the log are removed.
     Remove,
     /// The checkpoint has ended.
     Ended,
     /// A part of the log is written beside the backups.
-    Keep,
+    Archive,
     /// It gets its name there.
-    KeepName,
-    /// It is noted as kept.
-    KeepNote,
+    ArchiveName,
+    /// It is noted as archived.
+    ArchiveNote,
     /// What waited for that is deleted.
-    KeepFree,
+    ArchiveFree,
 }
 
 type Hook = Arc<dyn Fn(Point) + Send + Sync>;

@@ -63,7 +63,7 @@ tables! {
     Delivery = b'D',
     /// How far each delivery has come; keyed as the delivery is.
     DeliveryProgress = b'S',
-    /// Deliveries by organization and how they stand, newest first, and how many there are.
+    /// Deliveries by organization and status, newest first, and how many there are.
     DeliveryStanding = b'd',
     /// Deliveries that are due, by time.
     Due = b'U',
@@ -89,11 +89,11 @@ tables! {
     FileExpiry = b'f',
     /// Uploads that were announced and have not come.
     Upload = b'h',
-    /// Traces of files that are gone.
+    /// Traces of deleted files.
     FileGone = b'i',
     /// How many files an organization has, their bytes, its announced uploads: counters.
     FileUsage = b'j',
-    /// Executions by organization, how they stand, and lane, newest first.
+    /// Executions by organization, status and lane, newest first.
     Standing = b'u',
     /// Executions by organization and what else they can be asked for by, newest first.
     Facet = b'g',
@@ -101,7 +101,7 @@ tables! {
     Audit = b'k',
     /// Payload files that some record refers to.
     PayloadFile = b'P',
-    /// Rows that a restore holds back, under the keys that they had: see `storage::carried`.
+    /// Rows that a restore holds back, under the keys that they had: see `storage::held_back`.
     CarriedOver = b'z',
     /// Bytes of payloads by organization, and by organization and owner: counters.
     PayloadUsage = b'v',
@@ -239,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_keys_is_the_order_of_values(a: [u8; 16], b: [u8; 16]) {
+        fn key_order_matches_value_order(a: [u8; 16], b: [u8; 16]) {
             let key = |id: [u8; 16]| Key::table(Table::Lane).id(ExecutionId::from(id));
             let newest = |id: [u8; 16]| Key::table(Table::Execution).id_newest_first(ExecutionId::from(id));
             prop_assert_eq!(key(a).cmp(&key(b)), a.cmp(&b));
@@ -249,14 +249,14 @@ mod tests {
         }
 
         #[test]
-        fn no_text_key_is_a_prefix_of_another(a in "[a-z/]{0,12}", b in "[a-z/]{0,12}") {
+        fn key_text_is_prefix_free(a in "[a-z/]{0,12}", b in "[a-z/]{0,12}") {
             let key = |text: &str| Key::table(Table::Lane).text(text);
             prop_assert_eq!(key(&a).as_bytes().starts_with(key(&b).as_bytes()), a == b);
         }
     }
 
     #[test]
-    fn table_name_knows_every_table() {
+    fn key_table_name_knows_every_table() {
         for table in TABLES {
             assert_eq!(table_name(Key::table(*table).as_bytes()), format!("{table:?}"));
         }

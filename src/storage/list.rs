@@ -1,7 +1,7 @@
 //! Counted lists: rows that are appended, counted exactly, and jumped into at any depth in one read.
 //!
 //! Each row gets the next number of its list from the writer, which alone knows it; the counter
-//! stands under the list's own key, the rows behind it with their numbers inverted, newest first.
+//! is under the list's own key, the rows behind it with their numbers inverted, newest first.
 //! Rows go at the old end alone; how many have gone is a counter behind the rows.
 
 use std::ops::Range;
@@ -42,7 +42,7 @@ impl OldEnd {
     }
 }
 
-/// Where it stands how many rows have gone. It sorts behind the rows.
+/// Where the number of deleted rows is. It sorts behind the rows.
 fn gone(list: &Key) -> Key {
     list.clone().raw(&[u8::MAX; 9])
 }
@@ -124,7 +124,7 @@ mod tests {
 
         /// Batches of commits of appends to two lists, against two vectors, and through a restart.
         #[test]
-        fn a_list_is_what_was_appended(
+        fn list_contains_exactly_what_was_appended(
             batches in prop::collection::vec(
                 prop::collection::vec(prop::collection::vec((0_u8..2, any::<u8>()), 0..4), 0..6),
                 0..5,

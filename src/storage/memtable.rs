@@ -34,6 +34,10 @@ struct Slot {
 }
 
 impl Slot {
+    const fn new(number: u64, value: Option<Vec<u8>>) -> Self {
+        Self { number, value, older: Vec::new() }
+    }
+
     /// The value as of the group `number`; `None` when the row was not written by then.
     fn as_of(&self, number: u64) -> Option<&Option<Vec<u8>>> {
         if self.number <= number {
@@ -86,7 +90,7 @@ impl Layer {
                 match map.get_mut(key.as_bytes()) {
                     Some(slot) => slot.put(number, value, oldest),
                     None => {
-                        map.insert(key, Slot { number, value, older: Vec::new() });
+                        map.insert(key, Slot::new(number, value));
                     }
                 }
             }
@@ -186,6 +190,14 @@ impl Memtable {
         let active = Arc::clone(&self.layers().active);
         active.publish(number, rows.into_iter(), oldest);
         self.published.store(number, Ordering::Release);
+    }
+
+    /// Adds the rows of the group `number` at the start, before anybody reads: older values are dropped.
+    pub fn load(&mut self, number: u64, rows: Vec<Entry>) {
+        let layers = self.layers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut map = layers.active.rows.write().unwrap_or_else(PoisonError::into_inner);
+        map.extend(rows.into_iter().map(|(key, value)| (key, Slot::new(number, value))));
+        *self.published.get_mut() = number;
     }
 
     /// The newest value of a row: `Some(None)` when it is deleted, `None` when the tree decides.

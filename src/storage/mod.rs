@@ -15,39 +15,39 @@
 //!    never reaches the tree.
 //!
 //! [`view`] merges memtable and tree into one ordered map at one moment. [`opening`] reads tree, log
-//! and [`mark`], and refuses parts that do not belong together. A write that fails is never tried
+//! and [`marker`], and refuses parts that do not belong together. A write that fails is never tried
 //! again: the process ends, and the next start reads the log.
 
-pub mod carried;
 pub mod commit;
 pub mod export;
+pub mod held_back;
+pub mod index_intersection;
 pub mod key;
 pub mod list;
-pub mod lost;
 pub mod record;
 pub mod root_folder;
 pub mod rotation;
 pub mod salvage;
-pub mod search;
+pub mod trash;
 
 mod checkpoint;
 mod claims;
+#[cfg(test)]
+pub mod crash_point;
+mod data_dir;
+mod disk_space;
 mod durable;
+mod encryption;
 mod error;
 #[cfg(test)]
 pub mod faults;
-mod folder;
-#[cfg(test)]
-pub mod fuse;
-mod kept;
 mod log;
-mod mark;
+mod log_archive;
+mod marker;
 mod memtable;
 mod opening;
 mod pack;
 mod payloads;
-mod room;
-mod seal;
 mod store;
 mod sweep;
 mod tree;
@@ -57,18 +57,20 @@ mod writer;
 
 pub use claims::Claims;
 pub use commit::Commit;
+pub use disk_space::DiskSpaceMonitor;
+pub use encryption::Sealer;
 pub use error::{Error, Kind};
-pub use kept::{Group, Kept, Live, claim_of, claimed_by, payload_in, read_live};
+pub use index_intersection::{Found, Index, Search};
 pub use key::{Key, Table};
-pub use lost::{Swept, Terms};
-pub use mark::exchange;
+pub use log_archive::{
+    ArchivePosition, Group, LiveLog, claim_of, claimed_by, payload_in, read_live_log,
+};
+pub use marker::exchange;
 pub use payloads::{Claim, Prepared};
 pub use record::Record;
-pub use room::Room;
-pub use seal::Sealer;
-pub use search::{Found, Index, Search};
 pub use store::{FORMAT, Options, Page, Row, Stats, Store};
-pub use sweep::Shelves;
+pub use sweep::Shards;
+pub use trash::{SweepOptions, Swept};
 pub use usage::RECORDED_FROM;
 
 #[cfg(test)]

@@ -13,13 +13,13 @@ use super::key::Key;
 use super::log::form::StoreId;
 use super::log::replay::{self, Fault, Found};
 use super::log::{self, Log, Segments};
-use super::mark::{self, Mark};
+use super::marker::{self, Marker};
 use super::memtable::Memtable;
 use super::store::FORMAT;
 use super::view::View;
-use super::{folder, tree};
+use super::{data_dir, tree};
 use crate::domain::ids::{Id, RequestId};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 
 /// The store's folder within the data folder.
 pub const STORE: &str = "store";
@@ -36,26 +36,27 @@ pub struct Opened {
 /// Opens the store of the data folder `data`, which is locked for this process, or makes it.
 pub fn open(data: &Path) -> Result<Opened, Error> {
     let path = data.join(STORE);
-    let mark = Mark::read(data)?;
+    let mark = Marker::read(data)?;
     if !path.join("db").exists() {
         refuse_missing(data, &path, mark.as_ref())?;
     }
-    folder::remove_half_snapshots(&path)?;
+    data_dir::remove_half_snapshots(&path)?;
     let damaged = |reason| Error::Damaged { folder: path.clone(), reason: since(reason, &mark) };
     let db = tree::open(&path).map_err(|error| {
         if let Error::Damaged { reason, .. } = error { damaged(reason) } else { error }
     })?;
     let log_folder = path.join(log::FOLDER);
-    folder::make(&log_folder)?;
+    data_dir::make(&log_folder)?;
     let disk = |error: io::Error| Error::folder(&log_folder, &error);
     log::remove_leftovers(&log_folder).map_err(disk)?;
     let (known, applied) = (tree::store(&db)?, tree::applied(&db)?);
-    let (memtable, mut bytes, mut malformed) = (Memtable::new(applied), 0, None);
+    let mut memtable = Memtable::new(applied);
+    let (mut bytes, mut malformed) = (0, None);
     let found = replay::read(&log_folder, applied, false, &mut |record| {
         if record.number > applied {
             bytes += record.bytes;
-            match record.rows() {
-                Some(rows) => memtable.publish(record.number, rows),
+            match record.entries() {
+                Some(rows) => memtable.load(record.number, rows),
                 None => malformed = Some(record.number),
             }
         }
@@ -66,11 +67,11 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     }
     refuse_faults(&found, data, &damaged)?;
     refuse_misfits(known, applied, &found, mark.as_ref(), data)?;
-    let store = known.or(found.store).unwrap_or_else(|| fresh::<RequestId>().bytes());
+    let store = known.or(found.store).unwrap_or_else(|| new_id::<RequestId>().bytes());
     let view = View { db, memtable: Arc::new(memtable) };
     check_format(&view, data)?;
     if found.is_torn {
-        tracing::info!(record = found.last + 1, "a write that was cut was dropped from the log");
+        tracing::info!(record = found.last + 1, "an incomplete write was dropped from the log");
     }
     let number = found.last.max(applied);
     let segments = Arc::new(Segments::new(log_folder.clone(), found.segments));
@@ -80,34 +81,34 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
         tree::set_store(&view.db, store)?;
     }
     tree::flush(&view.db)?;
-    folder::sync_new(data, &path)?;
+    data_dir::sync_new(data, &path)?;
     if view.memtable.is_empty() {
         segments.remove_through(number, false).map_err(disk)?;
     }
-    Mark::new(store, number, view.memtable.len() as u64).write(data)?;
+    Marker::new(store, number, view.memtable.len() as u64).write(data)?;
     Ok(Opened { view, log, store, applied })
 }
 
 /// Adds to a reason since when it holds at most.
-fn since(reason: String, mark: &Option<Mark>) -> String {
+fn since(reason: String, mark: &Option<Marker>) -> String {
     match mark {
         None => reason,
         Some(mark) => format!(
-            "{reason}; it was whole on {} (up to record {}). Restore a backup, or save what can be \
-             read with `orrery salvage --into DIR`",
+            "{reason}; it was intact on {} (up to record {}). Restore a backup, or save what can \
+             be read with `orrery salvage --into DIR`",
             mark.at, mark.record
         ),
     }
 }
 
 /// Refuses to make a store where one was.
-fn refuse_missing(data: &Path, path: &Path, mark: Option<&Mark>) -> Result<(), Error> {
+fn refuse_missing(data: &Path, path: &Path, mark: Option<&Marker>) -> Result<(), Error> {
     let misfit = |reason| Err(Error::Misfit { folder: data.to_path_buf(), reason });
     if let Some(mark) = mark {
         return misfit(format!(
             "its store is missing: {} is not there, and was on {} (up to record {}). Mount or move \
-             it back, or restore a backup into an empty folder. To begin anew, move everything in \
-             {} away",
+             it back, or restore a backup into an empty folder. To start over, move everything out \
+             of {}",
             path.join("db").display(),
             mark.at,
             mark.record,
@@ -151,7 +152,7 @@ fn refuse_misfits(
     tree: Option<StoreId>,
     applied: u64,
     log: &Found,
-    mark: Option<&Mark>,
+    mark: Option<&Marker>,
     data: &Path,
 ) -> Result<(), Error> {
     const BACK: &str = "put the whole `store` folder back as it was, or restore a backup";
@@ -194,7 +195,7 @@ fn refuse_misfits(
         }
     }
     let Some(mark) = mark else { return Ok(()) };
-    let file = mark::path_of(data);
+    let file = marker::path_of(data);
     let is = |id: uuid::Uuid| store == Some(id.into_bytes());
     if mark.next.is_some_and(is) {
         return Ok(());

@@ -98,7 +98,7 @@ mod tests {
     );
 
     #[test]
-    fn a_record_takes_a_third_and_comes_back() {
+    fn pack_shrinks_record_to_a_third_and_round_trips() {
         let held = pack(STEP.as_bytes());
         assert!(held.len() * 3 < STEP.len(), "{} of {}", held.len(), STEP.len());
         assert_eq!(unpack(&held).unwrap(), STEP.as_bytes());
@@ -106,7 +106,7 @@ mod tests {
 
     /// Bytes that this release writes: a later one has to read them.
     #[test]
-    fn golden_bytes() {
+    fn pack_dictionary_matches_golden_bytes() {
         let digest = crc32fast::hash(DICTIONARY);
         assert_eq!(
             digest, 0x2a16_d7b0,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named() {
+    fn pack_reports_damaged_bytes() {
         let held = pack(STEP.as_bytes()).into_owned();
         for damaged in [&held[..held.len() - 3], &held[..MAGIC.len()], &[&held[..], b"x"].concat()]
         {
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_comes_back(
+        fn pack_round_trips_every_value(
             value in prop::collection::vec(any::<u8>(), 0..2000),
             looks_packed: bool,
             repeated in 1..20_usize,

@@ -1,4 +1,4 @@
-//! Payload files: JSON text too large to stand beside its record.
+//! Payload files: JSON text too large to be stored in its record.
 //!
 //! A file's id is made from its content and from its owner, so that equal payloads of one owner (an
 //! execution, a delivery, a definition) are one file, and two owners never share one: what an owner
@@ -22,11 +22,11 @@ use serde_json::value::RawValue;
 use super::commit::Commit;
 use super::error::Error;
 use super::key::{Key, Table};
-use super::root_folder::{RootFolder, make_shelf};
+use super::root_folder::{RootFolder, make_shard};
 use super::store::Store;
 use crate::domain::ids::{Id, PayloadId};
 use crate::domain::payload::{FileRef, Payload};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 
 /// The folder of payload files, within the data folder.
 pub(super) const PAYLOADS: &str = "payloads";
@@ -133,10 +133,10 @@ impl Store {
         let shared = Arc::clone(&self.shared);
         blocking(move || {
             shared.recent.note(id);
-            shared.held.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
+            shared.pinned.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
             let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
             let mut written = shared.payloads.ensure().and_then(|()| keep_file(&path, bytes));
-            if written.as_ref().is_err_and(is_full) && shared.room.give_up_ballast() {
+            if written.as_ref().is_err_and(is_full) && shared.disk_space.release_ballast() {
                 written = keep_file(&path, bytes);
             }
             written.map_err(|error| Error::unavailable(&error))?;
@@ -213,7 +213,7 @@ impl Store {
             let path = path_of(&folder, file.id);
             let bytes = fs::read(&path).map_err(|error| unread(&root, &path, file.id, &error))?;
             if bytes.len() as u64 != file.bytes || crc32fast::hash(&bytes) != file.crc32 {
-                return Err(fault("its content is not what was written".to_owned()));
+                return Err(fault("its content differs from what was written".to_owned()));
             }
             let text = String::from_utf8(bytes).map_err(|error| fault(error.to_string()))?;
             RawValue::from_string(text).map_err(|error| fault(error.to_string()))
@@ -221,14 +221,14 @@ impl Store {
         .await
     }
 
-    /// Deletes a payload's file that no record refers to any more. One that is deleted already is
-    /// no error.
+    /// Deletes a payload's file that no record refers to any more. One that is already deleted
+    /// is not an error.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the disk refuses.
     pub async fn remove_payload(&self, payload: &Payload) -> Result<(), Error> {
         let Some(file) = payload.file() else { return Ok(()) };
-        if self.holds(file.id) {
+        if self.defer_deletion(file.id) {
             return Ok(());
         }
         let path = path_of(&self.shared.folder, file.id);
@@ -294,13 +294,6 @@ fn unread(root: &RootFolder, path: &Path, id: PayloadId, error: &io::Error) -> E
     Error::unavailable(&format!("payload {id}: {error}"))
 }
 
-/// Whether the folder of payloads is there and is not the empty mount point of a missing volume.
-pub(super) fn holds_payloads(folder: &Path) -> bool {
-    let Ok(shelves) = fs::read_dir(folder.join(PAYLOADS)) else { return false };
-    // A shelf has a name of two characters.
-    shelves.into_iter().flatten().any(|shelf| shelf.file_name().len() == 2)
-}
-
 pub(super) fn claim_key(id: PayloadId) -> Key {
     Key::table(Table::PayloadFile).id(id)
 }
@@ -308,28 +301,28 @@ pub(super) fn claim_key(id: PayloadId) -> Key {
 /// Two characters of the id's random end name the folder, so that none grows too large.
 pub(super) fn path_of(folder: &Path, id: PayloadId) -> PathBuf {
     let name = id.to_string();
-    let shelf = name.get(name.len().saturating_sub(2)..).unwrap_or("00").to_owned();
-    folder.join(PAYLOADS).join(shelf).join(name)
+    let shard = name.get(name.len().saturating_sub(2)..).unwrap_or("00").to_owned();
+    folder.join(PAYLOADS).join(shard).join(name)
 }
 
 /// Makes a file durable under its name, whole or not at all; one that is there with this content is
 /// not written again.
 fn keep_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let shelf = path.parent().unwrap_or(path);
+    let shard = path.parent().unwrap_or(path);
     if has_content(path, bytes)? {
         // It may be there without being on the disk: written just before a kill.
         File::open(path)?.sync_all()?;
-        return File::open(shelf)?.sync_all();
+        return File::open(shard)?.sync_all();
     }
-    make_shelf(shelf)?;
-    let part: PayloadId = fresh();
+    make_shard(shard)?;
+    let part: PayloadId = new_id();
     let part = path.with_extension(format!("{part}.{PART}"));
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&part, path)?;
-        File::open(shelf)?.sync_all()
+        File::open(shard)?.sync_all()
     };
     let written = write();
     if written.is_err() {
@@ -364,7 +357,7 @@ fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 /// Gives a file a second name.
 fn link_file(folder: &Path, from: PayloadId, to: PayloadId) -> io::Result<()> {
     let (from, to) = (path_of(folder, from), path_of(folder, to));
-    make_shelf(to.parent().unwrap_or(&to))?;
+    make_shard(to.parent().unwrap_or(&to))?;
     fs::hard_link(from, to)
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::super::{Kind, Options, Terms};
+use super::super::{Kind, Options, SweepOptions};
 use super::*;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::time::Timestamp;
@@ -25,7 +25,7 @@ fn text(letter: char, bytes: usize) -> Box<RawValue> {
 }
 
 #[tokio::test]
-async fn payload_reads_tell_deleted_damaged_and_unmounted_apart() {
+async fn payload_read_distinguishes_deleted_damaged_and_unmounted() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let payload = store.write_payload(owner(1), text('x', 100)).await.unwrap();
@@ -52,10 +52,9 @@ async fn payload_reads_tell_deleted_damaged_and_unmounted_apart() {
 }
 
 #[test]
-fn a_process_without_descriptors_reads_payloads_again_later() {
+fn payload_read_recovers_after_descriptor_shortage() {
     if std::env::var_os(CHILD).is_none() {
-        let name =
-            "storage::payloads::tests::a_process_without_descriptors_reads_payloads_again_later";
+        let name = "storage::payloads::tests::payload_read_recovers_after_descriptor_shortage";
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")
@@ -83,7 +82,7 @@ fn a_process_without_descriptors_reads_payloads_again_later() {
 }
 
 #[tokio::test]
-async fn new_work_is_refused_on_a_nearly_full_disk_and_completions_pass() {
+async fn disk_nearly_full_refuses_new_work_but_accepts_completions() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let put = |mut commit: Commit| {
@@ -91,7 +90,7 @@ async fn new_work_is_refused_on_a_nearly_full_disk_and_completions_pass() {
         commit
     };
     store.commit(put(Commit::of_new_work())).await.unwrap();
-    store.room().keep(Some(u64::MAX));
+    store.disk_space().keep(Some(u64::MAX));
     for refused in [put(Commit::of_new_work()), {
         let mut outer = put(Commit::new());
         outer.extend(Commit::of_new_work());
@@ -104,13 +103,13 @@ async fn new_work_is_refused_on_a_nearly_full_disk_and_completions_pass() {
 }
 
 #[tokio::test]
-async fn a_payload_that_cannot_be_written_leaves_nothing() {
+async fn payload_write_failure_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     // Nothing can be renamed to a folder that is not empty.
-    let path = folder.path().join("shelf/name");
+    let path = folder.path().join("shard/name");
     fs::create_dir_all(path.join("within")).unwrap();
     assert!(keep_file(&path, b"x").is_err());
-    assert_eq!(fs::read_dir(folder.path().join("shelf")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(folder.path().join("shard")).unwrap().count(), 1);
 }
 
 async fn claimed(store: &Store, payload: &Payload) {
@@ -120,13 +119,13 @@ async fn claimed(store: &Store, payload: &Payload) {
 }
 
 fn names(folder: &Path) -> usize {
-    let shelves = fs::read_dir(folder.join(PAYLOADS)).unwrap().map(|shelf| shelf.unwrap());
-    let shelves = shelves.filter(|shelf| shelf.file_name().len() == 2);
-    shelves.map(|shelf| fs::read_dir(shelf.path()).unwrap().count()).sum()
+    let shards = fs::read_dir(folder.join(PAYLOADS)).unwrap().map(|shard| shard.unwrap());
+    let shards = shards.filter(|shard| shard.file_name().len() == 2);
+    shards.map(|shard| fs::read_dir(shard.path()).unwrap().count()).sum()
 }
 
 #[tokio::test]
-async fn equal_payloads_of_one_owner_are_one_file_and_owners_share_none() {
+async fn payload_files_are_deduplicated_per_owner() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let first = store.write_payload(owner(1), text('x', 100)).await.unwrap();
@@ -151,7 +150,7 @@ async fn equal_payloads_of_one_owner_are_one_file_and_owners_share_none() {
 }
 
 #[tokio::test]
-async fn a_start_moves_unclaimed_payloads_away_and_leaves_those_of_its_own_run() {
+async fn payload_sweep_trashes_unclaimed_files_of_earlier_runs() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let kept = store.write_payload(owner(1), text('a', 100)).await.unwrap();
@@ -159,18 +158,18 @@ async fn a_start_moves_unclaimed_payloads_away_and_leaves_those_of_its_own_run()
     let again = store.write_payload(owner(1), text('c', 100)).await.unwrap();
     claimed(&store, &kept).await;
     // As an older release named its files, and what a kill leaves of one that is written.
-    let (old, part): (PayloadId, PayloadId) = (fresh(), fresh());
+    let (old, part): (PayloadId, PayloadId) = (new_id(), new_id());
     let old = path_of(folder.path(), old);
     keep_file(&old, b"old").unwrap();
     let part = old.with_extension(format!("{part}.{PART}"));
     fs::write(&part, "half").unwrap();
     store.close().await;
     let store = open(folder.path());
-    let started: PayloadId = fresh();
+    let started: PayloadId = new_id();
     assert_eq!(store.write_payload(owner(1), text('c', 100)).await.unwrap(), again);
     let later = store.write_payload(owner(1), text('d', 100)).await.unwrap();
-    let terms = Terms { now: Timestamp::from_micros(0), accepts_loss: false };
-    let swept = store.sweep_payloads(started, terms).await.unwrap();
+    let options = SweepOptions { now: Timestamp::from_micros(0), accepts_loss: false };
+    let swept = store.sweep_payloads(started, options).await.unwrap();
     assert_eq!((swept.unused, swept.moved, swept.refused), (4, 2, false), "{swept:?}");
     for payload in [&kept, &again, &later] {
         store.read_payload(payload).await.unwrap();
@@ -179,36 +178,39 @@ async fn a_start_moves_unclaimed_payloads_away_and_leaves_those_of_its_own_run()
     assert!(matches!(store.read_payload(&orphan).await, Err(Error::Gone { .. })));
     let lost = folder.path().join("payloads/lost/1970-01-01");
     assert_eq!(fs::read_dir(&lost).unwrap().count(), 2);
-    assert_eq!(store.sweep_payloads(started, terms).await.unwrap().moved, 0);
-    let week = Terms { now: terms.now.plus(super::super::lost::KEPT * 2), accepts_loss: false };
-    assert_eq!(store.forget_lost_payloads(week).await.unwrap(), 1);
+    assert_eq!(store.sweep_payloads(started, options).await.unwrap().moved, 0);
+    let week = SweepOptions {
+        now: options.now.plus(super::super::trash::RETENTION * 2),
+        accepts_loss: false,
+    };
+    assert_eq!(store.empty_payload_trash(week).await.unwrap(), 1);
     assert!(!lost.exists());
 }
 
 #[tokio::test]
-async fn a_sweep_of_too_many_waits_for_the_operator() {
+async fn payload_sweep_of_too_many_files_needs_operator() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let started: PayloadId = fresh();
+    let started: PayloadId = new_id();
     for number in 0..1001_u32 {
         let id = id_of(&number.to_be_bytes().repeat(4).try_into().unwrap(), b"x");
         let path = path_of(folder.path(), id);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "x").unwrap();
     }
-    let terms = Terms { now: Timestamp::from_micros(0), accepts_loss: false };
-    let swept = store.sweep_payloads(started, terms).await.unwrap();
+    let options = SweepOptions { now: Timestamp::from_micros(0), accepts_loss: false };
+    let swept = store.sweep_payloads(started, options).await.unwrap();
     assert_eq!((swept.unused, swept.moved, swept.refused), (1001, 0, true));
     assert_eq!(names(folder.path()), 1001);
     store.close().await;
     let store = open(folder.path());
-    let terms = Terms { accepts_loss: true, ..terms };
-    let swept = store.sweep_payloads(started, terms).await.unwrap();
+    let options = SweepOptions { accepts_loss: true, ..options };
+    let swept = store.sweep_payloads(started, options).await.unwrap();
     assert_eq!((swept.moved, swept.refused), (1001, false));
 }
 
 #[tokio::test]
-async fn a_missing_payload_folder_beside_a_store_that_needs_it_is_refused() {
+async fn payload_folder_missing_is_refused_if_store_needs_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.check_payload_folder().await.unwrap();
@@ -229,7 +231,7 @@ async fn a_missing_payload_folder_beside_a_store_that_needs_it_is_refused() {
 }
 
 #[tokio::test]
-async fn usage_is_recorded_with_the_commits_and_released_once() {
+async fn payload_usage_is_recorded_with_commits_and_released_once() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let organization = OrganizationId::from([9; 16]);

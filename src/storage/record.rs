@@ -7,7 +7,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A type that stands in the store.
+/// A type that the store keeps.
 pub trait Record: Serialize + DeserializeOwned {
     /// The version that is written today.
     const VERSION: u8 = 1;
@@ -26,7 +26,7 @@ pub trait Record: Serialize + DeserializeOwned {
     }
 }
 
-/// Bytes in the store that are no record of the expected kind.
+/// Bytes in the store that are not a record of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stored {record} cannot be read: {reason}")]
 pub struct Malformed {
@@ -37,7 +37,7 @@ pub struct Malformed {
 /// The bytes of `record`.
 ///
 /// # Errors
-/// [`Malformed`] when it has no JSON form (a map whose keys are no strings).
+/// [`Malformed`] when it has no JSON form (a map whose keys are not strings).
 pub fn encode<T: Record>(record: &T) -> Result<Vec<u8>, Malformed> {
     let mut bytes = Vec::with_capacity(512);
     bytes.push(T::VERSION);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes_and_the_way_up() {
+    fn record_matches_golden_bytes_and_upgrades() {
         let sample = Sample { name: "a".to_owned() };
         assert_eq!(encode(&sample).unwrap(), b"\x02{\"name\":\"a\"}");
         assert_eq!(decode::<Sample>(b"\x02{\"name\":\"a\"}").unwrap(), sample);

@@ -1,5 +1,5 @@
-//! A folder of files that the store refers to, told from another one in its place: the empty mount
-//! point of a volume that is away, or a folder that was moved and made again.
+//! A folder of files that the store refers to, distinguished from another one in its place: the
+//! empty mount point of a volume that is away, or a folder that was moved and made again.
 //!
 //! While the folder is away nothing is written in its place, where it would be hidden once the volume
 //! is back, and no file counts as deleted.
@@ -49,7 +49,17 @@ impl RootFolder {
             return Ok(());
         }
         let path = self.path.display();
-        Err(io::Error::other(format!("{path} is not the folder that was there: is a volume away?")))
+        Err(io::Error::other(format!(
+            "{path} is not the folder that was there before: is a volume not mounted?"
+        )))
+    }
+
+    /// Whether the folder holds a shard, whose name has two characters: it is not missing, and not the
+    /// empty mount point of a missing volume.
+    #[must_use]
+    pub fn has_shards(&self) -> bool {
+        let Ok(shards) = fs::read_dir(&self.path) else { return false };
+        shards.into_iter().flatten().any(|shard| shard.file_name().len() == 2)
     }
 
     /// Whether the folder is there and has no file at `path`, which is a path within it. False while
@@ -70,13 +80,13 @@ impl RootFolder {
 ///
 /// # Errors
 /// When the disk refuses, or the root folder is not there.
-pub fn make_shelf(shelf: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(shelf) {
+pub fn make_shard(shard: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(shard) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(error) => return Err(error),
     }
-    let Some(root) = shelf.parent() else { return Ok(()) };
+    let Some(root) = shard.parent() else { return Ok(()) };
     fs::File::open(root)?.sync_all()
 }
 
@@ -85,24 +95,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_that_is_away_takes_nothing_and_lacks_nothing() {
+    fn root_folder_unmounted_is_not_written_or_reported_missing() {
         let above = tempfile::tempdir().unwrap();
         let (path, away) = (above.path().join("files"), above.path().join("away"));
         let root = RootFolder::new(path.clone());
         assert!(!root.lacks(&path.join("ab/file")), "nothing is known of it");
         root.ensure().unwrap();
-        make_shelf(&path.join("ab")).unwrap();
-        make_shelf(&path.join("ab")).unwrap();
+        make_shard(&path.join("ab")).unwrap();
+        make_shard(&path.join("ab")).unwrap();
         fs::write(path.join("ab/file"), "x").unwrap();
         let missing = path.join("ab/other");
         assert!(root.lacks(&missing) && root.lacks(&path.join("cd/other")));
         assert!(!root.lacks(&path.join("ab/file")) && !root.lacks(above.path()));
         fs::rename(&path, &away).unwrap();
-        assert!(root.ensure().is_err() && make_shelf(&path.join("ef")).is_err());
+        assert!(root.ensure().is_err() && make_shard(&path.join("ef")).is_err());
         assert!(!root.lacks(&missing));
         // A mount point, also one that something was written to.
         fs::create_dir_all(path.join("ab")).unwrap();
-        assert!(root.ensure().unwrap_err().to_string().contains("is a volume away?"));
+        assert!(root.ensure().unwrap_err().to_string().contains("is a volume not mounted?"));
         assert!(!root.lacks(&missing));
         fs::remove_dir_all(&path).unwrap();
         fs::rename(&away, &path).unwrap();

@@ -13,11 +13,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::commit::Commit;
+use super::data_dir;
+use super::encryption::{self, KEY_FILE, NEXT_FILE, Opener, SealError};
 use super::error::Error;
-use super::folder;
 use super::key::Key;
 use super::record::{Record, decode, encode};
-use super::seal::{self, KEY_FILE, NEXT_FILE, Opener, SealError};
 use super::store::{Page, Store};
 use crate::runtime::random_bytes;
 
@@ -55,13 +55,13 @@ impl Rotation {
     pub fn begin(data: &Path) -> Result<Self, Error> {
         let path = data.join(NEXT_FILE);
         let fault = |reason: String| Error::Folder { path: path.clone(), reason };
-        let old = seal::read(&data.join(KEY_FILE))?;
+        let old = encryption::read(&data.join(KEY_FILE))?;
         if !fs::exists(&path).map_err(|error| Error::folder(&path, &error))? {
-            let key: [u8; seal::KEY_BYTES] =
+            let key: [u8; encryption::KEY_BYTES] =
                 random_bytes().map_err(|error| fault(error.to_string()))?;
-            folder::write_new(&path, &key)?;
+            data_dir::write_new(&path, &key)?;
         }
-        let new = seal::read(&path)?;
+        let new = encryption::read(&path)?;
         Ok(Self { data: data.to_owned(), old, new, resealed: Resealed::default() })
     }
 
@@ -121,7 +121,7 @@ impl Rotation {
         }
     }
 
-    /// Ends the rotation: the new key takes the place of the old one, which is gone then.
+    /// Ends the rotation: the new key replaces the old one, which is deleted.
     ///
     /// # Errors
     /// [`Error::Folder`]; then the rotation has not ended.
@@ -129,7 +129,7 @@ impl Rotation {
         let path = self.data.join(KEY_FILE);
         fs::rename(self.data.join(NEXT_FILE), &path)
             .map_err(|error| Error::folder(&path, &error))?;
-        folder::sync(&self.data)?;
+        data_dir::sync(&self.data)?;
         Ok(self.resealed)
     }
 }

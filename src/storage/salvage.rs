@@ -19,7 +19,7 @@ use super::memtable::{Memtable, Rows};
 use super::opening::STORE;
 use super::store::Store;
 use super::view::{Moment, View};
-use super::{folder, log, tree};
+use super::{data_dir, log, tree};
 
 /// Keys are distinguished by so many bytes when the end of unreadable rows is searched.
 const WIDTH: usize = 40;
@@ -174,13 +174,13 @@ pub fn read(
     scratch: &Path,
     take: &mut dyn FnMut(Change) -> io::Result<()>,
 ) -> Result<Wreck, Error> {
-    let _lock = folder::lock(data)?;
+    let _lock = data_dir::lock(data)?;
     let store = data.join(STORE);
     let disk = |error: io::Error| Error::folder(&store, &error);
     let mut faults = Vec::new();
     let copied = scratch.join("tree");
     copy(&store, &copied).map_err(disk)?;
-    folder::remove_half_snapshots(&copied)?;
+    data_dir::remove_half_snapshots(&copied)?;
     let db = match open_tree(&copied, &mut faults) {
         Some(db) => db,
         None => tree::open(&scratch.join("empty"))?,
@@ -191,7 +191,7 @@ pub fn read(
     let found = replay::read(&log, applied, true, &mut |record| {
         // What the tree has is as new; a gap may have hidden that it is newer.
         if record.number > applied {
-            rows.extend(record.rows().unwrap_or_default());
+            rows.extend(record.entries().unwrap_or_default());
         }
     });
     let found = found.map_err(disk)?;
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wide_numbers_add_and_halve_as_others_do(a in 0..u128::MAX / 4, b in 0..u128::MAX / 4, bit in 0_usize..120) {
+        fn salvage_wide_numbers_match_native_arithmetic(a in 0..u128::MAX / 4, b in 0..u128::MAX / 4, bit in 0_usize..120) {
             prop_assert_eq!(plus_bit(&wide(a), bit), Some(wide(a + (1 << bit))));
             let (low, high) = (a.min(b), a.max(b));
             let middle = low.midpoint(high);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn largest_numbers_have_an_end() {
+    fn salvage_wide_numbers_do_not_overflow() {
         let largest = [u8::MAX; WIDTH];
         assert_eq!(plus_bit(&largest, 0), None);
         let mut below = largest;

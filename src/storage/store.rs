@@ -5,8 +5,9 @@
 //!
 //! Payload text up to 64 KiB stays beside its record. A leaf of the engine's tree holds some 32
 //! rows and must stay under a quarter of a segment, or it becomes a file that the engine never
-//! syncs; hence [`super::tree::SEGMENT_BYTES`]. Cutting values into 4 KiB rows under smaller segments was the
-//! other way: more code and more rows for the same promise (`benches/store.rs` has the figures).
+//! syncs, which is why there is [`super::tree::SEGMENT_BYTES`]. Cutting values into 4 KiB rows
+//! under smaller segments was the other way: more code and more rows for the same promise
+//! (`benches/store.rs` has the figures).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,23 +18,23 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::checkpoint::{Checkpointer, Limits, Progress};
 use super::commit::Commit;
+#[cfg(test)]
+use super::crash_point::CrashPoint;
+use super::data_dir;
+use super::disk_space::DiskSpaceMonitor;
 use super::error::Error;
-use super::export::Held;
+use super::export::PinnedPayloads;
 #[cfg(test)]
 use super::faults::Faults;
-use super::folder;
-#[cfg(test)]
-use super::fuse;
 use super::key::Key;
 use super::log::Segments;
 use super::log::form::StoreId;
 use super::opening::{self, Opened};
 use super::payloads::{PAYLOADS, Recent};
 use super::record::{Record, decode};
-use super::room::Room;
 use super::root_folder::RootFolder;
 use super::view::{Moment, View};
-use super::writer::{self, Figures, Message, Writer};
+use super::writer::{self, Message, Metrics, Writer};
 
 /// The format that this release writes. Since 2, values in the tree may be packed; a store of format 1
 /// has none, and is read as it is.
@@ -68,7 +69,7 @@ pub struct Page {
 /// One row: its key and its bytes.
 pub type Row = (Key, Vec<u8>);
 
-/// Figures of the store, for metrics.
+/// Metrics of the store, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     pub commits: u64,
@@ -77,7 +78,7 @@ pub struct Stats {
     /// Commits that wait for the writer.
     pub waiting: usize,
     /// The disk is nearly full.
-    pub cramped: bool,
+    pub disk_is_low: bool,
 }
 
 pub(super) struct Shared {
@@ -88,20 +89,20 @@ pub(super) struct Shared {
     /// The folder of payload files.
     pub(super) payloads: Arc<RootFolder>,
     pub(super) inline_bytes: usize,
-    pub(super) outbox: mpsc::Sender<Message>,
-    /// Payload files that go once no backup needs them.
-    pub(super) held: Mutex<Held>,
+    pub(super) writer_tx: mpsc::Sender<Message>,
+    /// Payload files to be deleted once no backup needs them.
+    pub(super) pinned: Mutex<PinnedPayloads>,
     /// Held by the one export that there may be.
     pub(super) exporting: Mutex<()>,
     readers: Semaphore,
-    figures: Arc<Figures>,
-    pub(super) room: Room,
+    metrics: Arc<Metrics>,
+    pub(super) disk_space: DiskSpaceMonitor,
     pub(super) recent: Recent,
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
     _lock: File,
     #[cfg(test)]
-    pub(super) fuse: fuse::Fuse,
+    pub(super) crash_point: CrashPoint,
     #[cfg(test)]
     pub(super) faults: Arc<Faults>,
 }
@@ -134,23 +135,29 @@ impl Store {
         )
     }
 
+    /// A store whose queue holds nothing but what the test commits.
+    #[cfg(test)]
+    pub fn open_without_checkpoints(options: &Options) -> Result<Self, Error> {
+        Self::open_with(options, Limits::NEVER, Arc::default())
+    }
+
     pub(super) fn open_with(
         options: &Options,
         limits: Limits,
         #[cfg(test)] faults: Arc<Faults>,
     ) -> Result<Self, Error> {
         let Options { folder, inline_bytes } = options;
-        folder::make(folder)?;
-        let lock = folder::lock(folder)?;
-        let room = Room::new(folder.clone());
-        room.make_way();
+        data_dir::make(folder)?;
+        let lock = data_dir::lock(folder)?;
+        let disk_space = DiskSpaceMonitor::new(folder.clone());
+        disk_space.free_ballast_if_full();
         let Opened { view, log, store, applied } = opening::open(folder)?;
-        let (outbox, inbox) = mpsc::channel(writer::QUEUE);
+        let (writer_tx, writer_rx) = mpsc::channel(writer::QUEUE);
         let (failure, failed) = watch::channel(None);
-        let (failure, figures) = (Arc::new(failure), Arc::new(Figures::default()));
+        let (failure, metrics) = (Arc::new(failure), Arc::new(Metrics::default()));
         let (segments, progress) =
             (Arc::clone(log.segments()), Arc::new(Progress::new(applied, log.number())));
-        let (jobs, inbox_of_jobs) = std::sync::mpsc::channel();
+        let (jobs, jobs_rx) = std::sync::mpsc::channel();
         let checkpointer = Checkpointer {
             view: view.clone(),
             segments: Arc::clone(&segments),
@@ -158,23 +165,23 @@ impl Store {
             data: folder.clone(),
             progress: Arc::clone(&progress),
             failure: Arc::clone(&failure),
-            writer: outbox.downgrade(),
+            writer: writer_tx.downgrade(),
             limits,
             #[cfg(test)]
             faults: Arc::clone(&faults),
         };
         let checkpoints = start("store-checkpoint", folder, move || {
-            checkpointer.run(&inbox_of_jobs);
+            checkpointer.run(&jobs_rx);
         })?;
         let writer = Writer {
             view: view.clone(),
             log,
             store,
             data: folder.clone(),
-            inbox,
-            figures: Arc::clone(&figures),
+            inbox: writer_rx,
+            metrics: Arc::clone(&metrics),
             failure,
-            tap: None,
+            change_stream: None,
             progress,
             jobs,
             checkpoints,
@@ -190,17 +197,17 @@ impl Store {
             folder: folder.clone(),
             payloads: Arc::new(RootFolder::new(folder.join(PAYLOADS))),
             inline_bytes: *inline_bytes,
-            outbox,
-            held: Mutex::default(),
+            writer_tx,
+            pinned: Mutex::default(),
             exporting: Mutex::default(),
             readers: Semaphore::new(READERS),
-            figures,
-            room,
+            metrics,
+            disk_space,
             recent: Recent::default(),
             failure: failed,
             _lock: lock,
             #[cfg(test)]
-            fuse: fuse::Fuse::default(),
+            crash_point: CrashPoint::default(),
             #[cfg(test)]
             faults,
         };
@@ -234,7 +241,7 @@ impl Store {
     /// The record under `key`.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`Error::Malformed`] when the bytes are no such record.
+    /// As [`Store::get`]; [`Error::Malformed`] when the bytes are not such a record.
     pub async fn read<T: Record>(&self, key: &Key) -> Result<Option<T>, Error> {
         self.get(key).await?.map(|bytes| decode(&bytes)).transpose().map_err(Error::from)
     }
@@ -293,14 +300,14 @@ impl Store {
             self.admit()?;
         }
         #[cfg(test)]
-        self.shared.fuse.before().await;
+        self.shared.crash_point.before().await;
         let (done, written) = oneshot::channel();
         let closed = || Error::Unavailable { reason: "it is closed".to_owned() };
         let message = Message::Commit { commit, done };
-        self.shared.outbox.send(message).await.map_err(|_closed| closed())?;
+        self.shared.writer_tx.send(message).await.map_err(|_closed| closed())?;
         let outcome = written.await.unwrap_or_else(|_dropped| Err(closed()));
         #[cfg(test)]
-        self.shared.fuse.after().await;
+        self.shared.crash_point.after().await;
         outcome
     }
 
@@ -314,17 +321,17 @@ impl Store {
         }
     }
 
-    /// Figures of the store.
+    /// Metrics of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let Shared { view, segments, outbox, figures, .. } = &*self.shared;
+        let Shared { view, segments, writer_tx, metrics, .. } = &*self.shared;
         let tree = view.db.size_on_disk().unwrap_or(0);
         Stats {
-            commits: figures.commits.load(Ordering::Relaxed),
-            flushes: figures.flushes.load(Ordering::Relaxed),
+            commits: metrics.commits.load(Ordering::Relaxed),
+            flushes: metrics.flushes.load(Ordering::Relaxed),
             bytes_on_disk: tree.saturating_add(segments.bytes()),
-            waiting: writer::QUEUE.saturating_sub(outbox.capacity()),
-            cramped: self.shared.room.is_cramped(),
+            waiting: writer::QUEUE.saturating_sub(writer_tx.capacity()),
+            disk_is_low: self.shared.disk_space.is_low(),
         }
     }
 
@@ -334,19 +341,19 @@ impl Store {
     /// # Errors
     /// [`Error::Full`].
     pub fn admit(&self) -> Result<(), Error> {
-        if self.shared.room.is_cramped() { Err(Error::Full) } else { Ok(()) }
+        if self.shared.disk_space.is_low() { Err(Error::Full) } else { Ok(()) }
     }
 
     /// The free space of the data folder's disk, and what is kept of it in reserve.
     #[must_use]
-    pub fn room(&self) -> &Room {
-        &self.shared.room
+    pub fn disk_space(&self) -> &DiskSpaceMonitor {
+        &self.shared.disk_space
     }
 
     /// Writes what was handed in and closes the store for all of its clones.
     pub async fn close(self) {
-        if self.shared.outbox.send(Message::Close).await.is_ok() {
-            self.shared.outbox.closed().await;
+        if self.shared.writer_tx.send(Message::Close).await.is_ok() {
+            self.shared.writer_tx.closed().await;
         }
     }
 

@@ -24,7 +24,7 @@ fn put(name: &str, value: &[u8]) -> Commit {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_reopening() {
+async fn store_keeps_commits_after_reopen() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let large = vec![7; 60_000];
@@ -41,7 +41,7 @@ async fn what_was_committed_is_there_after_reopening() {
 }
 
 #[tokio::test]
-async fn hooks_run_in_commit_order_after_visibility_and_before_the_answer() {
+async fn commit_hooks_run_in_order_after_visibility_before_return() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -65,7 +65,7 @@ async fn hooks_run_in_commit_order_after_visibility_and_before_the_answer() {
 }
 
 #[tokio::test]
-async fn hooks_of_failed_commits_never_run_and_a_panic_in_one_is_contained() {
+async fn commit_hooks_skip_failed_commits_and_contain_panics() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let ran = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -83,7 +83,7 @@ async fn hooks_of_failed_commits_never_run_and_a_panic_in_one_is_contained() {
 }
 
 #[tokio::test]
-async fn hooks_run_although_the_caller_dropped_its_future() {
+async fn commit_hooks_run_after_caller_drops_its_future() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let (ran, runs) = oneshot::channel();
@@ -98,7 +98,7 @@ async fn hooks_run_although_the_caller_dropped_its_future() {
 }
 
 #[tokio::test]
-async fn every_start_writes_something_new_to_prove_its_flush() {
+async fn store_open_writes_new_value_to_prove_flush() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -111,7 +111,7 @@ async fn every_start_writes_something_new_to_prove_its_flush() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_told_who_holds_the_store() {
+async fn store_lock_error_names_holding_process() {
     let folder = tempfile::tempdir().unwrap();
     let _store = Store::open(&options(&folder)).unwrap();
     let error = Store::open(&options(&folder)).unwrap_err().to_string();
@@ -124,7 +124,7 @@ async fn a_second_process_is_told_who_holds_the_store() {
 }
 
 #[tokio::test]
-async fn half_snapshots_of_a_kill_are_cleared_away() {
+async fn store_open_removes_partial_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     Store::open(&options(&folder)).unwrap().close().await;
     let half = folder.path().join("store/snap.00000000000000FF.generating");
@@ -135,7 +135,7 @@ async fn half_snapshots_of_a_kill_are_cleared_away() {
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused() {
+async fn store_open_refuses_newer_format() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let mut commit = Commit::new();
@@ -148,7 +148,7 @@ async fn a_newer_format_is_refused() {
 }
 
 #[tokio::test]
-async fn a_refused_commit_writes_nothing_and_leaves_its_group_alone() {
+async fn commit_conflict_writes_nothing_and_spares_its_group() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     store.commit(put("held", b"1")).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_refused_commit_writes_nothing_and_leaves_its_group_alone() {
 }
 
 #[tokio::test]
-async fn of_many_that_expect_absence_one_wins() {
+async fn commit_expecting_absence_wins_exactly_once() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let claims = (0..50_u8).map(|n| {
@@ -182,7 +182,7 @@ async fn of_many_that_expect_absence_one_wins() {
 }
 
 #[tokio::test]
-async fn additions_are_never_lost() {
+async fn commit_additions_are_never_lost() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let additions = (1..=200_i64).map(|n| {
@@ -199,7 +199,7 @@ async fn additions_are_never_lost() {
 }
 
 #[tokio::test]
-async fn after_close_nothing_is_taken() {
+async fn store_refuses_commits_after_close() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&options(&folder)).unwrap();
     let other = store.clone();
@@ -263,7 +263,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn it_behaves_as_a_map_does(acts in acts(), limit in 1_usize..9, from in name(), to in name()) {
+    fn store_behaves_like_a_sorted_map(acts in acts(), limit in 1_usize..9, from in name(), to in name()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::error::Error;
 use super::key::{Key, Table};
-use super::lost::{self, LOST, Swept, Terms};
-use super::payloads::{PART, PAYLOADS, blocking, claim_key, holds_payloads, path_of};
+use super::payloads::{PART, PAYLOADS, blocking, claim_key, path_of};
 use super::store::{Page, Store};
+use super::trash::{self, LOST, SweepOptions, Swept};
 use crate::domain::ids::{Id, PayloadId};
 
 /// Files that are looked at together.
@@ -19,24 +19,24 @@ const BATCH: usize = 500;
 /// Files that one sweep takes at most; the rest goes with the next start.
 const TAKEN_MAX: usize = 100_000;
 
-/// The files of a folder of shelves, a few at a time.
+/// The files of a folder of shards, a few at a time.
 #[derive(Debug)]
-pub struct Shelves {
-    shelves: Option<ReadDir>,
-    shelf: Option<ReadDir>,
+pub struct Shards {
+    shards: Option<ReadDir>,
+    shard: Option<ReadDir>,
 }
 
-impl Shelves {
+impl Shards {
     /// The files below `folder`, which may be absent; those in `lost` are none of them.
     ///
     /// # Errors
     /// When the disk cannot be read.
     pub fn of(folder: &Path) -> io::Result<Self> {
-        let shelves = match fs::read_dir(folder) {
+        let shards = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            shelves => Some(shelves?),
+            shards => Some(shards?),
         };
-        Ok(Self { shelves, shelf: None })
+        Ok(Self { shards, shard: None })
     }
 
     /// Up to `most` more files; none at the end.
@@ -46,14 +46,14 @@ impl Shelves {
     pub fn batch(&mut self, most: usize) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         while found.len() < most {
-            if let Some(file) = self.shelf.as_mut().and_then(Iterator::next) {
+            if let Some(file) = self.shard.as_mut().and_then(Iterator::next) {
                 found.push(file?.path());
                 continue;
             }
-            let Some(next) = self.shelves.as_mut().and_then(Iterator::next) else { break };
+            let Some(next) = self.shards.as_mut().and_then(Iterator::next) else { break };
             let next = next?;
-            let is_shelf = next.file_name() != LOST && next.file_type()?.is_dir();
-            self.shelf = if is_shelf { Some(fs::read_dir(next.path())?) } else { None };
+            let is_shard = next.file_name() != LOST && next.file_type()?.is_dir();
+            self.shard = if is_shard { Some(fs::read_dir(next.path())?) } else { None };
         }
         Ok(found)
     }
@@ -65,26 +65,34 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the disk cannot be read.
-    pub async fn sweep_payloads(&self, started: PayloadId, terms: Terms) -> Result<Swept, Error> {
-        let swept = self.sweep_unclaimed(started, terms).await;
+    pub async fn sweep_payloads(
+        &self,
+        started: PayloadId,
+        options: SweepOptions,
+    ) -> Result<Swept, Error> {
+        let swept = self.sweep_unclaimed(started, options).await;
         self.shared.recent.forget();
         swept
     }
 
-    async fn sweep_unclaimed(&self, started: PayloadId, terms: Terms) -> Result<Swept, Error> {
+    async fn sweep_unclaimed(
+        &self,
+        started: PayloadId,
+        options: SweepOptions,
+    ) -> Result<Swept, Error> {
         let place = self.shared.folder.join(PAYLOADS);
         let mut swept = Swept::default();
         let mut unused: Vec<PayloadId> = Vec::new();
         let folder = place.clone();
-        let mut shelves = on_disk(move || Shelves::of(&folder)).await?;
+        let mut shards = on_disk(move || Shards::of(&folder)).await?;
         loop {
             let (found, rest) = on_disk(move || {
-                let found = shelves.batch(BATCH)?;
+                let found = shards.batch(BATCH)?;
                 found.iter().filter(|path| is_left(path, started)).try_for_each(fs::remove_file)?;
-                Ok((found, shelves))
+                Ok((found, shards))
             })
             .await?;
-            shelves = rest;
+            shards = rest;
             let ids: Vec<PayloadId> = found.iter().filter_map(|path| id_of_file(path)).collect();
             if found.is_empty() {
                 break;
@@ -100,23 +108,28 @@ impl Store {
             let room = TAKEN_MAX.saturating_sub(unused.len());
             unused.extend(unclaimed.into_iter().take(room));
         }
-        swept.refused = !terms.accepts_loss && !lost::may_take(swept.unused, swept.total);
+        swept.refused = !options.accepts_loss && !trash::may_take(swept.unused, swept.total);
         if swept.refused {
             return Ok(swept);
         }
         for batch in unused.chunks(BATCH) {
             let (batch, store, place) = (batch.to_vec(), self.clone(), place.clone());
-            swept.moved += on_disk(move || store.take_away(&place, &batch, terms)).await?;
+            swept.moved += on_disk(move || store.take_away(&place, &batch, options)).await?;
         }
         Ok(swept)
     }
 
-    fn take_away(&self, place: &Path, ids: &[PayloadId], terms: Terms) -> io::Result<usize> {
+    fn take_away(
+        &self,
+        place: &Path,
+        ids: &[PayloadId],
+        options: SweepOptions,
+    ) -> io::Result<usize> {
         let mut moved = 0;
         for id in ids {
             let path = path_of(&self.shared.folder, *id);
             let taken =
-                self.shared.recent.unless_noted(*id, || lost::take(place, &path, terms.now));
+                self.shared.recent.unless_noted(*id, || trash::move_in(place, &path, options.now));
             moved += usize::from(taken?);
         }
         Ok(moved)
@@ -126,9 +139,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the disk refuses.
-    pub async fn forget_lost_payloads(&self, terms: Terms) -> Result<usize, Error> {
+    pub async fn empty_payload_trash(&self, options: SweepOptions) -> Result<usize, Error> {
         let place = self.shared.folder.join(PAYLOADS);
-        on_disk(move || lost::forget(&place, terms.now)).await
+        on_disk(move || trash::empty(&place, options.now)).await
     }
 
     /// Refuses a folder of payloads that is missing although records refer to files in it: a volume
@@ -137,7 +150,7 @@ impl Store {
     /// # Errors
     /// [`Error::Folder`] with what to do.
     pub async fn check_payload_folder(&self) -> Result<(), Error> {
-        if holds_payloads(&self.shared.folder) {
+        if self.shared.payloads.has_shards() {
             return Ok(());
         }
         let page =
@@ -145,7 +158,7 @@ impl Store {
         if self.page(page).await?.is_empty() {
             return Ok(());
         }
-        Err(Error::missing_folder(&self.shared.folder.join(PAYLOADS)))
+        Err(Error::missing_folder(self.shared.payloads.path()))
     }
 }
 

@@ -16,7 +16,7 @@ use super::key::{Key, Table};
 use super::log::form::StoreId;
 use super::pack;
 use crate::domain::ids::{Id, RequestId};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 
 /// A segment of the engine's log: a quarter of it holds a leaf of 32 rows of 64 KiB.
 ///
@@ -45,7 +45,7 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         std::panic::set_hook(Box::new(move |panic| {
             let noted = CAUGHT.with_borrow_mut(|caught| match caught {
                 Some(reason) => {
-                    let why = panic.payload_as_str().unwrap_or("it says no reason");
+                    let why = panic.payload_as_str().unwrap_or("no reason given");
                     *reason = why.replace('\n', " ");
                     true
                 }
@@ -86,7 +86,7 @@ pub fn open(path: &Path) -> Result<sled::Db, Error> {
                 return Err(Error::folder(path, &error));
             }
             Err(sled::Error::Corruption { .. }) => {
-                return Err(damaged("a page of its tree is not what was written".to_owned()));
+                return Err(damaged("a page of its tree differs from what was written".to_owned()));
             }
             Err(error) => return Err(damaged(error.to_string())),
         }
@@ -116,7 +116,7 @@ fn put(db: &sled::Db, key: &Key, value: &[u8]) -> Result<(), Error> {
 pub fn flush(db: &sled::Db) -> Result<(), Error> {
     let before = durable::calls();
     // The engine leaves out a write of what is there already, and then has nothing to flush.
-    let start: RequestId = fresh();
+    let start: RequestId = new_id();
     put(db, &started_key(), &start.bytes())?;
     db.flush().map_err(|error| Error::unavailable(&error))?;
     if durable::calls() > before { Ok(()) } else { Err(Error::NotDurable) }

@@ -15,23 +15,6 @@ use super::store::Page;
 use super::*;
 use crate::runtime::Tasks;
 
-/// Checkpoints all the time.
-const EAGER: Limits = Limits {
-    log_bytes: 2048,
-    seal_after: Duration::from_millis(2),
-    idle_after: Duration::from_millis(4),
-    idle_few_after: Duration::from_millis(4),
-    few_rows: 1,
-};
-/// No checkpoint before the store is closed.
-const NEVER: Limits = Limits {
-    log_bytes: u64::MAX / 4,
-    seal_after: Duration::from_secs(3600),
-    idle_after: Duration::from_secs(3600),
-    idle_few_after: Duration::from_secs(3600),
-    few_rows: 1,
-};
-
 fn open(folder: &Path, limits: Limits, faults: &Arc<Faults>) -> Result<Store, Error> {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
     Store::open_with(&options, limits, Arc::clone(faults))
@@ -110,7 +93,7 @@ const POINTS: [Point; 9] = [
     Point::Row,
     Point::Applied,
     Point::Flush,
-    Point::Mark,
+    Point::Marker,
     Point::Remove,
 ];
 
@@ -123,7 +106,7 @@ impl Images {
     }
 
     fn reached(&self, point: Point, folder: &Path) {
-        // One thread at a time: the others stand at their next point in the meantime.
+        // One thread at a time: the others wait at their next point in the meantime.
         let mut wanted = self.wanted.lock().unwrap();
         let is_writers = point <= Point::Answer;
         if !is_writers {
@@ -148,10 +131,10 @@ impl Images {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kill_at_any_step_loses_nothing_that_was_answered() {
+async fn wal_crash_at_any_step_loses_no_acknowledged_commit() {
     let folder = tempfile::tempdir().unwrap();
     let (faults, images) = (Arc::<Faults>::default(), Arc::<Images>::default());
-    let store = open(folder.path(), EAGER, &faults).unwrap();
+    let store = open(folder.path(), Limits::EAGER, &faults).unwrap();
     images.watch(folder.path(), &faults);
     let mut number = 0;
     while !images.is_done() && number < 5000 {
@@ -177,10 +160,10 @@ async fn kill_at_any_step_loses_nothing_that_was_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_seen_before_it_is_durable_and_all_of_it_when_it_is_answered() {
+async fn wal_commit_is_invisible_until_durable() {
     let folder = tempfile::tempdir().unwrap();
     let faults = Arc::<Faults>::default();
-    let store = open(folder.path(), NEVER, &faults).unwrap();
+    let store = open(folder.path(), Limits::NEVER, &faults).unwrap();
     let (view, seen) = (store.shared.view.clone(), Arc::<Mutex<Vec<_>>>::default());
     let noted = Arc::clone(&seen);
     faults.at_points(move |point| {
@@ -203,9 +186,9 @@ async fn nothing_is_seen_before_it_is_durable_and_all_of_it_when_it_is_answered(
 
 /// Both rows of a pair are always written together, while layers freeze and leave.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn page_is_one_moment_also_during_checkpoints() {
+async fn store_page_is_consistent_during_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), EAGER, &Arc::default()).unwrap();
+    let store = open(folder.path(), Limits::EAGER, &Arc::default()).unwrap();
     let (stop, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
     let writing = {
         let (store, stop) = (store.clone(), Arc::clone(&stop));
@@ -229,9 +212,9 @@ async fn page_is_one_moment_also_during_checkpoints() {
 }
 
 #[tokio::test]
-async fn rows_that_are_overwritten_before_a_checkpoint_never_reach_the_tree() {
+async fn wal_overwritten_rows_never_reach_the_tree() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), NEVER, &Arc::default()).unwrap();
+    let store = open(folder.path(), Limits::NEVER, &Arc::default()).unwrap();
     for number in 1..=100 {
         store.commit(commit(number)).await.unwrap();
     }
@@ -250,7 +233,7 @@ async fn rows_that_are_overwritten_before_a_checkpoint_never_reach_the_tree() {
 }
 
 #[tokio::test]
-async fn store_of_an_earlier_release_opens() {
+async fn store_of_earlier_release_opens() {
     let folder = tempfile::tempdir().unwrap();
     {
         let db = tree::open(&folder.path().join("store")).unwrap();
@@ -275,7 +258,7 @@ async fn store_of_an_earlier_release_opens() {
 }
 
 #[tokio::test]
-async fn values_are_packed_in_the_tree_alone() {
+async fn tree_values_are_packed_only_on_disk() {
     let (folder, key) = (tempfile::tempdir().unwrap(), Key::table(Table::Facet).text("long"));
     let value = "{\"status\":\"completed\"}".repeat(20).into_bytes();
     let store = usual(folder.path()).unwrap();
@@ -295,12 +278,12 @@ async fn values_are_packed_in_the_tree_alone() {
 async fn killed() -> TempDir {
     let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let faults = Arc::default();
-    let store = open(folder.path(), NEVER, &faults).unwrap();
+    let store = open(folder.path(), Limits::NEVER, &faults).unwrap();
     for number in 1..=20 {
         store.commit(commit(number)).await.unwrap();
     }
     store.close().await;
-    let store = open(folder.path(), NEVER, &faults).unwrap();
+    let store = open(folder.path(), Limits::NEVER, &faults).unwrap();
     for number in 21..=30 {
         store.commit(commit(number)).await.unwrap();
     }
@@ -322,7 +305,7 @@ fn segment(folder: &Path) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
+async fn store_open_refuses_missing_or_mismatched_parts() {
     // Whole, it opens.
     let image = killed().await;
     assert_eq!(rows(&usual(image.path()).unwrap()).await, (30, expected(30)));
@@ -351,7 +334,7 @@ async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
             "no tree, no mark",
             Box::new(|at: &Path| {
                 fs::remove_file(at.join("store/db")).unwrap();
-                fs::remove_file(at.join(mark::FILE)).unwrap();
+                fs::remove_file(at.join(marker::FILE)).unwrap();
             }),
             "the tree of its store is missing",
         ),
@@ -373,7 +356,7 @@ async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
         ),
         (
             "a damaged mark",
-            Box::new(|at: &Path| fs::write(at.join(mark::FILE), "{").unwrap()),
+            Box::new(|at: &Path| fs::write(at.join(marker::FILE), "{").unwrap()),
             "delete this file",
         ),
         (
@@ -397,7 +380,7 @@ async fn parts_that_are_missing_or_do_not_fit_are_refused_in_words() {
 }
 
 #[tokio::test]
-async fn store_or_tree_or_log_that_is_older_than_it_was_is_refused() {
+async fn store_open_refuses_rolled_back_parts() {
     let folder = tempfile::tempdir().unwrap();
     let old = tempfile::tempdir().unwrap();
     let store = usual(folder.path()).unwrap();
@@ -417,7 +400,7 @@ async fn store_or_tree_or_log_that_is_older_than_it_was_is_refused() {
     let said = refusal(folder.path());
     assert!(said.contains("its store is older than it was"), "{said}");
     // With the operator's word it is taken.
-    fs::remove_file(folder.path().join(mark::FILE)).unwrap();
+    fs::remove_file(folder.path().join(marker::FILE)).unwrap();
     assert_eq!(rows(&usual(folder.path()).unwrap()).await, (1, expected(1)));
     // The tree alone, the log alone.
     for (from, part, says) in [
@@ -441,7 +424,7 @@ async fn store_or_tree_or_log_that_is_older_than_it_was_is_refused() {
 }
 
 #[tokio::test]
-async fn torn_end_of_the_log_is_dropped_and_the_log_goes_on() {
+async fn wal_torn_tail_is_dropped_and_log_continues() {
     let image = killed().await;
     let path = segment(image.path());
     let bytes = fs::read(&path).unwrap();

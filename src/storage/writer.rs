@@ -21,7 +21,7 @@ use super::faults::{Faults, Point};
 use super::key::Key;
 use super::log::Log;
 use super::log::form::{RECORD_MOST, StoreId};
-use super::mark::Mark;
+use super::marker::Marker;
 use super::memtable::Rows;
 use super::record::Malformed;
 use super::view::View;
@@ -30,9 +30,9 @@ use crate::runtime::{self, Clock};
 /// Commits that may wait for the writer; more wait at their senders.
 pub const QUEUE: usize = 4096;
 /// Commits that one flush makes durable.
-const MOST_COMMITS: usize = 256;
+const GROUP_COMMITS_MAX: usize = 256;
 /// Bytes that one flush makes durable, unless a single commit has more.
-const MOST_BYTES: usize = 1024 * 1024;
+const GROUP_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the writer is sent.
 pub enum Message {
@@ -40,10 +40,10 @@ pub enum Message {
         commit: Commit,
         done: oneshot::Sender<Result<(), Error>>,
     },
-    /// From now on, what is written goes to this tap as well, or to none. Answered with whether
+    /// From now on, what is written also goes to this stream, or to none. Answered with whether
     /// there was one until now, and with the number of the log's last record.
-    Tap {
-        tap: Option<Tap>,
+    SetChangeStream {
+        change_stream: Option<ChangeStream>,
         done: oneshot::Sender<(bool, u64)>,
     },
     /// Proves the log's last record by one behind it: nothing has been written for a while.
@@ -55,11 +55,11 @@ pub enum Message {
 
 /// Takes what is written, batch by batch. It is dropped when it cannot take more at once: a backup
 /// never holds the writer up.
-pub type Tap = std::sync::mpsc::SyncSender<Rows>;
+pub type ChangeStream = std::sync::mpsc::SyncSender<Rows>;
 
-/// What the writer tells everyone.
+/// Counts that the writer publishes.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct Metrics {
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
 }
@@ -71,10 +71,10 @@ pub struct Writer {
     pub store: StoreId,
     pub data: PathBuf,
     pub inbox: mpsc::Receiver<Message>,
-    pub figures: Arc<Figures>,
+    pub metrics: Arc<Metrics>,
     /// Set once, with the reason, when the disk has refused.
     pub failure: Arc<watch::Sender<Option<String>>>,
-    pub tap: Option<Tap>,
+    pub change_stream: Option<ChangeStream>,
     pub progress: Arc<Progress>,
     /// To the thread of the checkpoints, which ends when this has gone.
     pub jobs: std::sync::mpsc::Sender<Job>,
@@ -110,9 +110,9 @@ impl Writer {
             }
             match next {
                 None => {}
-                Some(Message::Tap { tap, done }) => {
-                    let before = std::mem::replace(&mut self.tap, tap);
-                    // Who asked and has gone has dropped the tap's other end as well.
+                Some(Message::SetChangeStream { change_stream, done }) => {
+                    let before = std::mem::replace(&mut self.change_stream, change_stream);
+                    // Who asked and has gone has dropped the stream's receiver as well.
                     let _gone = done.send((before.is_some(), self.log.number()));
                 }
                 Some(Message::Seal) => self.seal(),
@@ -135,8 +135,10 @@ impl Writer {
         while let Some(message) = next {
             let (mut commit, done) = match message {
                 Message::Commit { commit, done } => (commit, done),
-                other
-                @ (Message::Tap { .. } | Message::Seal | Message::Freeze | Message::Close) => {
+                other @ (Message::SetChangeStream { .. }
+                | Message::Seal
+                | Message::Freeze
+                | Message::Close) => {
                     return (Some(other), rows, waiting);
                 }
             };
@@ -150,7 +152,7 @@ impl Writer {
                     waiting.push(Pending { hooks: Vec::new(), refused: Some(error), done });
                 }
             }
-            if waiting.len() >= MOST_COMMITS || bytes >= MOST_BYTES {
+            if waiting.len() >= GROUP_COMMITS_MAX || bytes >= GROUP_BYTES_MAX {
                 break;
             }
             next = self.inbox.try_recv().ok();
@@ -234,8 +236,8 @@ impl Writer {
         let outcome = self.append(rows, false);
         if outcome.is_ok() {
             let commits = waiting.iter().filter(|waiting| waiting.refused.is_none()).count() as u64;
-            self.figures.flushes.fetch_add(u64::from(has_rows), Ordering::Relaxed);
-            self.figures.commits.fetch_add(commits, Ordering::Relaxed);
+            self.metrics.flushes.fetch_add(u64::from(has_rows), Ordering::Relaxed);
+            self.metrics.commits.fetch_add(commits, Ordering::Relaxed);
             metrics::counter!("orrery_flushes_total").increment(u64::from(has_rows));
             metrics::counter!("orrery_commits_total").increment(commits);
         }
@@ -264,11 +266,11 @@ impl Writer {
         let number = number.map_err(|error| self.fail(&error))?;
         #[cfg(test)]
         self.faults.hit(Point::Publish);
-        if let Some(tap) = &self.tap
+        if let Some(stream) = &self.change_stream
             && !is_seal
-            && tap.try_send(rows.clone()).is_err()
+            && stream.try_send(rows.clone()).is_err()
         {
-            self.tap = None;
+            self.change_stream = None;
         }
         self.view.memtable.publish(number, rows);
         if self.progress.wrote(number, is_seal) && !is_seal {
@@ -280,7 +282,7 @@ impl Writer {
 
     /// From now on nothing is written: what the disk holds is known to the next start alone.
     fn fail(&self, error: &dyn std::fmt::Display) -> Error {
-        tracing::error!(%error, "the store takes no more writes");
+        tracing::error!(%error, "the store accepts no more writes");
         self.failure.send_if_modified(|reason| {
             reason.get_or_insert_with(|| error.to_string());
             true
@@ -340,10 +342,13 @@ impl Writer {
             }
             let removed = log.segments().remove_through(number, false);
             removed.map_err(|error| Error::unavailable(&error))?;
-            Mark::new(store, number, 0).write(&data)
+            Marker::new(store, number, 0).write(&data)
         });
         if let Err(error) = emptied {
-            tracing::error!(%error, "the store was not closed in full; the next start reads its log");
+            tracing::error!(
+                %error,
+                "the store was not closed completely; the next start reads its log"
+            );
         }
         // The engine goes last: the next process that opens the store waits for it.
         drop(log);
@@ -356,7 +361,7 @@ pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
     let Some(bytes) = row else { return Ok(0) };
     let bytes: [u8; 8] = bytes.try_into().map_err(|_length| Malformed {
         record: "counter",
-        reason: "it has not eight bytes".to_owned(),
+        reason: "it must have eight bytes".to_owned(),
     })?;
     Ok(i64::from_be_bytes(bytes))
 }
@@ -364,6 +369,6 @@ pub fn counter(row: Option<&[u8]>) -> Result<i64, Malformed> {
 /// A sender that waits no more is not a fault: its commit counts all the same.
 fn answer(done: oneshot::Sender<Result<(), Error>>, outcome: Result<(), Error>) {
     if done.send(outcome).is_err() {
-        tracing::trace!("a commit's sender has gone");
+        tracing::trace!("the caller of a commit no longer waits for it");
     }
 }

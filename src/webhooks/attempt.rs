@@ -73,11 +73,11 @@ impl Drop for InFlightGuard<'_> {
 pub(super) enum Report {
     /// It was made. `next` is when the following one is due.
     Made { health: Health, next: Option<Timestamp> },
-    /// Nothing was to be sent: the row was a leftover, and is gone.
+    /// Nothing was to be sent: the row was a leftover, and is deleted.
     StaleRow,
 }
 
-/// Why an attempt counts for nothing: its row stands as before, and it is made again.
+/// Why an attempt counts for nothing: its row is as before, and it is made again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
     #[error(transparent)]
@@ -156,8 +156,8 @@ pub(super) async fn make(
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
 
-/// The delivery behind `item`, unless its row is a leftover: of a delivery that is gone, final, or
-/// due at another time.
+/// The delivery behind `item`, unless its row is a leftover: of a delivery that is deleted, final,
+/// or due at another time.
 ///
 /// Also one that came by hand is asked for its row: a scan may have found it first and sent it.
 async fn find(
@@ -166,13 +166,13 @@ async fn find(
     carried: Option<Box<Delivery>>,
 ) -> Result<Option<Delivery>, Error> {
     if let Some(delivery) = carried {
-        let stands = context.store.get(&item.key()).await?.is_some();
-        return Ok(stands.then_some(*delivery));
+        let exists = context.store.get(&item.key()).await?.is_some();
+        return Ok(exists.then_some(*delivery));
     }
     let delivery = match rows::load(&context.store, item.organization, item.execution).await {
         // Nothing can be sent from a record that cannot be read, now or later.
         Err(Error::Store(storage::Error::Malformed(error))) => {
-            tracing::error!(execution = %item.execution, %error, "webhook delivery given up");
+            tracing::error!(execution = %item.execution, %error, "webhook delivery abandoned");
             return Ok(None);
         }
         found => found?,
@@ -241,7 +241,7 @@ async fn deliver(
         }
         Err(_elapsed) => {
             let timeout = humantime::format_duration(context.options.timeout);
-            Outcome::unsent(format!("no whole answer within {timeout}"))
+            Outcome::unsent(format!("no complete answer within {timeout}"))
         }
     })
 }
@@ -255,7 +255,7 @@ fn request(
     now: Timestamp,
 ) -> Result<Request<Bytes>, String> {
     let mut url = url::Url::parse(&delivery.webhook.url)
-        .map_err(|error| format!("the webhook_url is no absolute URL: {error}"))?;
+        .map_err(|error| format!("the webhook_url is not an absolute URL: {error}"))?;
     url.set_fragment(None);
     let mut request = Request::new(Bytes::new());
     *request.method_mut() = Method::POST;

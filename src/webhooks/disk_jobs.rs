@@ -63,7 +63,7 @@ pub(super) enum JobOutput {
 pub(super) struct Scanned {
     /// What is due, oldest first.
     pub(super) items: Vec<Item>,
-    /// Whether nothing due stands behind them.
+    /// Whether nothing due is behind them.
     pub(super) ended: bool,
     /// When the first row that is not due yet will be.
     pub(super) next_due: Option<Timestamp>,
@@ -286,7 +286,7 @@ async fn expire(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Err
             number: delivery.progress.next_number(),
             status_code: None,
             response: None,
-            error: Some(format!("given up: the receiver has been in trouble for {waited}")),
+            error: Some(format!("abandoned: the receiver has been failing for {waited}")),
             duration_ms: 0,
             redelivery: delivery.progress.redelivery,
             created_at: now,

@@ -195,7 +195,7 @@ impl Dispatcher {
         None
     }
 
-    /// Ends an attempt. Gives back deliveries that are to be parked, since the receiver's circuit
+    /// Ends an attempt. Returns deliveries that are to be parked, since the receiver's circuit
     /// has just opened.
     pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
         let unproven = self.in_flight.remove(&item.execution).unwrap_or(false);
@@ -204,7 +204,7 @@ impl Dispatcher {
         self.change(&item.receiver, |receiver| {
             receiver.in_flight -= 1;
             receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
-            // Its row may still stand there, so it must be looked for.
+            // Its row may still be there, so it must be looked for.
             if health == Health::Unknown && item.place == RowIndex::Parked {
                 receiver.parked = earliest(receiver.parked, item.due);
             }
@@ -230,7 +230,7 @@ impl Dispatcher {
         }
     }
 
-    /// Forgets deliveries that were to be parked and still stand in the due index.
+    /// Forgets deliveries that were to be parked and are still in the due index.
     pub(super) fn forget(&mut self, items: &[Item]) {
         for item in items {
             self.held.remove(&item.execution);
@@ -248,7 +248,7 @@ impl Dispatcher {
             let Some(receiver) = self.receivers.get_mut(&name) else { continue };
             receiver.hungry = receiver.wants_rows(room);
             if receiver.hungry {
-                // Rows of deliveries that are in memory still stand before the others.
+                // Rows of deliveries that are in memory are still before the others.
                 let limit = receiver.held_parked + room.min(receiver.waiting_limit());
                 return Some((name, limit));
             }
@@ -473,7 +473,7 @@ impl Dispatcher {
     }
 
     /// Empties the waiting list of a receiver whose circuit has opened: what has a parked row stays
-    /// parked, the rest is given back to be parked.
+    /// parked, the rest is returned to be parked.
     fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
         let (mut to_park, mut dropped) = (Vec::new(), Vec::new());
         self.change(name, |receiver| {

@@ -27,7 +27,7 @@ fn started(roster: &mut Dispatcher) -> Vec<Item> {
 }
 
 #[test]
-fn a_receiver_earns_its_slots_one_answer_at_a_time_up_to_the_cap() {
+fn dispatcher_grows_endpoint_concurrency_per_success_up_to_cap() {
     let mut roster = Dispatcher::new(&Options { in_flight_per_receiver: 5, ..Options::default() });
     let mut number = 0;
     let mut in_flight = Vec::new();
@@ -90,7 +90,7 @@ fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
 }
 
 #[test]
-fn dead_receivers_do_not_slow_the_living() {
+fn dispatcher_dead_endpoints_do_not_slow_healthy_ones() {
     let alone = rounds_of_the_living(2000, 0, false);
     let slots = 30 * 2000 / alone;
     assert!(slots > 220, "the living alone use {slots} slots in a round");
@@ -102,7 +102,7 @@ fn dead_receivers_do_not_slow_the_living() {
 }
 
 #[test]
-fn a_cap_of_one_holds_from_the_first_attempt_on() {
+fn dispatcher_cap_of_one_holds_from_first_attempt() {
     let mut roster = Dispatcher::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
     for number in 0..3 {
         roster.offer(item("a", number));
@@ -111,7 +111,7 @@ fn a_cap_of_one_holds_from_the_first_attempt_on() {
 }
 
 #[test]
-fn strangers_and_the_dead_share_half_of_the_slots() {
+fn dispatcher_reserves_half_of_the_slots_for_healthy_endpoints() {
     let mut roster = Dispatcher::new(&Options { in_flight: 100, ..Options::default() });
     roster.offer(item("living", 0));
     let first = roster.next().unwrap();
@@ -125,7 +125,7 @@ fn strangers_and_the_dead_share_half_of_the_slots() {
 }
 
 #[test]
-fn a_circuit_opens_probes_and_closes() {
+fn dispatcher_circuit_opens_probes_and_closes() {
     let options = Options { circuit_failures: 3, ..Options::default() };
     let mut roster = Dispatcher::new(&options);
     let mut parked = Vec::new();
@@ -167,7 +167,7 @@ fn a_circuit_opens_probes_and_closes() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_is_offered() {
+fn dispatcher_memory_is_bounded() {
     let mut roster = Dispatcher::new(&Options::default());
     let (mut most_held, mut most_receivers) = (0, 0);
     for number in 0..100_000 {
@@ -337,7 +337,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #[test]
-    fn whatever_happens_everything_is_delivered_once_receivers_answer(
+    fn dispatcher_delivers_everything_once_endpoints_recover(
         ops in prop::collection::vec(op(), 0..400),
     ) {
         let mut play = Play::new();

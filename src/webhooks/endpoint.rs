@@ -39,9 +39,9 @@ pub(super) struct Endpoint {
     pub(super) parked: Option<Timestamp>,
     /// How many of those in memory have a parked row.
     pub(super) held_parked: usize,
-    /// Whether it stands in a queue of those that can be sent to.
+    /// Whether it is in a queue of those that can be sent to.
     pub(super) ready: bool,
-    /// Whether it stands in the queue of those that want parked rows read, or they are being read.
+    /// Whether it is in the queue of those that want parked rows read, or they are being read.
     pub(super) hungry: bool,
 }
 

@@ -17,7 +17,7 @@ use crate::domain::delivery::{Attempt, Delivery, Status, Webhook};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 use crate::storage::{self, Commit, Key, Page, Store};
 
 /// Rows of the index that are read at once.
@@ -29,7 +29,7 @@ const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Deliveries that a replay takes up in one commit.
 const REPLAY_BATCH_MAX: usize = 128;
 
-/// How a delivery stands, as it is shown.
+/// The status of a delivery, as it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
     /// Waits for its first or next attempt.
@@ -82,13 +82,13 @@ pub struct Filter {
     pub execution: Option<ExecutionId>,
     /// The receiver's host, with or without its port.
     pub host: Option<String>,
-    /// Created then or later.
+    /// Created at this time or later.
     pub from: Option<Timestamp>,
     /// Created before.
     pub to: Option<Timestamp>,
 }
 
-/// A delivery and how it stands now.
+/// A delivery and its status now.
 #[derive(Debug)]
 pub struct Recorded {
     pub delivery: Delivery,
@@ -108,7 +108,7 @@ pub enum Refusal {
     /// Other deliveries wait for the receiver, or it is in trouble; only of a test delivery.
     #[error("other deliveries wait for this receiver")]
     Busy { wait: Duration },
-    #[error("redelivered a moment ago")]
+    #[error("redelivered recently")]
     Cooldown { wait: Duration },
     #[error("payload no longer stored")]
     Gone,
@@ -236,12 +236,12 @@ impl Outbox {
             statuses.iter().map(|status| Rows::of(organization, *status, filter)).collect();
         let (mut found, mut matched) = (Vec::new(), 0_u64);
         while let Some((execution, receiver)) = newest(&mut sources, store).await? {
-            let stands = match filter.state {
+            let has_status = match filter.state {
                 Some(DeliveryState::Pending) => !flying.contains(&execution),
                 Some(DeliveryState::Delivering) => flying.contains(&execution),
                 Some(DeliveryState::Delivered | DeliveryState::Failed) | None => true,
             };
-            if !stands || !filter.matches(&receiver) {
+            if !has_status || !filter.matches(&receiver) {
                 continue;
             }
             if matched >= offset && found.len() < limit {
@@ -261,7 +261,7 @@ impl Outbox {
         own.map(|(_, execution)| *execution).collect()
     }
 
-    /// One delivery as it stands now.
+    /// One delivery as it is now.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -302,7 +302,7 @@ impl Outbox {
     }
 
     /// Sends a delivery again that has ended: the same bytes under the same id, by a schedule that
-    /// begins anew. When this returns, it is on the disk.
+    /// starts again. When this returns, it is on the disk.
     ///
     /// # Errors
     /// [`Refusal`]; then nothing has changed.
@@ -339,7 +339,7 @@ impl Outbox {
     }
 
     /// Sends every delivery again that has failed and was created within the window, but for those
-    /// that were redelivered a moment ago or whose body is gone. Answers how many.
+    /// that were redelivered recently or whose body is deleted. Answers how many.
     ///
     /// # Errors
     /// [`Refusal::Failed`]; what was taken up until then goes out.
@@ -399,7 +399,7 @@ impl Outbox {
     ) -> Result<TestDelivery, Refusal> {
         let now = self.context.clock.now();
         let delivery =
-            Delivery::new(fresh(), organization, fresh(), webhook, Payload::nothing(), now);
+            Delivery::new(new_id(), organization, new_id(), webhook, Payload::nothing(), now);
         let (done, attempt) = oneshot::channel();
         let job = test_delivery::Job { delivery, body: Bytes::from(body.clone()), done };
         let busy = || Refusal::Busy { wait: TEST_RETRY_AFTER };

@@ -8,7 +8,7 @@
 //!   The outcome is committed before anything follows from it, so that a crash can repeat an attempt
 //!   but never lose one, and a delivery is never repeated after its success.
 //! - A receiver in trouble gets few slots, then none (its circuit opens); its deliveries are parked
-//!   on the disk under its name and stand in nobody's way.
+//!   on disk under its name and block nothing else.
 //!
 //! `rows` holds keys and records, `dispatcher` decides who is sent to next (pure), `attempt` makes one
 //! attempt, `chores` reads and moves rows, `outbox` is the loop, `transport` the door to the

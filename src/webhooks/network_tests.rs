@@ -85,7 +85,7 @@ async fn sent_to(script: Script) -> Result<Response, SendError> {
 }
 
 #[tokio::test]
-async fn whole_answers_arrive_and_redirects_are_not_followed() {
+async fn webhook_send_reads_response_and_follows_no_redirects() {
     let says = "HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 5\r\n\r\nthere";
     let answer = sent_to(Script::Says(says)).await.unwrap();
     assert_eq!((answer.status, &answer.body[..]), (302, b"there".as_slice()));
@@ -95,13 +95,13 @@ async fn whole_answers_arrive_and_redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_flood_is_read_up_to_its_limit() {
+async fn webhook_send_truncates_oversized_response() {
     let answer = sent_to(Script::Floods).await.unwrap();
     assert_eq!((answer.status, answer.body.len()), (200, 64 * 1024));
 }
 
 #[tokio::test]
-async fn faults_are_told_in_words() {
+async fn webhook_send_errors_are_described() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refused = format!("http://{}/", closed.local_addr().unwrap());
     drop(closed);
@@ -109,8 +109,8 @@ async fn faults_are_told_in_words() {
         (sent_to(Script::Drips).await, "no answer within"),
         (sent_to(Script::SaysAndHolds("")).await, "no answer within"),
         (sent_to(Script::SaysAndHolds("HTTP/1.1 200 OK\r\n")).await, "no answer within"),
-        (sent_to(Script::Says("\u{1}\u{2}garbage\r\n\r\n")).await, "no HTTP"),
-        (sent_to(Script::Closes).await, "no HTTP or broke off"),
+        (sent_to(Script::Says("\u{1}\u{2}garbage\r\n\r\n")).await, "not HTTP"),
+        (sent_to(Script::Closes).await, "not HTTP or was cut off"),
         (send(refused, loopback()).await, "the host cannot be reached"),
         (send("http://127.0.0.1:9/".to_owned(), Policy::default()).await, "not allowed"),
     ];
@@ -121,7 +121,7 @@ async fn faults_are_told_in_words() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_refused() {
+async fn webhook_send_refuses_untrusted_certificate() {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());

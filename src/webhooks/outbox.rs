@@ -142,7 +142,7 @@ impl Outbox {
         self.context.options.send_plain_secret
     }
 
-    /// How it stands now; changes can be awaited.
+    /// Its state now; changes can be awaited.
     #[must_use]
     pub fn metrics(&self) -> watch::Receiver<Metrics> {
         self.figures.clone()
@@ -200,7 +200,7 @@ struct Worker {
 enum Pass {
     /// Not needed.
     None,
-    /// Needed: something due may stand there.
+    /// Needed: something due may be there.
     Wanted,
     /// Under way, behind this key. `again`: something was added in the meantime, perhaps before it.
     /// `stuck`: memory had no room at the last page.
@@ -320,11 +320,17 @@ impl Worker {
                 self.back_off()
             }
             Ok(Err(AttemptError::Outbox(error))) => {
-                tracing::error!(execution = %item.execution, %error, "webhook attempt not kept");
+                tracing::error!(
+                    execution = %item.execution, %error,
+                    "failed to record a webhook attempt"
+                );
                 self.back_off()
             }
             Err(error) => {
-                tracing::error!(execution = %item.execution, %error, "webhook attempt broke off");
+                tracing::error!(
+                    execution = %item.execution, %error,
+                    "a webhook attempt ended unexpectedly"
+                );
                 self.back_off()
             }
         };

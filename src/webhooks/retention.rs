@@ -21,7 +21,7 @@ impl Outbox {
     /// Answers how many.
     ///
     /// # Errors
-    /// [`Error::Store`]; what went until then is gone.
+    /// [`Error::Store`]; what was deleted until then stays deleted.
     pub async fn purge_before(
         &self,
         organization: OrganizationId,

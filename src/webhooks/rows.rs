@@ -44,7 +44,7 @@ impl Record for DeliveryProgress {
 /// A row of the due index, and of the parked ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Due {
-    /// Scheme, host and port; stands here so that a receiver in trouble is known without reading
+    /// Scheme, host and port; it is here so that a failing receiver is known without reading
     /// the delivery.
     pub(super) receiver: String,
 }
@@ -66,7 +66,7 @@ impl Record for Circuit {
     const NAME: &'static str = "circuit";
 }
 
-/// Where the row of a delivery that is due stands.
+/// The key of the row of a due delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowIndex {
     Due,
@@ -85,7 +85,7 @@ pub fn progress(organization: OrganizationId, execution: ExecutionId) -> Key {
     Key::table(Table::DeliveryProgress).id(organization).id_newest_first(execution)
 }
 
-/// The rows of an organization's deliveries that stand so, newest first; each with its receiver.
+/// The rows of an organization's deliveries with that status, newest first; each with its receiver.
 #[must_use]
 pub(super) fn status_rows(organization: OrganizationId, status: Status) -> Key {
     of_status(organization, status).raw(&[1])
@@ -113,7 +113,7 @@ pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId
     Some((Timestamp::from_sortable(time.map(|byte| !byte)), key.last_id_inverted()?))
 }
 
-/// Notes that a delivery stands otherwise than before; `None`: it is new.
+/// Notes that the status of a delivery has changed; `None`: it is new.
 pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
     let (organization, now) = (delivery.organization, delivery.progress.status);
     if before == Some(now) {
@@ -224,7 +224,7 @@ pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), M
     Ok(())
 }
 
-/// A delivery as it stands on the disk; `None` when there is none.
+/// A delivery as it is stored; `None` when there is none.
 ///
 /// # Errors
 /// [`Error::Store`] when the disk cannot be read or a record is damaged.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn webhook_rows_match_golden_bytes() {
         let contents = Contents {
             id: DeliveryId::from([1; 16]),
             webhook: Webhook {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_keys() {
+    fn webhook_row_keys_match_golden_bytes() {
         let organization = OrganizationId::from([2; 16]);
         let execution = ExecutionId::from([0xf0; 16]);
         let ids = [[2; 16], [0xf0; 16]].concat();
@@ -348,7 +348,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_of_a_receiver_end_where_the_next_begins(
+        fn webhook_parked_rows_of_endpoints_do_not_overlap(
             a in "https?://[a-z]{1,3}:[0-9]{1,2}", b in "https?://[a-z]{1,3}:[0-9]{1,2}",
             micros in 0_i64..i64::MAX, organization: [u8; 16], execution: [u8; 16],
         ) {

@@ -17,7 +17,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::signature;
 use crate::domain::time::Timestamp;
-use crate::runtime::{Clock, Tasks, fresh};
+use crate::runtime::{Clock, Tasks, new_id};
 use crate::storage::{Commit, Key, Page, Sealer, Store, Table};
 
 const BODY: &str = r#"{"status":"completed",  "output":1.50}"#;
@@ -127,7 +127,7 @@ impl Bench {
         let transport: Arc<dyn Transport> = Arc::clone(&script) as Arc<dyn Transport>;
         let (shared, time) = (store.clone(), clock.clone());
         let outbox = Outbox::over(shared, sealer.clone(), transport, time, options.clone());
-        let organization = fresh();
+        let organization = new_id();
         let tasks = Tasks::new();
         Self { folder, store, sealer, clock, script, options, outbox, tasks, organization }
     }
@@ -155,7 +155,7 @@ impl Bench {
         let webhook = Webhook { url: url.to_owned(), secret };
         let body = Payload::Inline(serde_json::from_str(BODY).unwrap());
         let now = self.clock.now();
-        Delivery::new(fresh(), self.organization, fresh(), webhook, body, now)
+        Delivery::new(new_id(), self.organization, new_id(), webhook, body, now)
     }
 
     /// Commits a delivery as the engine does, and hands it over.
@@ -260,7 +260,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_delivery_is_signed_sent_and_acknowledged() {
+async fn delivery_is_signed_sent_and_acknowledged() {
     let bench = Bench::started(Options::default());
     let secret = "a secret — 秘密";
     let delivery = bench.delivery("https://shop.example/hooks?a=b#c", Some(secret));
@@ -291,7 +291,7 @@ async fn a_delivery_is_signed_sent_and_acknowledged() {
 }
 
 #[tokio::test]
-async fn without_a_secret_nothing_is_signed_and_the_plain_one_can_be_left_out() {
+async fn delivery_without_secret_is_unsigned() {
     let bench = Bench::started(Options { send_plain_secret: false, ..Options::default() });
     let unsigned = bench.delivery("http://a.example", None);
     let signed = bench.delivery("http://b.example", Some("s"));
@@ -309,7 +309,7 @@ async fn without_a_secret_nothing_is_signed_and_the_plain_one_can_be_left_out() 
 }
 
 #[tokio::test]
-async fn the_whole_schedule_runs_with_a_restart_in_the_middle() {
+async fn delivery_schedule_runs_to_its_end_across_restart() {
     let mut bench = Bench::started(Options::default());
     bench.script.set("a.example", Behaviour::Answers(500));
     let delivery = bench.delivery("http://a.example/", Some("s"));
@@ -355,7 +355,7 @@ async fn the_whole_schedule_runs_with_a_restart_in_the_middle() {
 }
 
 #[tokio::test]
-async fn answers_and_what_follows_from_them() {
+async fn delivery_outcome_depends_on_response() {
     use Behaviour::{Answers, AsksToWait, Panics, Refuses};
     let options = Options {
         schedule: vec![Duration::from_secs(100)],
@@ -407,7 +407,7 @@ async fn answers_and_what_follows_from_them() {
 }
 
 #[tokio::test]
-async fn an_attempt_in_flight_at_a_crash_is_made_again() {
+async fn delivery_in_flight_at_crash_is_retried() {
     let mut bench = Bench::started(Options::default());
     bench.script.set("a.example", Behaviour::Hangs);
     let execution = bench.send("http://a.example/").await;
@@ -426,7 +426,7 @@ async fn an_attempt_in_flight_at_a_crash_is_made_again() {
 }
 
 #[tokio::test]
-async fn what_hangs_is_cut_off_and_a_shutdown_waits_for_the_rest() {
+async fn delivery_times_out_and_shutdown_waits_for_it() {
     let bench = Bench::started(Options { timeout: Duration::ZERO, ..Options::default() });
     bench.script.set("a.example", Behaviour::Hangs);
     let execution = bench.send("http://a.example/").await;
@@ -434,12 +434,12 @@ async fn what_hangs_is_cut_off_and_a_shutdown_waits_for_the_rest() {
     bench.tasks.stop();
     assert!(bench.tasks.ended(PATIENCE).await);
     let progress = bench.load(execution).await.progress;
-    assert_eq!(progress.attempts[0].error.as_deref(), Some("no whole answer within 0s"));
+    assert_eq!(progress.attempts[0].error.as_deref(), Some("no complete answer within 0s"));
     assert_eq!(progress.status, Status::Pending);
 }
 
 #[tokio::test]
-async fn no_receiver_gets_more_than_its_cap_at_once() {
+async fn delivery_concurrency_per_endpoint_is_capped() {
     let options = Options { in_flight_per_receiver: 3, ..Options::default() };
     let bench = Bench::started(options);
     // It answers a few times, and so earns its slots, then hangs.
@@ -458,7 +458,7 @@ async fn no_receiver_gets_more_than_its_cap_at_once() {
 }
 
 #[tokio::test]
-async fn a_circuit_opens_probes_closes_and_survives_a_restart() {
+async fn circuit_opens_probes_closes_and_survives_restart() {
     let options = Options { circuit_failures: 3, in_flight_per_receiver: 1, ..Options::default() };
     let mut bench = Bench::started(options.clone());
     bench.script.set("a.example", Behaviour::Refuses);
@@ -500,7 +500,7 @@ async fn a_circuit_opens_probes_closes_and_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_delivery_behind_an_open_circuit_is_given_up_in_the_end() {
+async fn delivery_behind_open_circuit_expires() {
     let mut bench = Bench::started(Options { circuit_failures: 1, ..Options::default() });
     bench.script.set("a.example", Behaviour::Refuses);
     let mut executions = Vec::new();
@@ -518,7 +518,7 @@ async fn a_delivery_behind_an_open_circuit_is_given_up_in_the_end() {
         for execution in &executions {
             let progress = bench.load(*execution).await.progress;
             let last = progress.attempts.last().and_then(|attempt| attempt.error.clone());
-            let says_so = last.is_some_and(|error| error.starts_with("given up"));
+            let says_so = last.is_some_and(|error| error.starts_with("abandoned"));
             assert_eq!(says_so, progress.status == Status::Failed);
             count += usize::from(says_so);
         }
@@ -542,7 +542,7 @@ async fn backlog(bench: &Bench, count: usize, host: impl Fn(usize) -> String) {
 }
 
 #[tokio::test]
-async fn a_backlog_of_a_dead_receiver_blocks_nobody_and_stays_on_the_disk() {
+async fn backlog_of_dead_endpoint_blocks_nobody_and_stays_on_disk() {
     let bench = Bench::new(Options::default());
     bench.script.set("dead.example", Behaviour::Hangs);
     backlog(&bench, 100_000, |_number| "dead.example".to_owned()).await;
@@ -564,7 +564,7 @@ async fn a_backlog_of_a_dead_receiver_blocks_nobody_and_stays_on_the_disk() {
 }
 
 #[tokio::test]
-async fn a_backlog_of_many_receivers_is_delivered_once_each() {
+async fn backlog_of_many_endpoints_is_delivered_exactly_once() {
     let bench = Bench::new(Options::default());
     backlog(&bench, 5000, |number| format!("r{}.example", number % 37)).await;
     bench.outbox.start(&bench.tasks);
@@ -577,7 +577,7 @@ async fn a_backlog_of_many_receivers_is_delivered_once_each() {
 }
 
 #[tokio::test]
-async fn what_ended_long_ago_is_forgotten_and_nothing_else() {
+async fn delivery_retention_removes_only_old_finished_deliveries() {
     let bench = Bench::new(Options { schedule: vec![], ..Options::default() });
     bench.script.set("broken.example", Behaviour::Answers(500));
     bench.script.set("dead.example", Behaviour::Hangs);
@@ -602,7 +602,7 @@ async fn what_ended_long_ago_is_forgotten_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn leftovers_and_lost_payloads_end() {
+async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
     let bench = Bench::new(Options::default());
     // The folder of payloads is in place, and the file is not: one that is away says nothing.
     std::fs::create_dir_all(bench.folder.path().join("payloads/00")).unwrap();
@@ -612,7 +612,7 @@ async fn leftovers_and_lost_payloads_end() {
     .unwrap();
     let mut delivery = bench.delivery("http://a.example/", None);
     delivery.body = lost;
-    // A row whose delivery is gone, and one that is not a row at all.
+    // A row whose delivery is deleted, and one that is not a row at all.
     let mut commit = Commit::new();
     enqueue(&mut commit, &bench.delivery("http://a.example/", None)).unwrap();
     let gone = bench.delivery("http://a.example/", None);
@@ -633,7 +633,7 @@ async fn leftovers_and_lost_payloads_end() {
 }
 
 #[tokio::test]
-async fn a_delivery_that_a_scan_found_first_is_not_sent_again_when_it_is_handed_over() {
+async fn delivery_found_by_scan_is_not_sent_again_on_wake() {
     let bench = Bench::new(Options::default());
     let delivery = bench.delivery("http://a.example/", None);
     let mut commit = Commit::new();
@@ -651,13 +651,13 @@ async fn a_delivery_that_a_scan_found_first_is_not_sent_again_when_it_is_handed_
 }
 
 #[tokio::test]
-async fn a_shortage_of_this_machine_uses_up_no_attempt_and_opens_no_circuit() {
+async fn delivery_local_shortage_uses_no_attempt_and_opens_no_circuit() {
     let options = Options { circuit_failures: 1, ..Options::default() };
     let bench = Bench::started(options);
     bench.script.set("a.example", Behaviour::Starves);
     let execution = bench.send("http://a.example/").await;
     bench.until("a first try", async || !bench.script.seen("a.example").is_empty()).await;
-    bench.until("given back", async || bench.outbox.metrics().borrow().in_flight == 0).await;
+    bench.until("released", async || bench.outbox.metrics().borrow().in_flight == 0).await;
     let waiting = bench.load(execution).await;
     assert_eq!((waiting.progress.status, waiting.progress.attempts.len()), (Status::Pending, 0));
     assert_eq!(bench.outbox.metrics().borrow().open_circuits, 0);
@@ -668,7 +668,7 @@ async fn a_shortage_of_this_machine_uses_up_no_attempt_and_opens_no_circuit() {
 }
 
 #[tokio::test]
-async fn test_deliveries_keep_to_the_limits_of_their_receiver() {
+async fn test_deliveries_respect_endpoint_limits() {
     let options = Options { in_flight_per_receiver: 3, circuit_failures: 1, ..Options::default() };
     let bench = Bench::started(options);
     bench.script.set("slow.example", Behaviour::Slow);

@@ -23,7 +23,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// As the dispatcher knows it. No row stands behind it.
+    /// As the dispatcher knows it. It has no row.
     pub(super) fn item(&self) -> Item {
         Item {
             organization: self.delivery.organization,

@@ -26,7 +26,8 @@ pub enum Event<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
-    /// `reset`: the client knows events of another stream, or some are lost; what follows begins anew.
+    /// `reset`: the client knows events of another stream, or some are lost; what follows starts
+    /// from the beginning.
     Reset {},
 }
 

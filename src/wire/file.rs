@@ -124,7 +124,7 @@ pub struct NewUpload {
 #[schemars(rename = "UploadAnnounced")]
 pub struct Announced {
     pub id: FileId,
-    /// Where the bytes are sent by `PUT`, without a key.
+    /// The URL that takes the bytes by `PUT`, without a key.
     pub presigned_url: String,
     /// Where they are read then, without a key.
     pub public_url: String,

@@ -3,7 +3,7 @@
 //! One type renders one shape, wherever it is sent: the detail of an execution is the body of its
 //! webhook, and the legacy shapes are made from the same view. The types derive their JSON Schemas,
 //! from which `api::openapi` makes the documents of the hosts; a field's comment is its description
-//! there. Types of requests describe what `api::fields` reads.
+//! there. Types of requests describe what `api::body` reads.
 //!
 //! Nothing here is stored, and nothing here reads JSON that the service made itself.
 

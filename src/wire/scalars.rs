@@ -165,7 +165,7 @@ mod tests {
 
     /// The schema and the serializer name the same values.
     #[test]
-    fn enumerations_are_sent_as_their_schemas_say() {
+    fn wire_enumerations_match_their_schemas() {
         fn check<T: JsonSchema + Serialize>(all: &[T]) {
             let schema = schemars::schema_for!(T);
             let sent: Vec<Value> = all.iter().map(|value| json!(value)).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_sent_as_it_is_printed() {
+    fn wire_time_serializes_as_printed() {
         let time = Timestamp::from_micros(1_795_132_800_000_000);
         assert_eq!(json!(Time::from(time)), "2026-11-20T00:00:00.000Z");
     }

@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::rows::{self, Definition};
 use super::{Error, ModelExists, Workflows};
-use crate::domain::definition::{Fault, Plan, secrets};
+use crate::domain::definition::{Plan, Problem, secrets};
 use crate::domain::ids::{RevisionId, WorkflowId};
 use crate::engine::{OwnerFuture, PlanFuture, Plans};
 use crate::schema::{self, Schema, Unavailable};
@@ -95,12 +95,12 @@ fn compile(
 ) -> Result<Compiled, Error> {
     let plan = Plan::compile(definition, model_exists).map_err(|error| Error::Invalid {
         message: error.to_string(),
-        faults: error.faults().cloned().collect(),
+        problems: error.problems().cloned().collect(),
     })?;
     let inputs = plan.input_schema().map(Schema::compile).transpose().map_err(|error| {
         let message = format!("definition: input_schema: {error}");
-        let fault = Fault { path: "/input_schema".to_owned(), message: message.clone() };
-        Error::Invalid { message, faults: vec![fault] }
+        let problem = Problem { path: "/input_schema".to_owned(), message: message.clone() };
+        Error::Invalid { message, problems: vec![problem] }
     })?;
     Ok(Compiled { plan: Arc::new(plan), inputs: inputs.map(Arc::new), bytes })
 }
@@ -160,9 +160,9 @@ impl Workflows {
                 Err(_more_to_look_at) => {}
             }
         }
-        definition = secrets::restore(definition, &known).map_err(|faults| {
-            let message = faults.first().map(|fault| fault.message.clone()).unwrap_or_default();
-            Error::Invalid { message, faults }
+        definition = secrets::restore(definition, &known).map_err(|problems| {
+            let message = problems.first().map(|first| first.message.clone()).unwrap_or_default();
+            Error::Invalid { message, problems }
         })?;
         Ok(Some(definition))
     }
@@ -221,7 +221,7 @@ impl Plans for Workflows {
             let compiled = loop {
                 match self.compiled(revision).await {
                     // An execution waits its turn.
-                    Err(Error::Unchecked(Unavailable::Busy)) => {}
+                    Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
                     compiled => break compiled,
                 }
             };

@@ -81,7 +81,7 @@ impl Workflows {
     ) -> Result<(Vec<Workflow>, usize), Error> {
         let mut found = self.matching(organization, filter).await?;
         match filter.sort_key {
-            // As they stand in the store: newest first.
+            // In the order of the store: newest first.
             SortKey::CreatedAt => found.reverse(),
             SortKey::UpdatedAt => found.sort_by_key(|workflow| workflow.updated_at),
             SortKey::Name => found.sort_by_cached_key(|workflow| workflow.name.to_lowercase()),
@@ -106,7 +106,7 @@ impl Workflows {
         filter: &Filter,
     ) -> Result<Vec<Workflow>, Error> {
         let prefix = rows::of_organization(organization);
-        // The counter stands under the prefix itself.
+        // The counter is under the prefix itself.
         let mut after = Some(prefix.clone());
         let mut found = Vec::new();
         loop {

@@ -20,12 +20,12 @@ use self::definitions::{Cache, Checked};
 pub use self::list::{Filter, SortKey};
 pub use self::reseal::reseal;
 pub use self::rows::count_trigger;
-use crate::domain::definition::Fault;
+use crate::domain::definition::Problem;
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use crate::domain::workflow::{
     FIRST_VERSION, Status, VERSIONS_MAX, Version, Workflow, is_version_id, slug_of,
 };
-use crate::runtime::{Clock, fresh};
+use crate::runtime::{Clock, new_id};
 use crate::schema::Unavailable;
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
@@ -44,7 +44,7 @@ pub type ModelExists = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 pub enum Error {
     /// What is wrong with it, the first fault in the message.
     #[error("{message}")]
-    Invalid { message: String, faults: Vec<Fault> },
+    Invalid { message: String, problems: Vec<Problem> },
     #[error("workflow not found")]
     NotFound,
     #[error("version not found")]
@@ -57,7 +57,7 @@ pub enum Error {
     TooMany(usize),
     /// The definition could not be checked now.
     #[error(transparent)]
-    Unchecked(#[from] Unavailable),
+    ValidationUnavailable(#[from] Unavailable),
     #[error(transparent)]
     Storage(#[from] storage::Error),
 }
@@ -71,7 +71,7 @@ impl From<Malformed> for Error {
 impl Error {
     /// A fault that has no place of its own.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid { message: message.into(), faults: Vec::new() }
+        Self::Invalid { message: message.into(), problems: Vec::new() }
     }
 }
 
@@ -187,7 +187,7 @@ impl Workflows {
             latest: FIRST_VERSION.to_owned(),
             versions: vec![Version {
                 id: FIRST_VERSION.to_owned(),
-                revision: fresh(),
+                revision: new_id(),
                 locked: false,
                 production: new.production,
                 allowed_to_share: false,
@@ -201,7 +201,7 @@ impl Workflows {
         // Before a large definition is written; the commit asks again.
         self.store.admit()?;
         let mut written = Commit::of_new_work();
-        let revision = workflow.versions.first().map_or_else(fresh, |version| version.revision);
+        let revision = workflow.versions.first().map_or_else(new_id, |version| version.revision);
         self.write_definition(&mut written, id, revision, &checked).await?;
         for _ in 0..TRIES {
             workflow.slug = self.free_slug(organization, &slug).await?;
@@ -238,7 +238,9 @@ impl Workflows {
         put: Put,
     ) -> Result<Workflow, Error> {
         if !is_version_id(version_id) {
-            return Err(Error::invalid("version_id is 1 to 64 characters of A-Z a-z 0-9 . _ -"));
+            return Err(Error::invalid(
+                "version_id must have 1 to 64 characters of A-Z a-z 0-9 . _ -",
+            ));
         }
         let may_change = |workflow: &Workflow| -> Result<(), Error> {
             if workflow.version(version_id).is_some_and(|version| version.locked) {
@@ -248,7 +250,7 @@ impl Workflows {
                 return Err(Error::Locked);
             }
             if workflow.version(version_id).is_none() && workflow.versions.len() >= VERSIONS_MAX {
-                let message = format!("a workflow has at most {VERSIONS_MAX} versions");
+                let message = format!("a workflow can have at most {VERSIONS_MAX} versions");
                 return Err(Error::invalid(message));
             }
             Ok(())
@@ -258,7 +260,7 @@ impl Workflows {
         let stored = revisions_for(&before, version_id);
         let definition = self.restore_secrets(put.definition, &stored).await?;
         let checked = self.check(definition).await?;
-        let revision: RevisionId = fresh();
+        let revision: RevisionId = new_id();
         self.store.admit()?;
         let mut definition = Commit::of_new_work();
         self.write_definition(&mut definition, before.id, revision, &checked).await?;

@@ -50,7 +50,7 @@ async fn reseal_one(
     let Definition { workflow, definition: old } = decode(&bytes)?;
     let revision = key.last_id::<RevisionId>().ok_or_else(|| Malformed {
         record: "definition",
-        reason: "its key names no revision".to_owned(),
+        reason: "its key contains no revision".to_owned(),
     })?;
     let text = store.read_payload(&old).await?;
     let mut value: Value = serde_json::from_str(text.get()).map_err(malformed)?;

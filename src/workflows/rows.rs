@@ -1,4 +1,4 @@
-//! Where workflows stand in the store.
+//! Where workflows are in the store.
 
 use serde::{Deserialize, Serialize};
 

@@ -48,18 +48,18 @@ fn put(result: &str) -> Put {
 }
 
 async fn create(workflows: &Workflows, name: &str) -> Workflow {
-    workflows.create(OWNER.into(), fresh(), new(name), Commit::new()).await.unwrap()
+    workflows.create(OWNER.into(), new_id(), new(name), Commit::new()).await.unwrap()
 }
 
 #[tokio::test]
-async fn names_are_unique_within_an_organization_and_found_there_alone() {
+async fn workflow_slug_is_unique_within_its_organization() {
     let (_folder, workflows) = open();
     let mut slugs = Vec::new();
     for _ in 0..5 {
         slugs.push(create(&workflows, "My Flow").await.slug);
     }
     assert_eq!(slugs, ["my-flow", "my-flow-2", "my-flow-3", "my-flow-4", "my-flow-5"]);
-    let other = workflows.create(OTHER.into(), fresh(), new("My Flow"), Commit::new()).await;
+    let other = workflows.create(OTHER.into(), new_id(), new("My Flow"), Commit::new()).await;
     let other = other.unwrap();
     assert_eq!(other.slug, "my-flow");
     let found = workflows.find(OWNER.into(), "my-flow-2").await.unwrap();
@@ -78,7 +78,7 @@ async fn names_are_unique_within_an_organization_and_found_there_alone() {
 }
 
 #[tokio::test]
-async fn creates_at_the_same_moment_get_slugs_of_their_own() {
+async fn workflow_concurrent_creates_get_distinct_slugs() {
     let (_folder, workflows) = open();
     let creating = (0..8).map(|_| create(&workflows, "same"));
     let made = futures_util::future::join_all(creating).await;
@@ -87,7 +87,7 @@ async fn creates_at_the_same_moment_get_slugs_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_version_is_put_locked_and_kept() {
+async fn workflow_version_is_put_locked_and_protected() {
     let (_folder, workflows) = open();
     let made = create(&workflows, "a").await;
     let first = made.versions[0].revision;
@@ -120,7 +120,7 @@ async fn a_version_is_put_locked_and_kept() {
 }
 
 #[tokio::test]
-async fn changes_that_cross_are_all_kept() {
+async fn workflow_concurrent_version_puts_are_all_kept() {
     let (_folder, workflows) = open();
     let id = create(&workflows, "a").await.id.to_string();
     let versions: Vec<String> = (2..8).map(|number| format!("v{number}")).collect();
@@ -133,7 +133,7 @@ async fn changes_that_cross_are_all_kept() {
 }
 
 #[tokio::test]
-async fn faults_are_told_and_leave_nothing() {
+async fn workflow_invalid_definition_is_refused_and_stores_nothing() {
     let (_folder, workflows) = open();
     for (definition, expect) in [
         (None, "definition is required"),
@@ -150,7 +150,7 @@ async fn faults_are_told_and_leave_nothing() {
         ),
     ] {
         let broken = New { definition, ..new("a") };
-        let refused = workflows.create(OWNER.into(), fresh(), broken, Commit::new()).await;
+        let refused = workflows.create(OWNER.into(), new_id(), broken, Commit::new()).await;
         let said = refused.unwrap_err().to_string();
         assert!(said.contains(expect), "{said}");
     }
@@ -168,7 +168,7 @@ async fn faults_are_told_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn lists_are_filtered_and_sorted() {
+async fn workflow_list_is_filtered_and_sorted() {
     let (_folder, workflows) = open();
     for name in ["b", "C", "a"] {
         create(&workflows, name).await;
@@ -212,7 +212,7 @@ async fn lists_are_filtered_and_sorted() {
 
 /// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
 #[test]
-fn golden_bytes() {
+fn workflow_matches_golden_bytes() {
     let golden = concat!(
         "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
         "\"organization\":\"01010101-0101-0101-0101-010101010101\",",

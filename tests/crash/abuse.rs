@@ -227,7 +227,7 @@ fn list_with_a_hundred_thousand_entries_is_refused() {
 }
 
 #[test]
-fn bodies_without_a_key_hold_no_memory() {
+fn bodies_without_key_hold_no_memory() {
     let target = Target::new("");
     let address = target.setup.base();
     let filler = vec![b'x'; 1024 * 1024];
@@ -292,7 +292,7 @@ fn storm_of_large_pages_leaves_memory_bounded() {
 }
 
 #[test]
-fn copies_of_one_input_take_the_disk_of_one() {
+fn copies_of_one_input_are_stored_once() {
     let target = Target::new("");
     let steps: Vec<Value> = (0..100)
         .map(|n| json!({"step_id": format!("p{n}"), "type": "pass", "result": "{{inputs.a}}"}))
@@ -326,7 +326,7 @@ fn folder_bytes(folder: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn two_workflows_that_hang_starve_no_model() {
+fn hanging_workflows_starve_no_model() {
     let gate = Gate::default();
     let held = gate.clone();
     let server = Server::start(move |_request| {
@@ -352,7 +352,7 @@ fn two_workflows_that_hang_starve_no_model() {
 }
 
 #[test]
-fn test_deliveries_hold_to_the_limit_of_their_receiver() {
+fn test_deliveries_respect_endpoint_concurrency_limit() {
     let gate = Gate::default();
     let held = gate.clone();
     let receiver = Server::start(move |_request| {

@@ -13,7 +13,7 @@ use crate::support::service::Setup;
 use crate::{Book, World, verdict};
 
 #[test]
-fn a_backup_under_load_is_a_whole_service_elsewhere() {
+fn backup_under_load_restores_a_complete_service() {
     let folder = tempfile::tempdir().unwrap();
     let (mut world, service) = World::new(folder.path(), &folder.path().join("data"));
     let content = "the bytes of a file ".repeat(10_000);
@@ -50,17 +50,20 @@ fn a_backup_under_load_is_a_whole_service_elsewhere() {
 
     // A restore into a folder that holds one is refused, and so is one from a file that was cut.
     let refused = setup.fail(&["restore", backup]);
-    assert!(refused.contains("holds payloads already") || refused.contains("already"), "{refused}");
+    assert!(
+        refused.contains("already contains payloads") || refused.contains("already"),
+        "{refused}"
+    );
     let whole = fs::read(backup).unwrap();
     let cut = folder.path().join("cut.backup");
     fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     let nowhere = folder.path().join("nowhere");
     let refused =
         setup.fail(&["restore", cut.to_str().unwrap(), "--into", nowhere.to_str().unwrap()]);
-    assert!(refused.contains("this is no whole backup"), "{refused}");
+    assert!(refused.contains("the backup is incomplete or damaged"), "{refused}");
     assert!(!nowhere.exists());
 
-    // What runs has its store to itself; once it has stopped, the store is written anew.
+    // What runs has its store to itself; once it has stopped, the store is rewritten.
     for command in ["verify", "compact"] {
         assert!(setup.fail(&[command]).contains("in use"), "{command}");
     }
@@ -72,7 +75,7 @@ fn a_backup_under_load_is_a_whole_service_elsewhere() {
 }
 
 #[test]
-fn a_restored_box_holds_back_what_it_carried_over() {
+fn restored_service_holds_back_carried_over_work() {
     let folder = tempfile::tempdir().unwrap();
     let (world, service) = World::new(folder.path(), &folder.path().join("data"));
     let requests = Arc::new(AtomicU32::new(0));

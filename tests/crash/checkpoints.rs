@@ -165,8 +165,8 @@ fn wait_for_a_checkpoint(world: &World, service: &Service, mark: &Value) {
     });
 }
 
-/// Returns when a start has read the first of the log's bytes. A start writes the mark anew once it
-/// has put all of them into memory.
+/// Returns when a start has read the first of the log's bytes. A start writes the mark again once
+/// it has put all of them into memory.
 fn wait_for_the_replay(world: &World, starting: &Service, mark: &Value) {
     let path = format!("/proc/{}/io", starting.pid());
     eventually("a start reads the log", || {

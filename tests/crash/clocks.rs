@@ -14,7 +14,7 @@ const YEAR_SECONDS: i64 = 365 * 24 * 3600;
 /// A retry and a webhook that were put off while the clock was a year ahead come in time after a kill
 /// and a start with the right clock; an idempotency key holds on both sides of the jump.
 #[test]
-fn a_clock_set_right_between_two_starts_delays_nothing() {
+fn clock_corrected_between_starts_delays_nothing() {
     let (asked, delivered) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<bool>>>::default());
     let (asking, delivering) = (Arc::clone(&asked), Arc::clone(&delivered));
     // Everything fails until the third call of its kind.

@@ -56,7 +56,7 @@ fn listed(client: &mut Client, status: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_delivery_arrives_and_none_is_repeated_after_its_success() {
+fn deliveries_all_arrive_and_none_repeats_after_success() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), LIMITS);
     let (gate, arrivals) = (Gate::default(), Arc::<Mutex<Arrivals>>::default());

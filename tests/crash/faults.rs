@@ -241,7 +241,11 @@ fn faults_that_pass_leave_nothing_behind() {
     }
     for (path, body) in &so_far.kept {
         let answer = world.setup.client(&world.key).get(path).unwrap();
-        assert!(answer.body == *body, "{path} has changed after it was told: {}", answer.text());
+        assert!(
+            answer.body == *body,
+            "{path} has changed after it was reported: {}",
+            answer.text()
+        );
     }
     service.kill();
     world.setup.run(&["verify"]);

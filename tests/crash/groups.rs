@@ -67,7 +67,7 @@ fn lives(pid: u32) -> bool {
 
 #[test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-fn process_that_loses_its_guard_dies_by_its_control_group() {
+fn process_without_guard_is_killed_by_its_cgroup() {
     let Some(group) = Delegated::make() else { return };
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
@@ -100,5 +100,5 @@ fn process_that_loses_its_guard_dies_by_its_control_group() {
     assert_eq!(guarded[0].len(), 4, "the guard and what it guards: {guarded:?}");
     let guard = guarded[0].iter().find(|pid| !pids.contains(pid)).unwrap();
     assert!(signal(*guard, Signal::KILL));
-    eventually("all of them are gone", || pids.iter().all(|pid| !lives(*pid)).then_some(()));
+    eventually("all of them have ended", || pids.iter().all(|pid| !lives(*pid)).then_some(()));
 }

@@ -63,8 +63,8 @@ impl Mounted {
     /// Bytes that are free.
     pub fn free_bytes(&self) -> u64 {
         let mut command = Command::new("df");
-        let told = command.args(["--output=avail", "-B1"]).arg(&self.point).output().unwrap();
-        let text = String::from_utf8(told.stdout).unwrap();
+        let output = command.args(["--output=avail", "-B1"]).arg(&self.point).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
         text.lines().last().unwrap().trim().parse().unwrap()
     }
 }

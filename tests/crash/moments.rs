@@ -1,4 +1,4 @@
-//! Point-in-time: from a full backup, the kept log and the log of a killed store, any moment of a
+//! Point-in-time: from a full backup, the log archive and the log of a killed store, any moment of a
 //! run under load comes back.
 
 use std::path::Path;
@@ -60,7 +60,7 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     });
     service.kill();
     let verified = world.setup.run(&["verify", &backup]);
-    assert!(verified.contains("files of the kept log"), "{verified}");
+    assert!(verified.contains("files of the log archive"), "{verified}");
 
     let first = seen.iter().map(|seen| seen.acknowledged).min().unwrap();
     let last = seen.iter().map(|seen| seen.ended).max().unwrap();

@@ -10,7 +10,7 @@ const CHARGES: usize = 200;
 
 #[test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-fn a_kill_among_many_small_charges_leaves_the_balance_exact() {
+fn balance_stays_exact_after_kill_among_small_charges() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let script = "import sys, json\nfor line in sys.stdin:\n \

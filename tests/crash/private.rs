@@ -30,7 +30,7 @@ fn open_to_others(folder: &Path) -> (Vec<PathBuf>, usize) {
 }
 
 #[test]
-fn everything_that_the_service_writes_is_closed_to_others() {
+fn files_written_by_service_are_private() {
     // The processes that are started from here inherit it.
     rustix::process::umask(Mode::empty());
     let folder = tempfile::tempdir().unwrap();

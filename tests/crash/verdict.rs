@@ -130,7 +130,10 @@ fn check_end(id: &str, ask: &Ask, body: &Value) {
 /// Dollars of JSON as whole micro-dollars.
 pub fn micros(dollars: &Value) -> i64 {
     let micros = dollars.as_f64().unwrap() * 1e6;
-    assert!((micros - micros.round()).abs() < 1e-6, "{dollars} is no whole micro-dollar");
+    assert!(
+        (micros - micros.round()).abs() < 1e-6,
+        "{dollars} is not a whole number of micro-dollars"
+    );
     #[expect(clippy::cast_possible_truncation, reason = "a test's sums are small")]
     let whole = micros.round() as i64;
     whole
@@ -138,7 +141,7 @@ pub fn micros(dollars: &Value) -> i64 {
 
 /// The organization's balance in micro-dollars. The route answers three times a second.
 pub fn balance(client: &mut Client) -> i64 {
-    eventually("the balance is told", || {
+    eventually("the balance is answered", || {
         let answer = client.get("/v1/billing/balance").unwrap();
         (answer.status() == 200).then(|| micros(&answer.json()["balance_usd"]))
     })

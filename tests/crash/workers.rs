@@ -17,7 +17,7 @@ fn lives(pid: u32) -> bool {
 
 #[test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-fn no_worker_and_nothing_that_one_has_started_outlives_the_service() {
+fn workers_and_their_children_die_with_the_service() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/workers/odd.py");
@@ -49,7 +49,7 @@ fn no_worker_and_nothing_that_one_has_started_outlives_the_service() {
     }
     assert_eq!(processes.iter().filter(|pid| lives(**pid)).count(), 3 * WORKERS);
     service.kill();
-    eventually("every worker is gone", || processes.iter().all(|pid| !lives(*pid)).then_some(()));
+    eventually("every worker has ended", || processes.iter().all(|pid| !lives(*pid)).then_some(()));
 
     // The next start takes all of them up again.
     let _service = setup.start();
@@ -61,7 +61,7 @@ fn no_worker_and_nothing_that_one_has_started_outlives_the_service() {
 }
 
 #[test]
-fn no_worker_of_a_built_in_model_outlives_the_service() {
+fn workers_of_builtin_models_die_with_the_service() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     let service = setup.start();
@@ -85,5 +85,5 @@ fn no_worker_of_a_built_in_model_outlives_the_service() {
         (workers.len() == 2).then_some(workers)
     });
     service.kill();
-    eventually("every worker is gone", || workers.iter().all(|pid| !lives(*pid)).then_some(()));
+    eventually("every worker has ended", || workers.iter().all(|pid| !lives(*pid)).then_some(()));
 }

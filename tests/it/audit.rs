@@ -18,7 +18,7 @@ async fn acts(service: &Service) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn acts_and_failed_authentications_are_recorded_and_shipped() {
+async fn audit_records_and_ships_acts_and_failed_authentications() {
     let service = Service::start().await;
     let (accounts, organization) = (&service.running.services.accounts, service.organization.id);
     let accounts = accounts.by(Actor::operator("test"));
@@ -65,7 +65,7 @@ fn run(service: &Service, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn operator_acts_outside_of_commits_are_recorded_once_each() {
+async fn audit_records_operator_acts_outside_commits_once() {
     let service = Service::configured("webhooks.redelivery_cooldown = '0s'\n").await;
     let (provider, mut receiver) = (Provider::start().await, Receiver::start().await);
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -112,7 +112,7 @@ async fn operator_acts_outside_of_commits_are_recorded_once_each() {
 }
 
 #[tokio::test]
-async fn reloads_are_recorded_when_they_change_what_is_served() {
+async fn audit_records_reloads_that_change_models() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let reloads = async || {

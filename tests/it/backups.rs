@@ -16,7 +16,7 @@ fn backups(service: &Service) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_first_backup_is_written_at_once_and_old_ones_go() {
+async fn backup_schedule_writes_first_at_once_and_prunes_old_ones() {
     let service = Service::configured("[backup]\nevery = '1h'\nkeep = 2\n").await;
     let id = service.create("text-template", json!({"template": "hi", "values": {}})).await;
     service.ended(&id).await;
@@ -69,7 +69,7 @@ fn run(service: &Service, arguments: &[&str]) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn backups_for_a_recipient_open_with_its_identity_only() {
+async fn backup_for_recipient_opens_only_with_its_identity() {
     let identity = age::x25519::Identity::generate();
     let lines = format!("[backup]\nevery = '1h'\nrecipient = '{}'\n", identity.to_public());
     let service = Service::configured(&lines).await;
@@ -88,7 +88,7 @@ async fn backups_for_a_recipient_open_with_its_identity_only() {
         assert!(backup::is_encrypted(file).unwrap());
         let file = file.to_str().unwrap();
         let (good, said) = run(&service, &["verify", file]);
-        assert!(!good && said.contains("name what opens it with --identity FILE"), "{said}");
+        assert!(!good && said.contains("decrypt it with --identity FILE"), "{said}");
         let (good, said) = run(&service, &["verify", file, "--identity", key]);
         assert!(good && !said.contains("warning"), "{said}");
     }
@@ -100,7 +100,7 @@ async fn backups_for_a_recipient_open_with_its_identity_only() {
 }
 
 #[tokio::test]
-async fn backups_with_a_passphrase_are_read_back_and_plain_ones_warn() {
+async fn backup_with_passphrase_reads_back_and_plain_one_warns() {
     let service = Service::start().await;
     let file = service.folder.path().join("plain.backup");
     let (good, said) = run(&service, &["backup", file.to_str().unwrap()]);

@@ -21,7 +21,7 @@ async fn goes_on(service: &Service) {
 }
 
 #[tokio::test]
-async fn hostile_bodies_are_refused_in_words() {
+async fn bad_input_hostile_json_bodies_get_400() {
     let service = Service::start().await;
     let open = format!(r#"{{"model":{}"#, "[".repeat(10_000));
     let closed = format!(r#"{{"input":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
@@ -49,7 +49,7 @@ async fn hostile_bodies_are_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_length_over_the_limit_is_refused_before_the_body() {
+async fn bad_input_content_length_over_limit_gets_413_before_body() {
     let service = Service::start().await;
     let head = format!(
         "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nContent-Length: 1073741824\r\n\r\n",
@@ -69,7 +69,7 @@ async fn a_length_over_the_limit_is_refused_before_the_body() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_cut_at_the_limit() {
+async fn bad_input_chunked_body_over_limit_gets_413() {
     let service = Service::configured("limits.body_bytes = '1KiB'\n").await;
     let mut request = format!(
         "POST {CREATE} HTTP/1.1\r\nHost: x\r\nX-API-Key: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -84,7 +84,7 @@ async fn a_body_without_a_length_is_cut_at_the_limit() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_is_refused_or_cut_off() {
+async fn bad_input_invalid_http_is_refused_or_closed() {
     let service = Service::start().await;
     let many_headers = "X: y\r\n".repeat(1000);
     let long_header = format!("X: {}\r\n", "y".repeat(1 << 20));
@@ -109,7 +109,7 @@ async fn what_is_no_http_is_refused_or_cut_off() {
 }
 
 #[tokio::test]
-async fn half_a_request_costs_nothing() {
+async fn bad_input_partial_request_creates_nothing() {
     let service = Service::start().await;
     let body = r#"{"model":"text-template","version":"1","input":{"template":"x"}}"#;
     let length = body.len();
@@ -131,7 +131,7 @@ async fn half_a_request_costs_nothing() {
 }
 
 #[tokio::test]
-async fn slow_heads_and_bodies_are_given_up() {
+async fn bad_input_slow_heads_and_bodies_time_out() {
     let times = "limits.header_timeout = '200ms'\nlimits.body_timeout = '200ms'\n";
     let service = Service::configured(times).await;
     for head in ["", "G", "PRI", "GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "] {
@@ -150,14 +150,14 @@ async fn slow_heads_and_bodies_are_given_up() {
     );
     let answer = service.raw(slow.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
-    assert!(answer.ends_with(r#"{"error":"no byte of the body came for 200ms","status":408}"#));
+    assert!(answer.ends_with(r#"{"error":"no byte of the body arrived for 200ms","status":408}"#));
     goes_on(&service).await;
 }
 
 /// Each definition of 6 KiB would take 2^40 steps to validate; a list of a million tags 10^12
 /// comparisons; an image of one line 168 GB.
 #[tokio::test]
-async fn small_requests_that_ask_for_endless_work_are_refused() {
+async fn bad_input_small_requests_for_endless_work_are_refused() {
     let service = Service::start().await;
     let mut definitions: serde_json::Map<String, serde_json::Value> = (0..40)
         .map(|level| {
@@ -170,8 +170,8 @@ async fn small_requests_that_ask_for_endless_work_are_refused() {
     let definition = json!({"input_schema": schema, "steps": [{"step_id": "a", "type": "pass"}]});
     let body = json!({"name": "n", "description": "d", "definition": definition});
     let refusal = service.post("/v1/workflows/create", &body).send().await.expect(400);
-    let message = "definition: input_schema: a schema may expand to 100000 subschemas when its \
-                   references are followed, this one expands to more";
+    let message = "definition: input_schema: a schema may expand to at most 100000 subschemas when \
+                   its references are followed";
     assert_eq!(refusal["error"], message);
     assert_eq!(refusal["details"][0]["path"], "/input_schema");
     let id = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
@@ -192,8 +192,8 @@ async fn small_requests_that_ask_for_endless_work_are_refused() {
     let deep = (0..60).fold(json!({}), |inner, _| json!({"a": inner}));
     let trigger = service.flows(Method::POST, &format!("/{id}/trigger"));
     let refusal = trigger.json(&json!({"inputs": deep})).send().await.expect(400);
-    let expect = "invalid input: checking it takes more than 33554432 steps: make it smaller or its \
-                  schema simpler";
+    let expect = "invalid input: checking it takes more than 33554432 steps: make it smaller, or \
+                  simplify its schema";
     assert_eq!(refusal["error"], expect);
     goes_on(&service).await;
 }

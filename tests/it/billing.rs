@@ -32,7 +32,7 @@ fn expect_unpaid(answer: &Answer, dollars: [f64; 3]) {
 }
 
 #[tokio::test]
-async fn what_the_balance_cannot_pay_is_refused_while_work_runs_and_after() {
+async fn balance_too_low_refuses_work_with_402() {
     let service = Service::configured(ENFORCED).await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", PRICED));
@@ -64,7 +64,7 @@ async fn what_the_balance_cannot_pay_is_refused_while_work_runs_and_after() {
 }
 
 #[tokio::test]
-async fn many_at_once_never_overdraw() {
+async fn balance_is_never_overdrawn_by_concurrent_creates() {
     let service = Service::configured(ENFORCED).await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", PRICED));
@@ -84,7 +84,7 @@ async fn many_at_once_never_overdraw() {
 }
 
 #[tokio::test]
-async fn a_workflow_needs_what_its_steps_may_cost_and_use_needs_a_balance() {
+async fn balance_must_cover_workflow_steps_and_metered_models() {
     let service = Service::configured(ENFORCED).await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("priced", "/echo", PRICED));
@@ -108,7 +108,7 @@ async fn a_workflow_needs_what_its_steps_may_cost_and_use_needs_a_balance() {
 }
 
 #[tokio::test]
-async fn the_balance_is_the_organizations_own_in_dollars() {
+async fn balance_is_per_organization_in_dollars() {
     let service = Service::start().await;
     let billing = &service.running.services.billing;
     service.get("/v1/billing/balance").await.expect_text(200, r#"{"balance_usd":0.0}"#);
@@ -119,7 +119,7 @@ async fn the_balance_is_the_organizations_own_in_dollars() {
 }
 
 #[tokio::test]
-async fn more_than_three_a_second_are_told_to_wait_one() {
+async fn balance_requests_over_three_a_second_get_429() {
     let service = Service::start().await;
     let many = std::iter::repeat_with(|| service.get("/v1/billing/balance")).take(30);
     let answers = futures_util::future::join_all(many).await;
@@ -134,7 +134,7 @@ async fn more_than_three_a_second_are_told_to_wait_one() {
 }
 
 #[tokio::test]
-async fn an_unavailable_balance_is_never_zero() {
+async fn balance_when_disabled_returns_503() {
     let service = Service::configured("billing.enabled = false\n").await;
     let answer = service.get("/v1/billing/balance").await;
     answer.expect_error(503, "service unavailable");

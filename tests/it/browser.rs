@@ -57,7 +57,7 @@ async fn cuttable(service: std::net::SocketAddr) -> (u16, watch::Sender<u32>) {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs chromium: run tests/run")]
-async fn an_event_source_follows_across_a_broken_connection_without_a_gap() {
+async fn browser_event_source_reconnects_without_a_gap() {
     let service = Service::configured("cors.allow_origins = [\"*\"]\n").await;
     let provider = Provider::start().await;
     let url = provider.url("/stream");
@@ -69,8 +69,8 @@ async fn an_event_source_follows_across_a_broken_connection_without_a_gap() {
     let (port, cut) = cuttable(service.address(Role::Base)).await;
     let link = link.replace(&service.address(Role::Base).to_string(), &format!("127.0.0.1:{port}"));
 
-    let (tell, mut told) = mpsc::unbounded_channel::<(String, Value)>();
-    let site = page(PAGE, move |path, body| tell.send((path, body)).unwrap()).await;
+    let (sender, mut events) = mpsc::unbounded_channel::<(String, Value)>();
+    let site = page(PAGE, move |path, body| sender.send((path, body)).unwrap()).await;
     let profile = tempfile::tempdir().unwrap();
     let link = link.replace('&', "%26").replace('?', "%3F").replace('=', "%3D");
     let browser = tokio::process::Command::new("chromium")
@@ -87,7 +87,7 @@ async fn an_event_source_follows_across_a_broken_connection_without_a_gap() {
         .expect("Debian's package chromium is installed");
 
     let mut seen_until = async |count: u64| loop {
-        let (path, body) = within("event in the browser", told.recv()).await.unwrap();
+        let (path, body) = within("event in the browser", events.recv()).await.unwrap();
         if path == "/end" || body.as_u64() >= Some(count) {
             return body;
         }

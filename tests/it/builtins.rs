@@ -72,7 +72,7 @@ fn field(pid: u32, file: &str, name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn worker_has_no_files_no_privileges_and_no_environment() {
+async fn builtin_worker_has_no_files_privileges_or_environment() {
     let watched = Watched::start().await;
     watched.assert_well().await;
     let workers = watched.workers();
@@ -95,7 +95,7 @@ async fn worker_has_no_files_no_privileges_and_no_environment() {
 }
 
 #[tokio::test]
-async fn run_that_grows_fails_by_itself() {
+async fn builtin_run_over_memory_limit_fails_alone() {
     let watched = Watched::start().await;
     let doubled = format!("{{% set a = 'x' * 1000 %}}{}", "{% set a = a ~ a %}".repeat(40));
     let listed = format!("{{% set a = [1, 2] %}}{}{{{{ a }}}}", "{% set a = [a, a] %}".repeat(60));
@@ -116,7 +116,7 @@ async fn run_that_grows_fails_by_itself() {
 }
 
 #[tokio::test]
-async fn input_that_exhausts_the_stack_fails_by_itself() {
+async fn builtin_input_exhausting_the_stack_fails_alone() {
     let watched = Watched::start().await;
     for chain in ["~a", "|e", ".a", "[0]", " and a", " if a else a", "**2"] {
         let template = format!("{{{{ a{} }}}}", chain.repeat(90_000 / chain.len()));
@@ -129,7 +129,7 @@ async fn input_that_exhausts_the_stack_fails_by_itself() {
 }
 
 #[tokio::test]
-async fn killed_worker_costs_the_run_that_it_has() {
+async fn builtin_killed_worker_fails_only_its_run() {
     let watched = Watched::start().await;
     let (id, worker) = watched.long_run().await;
     assert!(signal(worker, Signal::KILL));
@@ -142,7 +142,7 @@ async fn killed_worker_costs_the_run_that_it_has() {
 }
 
 #[tokio::test]
-async fn cancelled_run_loses_its_worker_at_once() {
+async fn builtin_cancelled_run_ends_its_worker_at_once() {
     let watched = Watched::start().await;
     let (id, worker) = watched.long_run().await;
     watched.service.cancel(&id).await.expect(200);
@@ -151,7 +151,7 @@ async fn cancelled_run_loses_its_worker_at_once() {
 }
 
 #[tokio::test]
-async fn many_runs_share_a_few_workers() {
+async fn builtin_runs_share_few_workers() {
     let watched = Watched::start().await;
     let (first, other) = tokio::join!(watched.long_run(), watched.long_run());
     assert_ne!(first.0, other.0);

@@ -13,7 +13,7 @@ fn cancelled(id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_running_one_is_stopped_at_its_provider_and_leaves_its_place() {
+async fn cancel_stops_running_prediction_and_frees_its_slot() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -45,7 +45,7 @@ async fn a_running_one_is_stopped_at_its_provider_and_leaves_its_place() {
 }
 
 #[tokio::test]
-async fn a_waiting_one_never_starts() {
+async fn cancel_of_queued_prediction_prevents_its_start() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
@@ -69,7 +69,7 @@ async fn a_waiting_one_never_starts() {
 }
 
 #[tokio::test]
-async fn one_that_has_ended_stays_as_it_is() {
+async fn cancel_after_completion_returns_409() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("broken", "/status/500", ""));
@@ -85,7 +85,7 @@ async fn one_that_has_ended_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn many_cancels_at_once_answer_alike() {
+async fn cancel_repeated_concurrently_returns_equal_responses() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));

@@ -29,7 +29,7 @@ async fn switch(service: &Service, model: &str, name: &str, enabled: bool) {
 }
 
 #[tokio::test]
-async fn the_first_that_succeeds_completes_the_request() {
+async fn chain_first_successful_model_completes_prediction() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -76,7 +76,7 @@ async fn the_first_that_succeeds_completes_the_request() {
 }
 
 #[tokio::test]
-async fn a_chain_is_frozen_when_the_prediction_is_created() {
+async fn chain_is_frozen_at_prediction_creation() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&manifest(&provider, "held", "/hold", "concurrency = 1\n"));
@@ -98,7 +98,7 @@ async fn a_chain_is_frozen_when_the_prediction_is_created() {
 }
 
 #[tokio::test]
-async fn what_no_fallback_can_help() {
+async fn chain_is_not_tried_for_invalid_input() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&manifest(&provider, "invalid", "/status/422", ""));

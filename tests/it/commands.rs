@@ -45,16 +45,16 @@ async fn all_gone(pids: &[u32]) {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_worker_is_used_again_and_again_and_tells_what_it_does() {
+async fn command_worker_is_reused_and_reports_progress() {
     let service = Service::start().await;
     service.manifest(&manifest(
         "odd",
         "concurrency = 1\n[cost]\ntype = 'usage_based'\nper_million_input_tokens = 2.0\n",
         "",
     ));
-    let told = run(&service, "odd", json!({"do": "tell"})).await;
-    assert_eq!((&told["status"], &told["output"]), (&json!("success"), &json!("ab")));
-    assert_eq!(told["logs"], "one\ntwo\nthree");
+    let record = run(&service, "odd", json!({"do": "tell"})).await;
+    assert_eq!((&record["status"], &record["output"]), (&json!("success"), &json!("ab")));
+    assert_eq!(record["logs"], "one\ntwo\nthree");
     let mut workers = Vec::new();
     for _ in 0..3 {
         workers.push(
@@ -69,7 +69,7 @@ async fn a_worker_is_used_again_and_again_and_tells_what_it_does() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_worker_has_the_environment_that_its_manifest_gives() {
+async fn command_worker_gets_only_manifest_environment() {
     let service = Service::start().await;
     std::fs::create_dir(service.models().join("home")).unwrap();
     service.manifest_file("token", "s3cret");
@@ -88,7 +88,7 @@ async fn a_worker_has_the_environment_that_its_manifest_gives() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn what_a_worker_does_wrong_fails_its_run_in_words_and_the_next_one_is_served() {
+async fn command_worker_errors_fail_only_their_run() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\ntimeout = '20s'\n", ""));
     for (input, class, says) in [
@@ -101,9 +101,13 @@ async fn what_a_worker_does_wrong_fails_its_run_in_words_and_the_next_one_is_ser
         (
             json!({"do": "garbage"}),
             "provider_error",
-            "its worker wrote a line that is no JSON: Loading checkpoint shards",
+            "its worker wrote a line that is not valid JSON: Loading checkpoint shards",
         ),
-        (json!({"do": "binary"}), "provider_error", "its worker wrote a line that is no JSON"),
+        (
+            json!({"do": "binary"}),
+            "provider_error",
+            "its worker wrote a line that is not valid JSON",
+        ),
         (
             json!({"do": "huge"}),
             "provider_error",
@@ -112,7 +116,7 @@ async fn what_a_worker_does_wrong_fails_its_run_in_words_and_the_next_one_is_ser
         (
             json!({"do": "stranger"}),
             "provider_error",
-            "its worker answered an id that it was not given",
+            "its worker answered an id that it did not receive",
         ),
         (
             json!({"do": "die"}),
@@ -137,7 +141,7 @@ async fn what_a_worker_does_wrong_fails_its_run_in_words_and_the_next_one_is_ser
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_cancel_and_a_timeout_end_the_worker_with_all_that_it_has_started() {
+async fn command_cancel_and_timeout_kill_worker_and_its_children() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\n", ""));
     service.manifest(&manifest("brief", "concurrency = 1\ntimeout = '2s'\n", ""));
@@ -164,7 +168,7 @@ async fn a_cancel_and_a_timeout_end_the_worker_with_all_that_it_has_started() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_process_for_each_input_leaves_nothing_behind() {
+async fn command_once_mode_leaves_no_processes() {
     let service = Service::start().await;
     service.manifest(&manifest("once", "", "mode = 'once'"));
     let first = run(&service, "once", json!({"do": "leave"})).await;
@@ -179,7 +183,7 @@ async fn a_process_for_each_input_leaves_nothing_behind() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_program_has_the_memory_that_its_manifest_gives() {
+async fn command_memory_limit_of_manifest_is_enforced() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "", "memory_bytes = '512MiB'"));
     let hog = |bytes: u64| json!({"do": "hog", "bytes": bytes});
@@ -190,7 +194,7 @@ async fn a_program_has_the_memory_that_its_manifest_gives() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn files_of_a_run_are_kept_and_its_folder_goes() {
+async fn command_run_files_are_kept_and_its_folder_removed() {
     let service = Service::start().await;
     service.manifest(&manifest("draw", "output_type = 'file'\n", ""));
     let drawn =
@@ -202,7 +206,7 @@ async fn files_of_a_run_are_kept_and_its_folder_goes() {
     let escape = json!({"do": "file", "name": "a", "text": "x", "path": "/etc/hostname"});
     let failed = run(&service, "draw", escape).await;
     assert_eq!(failed["error_classification"], "provider_error");
-    assert!(failed["error"].as_str().unwrap().contains("leads out of the folder"), "{failed}");
+    assert!(failed["error"].as_str().unwrap().contains("leads outside the folder"), "{failed}");
     // The folder of the process stays with it, and holds no folder of a run any more.
     let work = service.folder.path().join("data/work");
     let of_process = std::fs::read_dir(work).unwrap().next().unwrap().unwrap().path();
@@ -212,7 +216,7 @@ async fn files_of_a_run_are_kept_and_its_folder_goes() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_model_that_cannot_start_says_so_and_recovers() {
+async fn command_model_that_cannot_start_reports_and_recovers() {
     let service = Service::start().await;
     let top = "concurrency = 1\nqueue_limit = 1\ntimeout = '30s'\n";
     service.manifest(&manifest("gone", top, "command = ['no-such-program']"));
@@ -246,7 +250,7 @@ async fn a_model_that_cannot_start_says_so_and_recovers() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_chain_does_not_wait_for_a_model_that_cannot_start() {
+async fn command_chain_skips_model_that_cannot_start() {
     let service = Service::start().await;
     service.manifest(&manifest(
         "broken",
@@ -277,7 +281,7 @@ async fn a_chain_does_not_wait_for_a_model_that_cannot_start() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn a_reload_leaves_workers_alone_and_a_change_replaces_them() {
+async fn command_reload_replaces_workers_only_on_change() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\n", ""));
     let pid = async || {

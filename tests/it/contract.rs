@@ -49,59 +49,86 @@ impl Subject {
     }
 }
 
-/// Holds a runner to the contract.
+/// A service with the models `one`, of one run at a time, and `brief`, whose time is short.
+struct Contract<'c> {
+    service: &'c Service,
+    subject: &'c Subject,
+    receiver: Receiver,
+}
+
+impl<'c> Contract<'c> {
+    async fn new(service: &'c Service, subject: &'c Subject) -> Self {
+        service.manifest(&subject.manifest("one", "concurrency = 1"));
+        service.manifest(&subject.manifest("brief", &format!("timeout = '{}'", subject.timeout)));
+        Self { service, subject, receiver: Receiver::start().await }
+    }
+
+    fn fields(&self, order: &str) -> Value {
+        json!({"input": (self.subject.input)(order), "webhook_url": self.receiver.url()})
+    }
+
+    /// It is paid once, announced once, and followed from beginning to end.
+    async fn success(&mut self) {
+        let Self { service, subject, .. } = *self;
+        let id = service.create_with("one", self.fields("good")).await;
+        let done = service.ended(&id).await;
+        subject.check(&done);
+        assert_eq!(done["metrics"]["cost"], 0.25);
+        assert_eq!(done["attempts"].as_array().unwrap().len(), 1);
+        let hook = self.receiver.next().await.json();
+        assert_eq!((&hook["execution_id"], &hook["status"]), (&json!(id), &json!("completed")));
+        assert_eq!(hook["output"], done["output"]);
+        let events = format!("/v1/prediction/{id}/events");
+        let events = service.ask(Role::Base, hyper::Method::GET, &events);
+        let events = events.key(&service.key).send().await;
+        assert!(events.text.contains("event: status\n") && events.text.contains("event: end\n"));
+    }
+
+    /// It is classified, in a sentence that names the model, and free of charge.
+    async fn failure(&mut self) {
+        let id = self.service.create_with("one", self.fields("fail")).await;
+        let failed = self.service.ended(&id).await;
+        assert_eq!(failed["status"], "error", "{failed}");
+        assert_eq!(failed["error_classification"], self.subject.fails_with, "{failed}");
+        assert!(!failed["error"].as_str().unwrap().is_empty());
+        assert_eq!(self.receiver.next().await.json()["status"], "failed");
+    }
+
+    async fn timeout(&mut self) {
+        let id = self.service.create_with("brief", self.fields("slow")).await;
+        let late = self.service.ended(&id).await;
+        assert_eq!(late["error_classification"], "execution_timeout", "{late}");
+        assert!(late["error"].as_str().unwrap().contains("'brief'"), "{late}");
+        assert_eq!(self.receiver.next().await.json()["error"], "ExecutionTimeout");
+    }
+
+    /// It is cancelled while it runs, and its slot is free for the next one.
+    async fn cancel(&mut self) {
+        let Self { service, subject, .. } = *self;
+        let id = service.create_with("one", self.fields("slow")).await;
+        let path = format!("/v1/prediction/{id}");
+        until("run", async || {
+            let status = service.get(&path).await.expect(200)["status"].clone();
+            (status == "processing").then_some(())
+        })
+        .await;
+        let next = service.create_with("one", self.fields("good")).await;
+        service.cancel(&id).await.expect(200);
+        assert_eq!(service.ended(&id).await["status"], "cancelled");
+        subject.check(&service.ended(&next).await);
+        let hook = self.receiver.next().await.json();
+        assert_eq!(hook["execution_id"], next, "a cancel is not announced");
+        assert!(self.receiver.is_empty());
+    }
+}
+
+/// Holds a runner to the whole contract.
 async fn hold(service: &Service, subject: &Subject) {
-    let mut receiver = Receiver::start().await;
-    service.manifest(&subject.manifest("one", "concurrency = 1"));
-    service.manifest(&subject.manifest("brief", &format!("timeout = '{}'", subject.timeout)));
-    let fields =
-        |order: &str| json!({"input": (subject.input)(order), "webhook_url": receiver.url()});
-    let (good, fail, slow) = (fields("good"), fields("fail"), fields("slow"));
-
-    // It succeeds: paid once, announced once, followed from beginning to end.
-    let id = service.create_with("one", good.clone()).await;
-    let done = service.ended(&id).await;
-    subject.check(&done);
-    assert_eq!(done["metrics"]["cost"], 0.25);
-    assert_eq!(done["attempts"].as_array().unwrap().len(), 1);
-    let hook = receiver.next().await.json();
-    assert_eq!((&hook["execution_id"], &hook["status"]), (&json!(id), &json!("completed")));
-    assert_eq!(hook["output"], done["output"]);
-    let events =
-        service.ask(Role::Base, hyper::Method::GET, &format!("/v1/prediction/{id}/events"));
-    let events = events.key(&service.key).send().await;
-    assert!(events.text.contains("event: status\n") && events.text.contains("event: end\n"));
-
-    // It fails: classified, in a sentence that names the model, and free of charge.
-    let id = service.create_with("one", fail).await;
-    let failed = service.ended(&id).await;
-    assert_eq!(failed["status"], "error", "{failed}");
-    assert_eq!(failed["error_classification"], subject.fails_with, "{failed}");
-    assert!(!failed["error"].as_str().unwrap().is_empty());
-    assert_eq!(receiver.next().await.json()["status"], "failed");
-
-    // It is out of time.
-    let id = service.create_with("brief", slow.clone()).await;
-    let late = service.ended(&id).await;
-    assert_eq!(late["error_classification"], "execution_timeout", "{late}");
-    assert!(late["error"].as_str().unwrap().contains("'brief'"), "{late}");
-    assert_eq!(receiver.next().await.json()["error"], "ExecutionTimeout");
-
-    // It is cancelled while it runs; the place is free for the next one.
-    let id = service.create_with("one", slow).await;
-    let path = format!("/v1/prediction/{id}");
-    until("run", async || {
-        let status = service.get(&path).await.expect(200)["status"].clone();
-        (status == "processing").then_some(())
-    })
-    .await;
-    let behind = service.create_with("one", good).await;
-    service.cancel(&id).await.expect(200);
-    assert_eq!(service.ended(&id).await["status"], "cancelled");
-    subject.check(&service.ended(&behind).await);
-    let hook = receiver.next().await.json();
-    assert_eq!(hook["execution_id"], behind, "a cancel is not announced");
-    assert!(receiver.is_empty());
+    let mut contract = Contract::new(service, subject).await;
+    contract.success().await;
+    contract.failure().await;
+    contract.timeout().await;
+    contract.cancel().await;
     assert_eq!(service.ledger().await.len(), 2, "successes cost, and nothing else does");
     let load = service.engine().load("one");
     assert_eq!((load.running, load.queued), (0, 0));
@@ -186,8 +213,8 @@ async fn cog() {
     hold(&service, &subject).await;
     provider.hung_up(2).await;
     until("cancels", async || {
-        let told = provider.requests();
-        let cancels = told.iter().filter(|one| one.uri().path().ends_with("/cancel"));
+        let requests = provider.requests();
+        let cancels = requests.iter().filter(|one| one.uri().path().ends_with("/cancel"));
         (cancels.count() == 2).then_some(())
     })
     .await;
@@ -206,7 +233,7 @@ async fn cog() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn the_real_cog() {
+async fn cog_real_server() {
     let cog = Cog::start();
     let service = Service::start().await;
     let subject = Subject {

@@ -13,7 +13,7 @@ async fn ask(service: &Service, method: Method, path: &str, origin: &str) -> Ans
 }
 
 #[tokio::test]
-async fn it_is_off_by_default() {
+async fn cors_is_off_by_default() {
     let service = Service::start().await;
     let answer = ask(&service, Method::GET, "/v1/models", ORIGIN).await;
     assert_eq!(answer.status, 200);
@@ -24,7 +24,7 @@ async fn it_is_off_by_default() {
 }
 
 #[tokio::test]
-async fn an_allowed_origin_gets_preflight_answers_and_errors_too() {
+async fn cors_allowed_origin_gets_headers_on_preflight_and_errors() {
     let service = Service::configured(&format!("cors.allow_origins = ['{ORIGIN}']\n")).await;
     let preflight = ask(&service, Method::OPTIONS, "/v1/prediction/", ORIGIN).await;
     assert_eq!((preflight.status, preflight.text.as_str()), (204, ""));
@@ -50,7 +50,7 @@ async fn an_allowed_origin_gets_preflight_answers_and_errors_too() {
 }
 
 #[tokio::test]
-async fn a_star_allows_every_origin() {
+async fn cors_star_allows_every_origin() {
     let service = Service::configured("cors.allow_origins = ['*']\n").await;
     for origin in [ORIGIN, "http://localhost:3000"] {
         let answer = ask(&service, Method::GET, "/v1/models", origin).await;

@@ -13,7 +13,7 @@ async fn balance(service: &Service) -> Usd {
 }
 
 #[tokio::test]
-async fn a_success_costs_its_price_once() {
+async fn cost_of_success_is_charged_once() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("priced", "/echo", FIXED));
@@ -39,7 +39,7 @@ async fn a_success_costs_its_price_once() {
 }
 
 #[tokio::test]
-async fn a_cost_that_the_provider_reports_wins_also_on_a_failure() {
+async fn cost_reported_by_provider_wins_even_on_failure() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (slug, path, status) in
@@ -56,7 +56,7 @@ async fn a_cost_that_the_provider_reports_wins_also_on_a_failure() {
 }
 
 #[tokio::test]
-async fn what_fails_or_has_no_price_costs_nothing() {
+async fn cost_of_failure_or_unpriced_model_is_zero() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("broken", "/status/500", FIXED));

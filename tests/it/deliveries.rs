@@ -21,7 +21,7 @@ async fn record(service: &Service, id: &str) -> Value {
     service.get(&format!("/v1/webhooks/{id}")).await.expect(200)
 }
 
-/// The delivery, once it stands so.
+/// The delivery, once it has that status.
 async fn standing(service: &Service, id: &str, status: &str) -> Value {
     until(status, async || {
         let answer = service.get(&format!("/v1/webhooks/{id}")).await;
@@ -40,7 +40,7 @@ async fn list(service: &Service, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_delivery_is_told_with_its_attempts_and_without_its_secret() {
+async fn delivery_record_shows_attempts_and_no_secret() {
     let service = Service::configured("webhooks.schedule = ['1ms', '1h']\n").await;
     let mut receiver = Receiver::answering([500, 503]).await;
     let id = announce(&service, &receiver.url()).await;
@@ -84,7 +84,7 @@ async fn a_delivery_is_told_with_its_attempts_and_without_its_secret() {
 }
 
 #[tokio::test]
-async fn a_redelivery_sends_the_same_bytes_signed_anew_and_only_when_it_may() {
+async fn redelivery_sends_same_bytes_with_new_signature() {
     let service =
         Service::configured("webhooks.schedule = []\nwebhooks.redelivery_cooldown = '1h'\n").await;
     let mut receiver = Receiver::answering([410, 200]).await;
@@ -123,7 +123,7 @@ async fn a_redelivery_sends_the_same_bytes_signed_anew_and_only_when_it_may() {
 }
 
 #[tokio::test]
-async fn a_payload_that_is_gone_is_told() {
+async fn redelivery_without_payload_returns_410() {
     let service = Service::configured("engine.payload_inline_bytes = 1024\n").await;
     let mut receiver = Receiver::start().await;
     let input = json!({"template": "x".repeat(5000)});
@@ -132,8 +132,8 @@ async fn a_payload_that_is_gone_is_told() {
     receiver.next().await;
     standing(&service, &id, "delivered").await;
     // The files, not their folders: a folder that is away says nothing about its files.
-    for shelf in std::fs::read_dir(service.folder.path().join("data/payloads")).unwrap() {
-        for file in std::fs::read_dir(shelf.unwrap().path()).unwrap() {
+    for shard in std::fs::read_dir(service.folder.path().join("data/payloads")).unwrap() {
+        for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
         }
     }
@@ -143,7 +143,7 @@ async fn a_payload_that_is_gone_is_told() {
 }
 
 #[tokio::test]
-async fn lists_are_filtered_and_counted_exactly() {
+async fn delivery_list_is_filtered_and_counted_exactly() {
     let service = Service::configured("webhooks.schedule = ['1h']\n").await;
     let mut good = Receiver::start().await;
     let mut gone = Receiver::answering([410, 410, 410]).await;
@@ -225,7 +225,7 @@ async fn check_pages(service: &Service, mut ids: Vec<String>) {
 }
 
 #[tokio::test]
-async fn what_failed_in_a_window_is_replayed() {
+async fn delivery_replay_resends_failures_of_a_time_window() {
     let service = Service::configured("webhooks.schedule = []\n").await;
     let mut receiver = Receiver::answering([400, 400, 400]).await;
     let mut ids = Vec::new();
@@ -266,26 +266,26 @@ async fn what_failed_in_a_window_is_replayed() {
 }
 
 #[tokio::test]
-async fn a_receiver_is_tried_out() {
+async fn delivery_test_reports_receiver_response() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
     let test = async |body: Value| service.post("/v1/webhooks/test", &body).send().await;
     let body = json!({"url": receiver.url(), "webhook_secret": SECRET});
-    let told = test(body).await.expect(200);
+    let answer = test(body).await.expect(200);
     let sent = receiver.next().await;
-    assert_eq!((&told["status"], &told["status_code"]), (&json!("SUCCESS"), &json!(200)));
-    assert_eq!((&told["response"], &told["error_message"]), (&json!("thanks"), &Value::Null));
-    assert_eq!(told["request"].as_str().unwrap().as_bytes(), sent.bytes());
+    assert_eq!((&answer["status"], &answer["status_code"]), (&json!("SUCCESS"), &json!(200)));
+    assert_eq!((&answer["response"], &answer["error_message"]), (&json!("thanks"), &Value::Null));
+    assert_eq!(answer["request"].as_str().unwrap().as_bytes(), sent.bytes());
     assert_eq!(sent.json()["test"], true);
     let time: i64 = sent.header("x-webhook-timestamp").unwrap().parse().unwrap();
     let signed = sent.header("x-webhook-signature").unwrap();
     assert!(signature::verify(SECRET, time, sent.bytes(), signed));
-    assert!(!told.to_string().contains(SECRET));
-    let told = test(json!({"url": provider.url("/status/503")})).await.expect(200);
-    assert_eq!((&told["status"], &told["status_code"]), (&json!("FAILED"), &json!(503)));
-    let told = test(json!({"url": "http://127.0.0.1:1/"})).await.expect(200);
-    assert_eq!(told["error_message"], "the host cannot be reached");
+    assert!(!answer.to_string().contains(SECRET));
+    let answer = test(json!({"url": provider.url("/status/503")})).await.expect(200);
+    assert_eq!((&answer["status"], &answer["status_code"]), (&json!("FAILED"), &json!(503)));
+    let answer = test(json!({"url": "http://127.0.0.1:1/"})).await.expect(200);
+    assert_eq!(answer["error_message"], "the host cannot be reached");
     test(json!({})).await.expect_error(400, "url is required");
     let refused = test(json!({"url": "http://169.254.169.254/"})).await.expect(400);
     assert!(refused["error"].as_str().unwrap().starts_with("url "), "{refused}");

@@ -63,13 +63,13 @@ fn follow(service: &Service, id: &str) -> Ask {
 }
 
 /// What an event says, without its times.
-fn told(events: &[Event]) -> Vec<Value> {
-    let tell = |(_, name, data): &Event| match name.as_str() {
+fn contents(events: &[Event]) -> Vec<Value> {
+    let content = |(_, name, data): &Event| match name.as_str() {
         "status" => data["status"].clone(),
         "output" => data["part"].clone(),
         _ => json!(name),
     };
-    events.iter().map(tell).collect()
+    events.iter().map(content).collect()
 }
 
 fn manifest(provider: &Provider, path: &str) -> String {
@@ -81,7 +81,7 @@ fn manifest(provider: &Provider, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
+async fn event_stream_resumes_without_duplicates_after_reconnect() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&manifest(&provider, "/stream"));
@@ -92,7 +92,7 @@ async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
     while !seen.iter().any(|(_, name, _): &Event| name == "output") {
         seen.push(first.next().await.unwrap());
     }
-    assert_eq!(told(&seen), [json!("created"), json!("processing"), json!("one")]);
+    assert_eq!(contents(&seen), [json!("created"), json!("processing"), json!("one")]);
     assert_eq!(seen[1].2["model"], "chat");
     assert_eq!(seen[2].2["attempt"], 1);
     drop(first);
@@ -102,10 +102,10 @@ async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
     let last = seen.last().unwrap().0.clone();
     let mut second = Stream::open(follow(&service, &id).header("last-event-id", &last)).await;
     let again = second.next().await.unwrap();
-    assert_eq!(told(std::slice::from_ref(&again)), [json!(" two")]);
+    assert_eq!(contents(std::slice::from_ref(&again)), [json!(" two")]);
     provider.finish();
     let rest = second.rest().await;
-    assert_eq!(told(&rest), ["end"]);
+    assert_eq!(contents(&rest), ["end"]);
     assert_eq!(rest[0].2, service.ended(&id).await, "the end shows the prediction whole");
     assert_eq!(rest[0].2["output"], "one two");
 
@@ -129,18 +129,18 @@ async fn a_follower_sees_each_event_once_also_across_a_broken_connection() {
     // Who lost the connection just before the end gets the end alone.
     let again = follow(&service, &id).header("last-event-id", &again.0);
     let late = Stream::open(again).await.rest().await;
-    assert_eq!(told(&late), ["end"]);
-    // Who comes late sees what there was; an id of another feed begins anew.
+    assert_eq!(contents(&late), ["end"]);
+    // Who comes late sees what there was; an id of another feed starts from the beginning.
     let all = ["created", "processing", "one", " two", "end"];
     let late = Stream::open(follow(&service, &id)).await.rest().await;
-    assert_eq!(told(&late), all);
+    assert_eq!(contents(&late), all);
     let foreign = follow(&service, &id).header("last-event-id", "0000-2");
     let late = Stream::open(foreign).await.rest().await;
-    assert_eq!(told(&late), [&["reset"], &all[..]].concat());
+    assert_eq!(contents(&late), [&["reset"], &all[..]].concat());
 }
 
 #[tokio::test]
-async fn each_try_of_a_chain_and_a_cancel_are_told() {
+async fn event_stream_reports_chain_attempts_and_cancellation() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
@@ -148,20 +148,20 @@ async fn each_try_of_a_chain_and_a_cancel_are_told() {
     provider.arrived(1).await;
     let id = service.create("held", json!({})).await;
     let mut waits = Stream::open(follow(&service, &id)).await;
-    assert_eq!(told(&[waits.next().await.unwrap()]), ["created"]);
+    assert_eq!(contents(&[waits.next().await.unwrap()]), ["created"]);
     let mut runs = Stream::open(follow(&service, &first)).await;
     service.cancel(&first).await.expect(200);
     let events = runs.rest().await;
-    assert_eq!(told(&events), ["created", "processing", "end"]);
+    assert_eq!(contents(&events), ["created", "processing", "end"]);
     assert_eq!(events[2].2["status"], "cancelled");
     provider.arrived(2).await;
     provider.release(2);
-    assert_eq!(told(&waits.rest().await), ["processing", "end"]);
+    assert_eq!(contents(&waits.rest().await), ["processing", "end"]);
     assert_eq!(service.engine().in_memory(), 0, "nobody follows any more");
 }
 
 #[tokio::test]
-async fn after_a_restart_a_follower_begins_anew() {
+async fn event_stream_resets_after_restart() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -181,7 +181,7 @@ async fn after_a_restart_a_follower_begins_anew() {
 }
 
 #[tokio::test]
-async fn what_is_nobodys_business_is_not_found() {
+async fn event_stream_of_other_organization_returns_404() {
     let service = Service::start().await;
     let id = service.create("text-sentiment", json!({"text": "good"})).await;
     service.ended(&id).await;

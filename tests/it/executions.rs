@@ -18,7 +18,7 @@ fn schema() -> Value {
 }
 
 #[tokio::test]
-async fn a_workflow_of_models_runs_and_is_announced() {
+async fn execution_of_models_completes_and_sends_webhook() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -69,7 +69,7 @@ async fn a_workflow_of_models_runs_and_is_announced() {
 }
 
 #[tokio::test]
-async fn a_failure_names_its_step_and_is_announced() {
+async fn execution_failure_names_its_step_and_sends_webhook() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -90,7 +90,7 @@ async fn a_failure_names_its_step_and_is_announced() {
 }
 
 #[tokio::test]
-async fn bulk_starts_the_good_and_reports_the_bad() {
+async fn execution_bulk_trigger_starts_valid_inputs_only() {
     let service = Service::start().await;
     let mut receiver = Receiver::start().await;
     let pass = json!([{"step_id": "a", "type": "pass", "result": "{{inputs.n}}"}]);
@@ -134,7 +134,7 @@ async fn bulk_starts_the_good_and_reports_the_bad() {
 }
 
 #[tokio::test]
-async fn lists_are_counted_paged_and_filtered() {
+async fn execution_list_is_counted_paged_and_filtered() {
     let service = Service::start().await;
     let steps = json!([{"step_id": "a", "type": "choice",
         "condition": {"expression": "{{inputs.bad}}", "operator": "equals", "value": true},
@@ -180,7 +180,7 @@ async fn lists_are_counted_paged_and_filtered() {
 }
 
 #[tokio::test]
-async fn triggers_are_refused_by_their_texts() {
+async fn execution_trigger_refusals_have_specified_texts() {
     let service = Service::start().await;
     let pass = json!([{"step_id": "a", "type": "pass", "result": "{{inputs.n}}"}]);
     let id = service.workflow_of(json!({"input_schema": schema(), "steps": pass})).await;
@@ -212,7 +212,7 @@ async fn triggers_are_refused_by_their_texts() {
 }
 
 #[tokio::test]
-async fn a_trigger_under_one_key_happens_once() {
+async fn execution_trigger_is_idempotent_per_key() {
     let service = Service::start().await;
     let id = service.workflow(json!([{"step_id": "a", "type": "pass"}])).await;
     let send = |path: String, body: Value| {
@@ -232,7 +232,7 @@ async fn a_trigger_under_one_key_happens_once() {
 }
 
 #[tokio::test]
-async fn a_public_version_is_triggered_by_whoever_has_a_key() {
+async fn execution_of_public_version_accepts_any_valid_key() {
     let service = Service::start().await;
     let id = service.workflow(json!([{"step_id": "a", "type": "pass", "result": 1}])).await;
     let path = format!("/api/v1/public/{id}/versions/v1/trigger");
@@ -261,7 +261,7 @@ async fn a_public_version_is_triggered_by_whoever_has_a_key() {
 }
 
 #[tokio::test]
-async fn independent_models_run_at_once_and_an_http_step_is_a_barrier() {
+async fn execution_runs_models_concurrently_until_http_barrier() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("hold", "/hold", "concurrency = 4\n"));
@@ -303,7 +303,7 @@ async fn independent_models_run_at_once_and_an_http_step_is_a_barrier() {
 }
 
 #[tokio::test]
-async fn a_cancel_stops_what_runs_and_is_told() {
+async fn execution_cancel_stops_running_steps_and_sends_webhook() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let receiver = Receiver::start().await;
@@ -351,7 +351,7 @@ async fn a_cancel_stops_what_runs_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_redrive_goes_on_behind_the_finished_steps() {
+async fn execution_redrive_continues_after_finished_steps() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("echo", "/echo", ""));
@@ -385,7 +385,7 @@ async fn a_redrive_goes_on_behind_the_finished_steps() {
 }
 
 #[tokio::test]
-async fn a_wait_survives_a_restart_and_ends_on_time() {
+async fn execution_wait_step_survives_restart_and_ends_on_time() {
     let service = Service::start().await;
     let id = service
         .workflow(json!([
@@ -412,7 +412,7 @@ async fn a_wait_survives_a_restart_and_ends_on_time() {
 }
 
 #[tokio::test]
-async fn a_parked_execution_is_cancelled_and_its_timer_gone() {
+async fn execution_cancel_while_suspended_removes_its_timer() {
     let service = Service::start().await;
     let id = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
     let execution = service.trigger(&id, json!({})).await;
@@ -427,7 +427,7 @@ async fn a_parked_execution_is_cancelled_and_its_timer_gone() {
 }
 
 #[tokio::test]
-async fn executions_run_on_after_a_restart() {
+async fn execution_continues_after_restart() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("hold", "/hold", "concurrency = 8\n"));

@@ -67,7 +67,7 @@ fn lives(pid: u64) -> bool {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn program_cannot_open_the_data_of_the_service() {
+async fn fence_denies_program_the_service_data() {
     if !is_fenced(Strength::Files) {
         return;
     }
@@ -130,7 +130,7 @@ async fn program_cannot_open_the_data_of_the_service() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn program_leads_the_service_to_no_file_outside_of_its_run() {
+async fn fence_keeps_output_paths_within_the_run_folder() {
     if !is_fenced(Strength::Files) {
         return;
     }
@@ -149,7 +149,7 @@ async fn program_leads_the_service_to_no_file_outside_of_its_run() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn program_cannot_use_the_control_socket() {
+async fn fence_denies_program_the_control_socket() {
     if !is_fenced(Strength::Files) {
         return;
     }
@@ -163,7 +163,7 @@ async fn program_cannot_use_the_control_socket() {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn program_cannot_touch_processes_outside_of_the_fence() {
+async fn fence_denies_program_other_processes() {
     if !is_fenced(Strength::Whole) {
         return;
     }
@@ -187,7 +187,7 @@ async fn program_cannot_touch_processes_outside_of_the_fence() {
 /// Needs no Landlock: the kernel sends the signal.
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn program_dies_with_its_guard() {
+async fn fence_program_dies_with_its_guard() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));
     let pids = attempt(&service, "trespasser", "pid", Value::Null).await;
@@ -202,7 +202,7 @@ async fn program_dies_with_its_guard() {
 /// A service that runs as root does not hand its privileges on.
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
-async fn program_has_no_privileges_that_lead_around_the_fence() {
+async fn fence_drops_privileges_of_program() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));
     let held = attempt(&service, "trespasser", "status", "CapEff").await;

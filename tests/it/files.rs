@@ -25,7 +25,7 @@ async fn fetch(service: &Service, url: &Value, headers: &[(&str, &str)]) -> Answ
 }
 
 #[tokio::test]
-async fn an_output_of_bytes_is_a_file_behind_its_url() {
+async fn file_of_output_bytes_is_served_at_its_url() {
     let service = Service::start().await;
     let url = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
     let base = format!("http://{}/v1/files/", service.address(Role::Base));
@@ -61,20 +61,20 @@ async fn an_output_of_bytes_is_a_file_behind_its_url() {
 }
 
 #[tokio::test]
-async fn an_output_url_follows_the_public_url() {
+async fn file_url_of_output_follows_public_url() {
     let mut service = Service::start().await;
     let prediction = service.create("image-qr", json!({"text": "hi", "format": "svg"})).await;
     let before = service.ended(&prediction).await["output"].clone();
     let workflow = service
         .workflow(json!([
             {"step_id": "qr", "type": "model", "model": "image-qr", "params": {"text": "x"}},
-            {"step_id": "told", "type": "pass", "result": {"see": "at {{qr.output}}"}},
+            {"step_id": "shown", "type": "pass", "result": {"see": "at {{qr.output}}"}},
         ]))
         .await;
     let execution = service.trigger(&workflow, json!({})).await;
-    let told = service.completed(&execution).await["output"]["see"].clone();
+    let shown = service.completed(&execution).await["output"]["see"].clone();
     let old = format!("http://{}/", service.address(Role::Base));
-    assert!(told.as_str().unwrap().starts_with(&format!("at {old}v1/files/")), "{told}");
+    assert!(shown.as_str().unwrap().starts_with(&format!("at {old}v1/files/")), "{shown}");
 
     service.config.hosts.base.public_url = "https://box.example".to_owned();
     let service = service.restart().await;
@@ -87,13 +87,13 @@ async fn an_output_url_follows_the_public_url() {
     let text = after.to_string();
     assert!(listed.iter().any(|one| one["output"] == text), "{history}");
     let detail = service.completed(&execution).await;
-    assert_eq!(detail["output"]["see"], moved(&told));
+    assert_eq!(detail["output"]["see"], moved(&shown));
     let step = detail["step_outputs"].to_string();
     assert!(step.contains("\"https://box.example/v1/files/") && !step.contains(&old), "{step}");
 }
 
 #[tokio::test]
-async fn a_file_is_read_by_its_organization_or_its_link_alone() {
+async fn file_is_readable_only_by_its_organization_or_link() {
     let service = Service::start().await;
     let url = output(&service, "image-qr", json!({"text": "hi", "format": "svg"})).await;
     let path = url.as_str().unwrap().split_once("/v1").unwrap().1;
@@ -112,7 +112,7 @@ async fn a_file_is_read_by_its_organization_or_its_link_alone() {
 }
 
 #[tokio::test]
-async fn an_output_is_an_input_of_the_next_model_without_http() {
+async fn file_output_feeds_next_model_without_http() {
     // The egress guard would refuse this machine's own addresses.
     let service = Service::configured("egress.deny = [\"127.0.0.0/8\"]\n").await;
     let small = output(&service, "image-resize", json!({"image": GIF, "width": 3})).await;
@@ -132,7 +132,7 @@ async fn an_output_is_an_input_of_the_next_model_without_http() {
 }
 
 #[tokio::test]
-async fn bytes_of_a_server_are_a_file() {
+async fn file_is_created_from_binary_provider_response() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let manifest = provider.manifest("speak", "/bytes", "").replace("'object'", "'audio'");
@@ -143,13 +143,13 @@ async fn bytes_of_a_server_are_a_file() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_kept_fails_its_prediction() {
+async fn file_that_cannot_be_stored_fails_its_prediction() {
     let service = Service::configured("files.max_bytes = 10\n").await;
     let provider = Provider::start().await;
     let manifest = provider.manifest("draw", "/echo", "").replace("'object'", "'image'");
     service.manifest(&manifest.replace("'/output'", "'/output/image'"));
     for (image, says) in [
-        ("data:image/png;base64,!", "no valid data: URI"),
+        ("data:image/png;base64,!", "not a valid data: URI"),
         ("data:,12345678901", "larger than 10 bytes"),
     ] {
         let id = service.create("draw", json!({"image": image})).await;

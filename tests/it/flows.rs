@@ -67,7 +67,7 @@ async fn ended(service: &Service, workflow: &str, id: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_old_client_makes_its_whole_round() {
+async fn legacy_flow_client_completes_full_cycle() {
     let (service, _provider) = world().await;
     let mut receiver = Receiver::start().await;
     let id = create(&service, &workflow()).await;
@@ -135,7 +135,7 @@ async fn an_old_client_makes_its_whole_round() {
 }
 
 #[tokio::test]
-async fn many_start_at_once_and_are_looked_up() {
+async fn legacy_flow_bulk_trigger_starts_and_looks_up_executions() {
     let (service, _provider) = world().await;
     let id = create(&service, &workflow()).await;
     let many = json!({"parameters": [{"prompt": "x"}, {}, {"n": 1}]});
@@ -155,7 +155,7 @@ async fn many_start_at_once_and_are_looked_up() {
 }
 
 #[tokio::test]
-async fn one_workflow_in_two_shapes() {
+async fn legacy_flow_is_also_served_as_workflow() {
     let (service, _provider) = world().await;
     let id = create(&service, &workflow()).await;
     // On the workflows host it is a workflow with one version, and runs the same.
@@ -199,7 +199,7 @@ async fn one_workflow_in_two_shapes() {
 }
 
 #[tokio::test]
-async fn a_failure_and_what_still_runs() {
+async fn legacy_flow_execution_shows_failed_and_running_steps() {
     let (service, provider) = world().await;
     let mut body = workflow();
     body["steps"][0]["model_slug"] = json!("held");
@@ -219,7 +219,7 @@ async fn a_failure_and_what_still_runs() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_and_starts_nothing() {
+async fn legacy_flow_invalid_requests_start_nothing() {
     let (service, _provider) = world().await;
     let id = create(&service, &workflow()).await;
     let with = |name: &str, value: Value| {

@@ -18,7 +18,7 @@ fn field<'a>(page: &'a Value, name: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
-async fn a_record_tells_what_ran_and_what_came_of_it() {
+async fn history_record_shows_work_and_outcome() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let priced = "[cost]\ntype = 'fixed'\namount = 0.002\n";
@@ -80,7 +80,7 @@ async fn a_record_tells_what_ran_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn each_filter_and_all_of_them_together() {
+async fn history_filters_work_alone_and_combined() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (slug, path) in [("echo", "/echo"), ("down", "/status/503"), ("odd", "/status/500")] {
@@ -155,7 +155,7 @@ async fn each_filter_and_all_of_them_together() {
 }
 
 #[tokio::test]
-async fn a_fallback_is_found_by_both_models() {
+async fn history_finds_fallback_by_both_models() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("first", "/status/500", ""));
@@ -174,7 +174,7 @@ async fn a_fallback_is_found_by_both_models() {
 
 /// Rows that are made in the meantime come before every page that follows.
 #[tokio::test]
-async fn pages_tell_each_older_row_once_while_others_arrive() {
+async fn history_pages_show_each_older_row_once_during_inserts() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("echo", "/echo", "concurrency = 8\n"));
@@ -203,7 +203,7 @@ async fn pages_tell_each_older_row_once_while_others_arrive() {
 }
 
 #[tokio::test]
-async fn a_cursor_is_good_for_its_own_question_alone() {
+async fn history_cursor_is_valid_only_for_its_query() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("echo", "/echo", ""));
@@ -235,7 +235,7 @@ async fn a_cursor_is_good_for_its_own_question_alone() {
 }
 
 #[tokio::test]
-async fn a_bad_value_is_refused_with_the_good_ones() {
+async fn history_invalid_filter_lists_permitted_values() {
     let service = Service::start().await;
     let range = "limit must be a whole number from 1 to 100";
     let words = "status must be one or more of created, starting, processing, success, error, \

@@ -9,7 +9,7 @@ use crate::support::Service;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[tokio::test]
-async fn every_host_says_who_and_how_it_is() {
+async fn host_root_and_health_describe_the_service() {
     let service = Service::start().await;
     for role in [Role::Base, Role::Workflows, Role::Flows, Role::Agent] {
         let answer = service.ask(role, Method::GET, "/").send().await;
@@ -33,7 +33,7 @@ async fn every_host_says_who_and_how_it_is() {
 }
 
 #[tokio::test]
-async fn the_dashboard_shows_figures_and_no_secrets() {
+async fn dashboard_shows_figures_and_no_secrets() {
     let service = Service::start().await;
     let page = service.ask(Role::Dashboard, Method::GET, "/").send().await;
     assert_eq!(page.status, 200);

@@ -22,7 +22,7 @@ fn id_of(answer: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn the_same_key_and_body_have_the_same_answer_also_after_a_restart() {
+async fn idempotency_same_key_and_body_replay_across_restart() {
     let service = Service::start().await;
     let longest = "k".repeat(255);
     for key in ["k", "order 7: a/b", &longest] {
@@ -38,7 +38,7 @@ async fn the_same_key_and_body_have_the_same_answer_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_key_belongs_to_its_organization_and_route() {
+async fn idempotency_key_is_scoped_to_organization_and_route() {
     let service = Service::start().await;
     let mine = send(&service, CREATE, "k", &request("a")).await;
     let ran = send(&service, RUN, "k", &request("a")).await;
@@ -52,7 +52,7 @@ async fn a_key_belongs_to_its_organization_and_route() {
 }
 
 #[tokio::test]
-async fn another_body_and_a_bad_key_are_refused() {
+async fn idempotency_refuses_other_body_and_invalid_key() {
     let service = Service::start().await;
     send(&service, CREATE, "k", &request("a")).await.expect(200);
     let other = send(&service, CREATE, "k", &request("b")).await;
@@ -66,7 +66,7 @@ async fn another_body_and_a_bad_key_are_refused() {
 }
 
 #[tokio::test]
-async fn a_refused_request_leaves_its_key_free() {
+async fn idempotency_key_stays_free_after_refused_request() {
     let service = Service::start().await;
     let mut bad = request("a");
     bad["model"] = "of-nobody".into();
@@ -75,7 +75,7 @@ async fn a_refused_request_leaves_its_key_free() {
 }
 
 #[tokio::test]
-async fn many_at_once_create_one() {
+async fn idempotency_concurrent_creates_yield_one_prediction() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let priced = "[cost]\ntype = 'fixed'\namount = 0.002\n";

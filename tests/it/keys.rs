@@ -25,7 +25,7 @@ fn keyed(service: &Service, id: &str) -> Vec<(String, Ask)> {
 }
 
 #[tokio::test]
-async fn a_route_that_asks_for_a_key_refuses_every_other_text() {
+async fn api_key_routes_refuse_invalid_keys_with_401() {
     let service = Service::start().await;
     let accounts = &service.running.services.accounts;
     let expired =
@@ -55,7 +55,7 @@ async fn a_route_that_asks_for_a_key_refuses_every_other_text() {
 }
 
 #[tokio::test]
-async fn both_header_forms_open_every_route_in_any_letter_case() {
+async fn api_key_headers_work_on_every_route_in_any_case() {
     let service = Service::start().await;
     let (key, bearer) = (service.key.clone(), format!("Bearer {}", service.key));
     let lower = format!("bearer {}", service.key);
@@ -75,7 +75,7 @@ async fn both_header_forms_open_every_route_in_any_letter_case() {
 }
 
 #[tokio::test]
-async fn a_deleted_key_opens_nothing_from_then_on() {
+async fn api_key_deleted_gets_401_at_once() {
     let service = Service::start().await;
     service.get("/v1/billing/balance").await.expect(200);
     let accounts = &service.running.services.accounts;
@@ -86,7 +86,7 @@ async fn a_deleted_key_opens_nothing_from_then_on() {
 }
 
 #[tokio::test]
-async fn what_another_organization_owns_is_not_found() {
+async fn api_key_of_other_organization_gets_404() {
     let service = Service::start().await;
     let id = service.create("text-template", json!({"template": "hello"})).await;
     service.ended(&id).await;
@@ -117,7 +117,7 @@ async fn what_another_organization_owns_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_rate_for_each_key_is_off_until_it_is_configured() {
+async fn api_key_rate_limit_is_off_until_configured() {
     let limits = "limits.rate.requests_per_second = 1\nlimits.rate.burst = 2\n";
     let service = Service::configured(limits).await;
     let path = "/v1/prediction/0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";

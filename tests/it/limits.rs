@@ -25,7 +25,7 @@ async fn begun(service: &Service, header: &str, start: &str) -> String {
 }
 
 #[tokio::test]
-async fn public_trigger_reads_64_kib_before_it_knows_the_caller() {
+async fn limit_public_trigger_reads_64_kib_before_authentication() {
     let service = Service::start().await;
     let nested = format!(r#"{{"inputs":{{"api_key":"{}"}},"pad":""#, service.key);
     for (header, start) in [
@@ -53,7 +53,7 @@ async fn public_trigger_reads_64_kib_before_it_knows_the_caller() {
 }
 
 #[tokio::test]
-async fn bodies_in_flight_have_a_budget_that_comes_back() {
+async fn limit_bodies_in_flight_budget_is_released() {
     let limits = "limits.body_bytes = '8KiB'\nlimits.bodies_in_flight = '16KiB'\n";
     let service = Service::configured(limits).await;
     let mut slow = TcpStream::connect(service.address(Role::Base)).await.unwrap();
@@ -80,7 +80,7 @@ async fn bodies_in_flight_have_a_budget_that_comes_back() {
 }
 
 #[tokio::test]
-async fn requests_in_flight_are_limited_and_health_is_not() {
+async fn limit_requests_in_flight_exempts_health() {
     let service = Service::configured("limits.requests_in_flight = 2\n").await;
     let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
     let id = service.trigger(&flow, json!({})).await;
@@ -103,7 +103,7 @@ async fn requests_in_flight_are_limited_and_health_is_not() {
 }
 
 #[tokio::test]
-async fn clients_that_hold_every_connection_leave_metrics_alone() {
+async fn limit_connections_does_not_affect_metrics_host() {
     let service = Service::configured("limits.connections = 2\n").await;
     let mut held = Vec::new();
     for _ in 0..6 {
@@ -115,7 +115,7 @@ async fn clients_that_hold_every_connection_leave_metrics_alone() {
 }
 
 #[tokio::test]
-async fn request_names_exactly_one_host() {
+async fn request_must_have_exactly_one_host_header() {
     let service = Service::start().await;
     for (hosts, status) in [("Host: a\r\n", 200), ("", 400), ("Host: a\r\nHost: a\r\n", 400)] {
         let request = format!("GET /v1/models HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n");
@@ -126,7 +126,7 @@ async fn request_names_exactly_one_host() {
 }
 
 #[tokio::test]
-async fn answers_are_not_sniffed_and_json_is_not_cached() {
+async fn responses_forbid_sniffing_and_caching_of_json() {
     let service = Service::start().await;
     for (role, path, caching) in [
         (Role::Base, "/health", Some("no-store")),

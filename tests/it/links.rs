@@ -24,7 +24,7 @@ fn text(value: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn links_and_open_streams_end_with_their_key() {
+async fn signed_urls_and_open_streams_end_with_their_key() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -65,7 +65,7 @@ async fn links_and_open_streams_end_with_their_key() {
 }
 
 #[tokio::test]
-async fn links_have_a_bucket_of_their_own() {
+async fn signed_urls_have_their_own_rate_limit() {
     let rate = "[limits.rate]\nrequests_per_second = 1\nburst = 3\n";
     let service = Service::configured(rate).await;
     let id = service.create("image-qr", json!({"text": "hi", "format": "svg"})).await;

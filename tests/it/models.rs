@@ -28,7 +28,7 @@ async fn open(service: &Service, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn the_list_is_a_bare_array_with_its_total_in_a_header() {
+async fn model_list_is_an_array_with_total_in_header() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("Vendor/Caption", "/echo", "title = 'What is SHOWN'"));
@@ -56,7 +56,7 @@ async fn the_list_is_a_bare_array_with_its_total_in_a_header() {
 }
 
 #[tokio::test]
-async fn a_page_out_of_range_is_told_the_range() {
+async fn model_list_out_of_range_page_names_the_range() {
     let service = Service::start().await;
     for limit in ["0", "501", "-1", "many", "", "1.5", "99999999999999999999"] {
         let answer = open(&service, &format!("/v1/models?limit={limit}")).await;
@@ -69,7 +69,7 @@ async fn a_page_out_of_range_is_told_the_range() {
 }
 
 #[tokio::test]
-async fn a_detail_has_every_key_and_the_same_in_both_routes() {
+async fn model_detail_is_complete_and_equal_on_both_routes() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("vendor/caption", "/echo", SCHEMA));
@@ -128,7 +128,7 @@ async fn a_detail_has_every_key_and_the_same_in_both_routes() {
 }
 
 #[tokio::test]
-async fn an_unknown_model_and_a_missing_slug_have_their_texts() {
+async fn model_unknown_or_missing_slug_has_specified_text() {
     let service = Service::start().await;
     for path in [
         "/v1/models/of-nobody",
@@ -143,11 +143,11 @@ async fn an_unknown_model_and_a_missing_slug_have_their_texts() {
     for path in ["/v1/model", "/v1/model?slug=", "/v1/model?name=text-template"] {
         open(&service, path).await.expect_error(400, "slug parameter is required");
     }
-    open(&service, "/v1/models/%ff").await.expect_error(400, "the path is no UTF-8");
+    open(&service, "/v1/models/%ff").await.expect_error(400, "the path is not UTF-8");
 }
 
 #[tokio::test]
-async fn the_openapi_document_says_the_schema_in_the_older_words() {
+async fn model_openapi_document_uses_3_0_schema_keywords() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("vendor/caption", "/echo", SCHEMA));
@@ -180,7 +180,7 @@ async fn the_openapi_document_says_the_schema_in_the_older_words() {
 }
 
 #[tokio::test]
-async fn every_built_in_model_works_as_its_documents_say() {
+async fn builtin_models_match_their_documents() {
     let service = Service::start().await;
     let text = "Orrery is a wonderful machine. It shows how the planets move around the sun.";
     let pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==";

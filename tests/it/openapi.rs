@@ -48,7 +48,7 @@ async fn document(service: &Service, role: Role) -> PathBuf {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn documents_are_valid_openapi() {
+async fn openapi_documents_are_valid() {
     let service = Service::start().await;
     for role in HOSTS.into_iter().chain([Role::Dashboard]) {
         let document = document(&service, role).await;
@@ -112,32 +112,32 @@ async fn examine(role: Role) {
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn schemathesis_finds_nothing_on_the_base_host() {
+async fn openapi_base_host_passes_schemathesis() {
     examine(Role::Base).await;
 }
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn schemathesis_finds_nothing_on_the_workflows_host() {
+async fn openapi_workflows_host_passes_schemathesis() {
     examine(Role::Workflows).await;
 }
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn schemathesis_finds_nothing_on_the_flows_host() {
+async fn openapi_flows_host_passes_schemathesis() {
     examine(Role::Flows).await;
 }
 
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn schemathesis_finds_nothing_on_the_agent_host() {
+async fn openapi_agent_host_passes_schemathesis() {
     examine(Role::Agent).await;
 }
 
 /// `tests/openapi/client.py` uses a client that was generated from the documents.
 #[tokio::test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn a_generated_client_works() {
+async fn openapi_generated_client_works() {
     let service = Service::start().await;
     let folder = service.folder.path();
     for role in [Role::Base, Role::Flows] {

@@ -17,7 +17,7 @@ fn files(service: &Service) -> usize {
 }
 
 #[tokio::test]
-async fn large_inputs_outputs_and_webhooks_come_back_whole() {
+async fn payload_large_inputs_outputs_and_webhooks_round_trip() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -43,7 +43,7 @@ async fn large_inputs_outputs_and_webhooks_come_back_whole() {
 }
 
 #[tokio::test]
-async fn a_body_at_the_limit_is_taken_and_one_byte_more_is_not() {
+async fn body_limit_is_inclusive() {
     let service = Service::configured("limits.body_bytes = '64KiB'\n").await;
     let body = |length: usize| {
         let empty = r#"{"model":"text-template","version":"1","input":{"template":""}}"#;
@@ -81,7 +81,7 @@ fn passing(count: usize, grow: bool) -> Value {
 }
 
 #[tokio::test]
-async fn equal_payloads_of_an_execution_are_written_once() {
+async fn payload_equal_within_execution_is_written_once() {
     let service = Service::start().await;
     let id = service.workflow(passing(100, false)).await;
     let inputs = json!({"text": "x".repeat(1_000_000)});
@@ -94,7 +94,7 @@ async fn equal_payloads_of_an_execution_are_written_once() {
 }
 
 #[tokio::test]
-async fn an_execution_over_its_bytes_fails_in_words_and_others_go_on() {
+async fn payload_execution_over_byte_limit_fails_alone() {
     let service = Service::configured("engine.execution_bytes = '4MiB'\n").await;
     let id = service.workflow(passing(100, true)).await;
     let inputs = json!({"text": "x".repeat(1_000_000)});
@@ -109,7 +109,7 @@ async fn an_execution_over_its_bytes_fails_in_words_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn an_organization_over_its_bytes_is_refused_new_work() {
+async fn payload_organization_over_quota_is_refused_new_work() {
     let service = Service::configured("engine.organization_bytes = '1MiB'\n").await;
     let id = service.workflow(passing(1, false)).await;
     let inputs = json!({"text": "x".repeat(600_000)});
@@ -124,7 +124,7 @@ async fn an_organization_over_its_bytes_is_refused_new_work() {
 }
 
 #[tokio::test]
-async fn a_damaged_output_is_named_in_its_record_and_lists_go_on() {
+async fn payload_damaged_output_is_named_and_lists_continue() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("echo", "/echo", ""));
@@ -133,15 +133,15 @@ async fn a_damaged_output_is_named_in_its_record_and_lists_go_on() {
     for id in [&good, &id] {
         service.ended(id).await;
     }
-    for shelf in std::fs::read_dir(service.config.data_dir.join("payloads")).unwrap() {
-        for file in std::fs::read_dir(shelf.unwrap().path()).unwrap() {
+    for shard in std::fs::read_dir(service.config.data_dir.join("payloads")).unwrap() {
+        for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::write(file.unwrap().path(), "\"damaged\"").unwrap();
         }
     }
     let prediction = service.get(&format!("/v1/prediction/{id}")).await.expect(200);
     assert_eq!((&prediction["output"], &prediction["status"]), (&Value::Null, &json!("success")));
     let error = prediction["output_error"].as_str().unwrap();
-    assert!(error.ends_with("is damaged: its content is not what was written"), "{error}");
+    assert!(error.ends_with("is damaged: its content differs from what was written"), "{error}");
     let list = service.get("/v2/executions").await.expect(200);
     assert_eq!(list["executions"].as_array().unwrap().len(), 2);
     assert_eq!(list["executions"][0]["output_error"], prediction["output_error"]);

@@ -39,7 +39,7 @@ fn request(changes: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_create_answers_with_the_id_of_a_prediction_that_ends() {
+async fn prediction_create_returns_id_and_completes() {
     let service = Service::start().await;
     for path in ["/v1/prediction/", "/v1/prediction"] {
         let answer = service.post(path, &request(json!({}))).send().await;
@@ -60,7 +60,7 @@ async fn a_create_answers_with_the_id_of_a_prediction_that_ends() {
 }
 
 #[tokio::test]
-async fn each_refusal_has_its_text() {
+async fn prediction_create_refusals_have_specified_texts() {
     let service = Service::start().await;
     let url = "webhook_url must be an absolute http or https URL";
     let cases = [
@@ -117,7 +117,7 @@ async fn each_refusal_has_its_text() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_told_where() {
+async fn prediction_create_reports_position_of_invalid_json() {
     let service = Service::start().await;
     for (text, line, column) in [("{\n  \"a\": nope}", 2, 9), ("{", 1, 1), ("hello", 1, 1)] {
         let ask = service.ask(Role::Base, Method::POST, CREATE).key(&service.key).body(text);
@@ -135,7 +135,7 @@ async fn what_is_no_json_is_told_where() {
 }
 
 #[tokio::test]
-async fn an_input_that_breaks_its_schema_is_told_every_fault() {
+async fn prediction_create_lists_every_schema_violation() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("prompted", "/echo", PROMPT));
@@ -159,7 +159,7 @@ async fn an_input_that_breaks_its_schema_is_told_every_fault() {
 }
 
 #[tokio::test]
-async fn defaults_of_the_schema_are_filled_in() {
+async fn prediction_input_gets_schema_defaults() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("prompted", "/echo", PROMPT));
@@ -171,7 +171,7 @@ async fn defaults_of_the_schema_are_filled_in() {
 }
 
 #[tokio::test]
-async fn a_missing_version_is_taken_where_the_configuration_says_so() {
+async fn prediction_version_is_optional_if_configured() {
     let service = Service::configured("compat.optional_version = true\n").await;
     for changes in [json!({"version": null}), json!({"version": ""}), json!({})] {
         service.post(CREATE, &request(changes)).undocumented().send().await.expect(200);
@@ -179,7 +179,7 @@ async fn a_missing_version_is_taken_where_the_configuration_says_so() {
 }
 
 #[tokio::test]
-async fn the_record_has_every_field_in_every_state() {
+async fn prediction_record_has_every_field_in_every_state() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
@@ -235,7 +235,7 @@ async fn the_record_has_every_field_in_every_state() {
 }
 
 #[tokio::test]
-async fn a_failure_says_what_the_provider_said_and_its_class() {
+async fn prediction_failure_shows_provider_message_and_error_class() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (path, class, said) in [
@@ -249,7 +249,7 @@ async fn a_failure_says_what_the_provider_said_and_its_class() {
         ("/status/502", "provider_unavailable", "answered 502"),
         ("/status/503", "provider_unavailable", "answered 503"),
         ("/status/504", "provider_unavailable", "answered 504"),
-        ("/garbage", "provider_error", "no JSON"),
+        ("/garbage", "provider_error", "not valid JSON"),
         ("/no-output", "provider_error", "without /output"),
         ("/hold", "execution_timeout", "50ms"),
     ] {
@@ -279,7 +279,7 @@ fn unused_address() -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn one_artefact_is_a_text_and_other_types_stay_as_they_came() {
+async fn prediction_single_artefact_output_is_a_string() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (kind, expected) in [("image", json!("a://one")), ("array", json!(["a://one"]))] {
@@ -291,7 +291,7 @@ async fn one_artefact_is_a_text_and_other_types_stay_as_they_came() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_and_says_when_to_come_back() {
+async fn prediction_create_on_full_queue_returns_429() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let limits = "concurrency = 1\nqueue_limit = 1";
@@ -316,7 +316,7 @@ async fn a_full_queue_refuses_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn wait_holds_the_answer_until_the_end_or_the_time() {
+async fn prediction_wait_holds_response_until_end_or_timeout() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));

@@ -22,7 +22,7 @@ async fn served(service: &Service, slug: &str, expected: &str) {
 }
 
 #[tokio::test]
-async fn a_changed_file_is_served_and_a_broken_one_keeps_the_last_good() {
+async fn reload_serves_changed_file_and_keeps_last_good_one() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest_file("a.toml", &titled(&provider, "a", "First"));
@@ -42,7 +42,7 @@ async fn a_changed_file_is_served_and_a_broken_one_keeps_the_last_good() {
 }
 
 #[tokio::test]
-async fn a_reference_that_leaves_the_manifest_is_refused_and_never_fetched() {
+async fn reload_refuses_external_schema_reference_without_fetching() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     for (slug, target) in [
@@ -66,7 +66,7 @@ async fn a_reference_that_leaves_the_manifest_is_refused_and_never_fetched() {
 }
 
 #[tokio::test]
-async fn work_that_waits_outlives_a_restart_and_its_model_does_too() {
+async fn restart_keeps_queued_work_and_its_model() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));

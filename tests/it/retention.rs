@@ -1,5 +1,5 @@
-//! Retention: what ended long ago is gone whole, or without what it was given and gave; what has not
-//! ended stays.
+//! Retention: what ended long ago is deleted completely, or without what it was given and gave;
+//! what has not ended stays.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Provider, Service, until};
 
-/// Larger than what stands beside a record.
+/// Larger than what is stored in a record.
 fn large() -> String {
     "x".repeat(100_000)
 }
@@ -29,8 +29,8 @@ async fn rows(service: &Service, table: Table) -> usize {
 
 fn payload_files(service: &Service) -> usize {
     let folder = service.config.data_dir.join("payloads");
-    let shelves = fs::read_dir(folder).unwrap();
-    shelves.map(|shelf| fs::read_dir(shelf.unwrap().path()).unwrap().count()).sum()
+    let shards = fs::read_dir(folder).unwrap();
+    shards.map(|shard| fs::read_dir(shard.unwrap().path()).unwrap().count()).sum()
 }
 
 /// Two steps that take and give much, a failure, a prediction, and one that still runs.
@@ -59,7 +59,7 @@ async fn world() -> (Service, Provider, [String; 4]) {
 }
 
 #[tokio::test]
-async fn nothing_is_deleted_while_the_clock_is_far_ahead_of_what_was_seen() {
+async fn retention_deletes_nothing_while_clock_is_far_ahead() {
     let service = Service::adjusted("", |config| {
         config.retention.executions = Duration::from_millis(1);
     })
@@ -91,12 +91,12 @@ async fn nothing_is_deleted_while_the_clock_is_far_ahead_of_what_was_seen() {
 }
 
 #[tokio::test]
-async fn what_ended_long_ago_is_gone_and_what_runs_stays() {
+async fn retention_deletes_finished_and_keeps_running_executions() {
     let (service, provider, [run, failed, prediction, held]) = world().await;
     let organization = service.organization.id;
     let engine = service.engine();
     let early = Timestamp::from_micros(0);
-    assert_eq!(engine.forget_before(organization, early).await.unwrap(), 0);
+    assert_eq!(engine.purge_before(organization, early).await.unwrap(), 0);
     let list = async |id: &str| {
         let detail = service.execution(id).await;
         let workflow = detail["workflow_id"].as_str().unwrap().to_owned();
@@ -106,7 +106,7 @@ async fn what_ended_long_ago_is_gone_and_what_runs_stays() {
     let (path, listed) = list(&run).await;
     assert_eq!(listed["total_count"], 1);
     // Two executions with two steps each, and a prediction.
-    assert_eq!(engine.forget_before(organization, later(&service)).await.unwrap(), 7 - 4);
+    assert_eq!(engine.purge_before(organization, later(&service)).await.unwrap(), 7 - 4);
     for table in [Table::Step, Table::Bulk] {
         assert_eq!(rows(&service, table).await, 0, "{table:?}");
     }
@@ -140,17 +140,17 @@ async fn what_ended_long_ago_is_gone_and_what_runs_stays() {
 }
 
 #[tokio::test]
-async fn payloads_go_before_the_rest() {
+async fn retention_deletes_payloads_before_records() {
     let (service, _provider, [run, failed, prediction, held]) = world().await;
     let organization = service.organization.id;
     let engine = service.engine();
     let cutoff = later(&service);
-    let count = engine.forget_payloads_before(organization, cutoff).await.unwrap();
+    let count = engine.purge_payloads_before(organization, cutoff).await.unwrap();
     assert_eq!(count, 3);
     assert_eq!(payload_files(&service), 1, "the input of what runs");
-    let told = service.get(&format!("/v1/prediction/{prediction}")).await.expect(200);
-    assert_eq!((&told["status"], &told["input"]), (&json!("success"), &Value::Null));
-    assert_eq!(told["output"], Value::Null);
+    let record = service.get(&format!("/v1/prediction/{prediction}")).await.expect(200);
+    assert_eq!((&record["status"], &record["input"]), (&json!("success"), &Value::Null));
+    assert_eq!(record["output"], Value::Null);
     let detail = service.execution(&run).await;
     assert_eq!((&detail["status"], &detail["output"]), (&json!("completed"), &Value::Null));
     let step = &detail["step_outputs"]["a"];
@@ -160,10 +160,10 @@ async fn payloads_go_before_the_rest() {
     assert_eq!((&child["input"], &child["output"]), (&Value::Null, &Value::Null));
     let redrive = service.flows(Method::POST, &format!("/executions/{failed}/redrive"));
     redrive.json(&json!({})).send().await.expect_error(410, "its inputs are no longer stored");
-    assert_eq!(engine.forget_payloads_before(organization, cutoff).await.unwrap(), 0);
+    assert_eq!(engine.purge_payloads_before(organization, cutoff).await.unwrap(), 0);
     service.cancel(&held).await.expect(200);
     // Afterwards all of it goes as if it had them still.
-    engine.forget_before(organization, later(&service)).await.unwrap();
+    engine.purge_before(organization, later(&service)).await.unwrap();
     for table in [Table::Execution, Table::Step, Table::Facet] {
         assert_eq!(rows(&service, table).await, 0, "{table:?}");
     }

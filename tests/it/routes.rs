@@ -31,7 +31,7 @@ fn rows() -> impl Iterator<Item = (Role, &'static Route)> {
 }
 
 #[test]
-fn the_table() {
+fn route_table() {
     let table: String = ROUTES
         .iter()
         .map(|route| {
@@ -51,7 +51,7 @@ fn the_table() {
 }
 
 #[tokio::test]
-async fn a_wrong_method_is_told_which_ones_there_are() {
+async fn route_wrong_method_gets_405_with_allow() {
     let service = Service::start().await;
     let mut allowed: BTreeMap<(Role, String), BTreeSet<&str>> = BTreeMap::new();
     for (role, route) in rows() {
@@ -64,13 +64,13 @@ async fn a_wrong_method_is_told_which_ones_there_are() {
     for ((role, path), methods) in allowed {
         let answer = service.ask(role, Method::PATCH, &path).key(&service.key).send().await;
         answer.expect_error(405, "method not allowed");
-        let told: BTreeSet<&str> = answer.header("allow").split(", ").collect();
-        assert_eq!(told, methods, "{} {path}", role.as_str());
+        let allowed: BTreeSet<&str> = answer.header("allow").split(", ").collect();
+        assert_eq!(allowed, methods, "{} {path}", role.as_str());
     }
 }
 
 #[tokio::test]
-async fn a_slash_at_the_end_changes_nothing_and_nothing_redirects() {
+async fn route_trailing_slash_is_ignored_without_redirect() {
     let service = Service::start().await;
     for (role, route) in rows().filter(|(_, route)| route.path != "/") {
         let path = path_of(route);
@@ -86,7 +86,7 @@ async fn a_slash_at_the_end_changes_nothing_and_nothing_redirects() {
 }
 
 #[tokio::test]
-async fn head_answers_as_get_without_a_body() {
+async fn route_head_equals_get_without_body() {
     let service = Service::start().await;
     for (role, route) in rows().filter(|(_, route)| route.method == Method::GET) {
         let path = path_of(route);
@@ -100,7 +100,7 @@ async fn head_answers_as_get_without_a_body() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_echoed_where_it_is_fit_and_made_elsewhere() {
+async fn request_id_is_echoed_if_valid_and_generated_otherwise() {
     let service = Service::start().await;
     let longest = "x".repeat(128);
     for id in ["abc-1", "~!@#$%^&*()", &longest] {
@@ -132,7 +132,7 @@ async fn a_request_id_is_echoed_where_it_is_fit_and_made_elsewhere() {
 }
 
 #[tokio::test]
-async fn each_host_describes_itself_from_the_table() {
+async fn openapi_of_each_host_matches_route_table() {
     let service = Service::start().await;
     for role in TCP.into_iter().filter(|role| *role != Role::Metrics) {
         let answer = service.ask(role, Method::GET, "/openapi.json").send().await;

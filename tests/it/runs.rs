@@ -13,7 +13,7 @@ fn request(model: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_success_brings_the_output() {
+async fn run_returns_output_on_success() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("echo", "/echo", ""));
@@ -33,7 +33,7 @@ async fn a_success_brings_the_output() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_in_an_answer_of_200() {
+async fn run_failure_returns_200_with_failed_status() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("broken", "/status/500", ""));
@@ -49,7 +49,7 @@ async fn a_failure_is_told_in_an_answer_of_200() {
 }
 
 #[tokio::test]
-async fn a_cancel_ends_the_waiting() {
+async fn run_returns_when_cancelled() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
@@ -69,7 +69,7 @@ async fn a_cancel_ends_the_waiting() {
 }
 
 #[tokio::test]
-async fn past_its_patience_it_answers_as_a_create_and_the_prediction_goes_on() {
+async fn run_past_sync_wait_returns_202_and_continues() {
     let short = Duration::from_millis(50);
     let service = Service::adjusted("", |config| config.limits.sync_wait = short).await;
     let provider = Provider::start().await;

@@ -100,7 +100,7 @@ async fn rotate(config: &Config) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rotation_that_is_interrupted_anywhere_loses_no_secret() {
+async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let service = Service::configured("engine.payload_inline_bytes = 1024\n").await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::support::{Provider, Receiver, Service};
 
-/// Stands in every secret.
+/// Part of every secret.
 const SECRET: &str = "hunter2-of-the-owner";
-/// Stands in what the owner wrote that is not a secret by its name.
+/// Part of what the owner wrote that is not a secret by its name.
 const WORDS: &str = "wording-of-the-owner";
 
 fn steps(provider: &Provider) -> Value {
@@ -65,7 +65,7 @@ fn holds(folder: &Path, text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_public_workflow_shows_nothing_of_its_owner_to_who_triggers_it() {
+async fn secrets_of_public_workflow_are_hidden_from_callers() {
     let (service, provider, id) = start().await;
     share(&service, &id).await;
     let mut receiver = Receiver::start().await;
@@ -113,7 +113,7 @@ async fn a_public_workflow_shows_nothing_of_its_owner_to_who_triggers_it() {
 }
 
 #[tokio::test]
-async fn an_owner_sees_requests_with_secrets_masked() {
+async fn secrets_are_masked_in_requests_shown_to_owner() {
     let (service, provider, id) = start().await;
     let mut receiver = Receiver::start().await;
     let fields = json!({"inputs": {}, "webhook_url": receiver.url()});
@@ -136,11 +136,11 @@ async fn an_owner_sees_requests_with_secrets_masked() {
 }
 
 #[tokio::test]
-async fn credentials_of_a_definition_are_sealed_masked_and_written_back() {
+async fn secrets_in_definition_are_sealed_masked_and_restored() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut steps = steps(&provider);
-    // The body and the parameters of models are no credentials, and stay as they were written.
+    // The body and the parameters of models are not credentials and stay as they were written.
     steps[0]["body"] = json!(null);
     steps.as_array_mut().unwrap().truncate(1);
     let id = service.workflow(steps.clone()).await;

@@ -1,5 +1,5 @@
 //! Uploads: announced and put, or sent in a form; what is refused leaves nothing; what is deleted or
-//! past its time is gone, its bytes with the last file that has them.
+//! past its time is deleted, its bytes with the last file that has them.
 
 use std::fs;
 use std::time::Duration;
@@ -43,9 +43,9 @@ async fn form(service: &Service, parts: &[(&str, &str)]) -> Answer {
 /// The contents on the disk, those on their way included.
 fn contents(service: &Service) -> Vec<String> {
     let mut names = Vec::new();
-    let Ok(shelves) = fs::read_dir(service.config.data_dir.join("files")) else { return names };
-    for shelf in shelves {
-        let files = fs::read_dir(shelf.unwrap().path()).unwrap();
+    let Ok(shards) = fs::read_dir(service.config.data_dir.join("files")) else { return names };
+    for shard in shards {
+        let files = fs::read_dir(shard.unwrap().path()).unwrap();
         names.extend(files.map(|file| file.unwrap().file_name().into_string().unwrap()));
     }
     names
@@ -56,7 +56,7 @@ async fn usage(service: &Service) -> Value {
 }
 
 #[tokio::test]
-async fn an_announced_upload_comes_and_is_a_file() {
+async fn upload_to_presigned_url_becomes_a_file() {
     let service = Service::start().await;
     let body = json!({"content_type": "text/plain", "filename": "a b.txt", "size": 3,
         "sha256": ABC.to_uppercase(), "file_type": "text", "expires_in_seconds": 60});
@@ -72,7 +72,7 @@ async fn an_announced_upload_comes_and_is_a_file() {
     let wrong = put(&service, url, "image/png", b"abc").await;
     wrong.expect_error(400, "Content-Type must be text/plain, as announced");
     let size = put(&service, url, "text/plain", b"abcd").await;
-    size.expect_error(422, "the file was not kept: it has 4 bytes, not the 3 announced");
+    size.expect_error(422, "the file was not stored: it has 4 bytes, not the 3 announced");
     let other = put(&service, url, "text/plain", b"abd").await;
     assert_eq!(other.status, 422);
     assert!(other.text.contains(&format!("not the {ABC} announced")), "{}", other.text);
@@ -97,7 +97,9 @@ async fn an_announced_upload_comes_and_is_a_file() {
         ]
     );
     assert_eq!((&ready["sha256"], &ready["source"]), (&json!(ABC), &json!("upload")));
-    put(&service, url, "text/plain", b"abc").await.expect_error(409, "the upload has come already");
+    put(&service, url, "text/plain", b"abc")
+        .await
+        .expect_error(409, "the upload is already complete");
     for url in [&ready["url"], &signed["public_url"]] {
         let content = fetch(&service, url).await;
         assert_eq!((content.status, content.text.as_str()), (200, "abc"));
@@ -114,7 +116,7 @@ async fn an_announced_upload_comes_and_is_a_file() {
 }
 
 #[tokio::test]
-async fn a_form_sends_a_file_at_once() {
+async fn upload_by_form_creates_a_file() {
     let service = Service::start().await;
     let file = "name=\"file\"; filename=\"ü.png\"\r\nContent-Type: image/png";
     let sent = form(&service, &[(file, "abc"), ("name=\"expires_in_seconds\"", "60")]).await;
@@ -143,8 +145,11 @@ async fn a_form_sends_a_file_at_once() {
     }
     for (parts, message) in [
         (&[][..], "file is required"),
-        (&[("name=\"other\"", "x")], "the form may have the fields file and expires_in_seconds"),
-        (&[("name=\"file\"", "a"), ("name=\"file\"", "b")], "one file can be sent at once"),
+        (
+            &[("name=\"other\"", "x")],
+            "the form may have only the fields file and expires_in_seconds",
+        ),
+        (&[("name=\"file\"", "a"), ("name=\"file\"", "b")], "only one file can be sent at a time"),
         (
             &[("name=\"file\"", "a"), ("name=\"expires_in_seconds\"", "59")],
             "expires_in_seconds must be a whole number from 60 to 31536000",
@@ -162,7 +167,7 @@ async fn a_form_sends_a_file_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_is_gone_and_its_bytes_with_the_last_of_it() {
+async fn file_delete_removes_blob_with_last_reference() {
     let service = Service::start().await;
     let one = form(&service, &[("name=\"file\"", "abc")]).await.expect(201);
     let two = form(&service, &[("name=\"file\"", "abc")]).await.expect(201);
@@ -192,7 +197,7 @@ async fn what_is_deleted_is_gone_and_its_bytes_with_the_last_of_it() {
 }
 
 #[tokio::test]
-async fn lists_go_on_behind_their_cursor() {
+async fn file_list_continues_after_cursor() {
     let service = Service::start().await;
     let mut ids = Vec::new();
     for number in 0..5 {
@@ -217,7 +222,7 @@ async fn lists_go_on_behind_their_cursor() {
 }
 
 #[tokio::test]
-async fn limits_and_quotas_hold() {
+async fn upload_limits_and_quotas_are_enforced() {
     let lines = "[files]\nmax_bytes = 10\nquota_bytes = 15\n";
     let service = Service::configured(lines).await;
     let large = presign(&service, json!({"content_type": "a/b", "size": 11})).await;
@@ -230,8 +235,8 @@ async fn limits_and_quotas_hold() {
     let head = format!(
         "PUT /v1{path} HTTP/1.1\r\nHost: h\r\nContent-Type: a/b\r\nContent-Length: 100000\r\n\r\n"
     );
-    let told = service.raw(head.as_bytes()).await;
-    assert!(told.starts_with("HTTP/1.1 413"), "{told}");
+    let answer = service.raw(head.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     form(&service, &[("name=\"file\"", "01234567890")])
         .await
         .expect_error(413, "the file is larger than 10 bytes");
@@ -256,7 +261,7 @@ async fn limits_and_quotas_hold() {
 
 /// A client that says more than it sends, and one that breaks off.
 #[tokio::test]
-async fn what_breaks_off_leaves_nothing() {
+async fn upload_that_breaks_off_leaves_nothing() {
     let service = Service::start().await;
     let signed = presign(&service, json!({"content_type": "a/b"})).await.expect(200);
     let path = signed["presigned_url"].as_str().unwrap().split_once("/v1").unwrap().1;

@@ -9,7 +9,7 @@ use crate::support::{Provider, Receiver, Service};
 const SECRET: &str = "a secret of theirs";
 
 #[tokio::test]
-async fn a_success_is_announced_with_its_output() {
+async fn webhook_reports_success_with_output() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -52,7 +52,7 @@ async fn a_success_is_announced_with_its_output() {
 }
 
 #[tokio::test]
-async fn a_failure_is_announced_with_its_cause() {
+async fn webhook_reports_failure_with_cause() {
     let service = Service::start().await;
     let provider = Provider::start().await;
     let mut receiver = Receiver::start().await;
@@ -69,7 +69,7 @@ async fn a_failure_is_announced_with_its_cause() {
 }
 
 #[tokio::test]
-async fn a_secret_signs_in_both_forms() {
+async fn webhook_secret_signs_in_both_formats() {
     for (lines, plain) in [("", Some(SECRET)), ("webhooks.send_plain_secret = false\n", None)] {
         let service = Service::configured(lines).await;
         let mut receiver = Receiver::start().await;
@@ -94,7 +94,7 @@ async fn a_secret_signs_in_both_forms() {
 }
 
 #[tokio::test]
-async fn a_refused_delivery_comes_again_with_the_same_id_and_bytes() {
+async fn webhook_retry_has_same_id_and_bytes() {
     let service = Service::configured("webhooks.schedule = ['1ms', '1ms']\n").await;
     let mut receiver = Receiver::answering([500, 302]).await;
     let fields = json!({
@@ -118,7 +118,7 @@ async fn a_refused_delivery_comes_again_with_the_same_id_and_bytes() {
 }
 
 #[tokio::test]
-async fn a_delivery_that_was_not_made_is_made_after_a_restart() {
+async fn webhook_pending_delivery_is_sent_after_restart() {
     // No attempt succeeds before the restart; the next one is due at once after it.
     let service = Service::configured("webhooks.schedule = ['300ms', '300ms']\n").await;
     let mut receiver = Receiver::answering([500]).await;
@@ -133,7 +133,7 @@ async fn a_delivery_that_was_not_made_is_made_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_empty_url_means_no_webhook() {
+async fn webhook_with_empty_url_is_not_sent() {
     let service = Service::start().await;
     let fields = json!({"input": {"template": "x"}, "webhook_url": "", "webhook_secret": ""});
     let id = service.create_with("text-template", fields).await;
@@ -142,7 +142,7 @@ async fn an_empty_url_means_no_webhook() {
 }
 
 #[tokio::test]
-async fn a_forbidden_address_written_out_is_refused_when_the_work_is_created() {
+async fn webhook_forbidden_address_is_refused_at_creation() {
     let service = Service::start().await;
     for (url, address, reason) in [
         ("http://169.254.169.254/latest", "169.254.169.254", "cloud metadata"),
@@ -166,7 +166,7 @@ async fn a_forbidden_address_written_out_is_refused_when_the_work_is_created() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_a_forbidden_address_is_never_connected_to() {
+async fn webhook_name_resolving_to_forbidden_address_is_blocked() {
     // `localhost` may be this machine's ::1 or 127.0.0.1; here neither is allowed.
     let deny = "egress.deny = ['127.0.0.0/8', '::1/128']\nwebhooks.schedule = []\n";
     let service = Service::adjusted(deny, |config| config.egress.allow.clear()).await;

@@ -15,7 +15,7 @@ fn new(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_workflow_is_created_and_read() {
+async fn workflow_is_created_and_read() {
     let service = Service::start().await;
     let mut body = new("My Flow");
     body["categories"] = json!(["text", "image"]);
@@ -46,7 +46,7 @@ async fn a_workflow_is_created_and_read() {
 }
 
 #[tokio::test]
-async fn every_refusal_has_its_text() {
+async fn workflow_refusals_have_specified_texts() {
     let service = Service::start().await;
     let without = |field: &str| {
         let mut body = new("a");
@@ -95,7 +95,7 @@ async fn every_refusal_has_its_text() {
 }
 
 #[tokio::test]
-async fn a_version_is_put_and_locked() {
+async fn workflow_version_is_put_and_locked() {
     let service = Service::start().await;
     let id = service.workflow_of(pass("one")).await;
     let put = |version: &str, body: Value| {
@@ -112,7 +112,11 @@ async fn a_version_is_put_and_locked() {
         ("v2", json!({"definition": pass("x")}), "version_id is required"),
         ("v2", json!({"version_id": "v3", "definition": pass("x")}), "version_id must be"),
         ("v2", json!({"version_id": "v2"}), "definition is required"),
-        ("a%20b", json!({"version_id": "a b", "definition": pass("x")}), "version_id is 1 to 64"),
+        (
+            "a%20b",
+            json!({"version_id": "a b", "definition": pass("x")}),
+            "version_id must have 1 to 64",
+        ),
     ] {
         let refused = put(version, body).send().await.expect(400);
         let said = refused["error"].as_str().unwrap();
@@ -138,7 +142,7 @@ async fn a_version_is_put_and_locked() {
 }
 
 #[tokio::test]
-async fn a_deleted_workflow_is_gone_but_for_its_executions() {
+async fn workflow_deleted_returns_404_but_keeps_executions() {
     let service = Service::start().await;
     let id = service.workflow_of(pass("one")).await;
     let execution = service.trigger(&id, json!({})).await;
@@ -166,7 +170,7 @@ async fn a_deleted_workflow_is_gone_but_for_its_executions() {
 }
 
 #[tokio::test]
-async fn lists_and_categories() {
+async fn workflow_list_is_filtered_and_categories_are_served() {
     let service = Service::start().await;
     for name in ["b", "c", "a"] {
         service.flows(Method::POST, "/workflows").json(&new(name)).send().await.expect(201);
@@ -210,7 +214,7 @@ async fn lists_and_categories() {
 }
 
 #[tokio::test]
-async fn another_organization_sees_nothing() {
+async fn workflow_of_other_organization_returns_404() {
     let service = Service::start().await;
     let id = service.workflow_of(pass("one")).await;
     let execution = service.trigger(&id, json!({})).await;
@@ -233,7 +237,7 @@ async fn another_organization_sees_nothing() {
 }
 
 #[tokio::test]
-async fn a_create_that_comes_twice_under_one_key_happens_once() {
+async fn workflow_create_is_idempotent_per_key() {
     let service = Service::start().await;
     let create = || {
         let ask = service.flows(Method::POST, "/workflows").json(&new("a"));

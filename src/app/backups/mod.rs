@@ -1,10 +1,10 @@
 //! Scheduled backups: one each `backup.every` into `backup.folder`, of which the newest
-//! `backup.keep` stay, with the kept log behind the oldest of them.
+//! `backup.keep` stay, with the log archive behind the oldest of them.
 //!
 //! A backup has its name only when it is whole and on the disk. One that fails is logged and tried
 //! again at the next turn; those that are there stay then.
 
-mod kept_log;
+mod log_archive;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -30,7 +30,7 @@ pub const UNENCRYPTED: &str = "anyone who has the file can read everything in it
 
 /// Writes backups until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
-    tasks.spawn(kept_log::run(Arc::clone(&services), tasks.clone(), config.clone()));
+    tasks.spawn(log_archive::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let (reserve, config) = (config.limits.disk_reserve, config.backup);
     let Some(every) = config.every else { return };
     if let Some(concern) = concern(&config) {
@@ -39,7 +39,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     loop {
         let due = until_due(&config.folder, every, services.clock.now());
         let due = if lacks_base(&services, &config) { Duration::ZERO } else { due };
-        // A chain of the kept log that is given up needs a backup at once.
+        // A chain of the log archive that is given up needs a backup at once.
         let wait = config.log.map_or(due, |log| due.min(log));
         tokio::select! {
             () = tasks.stopping() => return,
@@ -73,9 +73,9 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
 
 /// Whether the log is to be kept and no backup is there that the chain follows.
 fn lacks_base(services: &Services, config: &config::Backup) -> bool {
-    let has_base = |kept: storage::Kept| backup::has_base(&config.folder, kept.chain);
+    let has_base = |kept: storage::ArchivePosition| backup::has_base(&config.folder, kept.chain);
     config.log.is_some()
-        && !services.store.kept().is_some_and(|kept| has_base(kept).unwrap_or(true))
+        && !services.store.archive_position().is_some_and(|kept| has_base(kept).unwrap_or(true))
 }
 
 /// How long until the newest backup is `every` old.
@@ -100,8 +100,8 @@ pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
     match newest(folder).filter(|_| is_damage(&error)) {
         None => error,
         Some(path) => error.context(format!(
-            "the store cannot be used as it is; the newest backup is {0}: `orrery restore {0}` \
-             restores it into an empty folder",
+            "the store cannot be used as it is; the newest backup is {0}: restore it into an empty \
+             folder with `orrery restore {0}`",
             path.display()
         )),
     }
@@ -156,7 +156,7 @@ pub fn encryption(config: &config::Backup) -> Result<Encryption, backup::Error> 
 pub fn concern(config: &config::Backup) -> Option<String> {
     let is_open = config.recipients.is_empty() && config.passphrase.is_none();
     (config.every.is_some() && is_open)
-        .then(|| format!("backups on the timetable are not encrypted: {UNENCRYPTED}"))
+        .then(|| format!("scheduled backups are not encrypted: {UNENCRYPTED}"))
 }
 
 async fn make(
@@ -164,17 +164,17 @@ async fn make(
     config: &config::Backup,
     reserve: Option<u64>,
 ) -> Result<(PathBuf, Summary), backup::Error> {
-    if config.log.is_some() && services.store.kept().is_none() {
-        services.store.begin_keeping()?;
+    if config.log.is_some() && services.store.archive_position().is_none() {
+        services.store.start_archiving()?;
     }
-    let hold = services.files.hold();
+    let pin = services.files.pin();
     let place = Place { store: services.store.clone(), files: services.files.clone() };
     let (target, now) = (Target::new(config, reserve)?, services.clock.now());
     let writing = tokio::task::spawn_blocking(move || write(&place, &target, now));
     let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
-    services.files.let_go(hold).await?;
-    if written.is_ok() && services.store.kept().is_some() {
-        kept_log::note_given_up(services, None);
+    services.files.unpin(pin).await?;
+    if written.is_ok() && services.store.archive_position().is_some() {
+        log_archive::note_given_up(services, None);
     }
     written
 }
@@ -224,8 +224,9 @@ fn write(
     for old in found.iter().take(found.len().saturating_sub(*keep)) {
         fs::remove_file(old)?;
     }
-    if let Err(error) = backup::prune(folder, place.store.kept().map(|kept| kept.chain)) {
-        tracing::warn!(%error, "kept log that no backup needs cannot be deleted");
+    if let Err(error) = backup::prune(folder, place.store.archive_position().map(|kept| kept.chain))
+    {
+        tracing::warn!(%error, "failed to delete a log archive that no backup needs");
     }
     Ok((path, summary))
 }

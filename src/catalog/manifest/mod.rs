@@ -146,7 +146,7 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
         compiled(value, &schema.map_err(|message| problem(value, message))?)
     });
     if root.span("request_schema").is_some() && root.span("request_schema_file").is_some() {
-        let message = "`request_schema` and `request_schema_file`: only one can hold";
+        let message = "`request_schema` and `request_schema_file`: set only one of them";
         root.fault("request_schema_file", message.to_owned());
     }
     inline.or(beside)
@@ -235,7 +235,7 @@ output = "/caption"
     }
 
     #[test]
-    fn manifest_is_read_whole() {
+    fn manifest_parses_every_field() {
         let manifest = parse(GOOD, Path::new(".")).unwrap();
         assert_eq!((manifest.slug.as_str(), manifest.concurrency), ("caption", 2));
         assert_eq!(manifest.timeout, Duration::from_secs(5));
@@ -249,12 +249,12 @@ output = "/caption"
     }
 
     #[test]
-    fn fault_names_its_place_and_the_nearest_key() {
+    fn manifest_error_names_its_position_and_nearest_key() {
         let with = |from: &str, to: &str| GOOD.replace(from, to);
         for (text, expect) in [
             (with("title", "tilte"), "3:1 unknown key `tilte`; did you mean `title`?"),
             (with("slug = \"caption\"\n", ""), "1:1 `slug` is missing"),
-            (with("slug = \"caption\"", "slug = \"a b\""), "2:8 `slug`: a slug is 1 to 128"),
+            (with("slug = \"caption\"", "slug = \"a b\""), "2:8 `slug`: a slug must have 1 to 128"),
             (with("\"5s\"", "\"5 parsecs\""), "6:11 `timeout`: expected a time such as"),
             (with("concurrency = 2", "concurrency = 0"), "5:15 `concurrency`: expected a whole"),
             (with("required = [\"image\"]", "\"$ref\" = \"http://a/\""), "leaves the document"),
@@ -267,14 +267,17 @@ output = "/caption"
             ),
             ("slug = ".to_owned(), "1:8 not TOML: "),
         ] {
-            let told = faults(&text);
-            assert!(told.starts_with(expect) || told.contains(expect), "{told}\n not {expect}");
-            assert!(!told.contains('\n'), "one fault: {told}");
+            let message = faults(&text);
+            assert!(
+                message.starts_with(expect) || message.contains(expect),
+                "{message}\n not {expect}"
+            );
+            assert!(!message.contains('\n'), "one fault: {message}");
         }
     }
 
     #[test]
-    fn runner_refuses_wrong_values_of_its_own_keys() {
+    fn manifest_runner_refuses_invalid_values() {
         for (runner, expect) in [
             ("type = 'llm'\nurl = 1", "2:8 `runner.type`: expected one of \"builtin\", \"http\", "),
             ("url = 1", "1:1 `runner.type` is missing"),
@@ -295,7 +298,7 @@ output = "/caption"
             ),
             (
                 "type = 'http'\nurl = 'http://a'\nheaders = { \"a b\" = 'x' }",
-                "`runner.headers`: \"a b\" is not the name of a header",
+                "`runner.headers`: \"a b\" is not a valid header name",
             ),
             ("type = 'http'\nurl = 'http://a'\nbody = '{{x}}'", "4:8 `runner.body`: {{x}} "),
             ("type = 'http'\nurl = 'http://a'\nbody = 2020-01-01", "a date in quotes, found 2020"),
@@ -328,17 +331,17 @@ output = "/caption"
                 "`runner.env`: \"B=\" cannot be the name of an environment variable",
             ),
         ] {
-            let told = faults(&format!("[runner]\n{runner}\n[x]\n"));
-            let lines: Vec<&str> = told.lines().collect();
+            let message = faults(&format!("[runner]\n{runner}\n[x]\n"));
+            let lines: Vec<&str> = message.lines().collect();
             let about = lines.iter().filter(|line| line.contains("`runner"));
-            assert_eq!(about.count(), 1, "{told}");
-            assert!(told.contains(expect), "{told}\n  instead of {expect}");
+            assert_eq!(about.count(), 1, "{message}");
+            assert!(message.contains(expect), "{message}\n  instead of {expect}");
         }
     }
 
     /// A limit that a manifest sets on the wrong type of runner must not be believed to hold.
     #[test]
-    fn each_type_refuses_the_keys_of_others() {
+    fn manifest_runner_refuses_keys_of_other_types() {
         let keys = [
             "name = 'x'",
             "url = 'http://a'",
@@ -366,10 +369,10 @@ output = "/caption"
             let own: Vec<&str> = own.split(' ').collect();
             for key in keys {
                 let name = key.split(' ').next().unwrap();
-                let told = faults(&format!("x = 1\n[runner]\ntype = '{kind}'\n{key}\n"));
-                let refused = told.contains(&format!("4:1 unknown key `runner.{name}`; "));
-                assert_eq!(refused, !own.contains(&name), "{kind} {key}: {told}");
-                assert!(!told.contains(&format!("did you mean `{name}`")), "{told}");
+                let message = faults(&format!("x = 1\n[runner]\ntype = '{kind}'\n{key}\n"));
+                let refused = message.contains(&format!("4:1 unknown key `runner.{name}`; "));
+                assert_eq!(refused, !own.contains(&name), "{kind} {key}: {message}");
+                assert!(!message.contains(&format!("did you mean `{name}`")), "{message}");
             }
         }
         for (kind, own) in [
@@ -385,18 +388,21 @@ output = "/caption"
                 "report = '/x'",
             ] {
                 let name = key.split(' ').next().unwrap();
-                let told = faults(&format!("x = 1\n[cost]\ntype = '{kind}'\n{key}\n"));
-                let refused = told.contains(&format!("4:1 unknown key `cost.{name}`; "));
-                assert_eq!(refused, !own.contains(&name), "{kind} {key}: {told}");
+                let message = faults(&format!("x = 1\n[cost]\ntype = '{kind}'\n{key}\n"));
+                let refused = message.contains(&format!("4:1 unknown key `cost.{name}`; "));
+                assert_eq!(refused, !own.contains(&name), "{kind} {key}: {message}");
             }
         }
-        let told = faults("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
-        assert!(told.contains("3:1 unknown key `runner.slug`; the keys here are type, url, "));
-        assert!(told.contains("4:1 unknown key `runner.memory_byte`; the keys here are"), "{told}");
+        let message = faults("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
+        assert!(message.contains("3:1 unknown key `runner.slug`; the keys here are type, url, "));
+        assert!(
+            message.contains("4:1 unknown key `runner.memory_byte`; the keys here are"),
+            "{message}"
+        );
     }
 
     #[test]
-    fn a_schema_file_stays_in_its_folder() {
+    fn manifest_schema_file_stays_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("s.json"), r#"{"required":["a"]}"#).unwrap();
         let manifest = |file: &str| {

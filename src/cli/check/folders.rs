@@ -24,14 +24,14 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Why the kept log has no chain, as the service notes it.
+/// Why the log archive has no chain, as the service notes it.
 fn given_up_log(folder: &Path) -> Option<Finding> {
     let reason = fs::read_to_string(folder.join("kept-log.given-up")).ok()?;
     let detail = format!(
-        "the log is not kept: {reason}. It is kept again from the next full backup on, which is \
-         tried at least once an hour"
+        "the log is not kept: {reason}. It is kept again from the next full backup, which is tried \
+         at least once an hour"
     );
-    Some(finding("kept log", Verdict::Fault, detail))
+    Some(finding("log archive", Verdict::Fault, detail))
 }
 
 /// The sweeps that the last start refused, as the service notes them.
@@ -59,25 +59,27 @@ fn writable(subject: &str, folder: &Path) -> Finding {
     let shown = folder.display();
     match fs::metadata(folder) {
         Ok(metadata) if !metadata.is_dir() => {
-            finding(subject, Verdict::Fault, format!("{shown} is no folder"))
+            finding(subject, Verdict::Fault, format!("{shown} is not a folder"))
         }
         Ok(_) => match try_a_file(folder) {
             Ok(()) => finding(subject, Verdict::Good, shown.to_string()),
-            Err(error) => {
-                finding(subject, Verdict::Fault, format!("{shown} takes no file: {error}"))
-            }
+            Err(error) => finding(
+                subject,
+                Verdict::Fault,
+                format!("no file can be created in {shown}: {error}"),
+            ),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let parent = folder.ancestors().skip(1).find(|parent| parent.is_dir());
             let parent = parent.unwrap_or(Path::new("."));
             match try_a_file(parent) {
                 Ok(()) => {
-                    let detail = format!("{shown} is made at the first start");
+                    let detail = format!("{shown} will be created at the first start");
                     finding(subject, Verdict::Good, detail)
                 }
                 Err(error) => {
                     let parent = parent.display();
-                    let detail = format!("{shown} cannot be made in {parent}: {error}");
+                    let detail = format!("{shown} cannot be created in {parent}: {error}");
                     finding(subject, Verdict::Fault, detail)
                 }
             }
@@ -86,7 +88,7 @@ fn writable(subject: &str, folder: &Path) -> Finding {
     }
 }
 
-/// Whether `folder` takes a file; the file is gone again at once.
+/// Whether `folder` takes a file; the file is deleted again at once.
 fn try_a_file(folder: &Path) -> std::io::Result<()> {
     let probe = folder.join(format!(".orrery-check-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
@@ -123,18 +125,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_judged_by_what_it_allows() {
+    fn check_data_folder_verdict_follows_its_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("data");
         assert_eq!(data(&inner).verdict, Verdict::Good);
-        assert!(data(&inner).detail.contains("made at the first start"));
+        assert!(data(&inner).detail.contains("created at the first start"));
         assert!(!inner.exists(), "a check makes nothing");
         fs::create_dir(&inner).unwrap();
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(data(&inner).verdict, Verdict::Warning);
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(data(&inner).verdict, Verdict::Good);
-        assert_eq!(fs::read_dir(&inner).unwrap().count(), 0, "the probe is gone");
+        assert_eq!(fs::read_dir(&inner).unwrap().count(), 0, "the probe is deleted");
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         assert_eq!(data(&file).verdict, Verdict::Fault);
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hard_limit_is_read() {
+    fn check_parses_hard_descriptor_limit() {
         let line = "Max processes  1 2 processes\nMax open files            1024                 524288               files\n";
         assert_eq!(hard_limit(line), Some(524_288));
         assert_eq!(hard_limit("Max open files  1024 unlimited files"), Some(u64::MAX));

@@ -21,7 +21,7 @@ use crate::runtime::Clock;
 /// The most manifests that are looked at.
 const MANIFESTS_MAX: usize = 10_000;
 
-/// How well one thing stands.
+/// How serious one finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
@@ -88,7 +88,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
 /// what is wrong.
 fn configuration(file: Option<&Path>) -> (Config, Vec<Finding>) {
     let Some(path) = file else {
-        let found = finding("config", Verdict::Good, "no file: the defaults hold");
+        let found = finding("config", Verdict::Good, "no file: the defaults apply");
         return (Config::defaults(), vec![found]);
     };
     let (config, faults) = Config::examine(path);
@@ -114,7 +114,7 @@ fn backups(config: &Config) -> Option<Finding> {
     if let Some(concern) = service::backup_concern(config) {
         return Some(finding("backup", Verdict::Warning, concern));
     }
-    config.backup.every.map(|_| finding("backup", Verdict::Good, "on a timetable, encrypted"))
+    config.backup.every.map(|_| finding("backup", Verdict::Good, "on a schedule, encrypted"))
 }
 
 /// How much the kernel keeps the programs of models from.
@@ -122,7 +122,7 @@ fn fence(strength: Strength) -> Finding {
     match strength.concern() {
         Some(concern) => finding("fence", Verdict::Warning, concern),
         None => {
-            finding("fence", Verdict::Good, "Landlock holds programs of models to their folder")
+            finding("fence", Verdict::Good, "Landlock confines programs of models to their folder")
         }
     }
 }
@@ -131,7 +131,7 @@ fn manifests(folder: &Path) -> Vec<Finding> {
     let files = match manifest_files(folder) {
         Ok(files) => files,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let detail = format!("{} is not there: built-in models only", folder.display());
+            let detail = format!("{} does not exist: built-in models only", folder.display());
             return vec![finding("models", Verdict::Good, detail)];
         }
         Err(error) => {
@@ -148,7 +148,7 @@ fn manifests(folder: &Path) -> Vec<Finding> {
                 .extend(faults.into_iter().map(|fault| finding("model", Verdict::Fault, fault))),
         }
     }
-    let detail = format!("{}: {good} of {} manifests are good", folder.display(), files.len());
+    let detail = format!("{}: {good} of {} manifests are valid", folder.display(), files.len());
     let verdict = if good == files.len() { Verdict::Good } else { Verdict::Fault };
     findings.insert(0, finding("models", verdict, detail));
     findings
@@ -198,7 +198,7 @@ fn tls(config: &Config, now: Timestamp) -> Vec<Finding> {
             if certificate.exists() {
                 return vec![service::check_certificate(&certificate, &key, now)];
             }
-            vec![finding("tls", Verdict::Good, "a certificate is made at the first start")]
+            vec![finding("tls", Verdict::Good, "a certificate will be created at the first start")]
         }
         TlsMode::Auto | TlsMode::SelfSigned => {
             vec![finding("tls", Verdict::Good, "plain HTTP, on loopback addresses only")]

@@ -25,7 +25,7 @@ fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
         Err(error) => error,
     };
     if error.kind() == ErrorKind::AddrInUse && runs {
-        let detail = format!("{address} is taken; the service of this data folder is running");
+        let detail = format!("{address} is in use by the running service of this data folder");
         return finding(name, Verdict::Good, detail);
     }
     let remedies = [
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_is_a_fault_unless_the_service_itself_runs() {
+    fn check_port_in_use_fails_unless_service_runs() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
         assert_eq!(port("base", &address, false).verdict, Verdict::Fault);

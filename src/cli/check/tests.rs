@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_broken_configuration_leaves_the_other_checks_standing() {
+fn check_broken_config_does_not_stop_other_checks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     std::fs::write(&path, "data_dir = \"data\"\nlimit = 3\n[log]\nlevel = \"loud\"\n").unwrap();
@@ -15,7 +15,7 @@ fn a_broken_configuration_leaves_the_other_checks_standing() {
 }
 
 #[test]
-fn plain_http_on_a_network_is_a_warning() {
+fn check_warns_about_plain_http_on_a_network() {
     let mut config = Config::defaults();
     let now = Timestamp::from_micros(0);
     assert_eq!(tls(&config, now)[0].verdict, Verdict::Good);
@@ -28,7 +28,7 @@ fn plain_http_on_a_network_is_a_warning() {
 }
 
 #[test]
-fn no_models_folder_is_no_fault() {
+fn check_accepts_missing_models_folder() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(manifests(&folder.path().join("models.d"))[0].verdict, Verdict::Good);
     assert!(manifests(folder.path())[0].detail.contains("0 of 0"));

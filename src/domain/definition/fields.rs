@@ -1,5 +1,5 @@
-//! One JSON object, read field by field: each fault becomes a sentence that names the owner and the
-//! field, and whatever nobody asked for is unknown.
+//! The objects of a definition: each problem becomes a sentence that names its owner and the field, and
+//! joins the list of all; a field that nobody reads is unknown.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{Error, FAULTS_MAX, Fault};
-use crate::domain::place::{Place, brief};
+use super::{Error, PROBLEMS_MAX, Problem};
+use crate::domain::json_object::{Found, JsonObject};
+use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::template::Template;
 
-/// The faults found so far. Readers of nested objects share it, so it is filled through a shared
-/// reference.
+/// The problems found so far. Readers of nested objects share them through a shared reference.
 #[derive(Debug, Default)]
-pub(super) struct Faults(RefCell<Vec<Fault>>);
+pub(super) struct Problems(RefCell<Vec<Problem>>);
 
-impl Faults {
-    /// Adds a fault; beyond the most that are reported, it is dropped.
+impl Problems {
+    /// Adds a problem; beyond the most that are reported, it is dropped.
     pub(super) fn add(&self, path: impl ToString, message: impl Into<String>) {
-        let mut faults = self.0.borrow_mut();
-        if faults.len() < FAULTS_MAX {
-            faults.push(Fault { path: path.to_string(), message: message.into() });
+        let mut problems = self.0.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(Problem { path: path.to_string(), message: message.into() });
         }
     }
 
-    /// Whether nothing was wrong so far.
+    /// Whether there is none so far.
     pub(super) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
     /// Whether more would be dropped.
     pub(super) fn is_full(&self) -> bool {
-        self.0.borrow().len() >= FAULTS_MAX
+        self.0.borrow().len() >= PROBLEMS_MAX
     }
 
     pub(super) fn into_result(self) -> Result<(), Error> {
-        let mut faults = self.0.into_inner().into_iter();
-        match faults.next() {
-            Some(first) => Err(Error { first, others: faults.collect() }),
+        let mut problems = self.0.into_inner().into_iter();
+        match problems.next() {
+            Some(first) => Err(Error { first, others: problems.collect() }),
             None => Ok(()),
         }
     }
@@ -47,109 +47,94 @@ impl Faults {
 /// An object that is being read.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
-    faults: &'a Faults,
-    /// Who is at fault, as a sentence begins: `step 'draw'`.
+    problems: &'a Problems,
+    /// Who has the problem, as a sentence begins: `step 'draw'`.
     owner: &'a str,
     /// The fields that lead from the owner here, each with a slash behind it.
     prefix: String,
-    place: Place<'a>,
-    left: Map<String, Value>,
-    asked: Vec<&'static str>,
+    place: JsonPointer<'a>,
+    object: JsonObject,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) const fn new(
-        faults: &'a Faults,
+    pub(super) fn new(
+        problems: &'a Problems,
         owner: &'a str,
-        place: Place<'a>,
+        place: JsonPointer<'a>,
         fields: Map<String, Value>,
     ) -> Self {
-        Self { faults, owner, prefix: String::new(), place, left: fields, asked: Vec::new() }
+        Self { problems, owner, prefix: String::new(), place, object: fields.into() }
     }
 
     /// The reader of the object that the field `name` holds.
     pub(super) fn nested<'b>(&'b self, name: &'b str, fields: Map<String, Value>) -> Fields<'b> {
-        Fields {
-            faults: self.faults,
-            owner: self.owner,
-            prefix: format!("{}{name}/", self.prefix),
-            place: self.place.field(name),
-            left: fields,
-            asked: Vec::new(),
-        }
+        let prefix = format!("{}{name}/", self.prefix);
+        let place = self.place.field(name);
+        Fields { problems: self.problems, owner: self.owner, prefix, place, object: fields.into() }
     }
 
     /// The reader of the object that is item `index` of the list here, at `place`.
     pub(super) fn item<'b>(
         &'b self,
         index: usize,
-        place: &'b Place<'b>,
+        place: &'b JsonPointer<'b>,
         fields: Map<String, Value>,
     ) -> Fields<'b> {
         let prefix = format!("{}{index}/", self.prefix);
-        let (faults, owner, place) = (self.faults, self.owner, *place);
-        Fields { faults, owner, prefix, place, left: fields, asked: Vec::new() }
+        let (problems, owner, place) = (self.problems, self.owner, *place);
+        Fields { problems, owner, prefix, place, object: fields.into() }
     }
 
-    pub(super) const fn place(&self) -> &Place<'a> {
+    pub(super) const fn place(&self) -> &JsonPointer<'a> {
         &self.place
     }
 
-    pub(super) const fn faults(&self) -> &'a Faults {
-        self.faults
+    pub(super) const fn problems(&self) -> &'a Problems {
+        self.problems
     }
 
-    /// Says what is wrong with the field `name`: `message` is the rest of a sentence.
+    /// Reports the field `name`: `message` is the rest of a sentence.
     pub(super) fn refuse(&self, name: &str, message: impl AsRef<str>) {
         self.refuse_at(name, "", message);
     }
 
-    /// Says what is wrong at the JSON pointer `inside` the field `name`.
+    /// Reports what is at the JSON pointer `inside` the field `name`.
     pub(super) fn refuse_at(&self, name: &str, inside: &str, message: impl AsRef<str>) {
         let Self { owner, prefix, .. } = self;
         let message = format!("{owner}: {prefix}{}{inside} {}", brief(name), message.as_ref());
-        self.faults.add(format!("{}{inside}", self.place.field(name)), message);
+        self.problems.add(format!("{}{inside}", self.place.field(name)), message);
     }
 
-    /// Says a whole sentence about the field `name`.
+    /// Reports the field `name` with a whole sentence.
     pub(super) fn say(&self, name: &str, sentence: impl AsRef<str>) {
         let message = format!("{}: {}", self.owner, sentence.as_ref());
-        self.faults.add(self.place.field(name), message);
+        self.problems.add(self.place.field(name), message);
     }
 
     /// Takes the field `name` out; nothing when it is absent or null.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Value> {
-        self.asked.push(name);
-        self.left.shift_remove(name).filter(|value| !value.is_null())
-    }
-
-    /// Puts a field in, to be read like one that was there.
-    pub(super) fn put(&mut self, name: &str, value: Value) {
-        self.left.insert(name.to_owned(), value);
+        self.object.take(name)
     }
 
     pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
-        let Value::String(text) = self.take(name)? else {
-            return self.wrong(name, "is no text");
-        };
-        Some(text)
+        let text = self.object.text(name);
+        self.checked(text)
     }
 
     /// A text that must be there and hold something.
     pub(super) fn required_text(&mut self, name: &'static str) -> Option<String> {
-        match self.take(name) {
-            Some(Value::String(text)) if !text.is_empty() => Some(text),
-            Some(Value::String(_)) => self.wrong(name, "is empty"),
-            Some(_) => self.wrong(name, "is no text"),
-            None => self.wrong(name, "is missing"),
+        let text = self.object.text(name);
+        let text = self.required(name, text)?;
+        if text.is_empty() {
+            self.refuse(name, "must not be empty");
+            return None;
         }
+        Some(text)
     }
 
     pub(super) fn flag(&mut self, name: &'static str) -> Option<bool> {
-        let Value::Bool(flag) = self.take(name)? else {
-            return self.wrong(name, "is neither true nor false");
-        };
-        Some(flag)
+        let flag = self.object.flag(name);
+        self.checked(flag)
     }
 
     pub(super) fn number(
@@ -157,10 +142,8 @@ impl<'a> Fields<'a> {
         name: &'static str,
         range: &RangeInclusive<f64>,
     ) -> Option<f64> {
-        let number = self.take(name)?.as_f64().filter(|number| range.contains(number));
-        number.or_else(|| {
-            self.wrong(name, format!("is no number from {} to {}", range.start(), range.end()))
-        })
+        let number = self.object.number(name, range);
+        self.checked(number)
     }
 
     /// A time in seconds, fractions included.
@@ -174,44 +157,38 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn whole(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
-        let number = self.take(name)?.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| range.contains(number)).or_else(|| {
-            let (start, end) = range.into_inner();
-            self.wrong(name, format!("is no whole number from {start} to {end}"))
-        })
+        let (start, end) = range.into_inner();
+        let number = self.object.whole(name, &(start.into()..=end.into()));
+        self.checked(number).and_then(|number| u32::try_from(number).ok())
     }
 
     pub(super) fn object(&mut self, name: &'static str) -> Option<Map<String, Value>> {
-        let Value::Object(fields) = self.take(name)? else {
-            return self.wrong(name, "is no object");
-        };
-        Some(fields)
+        let fields = self.object.object(name);
+        self.checked(fields)
     }
 
     /// An object that must be there.
     pub(super) fn required_object(&mut self, name: &'static str) -> Option<Map<String, Value>> {
-        match self.take(name) {
-            Some(Value::Object(fields)) => Some(fields),
-            Some(_) => self.wrong(name, "is no object"),
-            None => self.wrong(name, "is missing"),
-        }
+        let fields = self.object.object(name);
+        self.required(name, fields)
     }
 
     pub(super) fn list(&mut self, name: &'static str) -> Option<Vec<Value>> {
-        let Value::Array(items) = self.take(name)? else {
-            return self.wrong(name, "is no array");
-        };
-        Some(items)
+        let items = self.object.list(name);
+        self.checked(items)
     }
 
     /// A list that must be there and hold something; `what` names one thing of it, with its
     /// number.
     pub(super) fn required_list(&mut self, name: &'static str, what: &str) -> Option<Vec<Value>> {
-        match self.take(name) {
-            Some(Value::Array(items)) if !items.is_empty() => Some(items),
-            Some(_) => self.wrong(name, format!("is no array of at least {what}")),
-            None => self.wrong(name, format!("is missing: at least {what} is needed")),
+        match self.object.list(name) {
+            Ok(Some(items)) if !items.is_empty() => return Some(items),
+            Ok(Some(_)) | Err(_) => {
+                self.refuse(name, format!("must be an array of at least {what}"));
+            }
+            Ok(None) => self.refuse(name, format!("is required: at least {what}")),
         }
+        None
     }
 
     /// Any JSON with references in it.
@@ -247,17 +224,27 @@ impl<'a> Fields<'a> {
     /// Refuses the fields that nobody has asked for. `what` names the kind of object, with its
     /// article.
     pub(super) fn end(self, what: &str) {
-        for unknown in self.left.keys().take(FAULTS_MAX) {
+        let known = self.object.known().join(", ");
+        for unknown in self.object.unread().take(PROBLEMS_MAX) {
             let Self { owner, prefix, .. } = &self;
-            let (name, known) = (brief(unknown), self.asked.join(", "));
+            let name = brief(unknown);
             let message =
                 format!("{owner}: unknown field '{prefix}{name}'; {what} may have {known}");
-            self.faults.add(self.place.field(unknown), message);
+            self.problems.add(self.place.field(unknown), message);
         }
     }
 
-    fn wrong<T>(&self, name: &str, message: impl AsRef<str>) -> Option<T> {
-        self.refuse(name, message);
-        None
+    fn checked<T>(&self, found: Found<T>) -> Option<T> {
+        found.unwrap_or_else(|mismatch| {
+            self.refuse(mismatch.field, mismatch.message);
+            None
+        })
+    }
+
+    fn required<T>(&self, name: &str, found: Found<T>) -> Option<T> {
+        if matches!(found, Ok(None)) {
+            self.refuse(name, "is required");
+        }
+        self.checked(found)
     }
 }

@@ -1,5 +1,5 @@
-//! The `http` step: the request, when its answer counts as a failure, and the request that stands
-//! in for it (`docs/spec/steps.md`, "HTTP steps").
+//! The `http` step: the request, when its answer counts as a failure, and the fallback request for
+//! it (`docs/spec/steps.md`, "HTTP steps").
 //!
 //! What is constant is checked here; what references put in is checked when the request is made.
 //! Whether an address may be called is the egress guard's to say, for each address it resolves to.
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::fields::Fields;
-use crate::domain::place::{Place, brief};
+use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::reference::Reference;
 use crate::domain::template::Template;
 
@@ -43,7 +43,7 @@ pub struct Request {
     pub url: Template,
     /// In the order written; each value resolves to a text, number or boolean.
     pub headers: Vec<(String, Template)>,
-    /// In the order written; a value that is an array stands for one parameter for each item.
+    /// In the order written; a value that is an array means one parameter for each item.
     pub query: Vec<(String, Template)>,
     /// JSON, or a string that is sent as it is.
     pub body: Option<Template>,
@@ -165,23 +165,23 @@ impl Request {
     /// Reads a request without its credentials.
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let method = read_method(fields);
-        let url = fields.text_template("url").filter(|url| match url_fault(url) {
-            Some(fault) => {
-                fields.refuse("url", fault);
+        let url = fields.text_template("url").filter(|url| match url_problem(url) {
+            Some(problem) => {
+                fields.refuse("url", problem);
                 false
             }
             None => true,
         });
-        let headers = read_entries(fields, "headers", header_fault);
-        let query = read_entries(fields, "query_params", query_fault);
+        let headers = read_entries(fields, "headers", header_problem);
+        let query = read_entries(fields, "query_params", query_problem);
         let body = fields.template("body");
         Some(Self { method, url: url?, headers, query, body, auth: None })
     }
 
     pub(super) fn visit<'r>(
         &'r self,
-        place: &Place<'_>,
-        see: &mut dyn FnMut(&Place<'_>, &'r Reference),
+        place: &JsonPointer<'_>,
+        see: &mut dyn FnMut(&JsonPointer<'_>, &'r Reference),
     ) {
         self.url.visit(&place.field("url"), see);
         for (list, name) in [(&self.headers, "headers"), (&self.query, "query_params")] {
@@ -211,14 +211,14 @@ fn read_method(fields: &mut Fields<'_>) -> Method {
         Method::ALL.into_iter().find(|method| method.as_str().eq_ignore_ascii_case(&written));
     method.unwrap_or_else(|| {
         let known = Method::ALL.map(Method::as_str).join(", ");
-        fields.refuse("method", format!("'{}' is none of {known}", brief(&written)));
+        fields.refuse("method", format!("'{}' is not one of {known}", brief(&written)));
         Method::Get
     })
 }
 
 /// What is wrong with a URL as far as it is constant: the rest of a sentence.
-fn url_fault(url: &Template) -> Option<&'static str> {
-    let fault = "is no absolute http or https URL";
+fn url_problem(url: &Template) -> Option<&'static str> {
+    let problem = "must be an absolute http or https URL";
     let is_good = match (url.constant(), url.leading_text()) {
         (Some(whole), _) => {
             let parsed = whole.as_str().and_then(|text| Url::parse(text).ok());
@@ -228,7 +228,7 @@ fn url_fault(url: &Template) -> Option<&'static str> {
         // It starts with a reference: only then it can be said.
         (None, None) => true,
     };
-    (!is_good).then_some(fault)
+    (!is_good).then_some(problem)
 }
 
 /// Whether a URL that begins with `start` may be an http(s) URL; schemes ignore case.
@@ -240,11 +240,11 @@ fn starts_like_http(start: &str) -> bool {
     })
 }
 
-/// Reads an object of names and scalars. `fault` says what is wrong with one of its entries.
+/// Reads an object of names and scalars. `problem` says what is wrong with one of its entries.
 fn read_entries(
     fields: &mut Fields<'_>,
     list: &'static str,
-    fault: fn(&str, &Value) -> Option<&'static str>,
+    problem: fn(&str, &Value) -> Option<&'static str>,
 ) -> Vec<(String, Template)> {
     let Some(written) = fields.object(list) else { return Vec::new() };
     if written.len() > ENTRIES_MAX {
@@ -255,8 +255,8 @@ fn read_entries(
     written
         .into_iter()
         .filter_map(|(name, value)| {
-            if let Some(fault) = fault(&name, &value) {
-                nested.refuse(&name, fault);
+            if let Some(problem) = problem(&name, &value) {
+                nested.refuse(&name, problem);
                 return None;
             }
             let template = nested.parse(&name, &value)?;
@@ -265,7 +265,7 @@ fn read_entries(
         .collect()
 }
 
-fn query_fault(_name: &str, value: &Value) -> Option<&'static str> {
+fn query_problem(_name: &str, value: &Value) -> Option<&'static str> {
     let is_scalar =
         |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_));
     let is_good = match value {
@@ -273,7 +273,7 @@ fn query_fault(_name: &str, value: &Value) -> Option<&'static str> {
         Value::Null | Value::Object(_) => false,
         Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     };
-    (!is_good).then_some("is no text, number, true, false or an array of these")
+    (!is_good).then_some("must be a string, a number, true, false or an array of these")
 }
 
 /// The headers that belong to the connection and not to the author of a request.
@@ -290,10 +290,10 @@ const OWN_HEADERS: [&str; 10] = [
     "upgrade",
 ];
 
-fn header_fault(name: &str, value: &Value) -> Option<&'static str> {
+fn header_problem(name: &str, value: &Value) -> Option<&'static str> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || name.len() > HEADER_NAME_BYTES_MAX || !name.bytes().all(is_token) {
-        return Some("is no name of a header");
+        return Some("must be the name of a header");
     }
     if OWN_HEADERS.into_iter().any(|own| own.eq_ignore_ascii_case(name)) {
         return Some("is set by the service itself");
@@ -302,10 +302,10 @@ fn header_fault(name: &str, value: &Value) -> Option<&'static str> {
         Value::String(text) => text
             .bytes()
             .any(|byte| byte != b'\t' && byte.is_ascii_control())
-            .then_some("holds a control character"),
+            .then_some("contains a control character"),
         Value::Bool(_) | Value::Number(_) => None,
         Value::Null | Value::Array(_) | Value::Object(_) => {
-            Some("is no text, number, true or false")
+            Some("must be a string, a number, true or false")
         }
     }
 }
@@ -326,7 +326,7 @@ fn read_auth(mut fields: Fields<'_>) -> Option<Auth> {
         "api_key" => (read_api_key(&mut fields), "api_key auth"),
         other => {
             let other = brief(other);
-            fields.refuse("type", format!("'{other}' is none of basic, bearer, api_key"));
+            fields.refuse("type", format!("'{other}' is not one of basic, bearer, api_key"));
             return None;
         }
     };
@@ -342,14 +342,14 @@ fn read_api_key(fields: &mut Fields<'_>) -> Option<Auth> {
         Some("query") => KeyPlace::Query,
         Some(other) => {
             let other = brief(other);
-            fields.refuse("in", format!("'{other}' is neither header nor query"));
+            fields.refuse("in", format!("'{other}' is not one of header, query"));
             return None;
         }
     };
     if place == KeyPlace::Header
-        && let Some(fault) = header_fault(&name, &Value::Bool(true))
+        && let Some(problem) = header_problem(&name, &Value::Bool(true))
     {
-        fields.refuse("name", fault);
+        fields.refuse("name", problem);
     }
     Some(Auth::ApiKey { name, value: value?, place })
 }
@@ -370,7 +370,7 @@ fn read_fail_when(fields: &mut Fields<'_>) -> FailWhen {
             FailWhen::Statuses(statuses)
         }
         (_, None) => {
-            let message = "is neither connection_error nor non_2xx nor an array of status codes";
+            let message = "must be connection_error, non_2xx or an array of status codes";
             fields.refuse("fail_when", message);
             FailWhen::ConnectionError
         }

@@ -8,7 +8,7 @@
 //! plan    what comes out                    secrets        its credentials: sealed, masked
 //! ```
 //!
-//! Every fault is a sentence that names the step and the reference, and all of them are reported at
+//! Every problem is a sentence that names the step and the reference, and all of them are reported at
 //! once. A definition is stored as it was written and compiled again when it is loaded; a plan is
 //! never stored. An optional field that is null counts as absent.
 //!
@@ -26,11 +26,11 @@ mod wait;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use self::fields::{Faults, Fields};
+use self::fields::{Fields, Problems};
 use self::order::order;
 use self::scope::{Checker, Inputs};
 use self::steps::{Draft, Reader};
-use super::place::Place;
+use super::json_pointer::JsonPointer;
 use super::template::fits_in;
 
 pub use self::http::{
@@ -38,8 +38,8 @@ pub use self::http::{
 };
 pub use self::plan::Map as MapStep;
 pub use self::plan::{
-    Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan, Step,
-    StepIndex,
+    Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan, Role,
+    Step, StepIndex,
 };
 pub use self::wait::{Error as WaitError, Wait};
 
@@ -51,20 +51,20 @@ pub const STEPS_MAX: usize = 500;
 pub const DEPTH_MAX: usize = 16;
 /// The most patterns (`matches`) of a definition. Each may hold 256 KiB when compiled.
 pub const PATTERNS_MAX: usize = 100;
-/// The most faults that one answer tells of.
-pub const FAULTS_MAX: usize = 20;
+/// The problems that one answer lists.
+pub const PROBLEMS_MAX: usize = 20;
 
-/// A definition that cannot be used. Prints as its first fault.
+/// A definition that cannot be used. Prints as its first problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .first.message)]
 pub struct Error {
-    first: Fault,
-    others: Vec<Fault>,
+    first: Problem,
+    others: Vec<Problem>,
 }
 
 /// One thing that is wrong with a definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fault {
+pub struct Problem {
     /// Where in the definition, as a JSON pointer; empty: the definition itself.
     pub path: String,
     /// A sentence that names the step and the reference.
@@ -73,11 +73,11 @@ pub struct Fault {
 
 impl Error {
     fn one(message: impl Into<String>) -> Self {
-        Self { first: Fault { path: String::new(), message: message.into() }, others: Vec::new() }
+        Self { first: Problem { path: String::new(), message: message.into() }, others: Vec::new() }
     }
 
-    /// Every fault, up to 20, in the order of the definition; never none.
-    pub fn faults(&self) -> impl Iterator<Item = &Fault> {
+    /// Every problem, up to 20, in the order of the definition; never none.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         std::iter::once(&self.first).chain(&self.others)
     }
 }
@@ -87,7 +87,7 @@ impl Plan {
     /// definition, say yes to all: a model that has gone fails its own step, not the workflow.
     ///
     /// # Errors
-    /// [`Error`] tells of every fault.
+    /// [`Error`] lists every problem.
     pub fn compile(
         definition: Option<&Value>,
         model_exists: &dyn Fn(&str) -> bool,
@@ -96,7 +96,7 @@ impl Plan {
             None | Some(Value::Null) => return Err(Error::one("definition is required")),
             Some(Value::Object(fields)) => fields,
             Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
-                return Err(Error::one("definition is no object"));
+                return Err(Error::one("definition must be an object"));
             }
         };
         let steps = fields.get("steps").filter(|steps| !steps.is_null());
@@ -107,40 +107,40 @@ impl Plan {
             let message = format!("definition is larger than {DEFINITION_BYTES_MAX} bytes");
             return Err(Error::one(message));
         }
-        let faults = Faults::default();
-        let plan = compile(fields.clone(), &faults, model_exists);
-        faults.into_result()?;
-        // Only a fault stops a plan from being made; this one would be ours.
+        let problems = Problems::default();
+        let plan = compile(fields.clone(), &problems, model_exists);
+        problems.into_result()?;
+        // Only a problem stops a plan from being made; this one would be ours.
         plan.ok_or_else(|| Error::one("definition cannot be compiled"))
     }
 }
 
 fn compile(
     definition: Map<String, Value>,
-    faults: &Faults,
+    problems: &Problems,
     model_exists: &dyn Fn(&str) -> bool,
 ) -> Option<Plan> {
-    let mut fields = Fields::new(faults, "definition", Place::Root, definition);
+    let mut fields = Fields::new(problems, "definition", JsonPointer::Root, definition);
     fields.text("version");
     let input_schema = fields.object("input_schema");
     let inputs = Inputs::of(&fields, input_schema.as_ref());
     let mapping = read_mapping(&mut fields);
-    let mut reader = Reader::new(faults, model_exists);
+    let mut reader = Reader::new(problems, model_exists);
     let root = fields
         .list("steps")
-        .map(|steps| reader.block(steps, &Place::Root.field("steps"), None, DEPTH_MAX));
+        .map(|steps| reader.block(steps, &JsonPointer::Root.field("steps"), None, DEPTH_MAX));
     fields.end("a definition");
-    // What refers to a step that could not be read would be a fault that is none.
+    // A reference to a step that could not be read is not a problem of its own.
     let drafts = reader.finish()?;
     let root = root?;
 
-    let mut checker = Checker::new(&drafts, &inputs, faults);
+    let mut checker = Checker::new(&drafts, &inputs, problems);
     checker.check_steps();
     if let Some(mapping) = &mapping {
         checker.check_output(mapping);
     }
     let waits = checker.into_waits();
-    let waits = order(&drafts, waits, faults)?;
+    let waits = order(&drafts, waits, problems)?;
     let output = match mapping {
         Some(mapping) => Output::Mapping(mapping),
         None => Output::LastStep(*root.positions().last()?),
@@ -154,9 +154,8 @@ fn compile(
 fn read_mapping(fields: &mut Fields<'_>) -> Option<super::template::Template> {
     let mut metadata = fields.object("metadata")?;
     let written = metadata.shift_remove("output_mapping").filter(|mapping| !mapping.is_null())?;
-    let mut within = fields.nested("metadata", Map::new());
-    within.put("output_mapping", written);
-    within.object_template("output_mapping")
+    let mapping = Map::from_iter([("output_mapping".to_owned(), written)]);
+    fields.nested("metadata", mapping).object_template("output_mapping")
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fields::Faults;
-use super::plan::{Kind, Parent, StepIndex};
+use super::fields::Problems;
+use super::plan::{Parent, StepIndex};
 use super::scope::Waits;
 use super::steps::Draft;
 
@@ -16,16 +16,16 @@ use super::steps::Draft;
 pub(super) fn order(
     drafts: &[Draft],
     mut waits: Waits,
-    faults: &Faults,
+    problems: &Problems,
 ) -> Option<Vec<Vec<StepIndex>>> {
     for block in blocks(drafts) {
         add_barriers(&block, &mut waits);
     }
     if let Some(circle) = find_circle(&waits) {
-        report(drafts, &circle, faults);
+        report(drafts, &circle, problems);
     }
     let waits = waits.into_iter().map(|waits| waits.into_iter().collect()).collect();
-    faults.is_empty().then_some(waits)
+    problems.is_empty().then_some(waits)
 }
 
 /// The steps of each block, in the order written.
@@ -44,7 +44,7 @@ fn add_barriers(block: &[&Draft], waits: &mut Waits) {
         let position = draft.step.position;
         let Some(waits) = waits.get_mut(position.0) else { continue };
         waits.extend(barrier);
-        if matches!(draft.step.kind, Kind::Model(_)) || draft.depends_on.is_some() {
+        if !draft.step.kind.is_barrier() || draft.depends_on.is_some() {
             since.insert(position);
         } else {
             waits.append(&mut since);
@@ -86,11 +86,11 @@ fn find_circle(waits: &Waits) -> Option<Vec<StepIndex>> {
     }
 }
 
-fn report(drafts: &[Draft], circle: &[StepIndex], faults: &Faults) {
+fn report(drafts: &[Draft], circle: &[StepIndex], problems: &Problems) {
     let drafts: Vec<&Draft> = circle.iter().filter_map(|position| drafts.get(position.0)).collect();
     let Some(first) = drafts.first() else { return };
     let others = drafts.iter().skip(1).map(|draft| format!("'{}'", draft.step.id));
     let others = others.collect::<Vec<_>>().join(", ");
-    let message = format!("step '{}' waits for itself, by way of {others}", first.step.id);
-    faults.add(&first.place, message);
+    let message = format!("step '{}' depends on itself through {others}", first.step.id);
+    problems.add(&first.place, message);
 }

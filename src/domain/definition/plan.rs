@@ -1,6 +1,6 @@
 //! The plan: a definition that has been checked, in the form in which it is run.
 //!
-//! Steps stand in one list in the order in which they are written, those within others included;
+//! Steps are in one list in the order in which they are written, those within others included;
 //! blocks (the whole, a branch, a map's body) name their steps by position. Nothing here runs
 //! anything, and nothing can be changed: a plan is shared by all executions of a version.
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::http::Http;
 use super::wait::Wait;
 use crate::domain::condition::Condition;
-use crate::domain::place::Place;
+use crate::domain::json_pointer::JsonPointer;
 use crate::domain::reference::{Reference, Root};
 use crate::domain::retry::Policy;
 use crate::domain::template::Template;
@@ -35,11 +35,11 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepIndex(pub(super) usize);
 
-/// Steps that stand side by side. A block is done when all of them are.
+/// Steps of one list. A block is done when all of them are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Block(pub(super) Vec<StepIndex>);
 
-/// The block that a nested step stands in.
+/// The block that contains a nested step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Parent {
     /// The step that holds the block.
@@ -83,6 +83,17 @@ pub enum Kind {
     Pass(Pass),
 }
 
+/// How the engine treats a step of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It makes attempts, each a call to something else.
+    Calls,
+    /// It has steps of its own.
+    Contains,
+    /// It gives out a value, now or later.
+    Yields,
+}
+
 /// Runs a model.
 #[derive(Debug, Clone)]
 pub struct Model {
@@ -93,7 +104,7 @@ pub struct Model {
     pub fallback: Option<ModelFallback>,
 }
 
-/// The model that stands in when a model step fails.
+/// The model that runs when a model step fails.
 #[derive(Debug, Clone)]
 pub struct ModelFallback {
     pub slug: String,
@@ -293,6 +304,31 @@ impl Block {
 }
 
 impl Kind {
+    /// How the engine treats steps of this type.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        match self {
+            Self::Model(_) | Self::Http(_) => Role::Calls,
+            Self::Parallel(_) | Self::Choice(_) | Self::Map(_) => Role::Contains,
+            Self::Wait(_) | Self::Pass(_) => Role::Yields,
+        }
+    }
+
+    /// Whether steps of this type start in the order written, and those after them wait: see
+    /// `docs/spec/steps.md`, "Order".
+    #[must_use]
+    pub(super) const fn is_barrier(&self) -> bool {
+        match self {
+            Self::Model(_) => false,
+            Self::Http(_)
+            | Self::Parallel(_)
+            | Self::Choice(_)
+            | Self::Map(_)
+            | Self::Wait(_)
+            | Self::Pass(_) => true,
+        }
+    }
+
     /// As the definition spells it.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -333,8 +369,8 @@ impl Kind {
 
     /// Shows every reference that is resolved when the step starts, with its place in the step: all
     /// but a map's `output`.
-    pub(super) fn visit<'k>(&'k self, see: &mut dyn FnMut(&Place<'_>, &'k Reference)) {
-        let root = Place::Root;
+    pub(super) fn visit<'k>(&'k self, see: &mut dyn FnMut(&JsonPointer<'_>, &'k Reference)) {
+        let root = JsonPointer::Root;
         match self {
             Self::Model(model) => {
                 model.params.visit(&root.field("params"), see);

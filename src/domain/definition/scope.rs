@@ -10,10 +10,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map as Object, Value};
 
-use super::fields::{Faults, Fields};
+use super::fields::{Fields, Problems};
 use super::plan::{Kind, Parent, StepIndex};
 use super::steps::{Draft, RESERVED_NAMES};
-use crate::domain::place::{Place, brief};
+use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::reference::{Field, Reference, Root, Segment};
 use crate::domain::template::Template;
 
@@ -53,16 +53,20 @@ impl Inputs {
             is_object(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_object))
         };
         if schema.get("type").is_some_and(|kind| !admits_objects(kind)) {
-            fields.refuse_at("input_schema", "/type", "is not object: inputs are an object");
+            fields.refuse_at(
+                "input_schema",
+                "/type",
+                "must be object: the inputs of a workflow are an object",
+            );
         }
         let required = schema.get("required").map(|list| list.as_array());
         if required.is_some_and(|list| !list.is_some_and(|list| list.iter().all(Value::is_string)))
         {
-            fields.refuse_at("input_schema", "/required", "is no array of names");
+            fields.refuse_at("input_schema", "/required", "must be an array of names");
         }
         let Some(properties) = schema.get("properties") else { return Self::Any };
         let Value::Object(properties) = properties else {
-            fields.refuse_at("input_schema", "/properties", "is no object");
+            fields.refuse_at("input_schema", "/properties", "must be an object");
             return Self::Any;
         };
         let others = schema.get("additionalProperties");
@@ -79,29 +83,29 @@ struct Stop {
     at: StepIndex,
 }
 
-/// Behind every step of a block: where a map's `output` and `output_mapping` stand.
+/// Behind every step of a block: where a map's `output` and `output_mapping` are.
 const END: StepIndex = StepIndex(usize::MAX);
 
 pub(super) struct Checker<'c> {
     drafts: &'c [Draft],
     positions: HashMap<&'c str, StepIndex>,
     inputs: &'c Inputs,
-    faults: &'c Faults,
+    problems: &'c Problems,
     waits: Waits,
 }
 
 impl<'c> Checker<'c> {
-    pub(super) fn new(drafts: &'c [Draft], inputs: &'c Inputs, faults: &'c Faults) -> Self {
+    pub(super) fn new(drafts: &'c [Draft], inputs: &'c Inputs, problems: &'c Problems) -> Self {
         let positions =
             drafts.iter().map(|draft| (draft.step.id.as_str(), draft.step.position)).collect();
         let waits = drafts.iter().map(|_| BTreeSet::new()).collect();
-        Self { drafts, positions, inputs, faults, waits }
+        Self { drafts, positions, inputs, problems, waits }
     }
 
     /// Checks every reference and every `depends_on`, and notes who waits for whom because of them.
     pub(super) fn check_steps(&mut self) {
         for draft in self.drafts {
-            if self.faults.is_full() {
+            if self.problems.is_full() {
                 return;
             }
             let way = self.way_to(draft.step.position);
@@ -116,7 +120,7 @@ impl<'c> Checker<'c> {
                     let block = Some(Parent { step: draft.step.position, block: 0 });
                     let mut way = way;
                     way.push(Stop { block, at: END });
-                    output.visit(&Place::Root.field("output"), &mut |place, reference| {
+                    output.visit(&JsonPointer::Root.field("output"), &mut |place, reference| {
                         let path = format_args!("{}{place}", draft.place);
                         self.check(&way, reference, &owner, &path, place);
                     });
@@ -128,7 +132,7 @@ impl<'c> Checker<'c> {
     /// Checks `metadata.output_mapping`, which sees everything.
     pub(super) fn check_output(&mut self, mapping: &Template) {
         let way = [Stop { block: None, at: END }];
-        let root = Place::Root;
+        let root = JsonPointer::Root;
         let metadata = root.field("metadata");
         mapping.visit(&metadata.field("output_mapping"), &mut |place, reference| {
             self.check(&way, reference, "definition", place, place);
@@ -157,8 +161,8 @@ impl<'c> Checker<'c> {
 
     fn check_dependencies(&mut self, draft: &Draft) {
         for (index, name) in draft.depends_on.iter().flatten().enumerate() {
-            let fault = match self.positions.get(name.as_str()) {
-                None => "which is no step of this workflow",
+            let problem = match self.positions.get(name.as_str()) {
+                None => "which is not a step of this workflow",
                 Some(position) if *position == draft.step.position => "which is the step itself",
                 Some(position) => {
                     let other = self.draft(*position).map(|other| other.step.parent);
@@ -166,12 +170,13 @@ impl<'c> Checker<'c> {
                         self.wait(draft.step.position, *position);
                         continue;
                     }
-                    "which does not stand beside it: a step can depend on steps of its own list"
+                    "which is in another list of steps: a step can depend only on steps of its own \
+                     list"
                 }
             };
             let message =
-                format!("step '{}': depends_on names '{}', {fault}", draft.step.id, brief(name));
-            self.faults.add(format_args!("{}/depends_on/{index}", draft.place), message);
+                format!("step '{}': depends_on names '{}', {problem}", draft.step.id, brief(name));
+            self.problems.add(format_args!("{}/depends_on/{index}", draft.place), message);
         }
     }
 
@@ -180,8 +185,9 @@ impl<'c> Checker<'c> {
         let is_outer = outer.into_iter().any(|outer| outer == name);
         if is_outer || self.positions.contains_key(name) || RESERVED_NAMES.contains(&name) {
             let id = &draft.step.id;
-            let message = format!("step '{id}': item_name '{name}' is the name of something else");
-            self.faults.add(format_args!("{}/item_name", draft.place), message);
+            let message =
+                format!("step '{id}': item_name '{name}' is already used for something else");
+            self.problems.add(format_args!("{}/item_name", draft.place), message);
         }
     }
 
@@ -204,15 +210,15 @@ impl<'c> Checker<'c> {
         reference: &Reference,
         owner: &str,
         path: &dyn std::fmt::Display,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
     ) {
-        if self.faults.is_full() {
+        if self.problems.is_full() {
             return;
         }
-        let Err(fault) = self.follow(way, reference) else { return };
+        let Err(problem) = self.follow(way, reference) else { return };
         let place = place.to_string();
         let inside = place.trim_start_matches('/');
-        self.faults.add(path, format!("{owner}: {reference} in {inside} {fault}"));
+        self.problems.add(path, format!("{owner}: {reference} in {inside} {problem}"));
     }
 
     /// Finds out what a reference means, seen from the end of `way`. The error is the rest of a
@@ -254,12 +260,14 @@ impl<'c> Checker<'c> {
                 let fields: Vec<_> = fields.map(Field::as_str).collect();
                 let kind = kind.map_or("", Kind::as_str);
                 let fields = fields.join(", ");
-                Err(format!("refers to nothing that a step of type {kind} has: it has {fields}"))
+                Err(format!(
+                    "refers to a field that a step of type {kind} does not have: use {fields}"
+                ))
             }
         }
     }
 
-    /// Checks that the step at `target` has ended when what stands at the end of `way` starts.
+    /// Checks that the step at `target` has ended when what is at the end of `way` starts.
     fn reach(&mut self, way: &[Stop], target: StepIndex) -> Result<(), String> {
         let target_way = self.way_to(target);
         let fork = way
@@ -287,7 +295,7 @@ impl<'c> Checker<'c> {
             let map = self.draft(map.at).map_or("", |draft| draft.step.id.as_str());
             return Err(format!(
                 "refers to a step that runs once for each item of the map '{map}': \
-                 {{{{{map}.output}}}} has what they gave"
+                 {{{{{map}.output}}}} holds their outputs"
             ));
         }
         if mine.at == END {
@@ -315,5 +323,5 @@ fn unknown(name: &str) -> String {
         "steps" => ": a step is written {{STEP_ID.output}}",
         _ => "",
     };
-    format!("refers to '{}', which is no step of this workflow{hint}", brief(name))
+    format!("refers to '{}', which is not a step of this workflow{hint}", brief(name))
 }

@@ -1,4 +1,4 @@
-//! The credentials of a definition: where they stand, and the definition with them sealed, unsealed,
+//! The credentials of a definition: where they are, and the definition with them sealed, unsealed,
 //! masked, or put back where a client sends the mask.
 //!
 //! A credential is what an `http` step or its fallback has in `auth`, in headers and query
@@ -13,9 +13,9 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::{FAULTS_MAX, Fault};
+use super::{PROBLEMS_MAX, Problem};
+use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::mask::{self, MASKED, is_secret_name, mask_url, url_secrets};
-use crate::domain::place::{Place, brief};
 use crate::domain::template::Template;
 
 /// The one field of a sealed credential.
@@ -78,7 +78,7 @@ pub fn unseal(mut definition: Value, unseal: impl Fn(&str) -> Option<String>) ->
     (definition, is_whole)
 }
 
-/// Seals every sealed credential anew, wherever it stands. `reseal` gives the new form, or `None` for
+/// Seals every sealed credential again, wherever it is. `reseal` gives the new form, or `None` for
 /// one that stays. Answers whether anything has changed.
 ///
 /// # Errors
@@ -137,8 +137,8 @@ pub fn has_masks(definition: &Value) -> bool {
 /// have one sent elsewhere without knowing it.
 ///
 /// # Errors
-/// A fault for each mask that nothing is stored behind.
-pub fn restore(mut definition: Value, stored: &[Value]) -> Result<Value, Vec<Fault>> {
+/// A problem for each mask that nothing is stored behind.
+pub fn restore(mut definition: Value, stored: &[Value]) -> Result<Value, Vec<Problem>> {
     let mut held: HashMap<(String, String, String), Value> = HashMap::new();
     for stored in stored {
         visit(&mut stored.clone(), &mut |slot, value| {
@@ -151,7 +151,7 @@ pub fn restore(mut definition: Value, stored: &[Value]) -> Result<Value, Vec<Fau
             }
         });
     }
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     visit(&mut definition, &mut |slot, value| {
         if !is_masked(slot, value) {
             return;
@@ -164,17 +164,17 @@ pub fn restore(mut definition: Value, stored: &[Value]) -> Result<Value, Vec<Fau
             }
             (_, None) => false,
         };
-        if !is_restored && faults.len() < FAULTS_MAX {
+        if !is_restored && problems.len() < PROBLEMS_MAX {
             let message = format!(
                 "step '{}': {} is masked, and no secret is stored for it and this host: write \
                  the secret itself",
                 brief(slot.step),
                 brief(slot.field),
             );
-            faults.push(Fault { path: slot.pointer.clone(), message });
+            problems.push(Problem { path: slot.pointer.clone(), message });
         }
     });
-    if faults.is_empty() { Ok(definition) } else { Err(faults) }
+    if problems.is_empty() { Ok(definition) } else { Err(problems) }
 }
 
 fn key(slot: &Slot<'_>, part: &str) -> (String, String, String) {
@@ -225,17 +225,17 @@ type See<'v> = dyn FnMut(&Slot<'_>, &mut Value) + 'v;
 /// Shows every credential of a definition, whatever else is wrong with it. The URL of a request
 /// comes before its other fields, and their origin is that of the URL as it is left.
 fn visit(definition: &mut Value, see: &mut See<'_>) {
-    visit_steps(definition.get_mut("steps"), &Place::Root.field("steps"), see);
+    visit_steps(definition.get_mut("steps"), &JsonPointer::Root.field("steps"), see);
 }
 
-fn visit_steps(steps: Option<&mut Value>, place: &Place<'_>, see: &mut See<'_>) {
+fn visit_steps(steps: Option<&mut Value>, place: &JsonPointer<'_>, see: &mut See<'_>) {
     for (index, step) in steps.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
         let (place, Some(fields)) = (place.item(index), step.as_object_mut()) else { continue };
         visit_step(fields, &place, see);
     }
 }
 
-fn visit_step(fields: &mut Map<String, Value>, place: &Place<'_>, see: &mut See<'_>) {
+fn visit_step(fields: &mut Map<String, Value>, place: &JsonPointer<'_>, see: &mut See<'_>) {
     if fields.get("type").and_then(Value::as_str) == Some("http") {
         let id = fields.get("step_id").or_else(|| fields.get("id")).and_then(Value::as_str);
         let id = id.unwrap_or_default().to_owned();
@@ -261,7 +261,7 @@ fn visit_request(
     fields: &mut Map<String, Value>,
     step: &str,
     prefix: &str,
-    place: &Place<'_>,
+    place: &JsonPointer<'_>,
     see: &mut See<'_>,
 ) {
     if let Some(url) = fields.get_mut("url")
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_sealed_and_come_back() {
+    fn definition_credentials_are_sealed_and_unsealed() {
         let stored = stored();
         assert!(!stored.to_string().contains("hidden"), "{stored}");
         assert!(stored.to_string().contains("shown"));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_see_can_be_written_back() {
+    fn definition_masked_credentials_can_be_written_back() {
         let seen = mask(written());
         let text = seen.to_string();
         assert!(!text.contains("hidden") && text.contains("{{inputs.token}}"), "{text}");
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_without_a_secret_behind_it_is_a_fault() {
+    fn definition_mask_without_stored_secret_is_refused() {
         let one = |change: &dyn Fn(&mut Value)| {
             let mut seen = mask(written());
             change(&mut seen["steps"][0]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map as Object, Value};
 
-use super::fields::{Faults, Fields};
+use super::fields::{Fields, Problems};
 use super::http::{self, Http};
 use super::plan::{
     Block, Branch, Choice, Kind, Map, Model, ModelFallback, Parallel, Parent, Pass, Step, StepIndex,
@@ -17,7 +17,7 @@ use super::wait::Wait;
 use super::{DEPTH_MAX, PATTERNS_MAX, STEPS_MAX};
 use crate::domain::classify::ErrorClass;
 use crate::domain::condition::Condition;
-use crate::domain::place::{Place, brief};
+use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::reference::is_root_char;
 use crate::domain::retry::{self, Policy};
 use crate::domain::template::Template;
@@ -41,7 +41,7 @@ const TYPES: &str = "model, http, parallel, choice, map, wait, pass";
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) step: Step,
-    /// Where it stands in the definition, as a JSON pointer.
+    /// Where it is in the definition, as a JSON pointer.
     pub(super) place: String,
     /// What it states itself; absent and empty are two things.
     pub(super) depends_on: Option<Vec<String>>,
@@ -56,45 +56,45 @@ impl Draft {
 
 /// Reads steps into one list.
 pub(super) struct Reader<'a> {
-    faults: &'a Faults,
+    problems: &'a Problems,
     model_exists: &'a dyn Fn(&str) -> bool,
-    /// A slot for each step, taken when its reading begins, so that it stands before those within.
+    /// A slot for each step, taken when its reading begins, so that it comes before those within.
     slots: Vec<Option<Draft>>,
     ids: HashMap<String, StepIndex>,
     patterns: usize,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(faults: &'a Faults, model_exists: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { faults, model_exists, slots: Vec::new(), ids: HashMap::new(), patterns: 0 }
+    pub(super) fn new(problems: &'a Problems, model_exists: &'a dyn Fn(&str) -> bool) -> Self {
+        Self { problems, model_exists, slots: Vec::new(), ids: HashMap::new(), patterns: 0 }
     }
 
     /// Every step in the order written; none when anything was wrong.
     pub(super) fn finish(self) -> Option<Vec<Draft>> {
-        if self.faults.is_empty() { self.slots.into_iter().collect() } else { None }
+        if self.problems.is_empty() { self.slots.into_iter().collect() } else { None }
     }
 
     /// Reads a block of steps. `levels` is how many more levels of nesting are allowed.
     pub(super) fn block(
         &mut self,
         steps: Vec<Value>,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
         parent: Option<Parent>,
         levels: usize,
     ) -> Block {
         let Some(inside) = levels.checked_sub(1) else {
             let message = format!("definition: steps nest deeper than {DEPTH_MAX} levels");
-            self.faults.add(place, message);
+            self.problems.add(place, message);
             return Block::default();
         };
         let mut block = Block::default();
         for (index, step) in steps.into_iter().enumerate() {
             if self.slots.len() >= STEPS_MAX {
                 let message = format!("definition: there are more than {STEPS_MAX} steps");
-                self.faults.add(place, message);
+                self.problems.add(place, message);
                 break;
             }
-            if self.faults.is_full() {
+            if self.problems.is_full() {
                 break;
             }
             let position = StepIndex(self.slots.len());
@@ -111,17 +111,17 @@ impl<'a> Reader<'a> {
     fn step(
         &mut self,
         written: Value,
-        place: &Place<'_>,
+        place: &JsonPointer<'_>,
         position: StepIndex,
         parent: Option<Parent>,
         levels: usize,
     ) -> Option<Draft> {
         let Value::Object(object) = written else {
-            self.faults.add(place, format!("the step at {place} is no object"));
+            self.problems.add(place, format!("the step at {place} must be an object"));
             return None;
         };
         let owner = owner(&object, place);
-        let mut fields = Fields::new(self.faults, &owner, *place, object);
+        let mut fields = Fields::new(self.problems, &owner, *place, object);
         let id = self.id(&mut fields, position);
         let name = fields.text("name");
         let kind = fields.required_text("type");
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
             "wait" => (Wait::read(&mut fields).map(Kind::Wait), "a wait step"),
             "pass" => (read_pass(&mut fields).map(Kind::Pass), "a pass step"),
             other => {
-                fields.refuse("type", format!("'{}' is none of {TYPES}", brief(other)));
+                fields.refuse("type", format!("'{}' is not one of {TYPES}", brief(other)));
                 return None;
             }
         };
@@ -170,12 +170,12 @@ impl<'a> Reader<'a> {
             }
             (Some(id), _) | (None, Some(id)) => id,
             (None, None) => {
-                fields.say("step_id", "step_id is missing");
+                fields.say("step_id", "step_id is required");
                 return None;
             }
         };
-        if let Some(fault) = name_fault(&id) {
-            fields.refuse("step_id", fault);
+        if let Some(problem) = name_problem(&id) {
+            fields.refuse("step_id", problem);
             return None;
         }
         match self.ids.entry(id.clone()) {
@@ -240,18 +240,18 @@ impl Nest<'_, '_> {
         let within = fields.nested("branches", Object::new());
         let (mut branches, mut names) = (Vec::new(), HashSet::new());
         for (index, branch) in written.into_iter().enumerate() {
-            if within.faults().is_full() {
+            if within.problems().is_full() {
                 return None;
             }
             let place = within.place().item(index);
             let Value::Object(branch) = branch else {
-                within.refuse(&index.to_string(), "is no object");
+                within.refuse(&index.to_string(), "must be an object");
                 continue;
             };
             let mut branch = within.item(index, &place, branch);
             let name = branch.text("name");
             if name.as_ref().is_some_and(|name| !names.insert(name.clone())) {
-                branch.refuse("name", "is the name of an earlier branch too");
+                branch.refuse("name", "is also the name of an earlier branch");
             }
             let steps = self.steps(&mut branch, index, true);
             branch.end("a branch");
@@ -278,7 +278,7 @@ impl Nest<'_, '_> {
 
     fn condition(&mut self, fields: &mut Fields<'_>) -> Option<Condition> {
         let Some(written) = fields.take("condition") else {
-            fields.refuse("condition", "is missing");
+            fields.refuse("condition", "is required");
             return None;
         };
         let condition = Condition::parse(&written)
@@ -286,7 +286,7 @@ impl Nest<'_, '_> {
             .ok()?;
         self.reader.patterns = self.reader.patterns.saturating_add(condition.patterns());
         if self.reader.patterns > PATTERNS_MAX {
-            let message = format!("makes more than {PATTERNS_MAX} patterns in one definition");
+            let message = format!("brings the definition to more than {PATTERNS_MAX} patterns");
             fields.refuse("condition", message);
             return None;
         }
@@ -297,11 +297,11 @@ impl Nest<'_, '_> {
         let items = fields.take("items").unwrap_or_default();
         let items = fields.parse("items", &items);
         if items.as_ref().is_some_and(|items| !may_be_array(items)) {
-            fields.refuse("items", "is neither a reference nor an array");
+            fields.refuse("items", "must be a reference or an array");
         }
         let item_name = fields.text("item_name").unwrap_or_else(|| "item".to_owned());
-        if let Some(fault) = name_fault(&item_name) {
-            fields.refuse("item_name", fault);
+        if let Some(problem) = name_problem(&item_name) {
+            fields.refuse("item_name", problem);
         }
         let max_concurrency = fields.whole("max_concurrency", 1..=MAP_CONCURRENCY_MAX);
         let output = fields.template("output");
@@ -324,8 +324,8 @@ impl Nest<'_, '_> {
     }
 }
 
-/// Who is at fault, as a sentence begins.
-fn owner(step: &Object<String, Value>, place: &Place<'_>) -> String {
+/// Who has the problem, as a sentence begins.
+fn owner(step: &Object<String, Value>, place: &JsonPointer<'_>) -> String {
     let id = step.get("step_id").or_else(|| step.get("id")).and_then(Value::as_str);
     match id {
         Some(id) => format!("step '{}'", brief(id)),
@@ -334,9 +334,11 @@ fn owner(step: &Object<String, Value>, place: &Place<'_>) -> String {
 }
 
 /// What is wrong with the id of a step or the name of an item: the rest of a sentence.
-fn name_fault(name: &str) -> Option<String> {
+fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > ID_BYTES_MAX || !name.chars().all(is_root_char) {
-        return Some(format!("is no name of 1 to {ID_BYTES_MAX} characters of a-z A-Z 0-9 _ -"));
+        return Some(format!(
+            "must be a name of 1 to {ID_BYTES_MAX} characters of a-z A-Z 0-9 _ -"
+        ));
     }
     RESERVED_NAMES.contains(&name).then(|| format!("'{name}' means something else in references"))
 }
@@ -352,7 +354,7 @@ fn read_names(fields: &Fields<'_>, names: Vec<Value>) -> Vec<String> {
         if let Value::String(name) = name {
             read.push(name);
         } else {
-            fields.refuse_at("depends_on", &format!("/{index}"), "is no step_id");
+            fields.refuse_at("depends_on", &format!("/{index}"), "must be a step_id");
         }
     }
     read
@@ -401,7 +403,7 @@ fn read_classes(fields: &Fields<'_>, classes: &[Value]) -> Vec<ErrorClass> {
             Some(class) => known.push(class),
             None => {
                 let all = ErrorClass::ALL.map(ErrorClass::as_str).join(", ");
-                fields.refuse_at("retry_on", &format!("/{index}"), format!("is none of {all}"));
+                fields.refuse_at("retry_on", &format!("/{index}"), format!("must be one of {all}"));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::fields::Fields;
-use crate::domain::place::Place;
+use crate::domain::json_pointer::JsonPointer;
 use crate::domain::reference::{self, Reference, Scope};
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::time::{Now, Timestamp};
@@ -27,9 +27,9 @@ pub enum Wait {
 pub enum Error {
     #[error(transparent)]
     Reference(#[from] reference::Error),
-    #[error("seconds is no number from 0 to {}", WAIT_MAX.as_secs())]
+    #[error("seconds must be a number from 0 to {}", WAIT_MAX.as_secs())]
     Seconds,
-    #[error("until is no RFC 3339 time such as 2026-11-20T09:30:00Z")]
+    #[error("until must be an RFC 3339 time such as 2026-11-20T09:30:00Z")]
     Until,
     #[error("until is more than 366 days ahead")]
     TooFar,
@@ -75,8 +75,8 @@ impl Wait {
 
     pub(super) fn visit<'w>(
         &'w self,
-        place: &Place<'_>,
-        see: &mut dyn FnMut(&Place<'_>, &'w Reference),
+        place: &JsonPointer<'_>,
+        see: &mut dyn FnMut(&JsonPointer<'_>, &'w Reference),
     ) {
         match self {
             Self::For(seconds) => seconds.visit(&place.field("seconds"), see),

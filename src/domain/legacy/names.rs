@@ -48,7 +48,7 @@ fn step_into(name: &str) -> String {
     if name.chars().all(is_root_char) { format!(".{name}") } else { format!("['{name}']") }
 }
 
-/// The value with what stands between braces replaced where `replace` knows something else.
+/// The value with what is between braces replaced where `replace` knows something else.
 fn replaced(value: &Value, replace: &dyn Fn(&str) -> Option<String>) -> Value {
     match value {
         Value::String(text) => Value::String(replaced_in(text, replace)),

@@ -171,7 +171,7 @@ fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Obje
                 let Some(value) = typed(text, kind) else {
                     let shown: String = text.chars().take(80).collect();
                     return wrong(format!(
-                        "the default_value '{shown}' of the input '{name}' is no {kind}"
+                        "the default_value '{shown}' of the input '{name}' is not of type {kind}"
                     ));
                 };
                 property.insert("default".to_owned(), value);

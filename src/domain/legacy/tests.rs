@@ -29,7 +29,7 @@ pub fn fields() -> Fields {
 }
 
 #[test]
-fn the_older_shape_becomes_a_definition() {
+fn legacy_workflow_converts_to_definition() {
     let made = definition(&fields(), None).unwrap();
     assert_eq!(
         made["input_schema"],
@@ -50,7 +50,7 @@ fn the_older_shape_becomes_a_definition() {
 }
 
 #[test]
-fn another_shape_is_refused_in_words() {
+fn legacy_workflow_with_wrong_shape_is_refused() {
     let with = |change: &dyn Fn(&mut Fields)| {
         let mut fields = fields();
         change(&mut fields);
@@ -65,14 +65,14 @@ fn another_shape_is_refused_in_words() {
     );
     let name = "each of inputs must have a name without braces and brackets";
     assert_eq!(with(&|it| it.inputs = json!([{"type": "string"}])), name);
-    let default = "the default_value 'x' of the input 'n' is no number";
+    let default = "the default_value 'x' of the input 'n' is not of type number";
     assert_eq!(with(&|it| it.inputs[2]["default_value"] = json!("x")), default);
 }
 
 /// Each reference against each input, each step against each held step: minutes, were they compared
 /// one by one.
 #[test]
-fn long_lists_are_refused_before_they_are_compared() {
+fn legacy_workflow_long_lists_are_refused_before_comparison() {
     let with = |change: &dyn Fn(&mut Fields)| {
         let mut fields = fields();
         change(&mut fields);
@@ -95,7 +95,7 @@ fn long_lists_are_refused_before_they_are_compared() {
 }
 
 #[test]
-fn the_longest_name_of_an_input_counts() {
+fn legacy_workflow_reference_matches_longest_input_name() {
     let mut fields = fields();
     fields.inputs = json!([
         {"name": "a", "type": "object"}, {"name": "a.b", "type": "object"}, {"name": "ä[0]", "type": "string"},

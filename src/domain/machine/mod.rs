@@ -22,7 +22,7 @@ use super::time::Timestamp;
 /// What has to be done about an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Durable: it no longer stands in this lane.
+    /// Durable: it is no longer in this lane.
     Dequeue { lane: String },
     /// Durable: it waits in this lane. Once committed, the lane is notified.
     Enqueue { lane: String },
@@ -110,7 +110,7 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
     effects
 }
 
-/// Takes it from where it stands: its lane, or the timers.
+/// Takes it from where it is: its lane, or the timers.
 fn remove_from_queue(execution: &mut Execution) -> Effect {
     if let Work::Workflow(run) = &mut execution.work
         && let Some(due) = run.aside_until.take()

@@ -171,9 +171,9 @@ impl World {
         let charged: Usd = self.charges.iter().copied().sum();
         assert_eq!(charged, if ended { self.reported_cost } else { Usd::ZERO });
         assert!(self.charges.len() <= 1);
-        let told =
+        let announces =
             ended && self.execution.webhook.is_some() && self.execution.status != Status::Cancelled;
-        assert_eq!(self.announced, usize::from(told));
+        assert_eq!(self.announced, usize::from(announces));
     }
 
     fn invariant_the_outcome_is_whole(&self) {
@@ -228,7 +228,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn random_histories_keep_the_invariants(
+    fn prediction_machine_keeps_invariants_in_random_histories(
         chain in 1_usize..5,
         webhook: bool,
         acts in prop::collection::vec(acts(), 0..40),
@@ -244,7 +244,7 @@ proptest! {
 }
 
 #[test]
-fn work_in_flight_at_a_crash_runs_again_under_its_number() {
+fn prediction_machine_reruns_attempt_in_flight_at_crash() {
     let mut world = World::new(1, false);
     world.act(&Act::Take);
     world.act(&Act::Crash);
@@ -254,7 +254,7 @@ fn work_in_flight_at_a_crash_runs_again_under_its_number() {
 }
 
 #[test]
-fn a_faulty_request_runs_no_fallback_and_a_faulty_provider_does() {
+fn prediction_machine_falls_back_only_on_provider_errors() {
     for (class, attempts) in [(ErrorClass::InvalidUserInput, 1), (ErrorClass::ProviderError, 3)] {
         let mut world = World::new(3, true);
         world.ensure_first(class);

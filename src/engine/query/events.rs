@@ -2,7 +2,7 @@
 //!
 //! A feed is made when somebody follows a prediction or its model tells something, and begins with
 //! what has happened until then; a prediction that does neither has none. It is in memory alone, a
-//! bounded part of it: what is lost with it stands in the stored prediction. Nothing waits for a
+//! bounded part of it: what is lost with it is in the stored prediction. Nothing waits for a
 //! follower.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::execution::{Execution, Prediction, append_logs};
 use crate::domain::ids::ExecutionId;
 use crate::runners::Progress;
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 use crate::wire::event as wire;
 
 /// Events that one feed keeps for those who come late or come again.
@@ -46,7 +46,7 @@ pub struct NewEvents {
     pub events: Vec<Arc<Event>>,
     /// Events between what the follower saw and these are no longer kept.
     pub has_gap: bool,
-    /// Nothing more comes: the prediction has ended, and stands in the store as it stays.
+    /// Nothing more comes: the prediction has ended, and its stored record is final.
     pub ended: bool,
 }
 
@@ -72,7 +72,7 @@ struct State {
 
 impl EventLog {
     fn new(all_bytes: Arc<AtomicUsize>, execution: &Execution) -> Self {
-        let id: ExecutionId = fresh();
+        let id: ExecutionId = new_id();
         let text = id.to_string();
         let epoch = text.get(text.len().saturating_sub(12)..).unwrap_or_default().to_owned();
         let log = Self {
@@ -287,9 +287,9 @@ mod tests {
 
     fn execution() -> Execution {
         Execution {
-            id: fresh(),
-            organization: fresh(),
-            key: fresh(),
+            id: new_id(),
+            organization: new_id(),
+            key: new_id(),
             source: Source::Api,
             status: Status::Created,
             input: Payload::of(&Value::Null).unwrap(),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_gets_every_event_once_and_late_ones_the_beginning_too() {
+    async fn event_log_delivers_each_event_once_even_to_late_readers() {
         let (logs, execution) = (EventLogs::default(), execution());
         let events = logs.create(&execution);
         assert_eq!(numbers(&events.events_since(0)), [1]);
@@ -331,11 +331,11 @@ mod tests {
         let new_events = events.events_since(2);
         assert!(new_events.events.is_empty() && new_events.ended && !new_events.has_gap);
         assert_eq!(numbers(&logs.recent(execution.id).unwrap().events_since(0)), [1, 2]);
-        assert!(logs.recent(fresh()).is_none());
+        assert!(logs.recent(new_id()).is_none());
     }
 
     #[test]
-    fn a_feed_keeps_its_newest_events_within_its_bounds_and_says_that_there_is_a_gap() {
+    fn event_log_keeps_newest_within_limits_and_reports_gap() {
         let logs = EventLogs::default();
         let events = logs.create(&execution());
         for _ in 0..EVENTS_MAX {
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!((new_events.events.len(), new_events.has_gap), (EVENTS_MAX, true));
         assert!(!events.events_since(1).has_gap);
         events.push(&log(&"y".repeat(LOG_BYTES_MAX)));
-        assert_eq!(events.events_since(0).events.len(), 1, "one that is too large stands alone");
+        assert_eq!(events.events_since(0).events.len(), 1, "one that is too large is alone");
         let other = logs.create(&execution());
         logs.all_bytes.fetch_add(ALL_BYTES_MAX, Ordering::Relaxed);
         other.push(&log("z"));

@@ -1,7 +1,7 @@
 //! The history of an organization: predictions and executions of workflows in one list, newest
 //! first, by any combination of filters.
 //!
-//! Which index serves which filter: `indexes`. A page costs what it shows and the jumps between the
+//! Which index serves which filter: `indexes`. A page costs what it shows and the seeks between the
 //! indexes of its filters, at most [`SEEKS_MAX`]; past that it ends early, and the next one goes on
 //! where it came to. Rows that are made in the meantime are newer than every page that follows, so that no
 //! older one is listed twice or left out.
@@ -38,7 +38,7 @@ pub struct Filter {
     pub workflow: Option<WorkflowId>,
     /// The execution whose steps they are.
     pub parent: Option<ExecutionId>,
-    /// Created then or later.
+    /// Created at this time or later.
     pub from: Option<Timestamp>,
     /// Created before.
     pub to: Option<Timestamp>,
@@ -49,7 +49,7 @@ pub struct Filter {
 pub struct History {
     pub executions: Vec<Execution>,
     /// The next page begins behind this one; `None`: that was all.
-    pub more_behind: Option<ExecutionId>,
+    pub more_after: Option<ExecutionId>,
 }
 
 /// The newest part of the history.
@@ -66,12 +66,12 @@ impl Filter {
     /// Whether the rows that the indexes name are those that are asked for: the others have their
     /// last check here, on what they are by now.
     fn matches(&self, execution: &Execution) -> bool {
-        let stands = self
+        let has_status = self
             .standings
             .as_ref()
             .is_none_or(|standings| standings.contains(&(execution.kind(), execution.status)));
         let created = execution.created_at;
-        stands
+        has_status
             && self.from.is_none_or(|from| created >= from)
             && self.to.is_none_or(|to| created < to)
     }
@@ -96,7 +96,7 @@ impl Filter {
     }
 }
 
-/// The indexes of what stands in a lane in any way.
+/// The indexes of what is in a lane in any way.
 fn in_lane(organization: OrganizationId, kind: Kind, lane: &str) -> Vec<Index> {
     let of = |status| Index::from(rows::standing(organization, kind, status).text(lane));
     [Status::Created, Status::Success, Status::Error, Status::Cancelled].map(of).to_vec()
@@ -126,7 +126,7 @@ impl Engine {
                 .from
                 .and_then(|from| Some(first_id_after(from.before(ID_TIME_TOLERANCE)?))),
             limit,
-            jumps: SEEKS_MAX,
+            max_seeks: SEEKS_MAX,
         };
         let mut executions = Vec::new();
         loop {
@@ -134,20 +134,21 @@ impl Engine {
             search.limit = limit.saturating_add(1).saturating_sub(executions.len());
             let found = inner.store.search(search.clone()).await?;
             // What was read for nothing counts as well.
-            search.jumps = search.jumps.saturating_sub(found.jumps.max(found.ids.len()).max(1));
-            for execution in inner.read_live(organization, &found.ids).await? {
+            search.max_seeks =
+                search.max_seeks.saturating_sub(found.seeks.max(found.ids.len()).max(1));
+            for execution in inner.read_live_log(organization, &found.ids).await? {
                 if filter.matches(&execution) {
                     executions.push(execution);
                 }
             }
             if executions.len() > limit {
                 executions.truncate(limit);
-                let more_behind = executions.last().map(|last| last.id);
-                return Ok(History { executions, more_behind });
+                let more_after = executions.last().map(|last| last.id);
+                return Ok(History { executions, more_after });
             }
-            search.older_than = found.more_behind;
-            if found.more_behind.is_none() || search.jumps == 0 {
-                return Ok(History { executions, more_behind: found.more_behind });
+            search.older_than = found.more_after;
+            if found.more_after.is_none() || search.max_seeks == 0 {
+                return Ok(History { executions, more_after: found.more_after });
             }
         }
     }
@@ -176,7 +177,7 @@ impl Engine {
                 }
                 first.total += 1;
             }
-            older_than = found.more_behind;
+            older_than = found.more_after;
             let Some(_more) = older_than else { return Ok(first) };
             if first.total >= of {
                 break;
@@ -227,8 +228,8 @@ impl Inner {
         Ok(groups)
     }
 
-    /// The executions as they stand now, those that run as they stand in memory.
-    async fn read_live(
+    /// The executions as they are now, those that run as they are in memory.
+    async fn read_live_log(
         &self,
         organization: OrganizationId,
         ids: &[ExecutionId],

@@ -1,8 +1,8 @@
 //! What the history of an organization can be asked for by, each an index of its executions, newest
-//! first: how they stand and in which lane they were, which is the model or the workflow; the class
+//! first: their status, and in which lane they were, which is the model or the workflow; the class
 //! of the error; the model that stood in; the workflow and the execution whose step a prediction was.
 //!
-//! Every filter is made of these or a span of time, which the order of ids gives; `storage::search`
+//! Every filter is made of these or a span of time, which the order of ids gives; `storage::index_intersection`
 //! brings any of them together. Rows are written in the commits that make and change the execution:
 //! one for most, so that a create stays cheap.
 
@@ -43,7 +43,7 @@ pub fn add(commit: &mut Commit, execution: &Execution) {
     }
 }
 
-/// Moves an execution in its indexes that stands otherwise than it did.
+/// Moves an execution whose status has changed in its indexes.
 pub fn update(commit: &mut Commit, execution: &Execution) {
     if execution.status.is_final() {
         commit.delete(status_row(execution, Status::Created));
@@ -58,7 +58,7 @@ pub fn remove(commit: &mut Commit, execution: &Execution) {
     }
 }
 
-/// All rows of an execution as it stands.
+/// All rows of an execution as it is.
 #[must_use]
 pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     let status = execution.status;
@@ -86,7 +86,7 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     found
 }
 
-/// The row of an execution by how it stands: in the lane of the model that was asked for, whichever
+/// The row of an execution by its status: in the lane of the model that was asked for, whichever
 /// of its chain it waits for or ended with.
 fn status_row(execution: &Execution, status: Status) -> Key {
     let lane = match (execution.prediction().map(Prediction::requested_model), execution.workflow())

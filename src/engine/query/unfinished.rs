@@ -5,7 +5,7 @@ use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::engine::{Engine, Error, rows};
 use crate::storage::record::decode;
-use crate::storage::{Key, Page, Row, Table, carried};
+use crate::storage::{Key, Page, Row, Table, held_back};
 
 /// Rows that are read at once.
 const PAGE: usize = 1000;
@@ -22,7 +22,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<Execution>, Error> {
         let mut found = Vec::new();
-        for prefix in [rows::queues(), rows::timers(), carried::all()] {
+        for prefix in [rows::queues(), rows::timers(), held_back::all()] {
             let mut after = None;
             while found.len() < limit {
                 let page = Page { prefix: prefix.clone(), after, before: None, limit: PAGE };
@@ -51,7 +51,7 @@ impl Engine {
 
 /// The execution that a row makes run.
 fn ids_of((key, value): &Row) -> Option<(OrganizationId, ExecutionId)> {
-    let original = carried::original(key);
+    let original = held_back::original(key);
     let key = original.as_ref().map_or(key, |(_, key)| key);
     if key.as_bytes().first() == Some(&(Table::Timer as u8)) {
         return rows::parse_timer(key, value).map(|(_, organization, id)| (organization, id));

@@ -63,7 +63,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// The execution's position in its lane, from 1, unless it stands behind the window; and how
+    /// The execution's position in its lane, from 1, unless it is behind the window; and how
     /// many run.
     pub(super) fn lane_position(&self, execution: &Execution) -> (Option<usize>, usize) {
         let lane = execution.lane();

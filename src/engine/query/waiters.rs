@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_wake_before_the_first_poll_is_not_missed_and_seats_are_given_up() {
+    async fn waiter_sees_wake_before_first_poll_and_unregisters_on_drop() {
         let waiters = Waiters::default();
         let id = ExecutionId::from([1; 16]);
         let (first, second) = (waiters.register(id), waiters.register(id));

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_files_count_once_and_the_limit_holds() {
+    fn payload_budget_counts_equal_files_once_and_enforces_limit() {
         let budget = budget(100, 1000);
         let id = Some(PayloadId::from([1; 16]));
         for _ in 0..10 {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quota_of_an_organization_holds_over_its_executions() {
+    fn payload_budget_enforces_organization_quota_across_executions() {
         let one = budget(u64::MAX, 200_000);
         let other =
             Budget { limit: u64::MAX, usage: Arc::clone(&one.usage), produced: Mutex::default() };

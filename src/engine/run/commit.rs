@@ -16,7 +16,7 @@ use crate::engine::query::indexes;
 use crate::engine::rows::{self, Standing};
 use crate::engine::scheduler::admission::Entry;
 use crate::engine::{Error, Inner};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 use crate::storage::Commit;
 use crate::storage::record::Malformed;
 use crate::{billing, webhooks};
@@ -85,7 +85,7 @@ impl Inner {
             }
             Effect::Charge { execution: charged, amount } => {
                 let now = self.clock.now();
-                billing::charge(commit, organization, *amount, *charged, fresh(), now)?;
+                billing::charge(commit, organization, *amount, *charged, new_id(), now)?;
             }
             Effect::EnqueueWebhook | Effect::Start { .. } | Effect::Ended => {}
         }
@@ -101,7 +101,7 @@ impl Inner {
     ) -> Result<Option<Delivery>, Error> {
         let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
         let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
-        let delivery_id: DeliveryId = fresh();
+        let delivery_id: DeliveryId = new_id();
         let body = self.store.write_payload(delivery_id, body).await?;
         self.store.claim(commit, &body);
         self.store.record_usage(commit, organization, delivery_id, body.len());

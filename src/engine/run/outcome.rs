@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_artefact_is_a_string_and_other_outputs_stay() {
+    fn output_with_single_artefact_becomes_a_string() {
         for (output_type, output, shaped) in [
             (OutputType::Image, json!(["a"]), json!("a")),
             (OutputType::Image, json!(["a", "b"]), json!(["a", "b"])),

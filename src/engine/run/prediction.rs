@@ -132,7 +132,10 @@ impl Inner {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = written {
-            tracing::error!(execution = %execution.id, %error, "a begun run cannot be marked");
+            tracing::error!(
+                execution = %execution.id, %error,
+                "failed to record the start of a run"
+            );
         }
     }
 

@@ -143,21 +143,24 @@ impl Inner {
     }
 
     /// Deletes the row of an execution that is not in the lane: it does not exist, has ended, or
-    /// stands elsewhere. Without that, the row would come up with each refill. Called while the cell
+    /// is elsewhere. Without that, the row would come up with each refill. Called while the cell
     /// is locked.
     async fn delete_stale_row(&self, lane: &str, id: ExecutionId) -> Result<(), Error> {
         let row = rows::queued(lane, id);
         if self.store.get(&row).await?.is_none() {
             return Ok(());
         }
-        tracing::error!(lane, execution = %id, "a row of a lane belongs to no execution that waits");
+        tracing::error!(
+            lane, execution = %id,
+            "a row of a lane belongs to no execution that waits"
+        );
         let mut commit = Commit::new();
         commit.delete(row);
         Ok(self.store.commit(commit).await?)
     }
 }
 
-/// Whether the execution has not ended and stands in this lane, not in another nor in the timers.
+/// Whether the execution has not ended and is in this lane, not in another nor in the timers.
 fn is_queued_in(execution: &Execution, lane: &str) -> bool {
     let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
     !execution.status.is_final() && !is_aside && execution.lane() == lane
@@ -249,14 +252,14 @@ impl RunError {
     fn panicked(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Self::Panicked(text.unwrap_or("it says nothing").to_owned())
+        Self::Panicked(text.unwrap_or("no message").to_owned())
     }
 
     /// What clients may read.
     const fn cause(&self) -> &'static str {
         match self {
             Self::Error(_) => "the service could not read or write its data",
-            Self::Panicked(_) | Self::StillQueued => "the service made an error of its own",
+            Self::Panicked(_) | Self::StillQueued => "an internal error of the service",
         }
     }
 }
@@ -266,7 +269,7 @@ impl fmt::Display for RunError {
         match self {
             Self::Error(error) => error.fmt(f),
             Self::Panicked(text) => write!(f, "the engine panicked: {text}"),
-            Self::StillQueued => f.write_str("its run was over before it was"),
+            Self::StillQueued => f.write_str("its run ended while the execution was still queued"),
         }
     }
 }

@@ -110,7 +110,7 @@ impl InFlight {
     pub fn read(folder: &Path) -> Previous {
         match read_file(&folder.join(NAME)) {
             Ok(bytes) => parse(&bytes, &boot_id()).unwrap_or_else(|| {
-                tracing::warn!("the record of running executions is garbled and is ignored");
+                tracing::warn!("the record of running executions is damaged; it is ignored");
                 Previous::default()
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Previous::default(),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn record_tells_what_ran_when_the_process_died() {
+    fn in_flight_record_lists_what_ran_at_crash() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         assert_eq!(InFlight::read(path), Previous::default());
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn record_of_another_boot_or_garbled_blames_nobody() {
+    fn in_flight_record_of_other_boot_or_garbage_suspects_nothing() {
         let suspect = Suspect { run: run(1), deaths: 1, progress: 0 };
         let mut bytes = header(RUNNING, "boot-a", 1);
         bytes.extend(entry(&suspect));

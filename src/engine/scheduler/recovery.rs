@@ -3,7 +3,7 @@
 //! Only the rows of the lanes are read, a page at a time, and only counted: the executions behind
 //! them are read when their turn comes, under the same caps as new ones. Work that was in flight
 //! has a row too; it is taken again and runs again under its attempt's number. What waits for a
-//! moment stands in the timers, which are read as they come due. What may have killed the process is
+//! moment is in the timers, which are read as they come due. What may have killed the process is
 //! held back and runs alone first, see `isolation`.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use crate::storage::{Page, Store};
 const PAGE: usize = 4096;
 /// Rows of one lane that a refill reads at once.
 const REFILL_PAGE: usize = lanes::WINDOW;
-/// When a task that panicked is started anew.
+/// When a task that panicked is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 impl Engine {
@@ -94,7 +94,7 @@ async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
         match rows.into_iter().last() {
             Some((key, _)) => after = Some(key),
             None => {
-                // New work stands behind what waits, also after the machine's clock was set back.
+                // New work comes after what waits, also after the machine's clock was set back.
                 newest.into_iter().for_each(runtime::ids_follow);
                 return Ok(waiting);
             }
@@ -103,7 +103,7 @@ async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
 }
 
 impl Inner {
-    /// Runs a task for as long as the service does, and starts it anew should it panic.
+    /// Runs a task for as long as the service does, and restarts it if it panics.
     fn supervise<F>(self: &Arc<Self>, name: &'static str, work: fn(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -111,7 +111,7 @@ impl Inner {
         let inner = Arc::clone(self);
         self.tasks.spawn(async move {
             while AssertUnwindSafe(work(Arc::clone(&inner))).catch_unwind().await.is_err() {
-                tracing::error!(task = name, "a task of the engine panicked and starts anew");
+                tracing::error!(task = name, "a task of the engine panicked and is restarted");
                 tokio::time::sleep(RESTART_DELAY).await;
             }
         });

@@ -116,7 +116,7 @@ impl Retries {
             state.due.remove(&(due, id));
         }
         if state.retries.is_empty() {
-            tracing::info!("no execution waits for a retry any more");
+            tracing::info!("no execution is waiting for a retry now");
         }
         self.count.store(state.retries.len(), Ordering::Release);
     }
@@ -171,14 +171,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn retry_backoff_doubles_up_to_maximum() {
         let pauses = Backoff::default();
         let seconds = |failures| pauses.delay_after(failures).as_secs();
         assert_eq!([1, 2, 3, 6, 7, 40].map(seconds), [1, 2, 4, 32, 60, 60]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_is_due_once_after_its_pause() {
+    async fn retry_is_due_once_after_its_delay() {
         let retries = Retries::new(Backoff::default());
         let (id, lane) = (ExecutionId::from([1; 16]), Arc::<str>::from("a"));
         let now = Timestamp::from_micros(0);

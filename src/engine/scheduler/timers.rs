@@ -1,6 +1,6 @@
 //! Timers: executions that were put aside until a moment, and go back to their lane when it comes.
 //!
-//! They stand on the disk alone, by time; only the next one is looked at. Code that suspends one
+//! They are only on disk, by time; only the next one is looked at. Code that suspends one
 //! says so, in case it is due before the one that is waited for.
 
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! The box's own certificate authority, and the certificate that it issues to the listeners.
 //!
-//! Clients are given the authority once. So it is never made anew while its key is there: a
+//! Clients are given the authority once. So it is never replaced while its key is there: a
 //! certificate of it that is lost, or near its end, is written again under the same name and key.
 //! The same happens when it permits any name, as those of former releases do, and when it does not
 //! permit a name that the configuration asks for. The machine's own host name alone, which may change
 //! with every start of a container, is left out of the listeners' certificate instead.
-//! The listeners' certificate is for nobody to keep: it is made anew whenever it does not fit.
+//! The listeners' certificate is for nobody to keep: it is created again whenever it does not fit.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -159,7 +159,7 @@ fn misfit(
     now: Timestamp,
 ) -> Result<Option<&'static str>, Error> {
     if is_due(pair, now) {
-        return Ok(Some("the one from before is near its end, or not valid yet"));
+        return Ok(Some("the previous one expires soon, or is not valid yet"));
     }
     if !pair.names.iter().eq(names) {
         return Ok(Some("the names changed"));
@@ -206,7 +206,7 @@ fn outdated(
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
     if now.plus(AUTHORITY_OVERLAP).unix_seconds() >= authority.validity().not_after.timestamp() {
-        return Ok(Some("it is near its end: give clients the new file in time".to_owned()));
+        return Ok(Some("it expires soon: give clients the new file in time".to_owned()));
     }
     // One that somebody else wrote, or that can sign nothing any more, is left as it is. A name that
     // the latter does not permit is an error where the certificate is issued.
@@ -223,15 +223,15 @@ fn outdated(
     }
     if !constraints::has_any(authority) {
         let reason = "clients that have the former file trust it for every name of the network. \
-                      They go on without a change; give them the new file, which holds for this \
-                      box's names only";
+                      They keep working; give them the new file, which is valid only for the names \
+                      of this machine";
         return Ok(Some(reason.to_owned()));
     }
     let new = names.asked.iter().find(|name| !constraints::permits(authority, name));
     Ok(new.map(|name| {
         format!(
-            "it did not permit the name {name}. Clients that have the former file refuse this box \
-             until they are given the new one"
+            "it did not permit the name {name}. Clients that have the former file refuse this \
+             machine until they get the new one"
         )
     }))
 }
@@ -287,7 +287,7 @@ fn issue(
     params.not_before = asn1(before(now, CLOCK_SKEW))?.to_datetime();
     params.not_after = asn1(now.plus(LIFE))?.to_datetime();
     let issued = params.signed_by(&key, &issuer)?;
-    // A kill between the two leaves a pair that does not fit: the next start makes it anew.
+    // A kill between the two leaves a pair that does not fit: the next start creates it again.
     write(&folder.key, key.serialize_pem().as_bytes(), KEY_MODE)?;
     write(&folder.certificate, issued.pem().as_bytes(), CERTIFICATE_MODE)
 }

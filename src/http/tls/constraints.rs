@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constraints_permit_the_names_of_the_box_and_those_below_them() {
+    fn name_constraints_permit_own_names_and_subdomains() {
         let names = ["localhost", "127.0.0.1", "::1", "box.lan", "*.wild.lan", "192.168.7.9"];
         let names: BTreeSet<String> = names.map(str::to_owned).into();
         let key = KeyPair::generate().unwrap();

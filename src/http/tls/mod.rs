@@ -44,7 +44,7 @@ pub enum Error {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}: {source}; the service's user must own the folder", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("{} is no file, or larger than {most} bytes", path.display())]
+    #[error("{} is not a file, or is larger than {most} bytes", path.display())]
     NotAFile { path: PathBuf, most: u64 },
     #[error("{} is not well-formed PEM: copy it again, whole", path.display())]
     Pem { path: PathBuf },
@@ -57,8 +57,8 @@ pub enum Error {
     #[error("{} holds no private key: expected PEM with -----BEGIN PRIVATE KEY-----", path.display())]
     NoKey { path: PathBuf },
     #[error(
-        "the private key in {path} is encrypted, and nobody is there to type its passphrase at a \
-         start: decrypt it with openssl pkey -in {path} -out NEW_FILE",
+        "the private key in {path} is encrypted, and the service cannot ask for its passphrase at \
+         a start: decrypt it with openssl pkey -in {path} -out NEW_FILE",
         path = path.display()
     )]
     EncryptedKey { path: PathBuf },
@@ -77,12 +77,14 @@ pub enum Error {
     )]
     Mismatch { certificate: PathBuf, key: PathBuf },
     #[error(
-        "a new certificate is due, and {} is not there to sign it: put it back, or delete {} for a \
-         new authority, which every client must then be given",
+        "a new certificate is due, but {}, which must sign it, is missing: put it back, or delete \
+         {} to create a new authority, which every client must then trust",
         key.display(), certificate.display()
     )]
     NoAuthorityKey { certificate: PathBuf, key: PathBuf },
-    #[error("{name:?} is no name for a certificate: expected a host name or an IP address")]
+    #[error(
+        "{name:?} is not a valid name for a certificate: expected a host name or an IP address"
+    )]
     Name { name: String },
     #[error("{count} names for one certificate: at most {most}")]
     Names { count: usize, most: usize },
@@ -271,7 +273,7 @@ impl Certificates {
                 match tokio::task::spawn_blocking(move || polled.poll(now)).await {
                     Ok(other) => other.into_iter().for_each(&changed),
                     Err(error) => {
-                        tracing::error!(%error, "the certificate could not be looked at");
+                        tracing::error!(%error, "the certificate could not be checked");
                     }
                 }
             }
@@ -317,7 +319,7 @@ impl Certificates {
             Err(error) => {
                 let text = error.to_string();
                 if looked.failure.as_ref() != Some(&text) {
-                    tracing::warn!(%certificate, %error, "the certificate from before is served on");
+                    tracing::warn!(%certificate, %error, "the previous certificate stays in use");
                 }
                 looked.failure = Some(text);
                 Err(error)

@@ -87,7 +87,8 @@ impl fmt::Display for Concern {
             Self::OpenKey { mode } => {
                 write!(
                     f,
-                    "has a private key of mode {mode:04o}, which others can reach: chmod 0600"
+                    "has a private key of mode {mode:04o}, which other users can read: run chmod \
+                     0600 on it"
                 )
             }
         }

@@ -172,7 +172,7 @@ fn served(certificates: &Certificates) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn both_versions_and_both_protocols_are_spoken() {
+async fn tls_supports_1_2_and_1_3_with_both_alpn_protocols() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
     let authority = server.ca_path().unwrap();
@@ -195,7 +195,7 @@ async fn both_versions_and_both_protocols_are_spoken() {
 }
 
 #[tokio::test]
-async fn the_certificate_is_for_its_names_and_no_others() {
+async fn certificate_covers_only_its_names() {
     let dir = folder();
     let extra = ["Box.LAN.", "*.apps.lan", "10.0.0.7", "FE80::0:1", "[fd00::7]"];
     let server = made(&dir, &extra, NOW).unwrap();
@@ -218,7 +218,7 @@ async fn the_certificate_is_for_its_names_and_no_others() {
 }
 
 #[test]
-fn what_is_no_name_is_refused() {
+fn certificate_refuses_invalid_names() {
     for name in
         ["", "a b", "exa_mple..com", "*.", "a.*.b", "Ünï", "https://box.lan", "[box]", "10.0.0.0/8"]
     {
@@ -232,7 +232,7 @@ fn what_is_no_name_is_refused() {
 }
 
 #[test]
-fn the_folder_and_the_keys_are_the_owners_alone() {
+fn tls_folder_and_keys_are_private_to_owner() {
     let dir = folder();
     made(&dir, &[], NOW).unwrap();
     let tls = dir.path().join("tls");
@@ -257,7 +257,7 @@ fn the_folder_and_the_keys_are_the_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_fits_is_kept_and_others_are_made_anew() {
+async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
     let dir = folder();
     let first = made(&dir, &["box.lan"], NOW).unwrap();
     let client = Client::trusting(first.ca_path().unwrap(), days(366));
@@ -289,7 +289,7 @@ async fn a_certificate_that_fits_is_kept_and_others_are_made_anew() {
 }
 
 #[tokio::test]
-async fn an_authority_outlives_its_certificate() {
+async fn ca_certificate_is_renewed_with_same_key_and_name() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
     let kept = dir.path().join("given-to-a-client.pem");
@@ -310,7 +310,7 @@ async fn an_authority_outlives_its_certificate() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_wrong_does_no_lasting_harm() {
+async fn certificate_recovers_after_wrong_clock() {
     for wrong in [Timestamp::from_micros(5_000_000), days(10 * 365)] {
         let dir = folder();
         let server = made(&dir, &[], wrong).unwrap();
@@ -327,7 +327,7 @@ async fn a_clock_that_was_wrong_does_no_lasting_harm() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_is_made_anew() {
+async fn certificate_of_other_ca_is_reissued() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
     let (authority, key) = (server.ca_path().unwrap(), dir.path().join("tls/ca.key"));
@@ -352,7 +352,7 @@ async fn a_certificate_of_another_authority_is_made_anew() {
 }
 
 #[test]
-fn a_failure_that_passes_is_tried_again_though_no_file_changed() {
+fn tls_poll_retries_after_transient_failure() {
     let files = Files::new(&["box.lan"]);
     let server = files.open().unwrap();
     server.poll(NOW);
@@ -362,7 +362,7 @@ fn a_failure_that_passes_is_tried_again_though_no_file_changed() {
 }
 
 #[test]
-fn a_lost_authority_key_costs_nothing_until_it_is_needed() {
+fn ca_key_loss_matters_only_when_reissuing() {
     let dir = folder();
     made(&dir, &[], NOW).unwrap();
     let key = dir.path().join("tls/ca.key");
@@ -378,7 +378,7 @@ fn a_lost_authority_key_costs_nothing_until_it_is_needed() {
 }
 
 #[tokio::test]
-async fn what_a_kill_or_another_authority_leaves_is_made_anew() {
+async fn certificate_is_reissued_after_crash_or_foreign_files() {
     let dir = folder();
     made(&dir, &[], NOW).unwrap();
     let other = folder();
@@ -402,13 +402,13 @@ async fn what_a_kill_or_another_authority_leaves_is_made_anew() {
             panic!("damage {number}: {error}");
         }
     }
-    // The authority is not made anew over one that is only damaged: clients would be locked out.
+    // The authority does not replace one that is only damaged: clients would be locked out.
     fs::write(dir.path().join("tls/ca.pem"), "no certificate").unwrap();
     assert!(matches!(made(&dir, &[], NOW), Err(Error::NoCertificate { .. })));
 }
 
 #[tokio::test]
-async fn files_are_reloaded_and_broken_ones_change_nothing() {
+async fn tls_reload_ignores_broken_files() {
     let files = Files::new(&["box.lan"]);
     let server = files.open().unwrap();
     assert_eq!(server.ca_path(), None);
@@ -440,7 +440,7 @@ async fn files_are_reloaded_and_broken_ones_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_resumes_its_session() {
+async fn tls_session_is_resumed_by_returning_client() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
     for version in [&TLS12, &TLS13] {
@@ -452,7 +452,7 @@ async fn a_client_that_comes_back_resumes_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watch_sees_changes_and_survives_broken_files() {
+async fn tls_watch_reloads_changes_and_survives_broken_files() {
     let files = Files::new(&["box.lan"]);
     let server = files.open().unwrap();
     let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
@@ -483,7 +483,7 @@ async fn the_watch_sees_changes_and_survives_broken_files() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watch_renews_what_is_due_and_serves_on_when_it_cannot() {
+async fn tls_watch_renews_due_certificate_or_keeps_serving_old() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
     let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
@@ -513,7 +513,7 @@ async fn the_watch_renews_what_is_due_and_serves_on_when_it_cannot() {
 }
 
 #[test]
-fn a_summary_says_the_names_the_end_and_what_speaks_against_it() {
+fn certificate_summary_lists_names_validity_and_concerns() {
     let files = Files::new(&["box.lan", "10.0.0.7", "fe80::1"]);
     let summary = files.inspect().unwrap();
     assert_eq!(summary.names, ["box.lan", "10.0.0.7", "fe80::1"]);
@@ -541,7 +541,7 @@ fn a_summary_says_the_names_the_end_and_what_speaks_against_it() {
 }
 
 #[test]
-fn errors_name_the_file_and_what_to_do() {
+fn tls_errors_name_the_file_and_the_remedy() {
     const OLD_ENCRYPTED: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
                                  DEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
     const ENCRYPTED: &str =
@@ -573,7 +573,7 @@ fn errors_name_the_file_and_what_to_do() {
         fs::remove_file(&files.key).unwrap();
         fs::create_dir(&files.key).unwrap();
     };
-    check(&no_file, "site.key", "is no file");
+    check(&no_file, "site.key", "is not a file");
     let other_key = |files: &Files| {
         fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     };
@@ -588,7 +588,7 @@ fn errors_name_the_file_and_what_to_do() {
 }
 
 #[test]
-fn a_folder_that_takes_no_files_is_named() {
+fn tls_unwritable_folder_is_named_in_error() {
     let dir = folder();
     fs::write(dir.path().join("tls"), "a file").unwrap();
     let error = made(&dir, &[], NOW).unwrap_err().to_string();
@@ -610,7 +610,7 @@ fn write_authority(dir: &TempDir, permitted: Option<&[&str]>) {
 }
 
 #[tokio::test]
-async fn an_authority_vouches_for_no_other_name_whoever_has_its_key() {
+async fn ca_name_constraints_reject_other_names() {
     let dir = folder();
     let server = made(&dir, &["box.lan", "*.wild.lan"], NOW).unwrap();
     let authority = server.ca_path().unwrap();
@@ -644,7 +644,7 @@ async fn an_authority_vouches_for_no_other_name_whoever_has_its_key() {
 }
 
 #[tokio::test]
-async fn an_authority_without_constraints_gets_them_and_clients_go_on() {
+async fn ca_without_constraints_is_upgraded_for_existing_clients() {
     let dir = folder();
     made(&dir, &["box.lan"], NOW).unwrap();
     write_authority(&dir, None);
@@ -669,7 +669,7 @@ async fn an_authority_without_constraints_gets_them_and_clients_go_on() {
 }
 
 #[tokio::test]
-async fn a_machine_name_that_the_authority_does_not_permit_is_left_out() {
+async fn certificate_omits_machine_name_not_permitted_by_ca() {
     let dir = folder();
     made(&dir, &["box.lan"], NOW).unwrap();
     let permitted = ["127.0.0.1", "::1", "box.lan", "localhost"];

@@ -38,7 +38,7 @@ fn schema() -> Value {
             "correction": {
                 "type": "string",
                 "title": "Error correction",
-                "description": "How much damage it bears: low 7 %, medium 15 %, quartile 25 %, high 30 %.",
+                "description": "How much damage the code tolerates: low 7 %, medium 15 %, quartile 25 %, high 30 %.",
                 "enum": ["low", "medium", "quartile", "high"],
                 "default": "medium",
             },

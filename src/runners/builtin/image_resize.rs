@@ -42,8 +42,7 @@ fn schema() -> Value {
             "fit": {
                 "type": "string",
                 "title": "Fit",
-                "description": "contain keeps the whole image within the box, cover fills the box \
-                                and crops what is over, fill stretches to the box.",
+                "description": "contain keeps the whole image within the box, cover fills the box and crops the rest, fill stretches to the box.",
                 "enum": ["contain", "cover", "fill"],
                 "default": "contain",
             },
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_shown_is_scaled() {
+    fn image_resize_scales_only_the_visible_part() {
         for (own, input, part, size) in [
             ((100, 50), json!({"width": 50}), (0, 0, 100, 50), (50, 25)),
             ((100, 50), json!({"width": 30, "height": 30}), (0, 0, 100, 50), (30, 15)),
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_weighed_by_all_its_pixels() {
+    fn image_resize_memory_estimate_counts_all_pixels() {
         let head = |width, height| Head {
             width,
             height,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hyper::Request;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use super::{Bench, refuse};
+use super::{BuiltinContext, refuse};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::http::client::{self, Overflow};
@@ -27,8 +27,8 @@ const DECODED_MAX: u64 = 256 * 1024 * 1024;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The bytes behind a `data:` URI, one of our own files, or an http(s) URL.
-pub(super) async fn load(bench: &Bench, source: &str) -> Result<Vec<u8>, Failure> {
-    let Bench { client, policy, files, .. } = bench;
+pub(super) async fn load(context: &BuiltinContext, source: &str) -> Result<Vec<u8>, Failure> {
+    let BuiltinContext { client, policy, files, .. } = context;
     if let Some(files) = files {
         let own = files.read_linked(source, FILE_MAX as u64).await;
         if let Some(bytes) = own.map_err(|error| refuse(format!("image: {error}")))? {
@@ -39,7 +39,7 @@ pub(super) async fn load(bench: &Bench, source: &str) -> Result<Vec<u8>, Failure
         let encoded = data.split_once(";base64,").map(|(_type, encoded)| encoded);
         let encoded = encoded.ok_or_else(|| refuse("image: a data: URI must be base64"))?;
         let bytes = STANDARD.decode(encoded.trim());
-        return bytes.map_err(|error| refuse(format!("image: no valid base64: {error}")));
+        return bytes.map_err(|error| refuse(format!("image: not valid base64: {error}")));
     }
     let url = policy.check_url(source).map_err(|error| refuse(format!("image: {error}")))?;
     let request = Request::get(url.as_str()).body(Bytes::new());
@@ -90,7 +90,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(DynamicImage, ImageFormat), Failur
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> Failure {
-    refuse(format!("image: it cannot be read: {error}"))
+    refuse(format!("image: cannot be read: {error}"))
 }
 
 type Reader<'b> = ImageReader<Cursor<&'b [u8]>>;
@@ -99,7 +99,7 @@ type Reader<'b> = ImageReader<Cursor<&'b [u8]>>;
 fn reader(bytes: &[u8]) -> Result<(Reader<'_>, ImageFormat), Failure> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|error| unreadable(&error))?;
-    let format = reader.format().ok_or_else(|| refuse("image: its format is not known"))?;
+    let format = reader.format().ok_or_else(|| refuse("image: unknown format"))?;
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);

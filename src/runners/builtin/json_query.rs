@@ -29,8 +29,7 @@ const DEPTH_MAX: usize = 100;
 pub(super) const MODEL: Builtin = Builtin {
     slug: "json-query",
     title: "JSON query",
-    description: "Picks and reshapes parts of a JSON document by a JMESPath expression. The output \
-                  holds what was found, of whatever type, as `result`.",
+    description: "Picks and reshapes parts of a JSON document by a JMESPath expression. The output holds the result, of any type, as `result`.",
     output_type: OutputType::Object,
     schema,
     work: Work::Pure { weigh, run: query },
@@ -74,7 +73,10 @@ fn query(input: &Value) -> Result<Value, Failure> {
         return Err(refuse(format!("the result is larger than {RESULT_MAX} bytes")));
     }
     let result = serde_json::to_value(&*found).map_err(|error| {
-        Failure::new(ErrorClass::InternalError, format!("the result has no JSON form: {error}"))
+        Failure::new(
+            ErrorClass::InternalError,
+            format!("the result cannot be written as JSON: {error}"),
+        )
     })?;
     if depth(&result) > DEPTH_MAX {
         return Err(refuse(format!("the result nests deeper than {DEPTH_MAX} levels")));

@@ -34,7 +34,7 @@ use tokio::sync::Semaphore;
 use self::pool::Request;
 use self::weight::Budget;
 use super::options::{self, Dependencies, Model, Type};
-use super::{Job, Run, Runner, Success, Tending};
+use super::{Job, Maintenance, Run, Runner, Success};
 use crate::config::reader::Section;
 use crate::config::values::one_of;
 use crate::domain::attempt::Failure;
@@ -123,7 +123,7 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
 
 /// What the runs of all built-in models share.
 #[derive(Debug, Clone)]
-pub struct Bench {
+pub struct BuiltinContext {
     workers: Workers,
     places: Arc<Semaphore>,
     budget: Budget,
@@ -133,7 +133,7 @@ pub struct Bench {
     files: Option<Files>,
 }
 
-impl Bench {
+impl BuiltinContext {
     /// `policy` judges the image URLs that inputs name, but for those of `files`.
     #[must_use]
     pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
@@ -150,7 +150,7 @@ impl Bench {
     /// The runner of a built-in model.
     #[must_use]
     pub fn runner(&self, builtin: &'static Builtin) -> Arc<dyn Runner> {
-        Arc::new(BuiltinRunner { builtin, bench: self.clone() })
+        Arc::new(BuiltinRunner { builtin, context: self.clone() })
     }
 }
 
@@ -179,14 +179,14 @@ impl PartialEq for Options {
 
 impl options::Options for Options {
     fn runner(self: Arc<Self>, _model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        dependencies.bench.runner(self.builtin)
+        dependencies.builtins.runner(self.builtin)
     }
 }
 
 #[derive(Debug)]
 struct BuiltinRunner {
     builtin: &'static Builtin,
-    bench: Bench,
+    context: BuiltinContext,
 }
 
 impl Runner for BuiltinRunner {
@@ -195,11 +195,12 @@ impl Runner for BuiltinRunner {
             let image = match self.builtin.work {
                 Work::Pure { .. } => Vec::new(),
                 Work::OnImage { .. } => {
-                    images::load(&self.bench, text(&job.input, "image")).await?
+                    images::load(&self.context, text(&job.input, "image")).await?
                 }
             };
-            let Bench { places, budget, workers, .. } = &self.bench;
-            let stopped = |_stopped| Failure::new(ErrorClass::InternalError, "the service stops");
+            let BuiltinContext { places, budget, workers, .. } = &self.context;
+            let stopped =
+                |_stopped| Failure::new(ErrorClass::InternalError, "the service is stopping");
             // Before the memory: a job that has memory needs nothing else to go on.
             let _place = places.acquire().await.map_err(stopped)?;
             let (builtin, input) = (self.builtin, Arc::clone(&job.input));
@@ -214,8 +215,8 @@ impl Runner for BuiltinRunner {
         })
     }
 
-    fn tend(&self) -> Tending<'_> {
-        self.bench.workers.retire(pool::IDLE_MAX);
+    fn maintain(&self) -> Maintenance<'_> {
+        self.context.workers.retire(pool::IDLE_MAX);
         Box::pin(std::future::ready(()))
     }
 }
@@ -223,7 +224,7 @@ impl Runner for BuiltinRunner {
 /// A run as its worker takes it. An image goes as its bytes, and not in the input too.
 fn request(builtin: &Builtin, input: &Value, image: Vec<u8>) -> Result<Request, Failure> {
     let no_json = |error| {
-        let sentence = format!("the input has no JSON form: {error}");
+        let sentence = format!("the input cannot be written as JSON: {error}");
         Failure::new(ErrorClass::InternalError, sentence)
     };
     let (input, weight) = match (builtin.work, input) {
@@ -261,5 +262,4 @@ fn refuse(sentence: impl Into<String>) -> Failure {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

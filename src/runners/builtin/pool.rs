@@ -24,7 +24,7 @@ use super::{AT_ONCE, refuse};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::guard::groups::{Group, Groups};
-use crate::http::call::{MOST_VALUES, count_values};
+use crate::http::request::{JSON_VALUES_MAX, count_values};
 use crate::runtime;
 use crate::runtime::shortage::{Pauses, when_able};
 
@@ -343,8 +343,8 @@ impl Process {
 
 /// Reads an answer. The worker is not trusted: its answer may hold as many values as a request.
 fn parse(line: &[u8]) -> Result<Answer, Lost> {
-    if count_values(line) > MOST_VALUES {
-        let sentence = format!("the result holds more than {MOST_VALUES} JSON values");
+    if count_values(line) > JSON_VALUES_MAX {
+        let sentence = format!("the result holds more than {JSON_VALUES_MAX} JSON values");
         return Ok(Answer::Failed(refuse(sentence)));
     }
     let mut answer: Answer = serde_json::from_slice(line).map_err(|_error| Lost::Nonsense)?;

@@ -74,7 +74,7 @@ async fn failure(script: &str) -> (ErrorClass, String) {
 }
 
 #[tokio::test]
-async fn worker_that_ends_costs_its_run_and_says_why() {
+async fn worker_exit_fails_its_run_with_a_reason() {
     use ErrorClass::{InternalError, InvalidUserInput};
     for (script, class, expect) in [
         (
@@ -103,7 +103,7 @@ async fn worker_that_ends_costs_its_run_and_says_why() {
 }
 
 #[tokio::test]
-async fn worker_is_replaced_after_it_was_killed() {
+async fn worker_is_replaced_after_kill() {
     let script = format!("{}read job; kill -KILL $$", say(r#"{"output":1}"#).repeat(2));
     let scripted = Scripted::new(&script);
     assert_eq!(scripted.run().await, Ok(1.into()));
@@ -116,7 +116,7 @@ async fn worker_is_replaced_after_it_was_killed() {
 }
 
 #[tokio::test]
-async fn worker_that_hangs_is_killed_in_time() {
+async fn worker_that_hangs_is_killed_after_timeout() {
     let scripted = Scripted::within("exec sleep 1000", Duration::from_millis(300));
     let failure = scripted.run().await.unwrap_err();
     assert_eq!(failure.class, ErrorClass::InvalidUserInput);
@@ -126,7 +126,7 @@ async fn worker_that_hangs_is_killed_in_time() {
 }
 
 #[tokio::test]
-async fn worker_of_a_run_that_is_dropped_is_killed() {
+async fn worker_of_dropped_run_is_killed() {
     let scripted = Scripted::new("exec sleep 1000");
     let budget = Budget::new(MIB);
     {
@@ -141,7 +141,7 @@ async fn worker_of_a_run_that_is_dropped_is_killed() {
 }
 
 #[tokio::test]
-async fn idle_worker_is_ended() {
+async fn worker_idle_too_long_is_retired() {
     let scripted = Scripted::new(&format!("{}read next", say(r#"{"output":1}"#)));
     scripted.run().await.unwrap();
     scripted.workers.retire(IDLE_MAX);
@@ -152,7 +152,7 @@ async fn idle_worker_is_ended() {
 }
 
 #[tokio::test]
-async fn worker_of_a_large_run_is_not_used_again() {
+async fn worker_of_large_run_is_not_reused() {
     let scripted = Scripted::new(&format!("{}read next", say(r#"{"output":1}"#)));
     scripted.run_weighing(Some(KEPT_MEMORY_MAX + 1)).await.unwrap();
     scripted.all_end().await;
@@ -160,7 +160,7 @@ async fn worker_of_a_large_run_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn weight_of_an_image_is_granted_or_refused() {
+async fn worker_memory_request_for_image_is_granted_or_refused() {
     let script = format!(
         "{}read granted; echo \"{{\\\"output\\\":$granted}}\"",
         say(&format!(r#"{{"weight":{}}}"#, 5 * MIB))
@@ -177,7 +177,7 @@ async fn weight_of_an_image_is_granted_or_refused() {
 }
 
 #[tokio::test]
-async fn worker_that_cannot_enter_its_sandbox_costs_no_run() {
+async fn worker_that_fails_to_enter_sandbox_fails_no_run() {
     let once = "if [ ! -e \"$1/tried\" ]; then : > \"$1/tried\"; exit 125; fi; ";
     let scripted = Scripted::new(&format!("{once}{}", say(r#"{"output":1}"#)));
     assert_eq!(scripted.run().await, Ok(1.into()));
@@ -187,7 +187,7 @@ async fn worker_that_cannot_enter_its_sandbox_costs_no_run() {
 }
 
 #[tokio::test]
-async fn worker_that_cannot_be_started_is_unavailable() {
+async fn worker_that_cannot_start_is_provider_unavailable() {
     let workers = Workers::new(Path::new("/nowhere/at/all").into(), None);
     let failure = workers.run(request(Some(MIB)), &Budget::new(MIB)).await.unwrap_err();
     assert_eq!(failure.class, ErrorClass::ProviderUnavailable);
@@ -195,8 +195,8 @@ async fn worker_that_cannot_be_started_is_unavailable() {
 }
 
 #[test]
-fn answer_of_too_many_values_is_refused() {
-    let line = format!("{{\"output\":[{}1]}}\n", "1,".repeat(MOST_VALUES));
+fn worker_response_with_too_many_values_is_refused() {
+    let line = format!("{{\"output\":[{}1]}}\n", "1,".repeat(JSON_VALUES_MAX));
     let Ok(Answer::Failed(failure)) = parse(line.as_bytes()) else { panic!() };
     assert_eq!(failure.message, "the result holds more than 1000000 JSON values");
     assert_eq!(parse(b"{\"output\":[1,2]}\n").unwrap(), Answer::Output(serde_json::json!([1, 2])));

@@ -12,13 +12,13 @@ async fn run(slug: &str, input: Value) -> Result<Value, String> {
     let builtin = find(slug).unwrap();
     let schema = Schema::compile(&(builtin.schema)()).unwrap();
     let input = schema.check(input).map_err(|violations| violations[0].message.clone())?;
-    let bench = Bench::new(Policy::default(), None, Workers::new(PathBuf::new(), None));
+    let context = BuiltinContext::new(Policy::default(), None, Workers::new(PathBuf::new(), None));
     let answer = async {
         let image = match builtin.work {
             Work::Pure { .. } => Vec::new(),
-            Work::OnImage { .. } => images::load(&bench, text(&input, "image")).await?,
+            Work::OnImage { .. } => images::load(&context, text(&input, "image")).await?,
         };
-        drop(bench.budget.take(builtin.weigh(&input, &image)?).await?);
+        drop(context.budget.take(builtin.weigh(&input, &image)?).await?);
         builtin.compute(&input, &image)
     };
     answer.await.map_err(|failure| {
@@ -28,7 +28,7 @@ async fn run(slug: &str, input: Value) -> Result<Value, String> {
 }
 
 #[tokio::test]
-async fn templates_are_rendered_within_bounds() {
+async fn text_template_renders_within_limits() {
     let hello = json!({"template": "Hello {{ name }}!", "values": {"name": "Ada"}});
     assert_eq!(run("text-template", hello).await, Ok(json!("Hello Ada!")));
     for (template, expect) in [
@@ -46,7 +46,7 @@ async fn templates_are_rendered_within_bounds() {
 }
 
 #[tokio::test]
-async fn languages_are_told_apart() {
+async fn text_language_detects_languages() {
     for (text, language) in [
         ("The quick brown fox jumps over the lazy dog and runs away.", "eng"),
         ("Der schnelle braune Fuchs springt über den faulen Hund.", "deu"),
@@ -59,7 +59,7 @@ async fn languages_are_told_apart() {
 }
 
 #[tokio::test]
-async fn sentiments_have_the_right_sign() {
+async fn text_sentiment_labels_polarity() {
     for (text, label) in [
         ("I love this, it is wonderful!", "positive"),
         ("This is terrible and I hate it.", "negative"),
@@ -74,7 +74,7 @@ const ARTICLE: &str = "Solar power is growing fast. Many towns build solar power
     roofs. My neighbour has a cat. Solar plants give clean power to towns. The cat sleeps a lot.";
 
 #[tokio::test]
-async fn a_summary_keeps_the_topic_and_the_order() {
+async fn text_summary_keeps_the_topic() {
     let output = run("text-summary", json!({"text": ARTICLE, "sentences": 2})).await.unwrap();
     let summary = output.as_str().unwrap();
     assert!(summary.contains("solar power plants") && !summary.contains("cat"), "{summary}");
@@ -82,7 +82,7 @@ async fn a_summary_keeps_the_topic_and_the_order() {
 }
 
 #[tokio::test]
-async fn keywords_are_the_phrases_of_the_topic() {
+async fn text_keywords_returns_topic_phrases() {
     let output = run("text-keywords", json!({"text": ARTICLE, "count": 3})).await.unwrap();
     let first = output[0]["keyword"].as_str().unwrap();
     assert!(first.contains("solar power plants"), "{output}");
@@ -90,7 +90,7 @@ async fn keywords_are_the_phrases_of_the_topic() {
 }
 
 #[tokio::test]
-async fn json_is_queried() {
+async fn json_query_evaluates_within_limits() {
     let document = json!({"people": [{"name": "a", "age": 20}, {"name": "b", "age": 40}]});
     let input = json!({"expression": "people[?age > `30`].name", "document": document});
     assert_eq!(run("json-query", input).await, Ok(json!({"result": ["b"]})));
@@ -114,13 +114,13 @@ async fn json_is_queried() {
 }
 
 #[tokio::test]
-async fn html_becomes_text() {
+async fn html_to_text_extracts_text_and_bounds_nesting() {
     let html =
         "<h1>Title</h1><p>One <b>two</b> <a href='http://x/'>three</a></p><script>no</script>";
     let output = run("html-to-text", json!({"html": html})).await.unwrap();
     let text = output.as_str().unwrap();
     assert!(text.contains("Title") && text.contains("two") && !text.contains("no"), "{text}");
-    // An end tag that closes nothing opens and closes an element of its own, and what stands in a
+    // An end tag that closes nothing opens and closes an element of its own, and what is in a
     // table's wrong place is moved before it.
     for deep in ["<div>", "<div></p>", "<i>x", "<table><td>", "<svg>"] {
         let html = format!("<table>{}", deep.repeat(499_000 / deep.len()));
@@ -142,7 +142,7 @@ fn png(width: u32, height: u32) -> String {
 }
 
 #[tokio::test]
-async fn images_are_resized_cropped_and_converted() {
+async fn image_resize_resizes_crops_and_converts() {
     use image::ImageFormat::{Jpeg, Png};
     for (input, expect) in [
         (json!({"width": 50}), (50, 25, Png)),
@@ -160,7 +160,7 @@ async fn images_are_resized_cropped_and_converted() {
 
 /// The poison pill: scaled before it is cropped, it is 41 million pixels wide and takes 168 GB.
 #[tokio::test]
-async fn an_image_of_one_line_covers_a_large_box() {
+async fn image_resize_covers_large_box_from_one_line_image() {
     let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "cover",
         "format": "bmp"});
     let output = run("image-resize", input).await.unwrap();
@@ -169,14 +169,14 @@ async fn an_image_of_one_line_covers_a_large_box() {
 }
 
 #[tokio::test]
-async fn a_run_that_takes_more_than_the_budget_is_refused_with_the_numbers() {
+async fn image_resize_over_memory_budget_is_refused_with_numbers() {
     let input = json!({"image": png(10_000, 1), "width": 4096, "height": 4096, "fit": "fill"});
     let said = run("image-resize", input).await.unwrap_err();
     assert!(said.starts_with("the run would take 690 MiB of memory, and built-in models have 512"));
 }
 
 #[test]
-fn every_kind_of_pixel_is_written_in_every_format() {
+fn image_encode_supports_every_pixel_type_and_format() {
     use image::{ColorType, DynamicImage, ImageFormat};
     let kinds = [
         ColorType::L8,
@@ -198,11 +198,11 @@ fn every_kind_of_pixel_is_written_in_every_format() {
 }
 
 #[tokio::test]
-async fn bad_images_are_refused_in_words() {
+async fn image_resize_refuses_invalid_images() {
     for (image, expect) in [
-        ("data:image/png;base64,AAAA", "image: its format is not known"),
+        ("data:image/png;base64,AAAA", "image: unknown format"),
         ("data:image/png,plain", "must be base64"),
-        ("data:image/png;base64,!", "no valid base64"),
+        ("data:image/png;base64,!", "not valid base64"),
         ("http://127.0.0.1:1/a.png", "forbidden address"),
         ("file:///etc/passwd", "absolute http"),
     ] {
@@ -212,7 +212,7 @@ async fn bad_images_are_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_qr_code_is_drawn() {
+async fn image_qr_draws_png_and_svg() {
     let output = run("image-qr", json!({"text": "https://example.com"})).await.unwrap();
     let (width, height, _) = decoded(&output);
     assert!(width >= 256 && width == height);

@@ -20,7 +20,7 @@ const DEFAULT_COUNT: u32 = 10;
 pub(super) const MODEL: Builtin = Builtin {
     slug: "text-keywords",
     title: "Keywords",
-    description: "Finds the words and phrases that a text is about, the most telling first.",
+    description: "Finds the words and phrases that a text is about, the most significant first.",
     output_type: OutputType::Array,
     schema,
     work: Work::Pure {

@@ -10,7 +10,7 @@ use crate::domain::model::OutputType;
 pub(super) const MODEL: Builtin = Builtin {
     slug: "text-language",
     title: "Language detection",
-    description: "Tells which of some seventy languages a text is written in.",
+    description: "Detects which of about seventy languages a text is written in.",
     output_type: OutputType::Object,
     schema,
     work: Work::Pure {
@@ -28,7 +28,7 @@ fn schema() -> Value {
             "text": {
                 "type": "string",
                 "title": "Text",
-                "description": "A sentence or more; the longer, the surer.",
+                "description": "A sentence or more; longer texts give more certain answers.",
                 "minLength": 1,
                 "maxLength": TEXT_MAX,
             },
@@ -38,7 +38,7 @@ fn schema() -> Value {
 
 fn detect(input: &Value) -> Result<Value, Failure> {
     let found = whatlang::detect(text(input, "text"))
-        .ok_or_else(|| refuse("the text has no letters to tell a language by"))?;
+        .ok_or_else(|| refuse("the text has no letters from which to detect a language"))?;
     let (language, script): (Lang, Script) = (found.lang(), found.script());
     Ok(json!({
         "language": language.code(),

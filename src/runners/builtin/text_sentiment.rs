@@ -33,7 +33,7 @@ fn schema() -> Value {
             "text": {
                 "type": "string",
                 "title": "Text",
-                "description": "A sentence or a few, in English.",
+                "description": "One or a few sentences, in English.",
                 "maxLength": LONGEST,
             },
         },

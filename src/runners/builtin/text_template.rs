@@ -26,7 +26,7 @@ const OUTPUT_MAX: usize = 4 * 1024 * 1024;
 pub(super) const MODEL: Builtin = Builtin {
     slug: "text-template",
     title: "Text template",
-    description: "Renders a Jinja template with the values that it is given.",
+    description: "Renders a Jinja template with the given values.",
     output_type: OutputType::String,
     schema,
     work: Work::Pure { weigh, run: render },
@@ -48,7 +48,7 @@ fn schema() -> Value {
             "values": {
                 "type": "object",
                 "title": "Values",
-                "description": "What the template may name.",
+                "description": "The variables of the template.",
                 "default": {},
             },
         },

@@ -47,7 +47,7 @@ impl Budget {
             ))
         })?;
         let taken = Arc::clone(&self.units).acquire_many_owned(units).await;
-        taken.map_err(|_closed| Failure::new(ErrorClass::InternalError, "the service stops"))
+        taken.map_err(|_closed| Failure::new(ErrorClass::InternalError, "the service is stopping"))
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn runs_take_turns_within_the_budget_and_larger_ones_are_refused() {
+    async fn memory_budget_queues_runs_and_refuses_oversized_ones() {
         let budget = Budget::new(10 * MIB);
         let first = budget.take(6 * MIB).await.unwrap();
         assert!(budget.take(6 * MIB).now_or_never().is_none(), "the second one waits");

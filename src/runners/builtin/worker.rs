@@ -36,7 +36,7 @@ pub(super) const NOT_STARTED: u8 = 125;
 
 /// How the service starts a worker.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
-pub struct Order {
+pub struct WorkerArgs {
     /// The service: the worker ends with it
     #[arg(long, value_name = "PID")]
     pub parent: i32,
@@ -73,8 +73,8 @@ pub(super) enum Answer {
 ///
 /// # Errors
 /// When a stream breaks.
-pub fn run(order: &Order) -> io::Result<u8> {
-    let sandbox = match enter(order) {
+pub fn run(args: &WorkerArgs) -> io::Result<u8> {
+    let sandbox = match enter(args) {
         Ok(sandbox) => sandbox,
         Err(error) => {
             // Standard error goes to the service, which logs it.
@@ -89,11 +89,11 @@ pub fn run(order: &Order) -> io::Result<u8> {
     Ok(0)
 }
 
-fn enter(order: &Order) -> io::Result<Sandbox> {
-    if let Some(group) = &order.group {
+fn enter(args: &WorkerArgs) -> io::Result<Sandbox> {
+    if let Some(group) = &args.group {
         groups::enter(group)?;
     }
-    Sandbox::enter(order.parent, MEMORY_MAX + MEMORY_BESIDE)
+    Sandbox::enter(args.parent, MEMORY_MAX + MEMORY_BESIDE)
 }
 
 /// Serves jobs. `allow` bounds what follows by so many bytes.
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panic_in_a_model_is_an_answer() {
+    fn worker_reports_panic_of_a_model() {
         assert_eq!(guarded(|| panic!("broken"), Answer::Weight), Answer::Panicked);
         assert_eq!(guarded(|| Err(refuse("x")), Answer::Weight), Answer::Failed(refuse("x")));
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_served_one_after_the_other() {
+    fn worker_serves_jobs_in_sequence() {
         let deep = "[".repeat(200);
         let jobs = [
             job("text-template", r#"{"template":"a\nb"}"#, &[]),
@@ -209,13 +209,13 @@ mod tests {
         assert!(
             matches!(&said[2], Answer::Failed(failure) if failure.message.contains("undefined"))
         );
-        assert_eq!(said[3], Answer::Failed(refuse("image: its format is not known")));
+        assert_eq!(said[3], Answer::Failed(refuse("image: unknown format")));
         assert_eq!(said[4], Answer::Output("end".into()));
         assert_eq!(allowed, [7; 5]);
     }
 
     #[test]
-    fn run_on_an_image_waits_for_its_memory() {
+    fn worker_waits_for_memory_grant_before_decoding_image() {
         let mut png = std::io::Cursor::new(Vec::new());
         image::GrayImage::new(9, 9).write_to(&mut png, image::ImageFormat::Png).unwrap();
         let asked = job("image-resize", r#"{"width":3,"format":"bmp"}"#, png.get_ref());
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn job_that_is_cut_off_is_an_error() {
+    fn worker_refuses_truncated_job() {
         let mut cut: &[u8] = b"12345";
         assert_eq!(read_bytes(&mut cut, 6).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let mut line: &[u8] = b"{\"model\":\"x\"";

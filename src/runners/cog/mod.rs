@@ -5,7 +5,7 @@
 //! places and refuses what is beyond them: a run waits for one. Nothing that has begun is repeated
 //! here.
 
-mod face;
+mod interface;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,9 +16,9 @@ use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::http::{class_of, quote};
+use super::http::{class_of, excerpt};
 use super::options::{self, Dependencies, Model, Type, base_url};
-use super::{Face, Health, Job, Run, Runner, Success, Tending};
+use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Success};
 use crate::config::reader::Section;
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
@@ -63,7 +63,7 @@ impl options::Options for Options {
     }
 
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        let tasks = dependencies.guards.tasks.clone();
+        let tasks = dependencies.guard.tasks.clone();
         Arc::new(CogRunner::new(self, model, dependencies.client.clone(), tasks))
     }
 }
@@ -82,7 +82,7 @@ struct CogRunner {
 #[derive(Debug)]
 struct Known {
     health: Health,
-    face: Option<Arc<Face>>,
+    interface: Option<Arc<ModelInterface>>,
     asked: Option<Instant>,
     /// When its document was last read.
     read: Option<Instant>,
@@ -91,7 +91,7 @@ struct Known {
 impl CogRunner {
     /// `tasks` tell the container of cancels.
     const fn new(options: Arc<Options>, model: Model, client: Client, tasks: Tasks) -> Self {
-        let known = Known { health: Health::Starting, face: None, asked: None, read: None };
+        let known = Known { health: Health::Starting, interface: None, asked: None, read: None };
         Self { options, model, client, tasks, known: Mutex::new(known) }
     }
 
@@ -148,11 +148,11 @@ impl CogRunner {
     fn read(&self, answer: &Answer, job: &Job, waited: Duration) -> Result<Success, super::Error> {
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
-            let what = format!("it answered {status}: {}", quote(&answer.body));
+            let what = format!("it answered {status}: {}", excerpt(&answer.body));
             return Err(self.failure(class, &what).into());
         }
         let body: Value = serde_json::from_slice(&answer.body).map_err(|_garbage| {
-            let what = format!("gave an answer that is no JSON: {}", quote(&answer.body));
+            let what = format!("gave an answer that is not valid JSON: {}", excerpt(&answer.body));
             self.failure(ErrorClass::ProviderError, &what)
         })?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -175,8 +175,8 @@ impl CogRunner {
                 return Ok(Success::new(output, usage));
             }
             "failed" => format!("it failed: {}", text("error")),
-            "canceled" => "its run was cancelled, and not from here".to_owned(),
-            _ => format!("gave an answer without a known status: {}", quote(&answer.body)),
+            "canceled" => "its run was cancelled by something other than this service".to_owned(),
+            _ => format!("gave an answer without a known status: {}", excerpt(&answer.body)),
         };
         Err(super::Error { failure: self.failure(ErrorClass::ProviderError, &what), cost })
     }
@@ -210,19 +210,22 @@ impl CogRunner {
             Ok(answer) if answer.status.is_success() => {
                 let read = move || {
                     let document = serde_json::from_slice(&answer.body);
-                    let document = document.map_err(|error| format!("is no JSON: {error}"))?;
-                    face::read(&document)
+                    let document =
+                        document.map_err(|error| format!("is not valid JSON: {error}"))?;
+                    interface::read(&document)
                 };
-                let face = schema::compile(read).await;
-                face.unwrap_or_else(|error| Err(format!("is not read: {error}")))
+                let interface = schema::compile(read).await;
+                interface.unwrap_or_else(|error| Err(format!("was not read: {error}")))
             }
-            Ok(answer) => Err(format!("is not given: it answered {}", answer.status.as_u16())),
+            Ok(answer) => {
+                Err(format!("is not available: the container answered {}", answer.status.as_u16()))
+            }
         };
         let mut known = self.known();
         known.read = Some(runtime::monotonic_now());
         match found {
-            Ok(face) if known.face.as_deref() == Some(&face) => {}
-            Ok(face) => known.face = Some(Arc::new(face)),
+            Ok(interface) if known.interface.as_deref() == Some(&interface) => {}
+            Ok(interface) => known.interface = Some(Arc::new(interface)),
             Err(error) => {
                 let model = &self.model.name;
                 tracing::warn!(%model, "the container's OpenAPI document {error}");
@@ -247,7 +250,7 @@ impl Runner for CogRunner {
         self.known().health.clone()
     }
 
-    fn tend(&self) -> Tending<'_> {
+    fn maintain(&self) -> Maintenance<'_> {
         Box::pin(async {
             let (is_due, was_good) = {
                 let known = self.known();
@@ -269,8 +272,8 @@ impl Runner for CogRunner {
         })
     }
 
-    fn face(&self) -> Option<Arc<Face>> {
-        self.known().face.clone()
+    fn interface(&self) -> Option<Arc<ModelInterface>> {
+        self.known().interface.clone()
     }
 }
 
@@ -305,7 +308,7 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// An id that may stand in a path, one for each attempt.
+/// An id that a path may contain, one for each attempt.
 fn id_of(attempt_key: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     attempt_key.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
@@ -319,11 +322,10 @@ fn health_of(body: &[u8]) -> Health {
         Some("SETUP_FAILED") => {
             Health::Failing("its setup failed: the container's log says why".to_owned())
         }
-        Some(other) => Health::Failing(format!("its container says {}", quote(other.as_bytes()))),
-        None => Health::Failing("its container does not say how it is".to_owned()),
+        Some(other) => Health::Failing(format!("its container says {}", excerpt(other.as_bytes()))),
+        None => Health::Failing("its container does not report its health".to_owned()),
     }
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::runners::Heard;
+use crate::runners::RecordingProgress;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -46,11 +46,11 @@ fn of(url: String, tasks: Tasks) -> CogRunner {
 }
 
 async fn run(runner: &CogRunner) -> Result<Success, super::super::Error> {
-    runner.run(Arc::<Heard>::default().job(json!({"text": "x"}))).await
+    runner.run(Arc::<RecordingProgress>::default().job(json!({"text": "x"}))).await
 }
 
 #[tokio::test]
-async fn answers_fall_into_their_classes() {
+async fn cog_maps_responses_to_error_classes() {
     let (runner, _) = container(|line, number| {
         assert_eq!(line, "PUT /predictions/e-s-1 HTTP/1.1");
         let body = |text: &str| text.to_owned();
@@ -70,10 +70,10 @@ async fn answers_fall_into_their_classes() {
     assert_eq!(done.usage.run_time, Duration::from_millis(1500));
     for (class, says) in [
         (ErrorClass::ProviderError, "it failed: too dark"),
-        (ErrorClass::ProviderError, "was cancelled, and not from here"),
+        (ErrorClass::ProviderError, "was cancelled by something other than this service"),
         (ErrorClass::InvalidUserInput, "it answered 422: {\"detail\":\"no\"}"),
         (ErrorClass::ProviderError, "it answered 500: oh"),
-        (ErrorClass::ProviderError, "gave an answer that is no JSON"),
+        (ErrorClass::ProviderError, "gave an answer that is not valid JSON"),
         (ErrorClass::ProviderError, "without a known status"),
     ] {
         let failure = run(&runner).await.unwrap_err().failure;
@@ -86,7 +86,7 @@ async fn answers_fall_into_their_classes() {
 }
 
 #[tokio::test]
-async fn a_run_waits_for_a_place_and_for_the_start_but_not_for_a_container_that_failed() {
+async fn cog_run_waits_for_busy_or_starting_but_not_failed_container() {
     let (runner, asked) = container(|line, number| {
         let starting = r#"{"status":"STARTING"}"#.to_owned();
         match (line.starts_with("GET /health-check"), number) {
@@ -113,7 +113,7 @@ async fn a_run_waits_for_a_place_and_for_the_start_but_not_for_a_container_that_
 }
 
 #[tokio::test]
-async fn its_health_and_its_face_are_read_again_and_again() {
+async fn cog_health_and_schema_are_refreshed() {
     let (runner, _) = container(|line, number| match (line, number) {
         ("GET /health-check HTTP/1.1", 0) => (200, r#"{"status":"STARTING"}"#.to_owned()),
         ("GET /health-check HTTP/1.1", _) => (200, r#"{"status":"READY"}"#.to_owned()),
@@ -124,25 +124,28 @@ async fn its_health_and_its_face_are_read_again_and_again() {
         other => panic!("{other:?}"),
     })
     .await;
-    assert_eq!((runner.health(), runner.face().is_none()), (Health::Starting, true));
-    runner.tend().await;
-    assert_eq!((runner.health(), runner.face().is_none()), (Health::Starting, true));
-    runner.tend().await;
+    assert_eq!((runner.health(), runner.interface().is_none()), (Health::Starting, true));
+    runner.maintain().await;
+    assert_eq!((runner.health(), runner.interface().is_none()), (Health::Starting, true));
+    runner.maintain().await;
     assert_eq!(runner.health(), Health::Good);
-    let face = runner.face().unwrap();
-    runner.tend().await;
+    let interface = runner.interface().unwrap();
+    runner.maintain().await;
     runner.read_face().await;
-    assert!(Arc::ptr_eq(&face, &runner.face().unwrap()), "the same as long as it says the same");
+    assert!(
+        Arc::ptr_eq(&interface, &runner.interface().unwrap()),
+        "the same as long as it says the same"
+    );
     let gone = of("http://127.0.0.1:1".to_owned(), Tasks::new());
-    gone.tend().await;
+    gone.maintain().await;
     assert!(
         matches!(gone.health(), Health::Failing(reason) if reason.starts_with("its container does not answer"))
     );
 }
 
 #[tokio::test]
-async fn a_run_that_is_dropped_is_cancelled_there() {
-    let (cancelled, told) = tokio::sync::oneshot::channel::<()>();
+async fn cog_dropped_run_is_cancelled_in_container() {
+    let (cancelled, was_cancelled) = tokio::sync::oneshot::channel::<()>();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let tasks = Tasks::new();
@@ -162,5 +165,5 @@ async fn a_run_that_is_dropped_is_cancelled_there() {
         _ = run(&runner) => panic!("it never answers"),
         _ = begun => {}
     }
-    told.await.unwrap();
+    was_cancelled.await.unwrap();
 }

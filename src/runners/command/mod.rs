@@ -18,11 +18,11 @@ use std::time::Duration;
 use self::pool::Pool;
 use self::protocol::Ended;
 use self::tail::Tail;
-pub use self::worker::Guards;
+pub use self::worker::GuardConfig;
 use self::worker::{Fault, Worker};
-use super::http::quote;
+use super::http::excerpt;
 use super::options::{self, Dependencies, Model, Type};
-use super::{Error, Folder, Health, Job, Run, Runner, Success, Tending};
+use super::{Error, Folder, Health, Job, Maintenance, Run, Runner, Success};
 use crate::config::reader::{Parsed, Section};
 use crate::config::secret::Secret;
 use crate::config::values::{self, list, one_of, problem, size};
@@ -98,7 +98,7 @@ impl Options {
 
 impl options::Options for Options {
     fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
-        let pool = Pool::new(self, model, dependencies.guards.clone());
+        let pool = Pool::new(self, model, dependencies.guard.clone());
         Arc::new(CommandRunner { pool, once: Mutex::new(Health::Starting) })
     }
 }
@@ -125,7 +125,8 @@ fn variable(folder: &Path) -> impl Fn(&str, &values::Value<'_>) -> Parsed<(Strin
         let secret = values::secret(folder)(value)?;
         if name.is_empty() || name.contains(['=', '\0']) || secret.expose().contains('\0') {
             let message = format!(
-                "{name:?} cannot be the name of an environment variable, or its value holds a NUL"
+                "{name:?} cannot be the name of an environment variable, or its value contains a \
+                 NUL"
             );
             return Err(problem(value, message));
         }
@@ -165,12 +166,12 @@ impl CommandRunner {
         let path = folder.as_ref().map(|folder| folder.path().display().to_string());
         match worker.ask(job, path.as_deref(), &self.model().cost_report, false).await {
             Ok(ended) => {
-                taken.give_back();
+                taken.return_to_pool();
                 Ok((ended, folder))
             }
             Err(fault) => {
                 let reason = match fault {
-                    Fault::Ended => taken.bury().await,
+                    Fault::Ended => taken.reap().await,
                     Fault::Nonsense(what) => format!("its worker {what}"),
                 };
                 Err(self.failure(ErrorClass::ProviderError, &reason))
@@ -215,7 +216,7 @@ impl CommandRunner {
             return Ok(None);
         }
         worker.folder().map(Some).map_err(|error| {
-            let what = format!("a folder for its files cannot be made: {error}");
+            let what = format!("a folder for its files cannot be created: {error}");
             self.failure(ErrorClass::InternalError, &what)
         })
     }
@@ -247,10 +248,10 @@ impl Runner for CommandRunner {
         }
     }
 
-    fn tend(&self) -> Tending<'_> {
+    fn maintain(&self) -> Maintenance<'_> {
         Box::pin(async {
             if self.mode() == Mode::Persistent {
-                self.pool.tend();
+                self.pool.maintain();
             }
         })
     }
@@ -267,7 +268,7 @@ fn describe(status: Option<ExitStatus>, tail: &Tail) -> String {
         status.and_then(|status| status.code()) == Some(i32::from(guard::NOT_STARTED));
     if not_started
         && let Some(line) = tail.last_line()
-        && let Some(said) = line.strip_prefix(guard::SAYS)
+        && let Some(said) = line.strip_prefix(guard::LOG_PREFIX)
     {
         return format!("its program {said}");
     }

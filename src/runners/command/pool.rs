@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::tail::Tail;
-use super::worker::{Guards, Worker};
+use super::worker::{GuardConfig, Worker};
 use super::{Options, describe};
 use crate::runners::Health;
 use crate::runners::options::Model;
@@ -30,7 +30,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 pub struct Pool {
     pub options: Arc<Options>,
     pub model: Model,
-    pub guards: Guards,
+    pub guard: GuardConfig,
     /// What its workers wrote to standard error.
     pub tail: Tail,
     state: Mutex<State>,
@@ -51,7 +51,7 @@ struct State {
 
 /// A worker that is at work. Dropped before its end is known, it is ended.
 #[derive(Debug)]
-pub struct Taken {
+pub struct WorkerLease {
     pool: Arc<Pool>,
     pub worker: Option<Worker>,
 }
@@ -59,7 +59,7 @@ pub struct Taken {
 impl Pool {
     /// Without a worker.
     #[must_use]
-    pub fn new(options: Arc<Options>, model: Model, guards: Guards) -> Arc<Self> {
+    pub fn new(options: Arc<Options>, model: Model, guard: GuardConfig) -> Arc<Self> {
         let state = State {
             idle: Vec::new(),
             alive: 0,
@@ -69,7 +69,7 @@ impl Pool {
         };
         let tail = Tail::default();
         let (state, freed) = (Mutex::new(state), Notify::new());
-        Arc::new(Self { options, model, guards, tail, state, freed })
+        Arc::new(Self { options, model, guard, tail, state, freed })
     }
 
     /// How its workers are.
@@ -82,18 +82,18 @@ impl Pool {
     ///
     /// # Errors
     /// When none can be started now, if `may_wait` is not set: the sentence says why.
-    pub async fn take(self: &Arc<Self>, may_wait: bool) -> Result<Taken, String> {
+    pub async fn take(self: &Arc<Self>, may_wait: bool) -> Result<WorkerLease, String> {
         loop {
             let freed = self.freed.notified();
             let not_before = {
                 let mut state = self.lock();
-                if let Some(worker) = self.pop_living(&mut state) {
-                    return Ok(self.taken(worker));
+                if let Some(worker) = self.pop_alive(&mut state) {
+                    return Ok(self.lease(worker));
                 }
                 let now = runtime::monotonic_now();
                 if state.alive < self.model.concurrency && now >= state.not_before {
                     if let Some(worker) = self.start(&mut state) {
-                        return Ok(self.taken(worker));
+                        return Ok(self.lease(worker));
                     }
                     continue;
                 }
@@ -102,7 +102,7 @@ impl Pool {
                 }
                 state.not_before
             };
-            // Past the pause, only a worker that is given back can help.
+            // Past the pause, only a worker that is returned can help.
             let pause = not_before.saturating_duration_since(runtime::monotonic_now());
             let pause = if pause.is_zero() { LONGEST_PAUSE } else { pause };
             tokio::select! {
@@ -112,12 +112,12 @@ impl Pool {
         }
     }
 
-    fn taken(self: &Arc<Self>, worker: Worker) -> Taken {
-        Taken { pool: Arc::clone(self), worker: Some(worker) }
+    fn lease(self: &Arc<Self>, worker: Worker) -> WorkerLease {
+        WorkerLease { pool: Arc::clone(self), worker: Some(worker) }
     }
 
     /// An idle worker that is alive still; those that are not are counted out.
-    fn pop_living(&self, state: &mut State) -> Option<Worker> {
+    fn pop_alive(&self, state: &mut State) -> Option<Worker> {
         while let Some(mut worker) = state.idle.pop() {
             match worker.ended() {
                 None => return Some(worker),
@@ -179,7 +179,7 @@ impl Pool {
 
     /// Sees to it that there is a worker, so that a model that cannot start is known before it is
     /// asked for, and that one that has settled counts as healthy.
-    pub fn tend(self: &Arc<Self>) {
+    pub fn maintain(self: &Arc<Self>) {
         let mut state = self.lock();
         let idle = std::mem::take(&mut state.idle);
         for mut worker in idle {
@@ -209,9 +209,9 @@ impl Pool {
     }
 }
 
-impl Taken {
+impl WorkerLease {
     /// The worker has answered: it is free for the next job.
-    pub fn give_back(mut self) {
+    pub fn return_to_pool(mut self) {
         let Some(worker) = self.worker.take() else { return };
         let mut state = self.pool.lock();
         state.failures = 0;
@@ -222,24 +222,24 @@ impl Taken {
     }
 
     /// The worker has ended by itself; says how.
-    pub async fn bury(mut self) -> String {
+    pub async fn reap(mut self) -> String {
         let Some(worker) = self.worker.take() else { return String::new() };
         let pool = Arc::clone(&self.pool);
         // In a task of its own: also when nobody waits any more, it is counted out.
-        let burying = self.pool.guards.tasks.spawn(async move {
+        let reaping = self.pool.guard.tasks.spawn(async move {
             let mut worker = worker;
             let status = worker.end().await;
             let reason = describe(status, &pool.tail);
             pool.died(&mut pool.lock(), worker.is_proven, &reason);
             reason
         });
-        burying.await.unwrap_or_default()
+        reaping.await.unwrap_or_default()
     }
 }
 
-impl Drop for Taken {
+impl Drop for WorkerLease {
     /// The job was cancelled, is out of time, or the worker talks nonsense: it is ended, and its
-    /// place is free when it is gone.
+    /// place is free when it is dropped.
     fn drop(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         if tokio::runtime::Handle::try_current().is_err() {
@@ -247,7 +247,7 @@ impl Drop for Taken {
             return;
         }
         let pool = Arc::clone(&self.pool);
-        self.pool.guards.tasks.spawn(async move {
+        self.pool.guard.tasks.spawn(async move {
             let mut worker = worker;
             worker.end().await;
             pool.lock().alive -= 1;

@@ -51,10 +51,10 @@ pub fn job(id: &str, input: &Value, folder: Option<&str>) -> String {
 /// What is wrong with the line, in words that follow "its worker".
 pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<Said>, String> {
     let Ok(said) = serde_json::from_slice::<Value>(line) else {
-        return Err(format!("wrote a line that is no JSON: {}", super::quote(line)));
+        return Err(format!("wrote a line that is not valid JSON: {}", super::excerpt(line)));
     };
     let Value::Object(mut fields) = said else {
-        return Err(format!("wrote a line that is no object: {}", super::quote(line)));
+        return Err(format!("wrote a line that is not an object: {}", super::excerpt(line)));
     };
     if fields.get("ready") == Some(&Value::Bool(true)) {
         return Ok(Some(Said::Ready));
@@ -65,7 +65,7 @@ pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<
         return Ok(is_of_job.then_some(Said::Log(text)));
     }
     if !is_of_job {
-        return Err(format!("answered an id that it was not given: {}", super::quote(line)));
+        return Err(format!("answered an id that it did not receive: {}", super::excerpt(line)));
     }
     if let Some(part) = fields.remove("part") {
         return Ok(Some(Said::Part(part)));
@@ -87,7 +87,7 @@ pub fn parse(line: &[u8], id: Option<&str>, cost_report: &str) -> Result<Option<
         Ok(output)
     } else {
         let what = "wrote a line without output, error, part or log";
-        return Err(format!("{what}: {}", super::quote(line)));
+        return Err(format!("{what}: {}", super::excerpt(line)));
     };
     let dollars = Value::Object(fields).pointer(cost_report).and_then(Value::as_f64);
     usage.cost = dollars.and_then(Usd::from_dollars).filter(|cost| *cost >= Usd::ZERO);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_says_what_it_says() {
+    fn protocol_parses_every_message() {
         assert_eq!(of(r#"{"ready":true}"#), Ok(Some(Said::Ready)));
         assert_eq!(of(r#"{"id":"a","log":"x"}"#), Ok(Some(Said::Log("x".to_owned()))));
         assert_eq!(of(r#"{"id":"b","log":"late"}"#), Ok(None));
@@ -133,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told_as_such() {
+    fn protocol_rejects_malformed_lines_with_reason() {
         for (line, says) in [
-            ("loading…", "wrote a line that is no JSON: loading…"),
-            ("[1]", "wrote a line that is no object: [1]"),
-            (r#"{"id":"b","output":1}"#, "answered an id that it was not given"),
-            (r#"{"output":1}"#, "answered an id that it was not given"),
+            ("loading…", "wrote a line that is not valid JSON: loading…"),
+            ("[1]", "wrote a line that is not an object: [1]"),
+            (r#"{"id":"b","output":1}"#, "answered an id that it did not receive"),
+            (r#"{"output":1}"#, "answered an id that it did not receive"),
             (r#"{"id":"a"}"#, "wrote a line without output, error, part or log"),
         ] {
             assert!(of(line).unwrap_err().starts_with(says), "{line}");

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_newest_bytes_are_kept() {
+    async fn stderr_tail_keeps_newest_bytes() {
         let tail = Tail::default();
         tail.clone().drain(&vec![b'x'; TAIL_MAX + 1][..]).await;
         assert_eq!(tail.text().len(), TAIL_MAX);

@@ -37,9 +37,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How long a process has to end once its job is done, where it is not used again.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// What starts guards: see `crate::guard`.
+/// How guard processes are started: see `crate::guard`.
 #[derive(Debug, Clone)]
-pub struct Guards {
+pub struct GuardConfig {
     /// This program.
     pub program: PathBuf,
     /// Where each process gets a folder of its own.
@@ -53,7 +53,7 @@ pub struct Guards {
     pub tasks: Tasks,
 }
 
-impl Guards {
+impl GuardConfig {
     /// A folder for one process, with one for its temporary files.
     fn home(&self) -> io::Result<TempDir> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.work)?;
@@ -109,12 +109,12 @@ impl Worker {
     /// # Errors
     /// When this program cannot be started again.
     pub fn start(pool: &Pool) -> io::Result<Self> {
-        let Pool { options, model, guards, tail, .. } = pool;
-        let home = guards.home()?;
-        let mut command = Command::new(&guards.program);
+        let Pool { options, model, guard, tail, .. } = pool;
+        let home = guard.home()?;
+        let mut command = Command::new(&guard.program);
         command.arg("guard").arg("--parent").arg(std::process::id().to_string());
-        command.args(guards.walls(options, home.path()).arguments());
-        let control = guards.groups.as_ref().map(|groups| groups.make(options.memory_bytes));
+        command.args(guard.walls(options, home.path()).arguments());
+        let control = guard.groups.as_ref().map(|groups| groups.make(options.memory_bytes));
         let control = control.transpose()?;
         if let Some(control) = &control {
             command.arg("--group").arg(control.path());
@@ -134,11 +134,11 @@ impl Worker {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).spawn()?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        let gone = || io::Error::other("its pipes are gone");
+        let gone = || io::Error::other("its pipes are closed");
         let stdin = child.stdin.take().ok_or_else(gone)?;
         let stdout = child.stdout.take().ok_or_else(gone)?;
         let stderr = child.stderr.take().ok_or_else(gone)?;
-        guards.tasks.spawn(tail.clone().drain(stderr));
+        guard.tasks.spawn(tail.clone().drain(stderr));
         Ok(Self {
             child,
             group,

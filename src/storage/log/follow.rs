@@ -1,7 +1,7 @@
-//! Reading the log while the writer appends to it, and how much of it is kept.
+//! Reading the log while the writer appends to it, and how much of it is retained for archiving.
 //!
 //! Only records that are published are read: they are whole and durable. A segment is removed when
-//! the tree holds all of its records and, while the log is kept for a chain of backups, the chain
+//! the tree holds all of its records and, while the log is archived for a chain of backups, the chain
 //! holds them too. The wait for the chain is bounded in bytes: past it the chain is given up, and
 //! the service goes on.
 
@@ -16,15 +16,15 @@ use uuid::Uuid;
 use super::form::{self, HEADER_BYTES, Header, Record};
 use super::{Segments, path_of};
 use crate::domain::ids::{Id, RequestId};
-use crate::runtime::fresh;
-use crate::storage::folder;
+use crate::runtime::new_id;
+use crate::storage::data_dir;
 
-/// The file in the log's folder that says how far the log is kept elsewhere.
+/// The file in the log's folder that says how far the log is archived.
 const FILE: &str = "kept.json";
 
 /// How far a chain of backups holds the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct ArchivePosition {
     /// The chain's name. A chain never has two histories.
     pub chain: Uuid,
     /// The chain holds the records behind this one …
@@ -35,15 +35,15 @@ pub struct Kept {
 
 /// What the segments know of the chain.
 #[derive(Debug, Default)]
-pub struct Keeping {
-    pub kept: Option<Kept>,
+pub struct ArchiveState {
+    pub position: Option<ArchivePosition>,
     /// Bytes of segments that may wait for the chain.
     pub budget: Option<u64>,
     /// Why the last chain was given up, until somebody asks.
     pub given_up: Option<String>,
 }
 
-impl Keeping {
+impl ArchiveState {
     /// What the log's folder says. A file that cannot be read ends the chain.
     pub fn of(folder: &Path) -> Self {
         let kept = match fs::read(path_of_file(folder)) {
@@ -51,9 +51,9 @@ impl Keeping {
             text => text.and_then(|text| Ok(serde_json::from_slice(&text)?)),
         };
         match kept {
-            Ok(kept) => Self { kept: Some(kept), ..Self::default() },
+            Ok(kept) => Self { position: Some(kept), ..Self::default() },
             Err(error) => Self {
-                given_up: Some(format!("the store's note of the kept log is damaged: {error}")),
+                given_up: Some(format!("the store's note of the log archive is damaged: {error}")),
                 ..Self::default()
             },
         }
@@ -64,72 +64,74 @@ fn path_of_file(folder: &Path) -> PathBuf {
     folder.join(FILE)
 }
 
-fn note(folder: &Path, kept: &Kept) -> io::Result<()> {
+fn note(folder: &Path, kept: &ArchivePosition) -> io::Result<()> {
     let text = serde_json::to_vec(kept)?;
-    folder::write_new(&path_of_file(folder), &text).map_err(io::Error::other)
+    data_dir::write_new(&path_of_file(folder), &text).map_err(io::Error::other)
 }
 
 impl Segments {
-    /// How far the log is kept elsewhere; `None` while no chain needs it.
-    pub fn kept(&self) -> Option<Kept> {
-        self.held().keeping.kept.clone()
+    /// How far the log is archived; `None` while no chain needs it.
+    pub fn archive_position(&self) -> Option<ArchivePosition> {
+        self.held().archive.position.clone()
     }
 
     /// Bytes of segments that may wait for the chain before it is given up.
-    pub fn set_budget(&self, bytes: u64) {
-        self.held().keeping.budget = Some(bytes);
+    pub fn set_archive_budget(&self, bytes: u64) {
+        self.held().archive.budget = Some(bytes);
     }
 
     /// Why the last chain was given up; answered once.
-    pub fn take_given_up(&self) -> Option<String> {
-        self.held().keeping.given_up.take()
+    pub fn take_archive_failure(&self) -> Option<String> {
+        self.held().archive.given_up.take()
     }
 
     /// Begins a chain behind the last record that `published` names: no record behind it is removed
     /// before the chain has it.
-    pub fn begin_keeping(&self, published: impl FnOnce() -> u64) -> io::Result<Kept> {
+    pub fn start_archiving(&self, published: impl FnOnce() -> u64) -> io::Result<ArchivePosition> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = {
             let mut held = self.held();
             // Removal holds the same lock, and removes no more than was published before.
             let from = published();
-            let chain = Uuid::from_bytes(fresh::<RequestId>().bytes());
-            let kept = Kept { chain, from, through: from };
-            held.keeping.kept = Some(kept.clone());
-            held.keeping.given_up = None;
+            let chain = Uuid::from_bytes(new_id::<RequestId>().bytes());
+            let kept = ArchivePosition { chain, from, through: from };
+            held.archive.position = Some(kept.clone());
+            held.archive.given_up = None;
             kept
         };
-        note(&self.folder, &kept).inspect_err(|_error| self.held().keeping.kept = None)?;
+        note(&self.folder, &kept).inspect_err(|_error| self.held().archive.position = None)?;
         Ok(kept)
     }
 
     /// Notes that `chain` durably holds the records up to `through`. Nothing happens when another
     /// chain, or none, is kept by now.
-    pub fn keep_through(&self, chain: Uuid, through: u64) -> io::Result<()> {
+    pub fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
         let _alone = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(kept) = self.kept().filter(|kept| kept.chain == chain) else { return Ok(()) };
-        let kept = Kept { through, ..kept };
+        let Some(kept) = self.archive_position().filter(|kept| kept.chain == chain) else {
+            return Ok(());
+        };
+        let kept = ArchivePosition { through, ..kept };
         // The note first: what is removed by it must stay known as kept.
         note(&self.folder, &kept)?;
         let mut held = self.held();
-        if held.keeping.kept.as_ref().is_some_and(|held| held.chain == chain) {
-            held.keeping.kept = Some(kept);
+        if held.archive.position.as_ref().is_some_and(|held| held.chain == chain) {
+            held.archive.position = Some(kept);
         }
         Ok(())
     }
 
-    /// Gives the chain up: the log is kept for nobody any more.
-    pub fn stop_keeping(&self, reason: Option<String>) {
+    /// Gives the chain up: the log is archived no more.
+    pub fn stop_archiving(&self, reason: Option<String>) {
         let mut held = self.held();
-        if held.keeping.kept.take().is_some() {
-            held.keeping.given_up = reason;
+        if held.archive.position.take().is_some() {
+            held.archive.given_up = reason;
         }
         drop(held);
         if let Err(error) = fs::remove_file(path_of_file(&self.folder))
             && error.kind() != io::ErrorKind::NotFound
         {
             // The next start finds the log incomplete and gives the chain up again.
-            tracing::error!(%error, "the note of the kept log cannot be removed");
+            tracing::error!(%error, "failed to remove the note of the log archive");
         }
     }
 
@@ -145,15 +147,15 @@ impl Segments {
     }
 
     /// Gives the chain up when more waits for it than may.
-    pub(super) fn bound_keeping(&self) {
+    pub(super) fn enforce_archive_budget(&self) {
         let (kept, budget) = {
-            let keeping = &self.held().keeping;
-            (keeping.kept.clone(), keeping.budget)
+            let archive = &self.held().archive;
+            (archive.position.clone(), archive.budget)
         };
         let (Some(kept), Some(budget)) = (kept, budget) else { return };
         let waiting = self.bytes_behind(kept.through);
         if waiting > budget {
-            self.stop_keeping(Some(format!(
+            self.stop_archiving(Some(format!(
                 "{waiting} bytes of log wait to be kept, more than `backup.log_budget` ({budget})"
             )));
         }
@@ -186,7 +188,7 @@ impl Segments {
         }
         if !progress.is_done() {
             let missing = progress.last.saturating_add(1);
-            return Err(lost(format!("the log has no record {missing} any more")));
+            return Err(lost(format!("the log no longer has the record {missing}")));
         }
         Ok(progress.last)
     }

@@ -13,7 +13,7 @@
 use std::io;
 
 use super::super::key::Key;
-use super::super::memtable::Rows;
+use super::super::memtable::{Entry, Rows};
 use crate::domain::time::Timestamp;
 
 /// The store that a log, a tree and a mark belong to.
@@ -198,16 +198,22 @@ pub fn decode(bytes: &[u8], at: usize, nonce: u32) -> Option<Record<'_>> {
 }
 
 impl Record<'_> {
-    /// Its rows; `None` when they do not fill it exactly, which no release has written.
+    /// Its rows; `None` as for [`Record::entries`].
     pub fn rows(&self) -> Option<Rows> {
-        let (mut rows, mut rest) = (Rows::new(), self.body);
+        Some(self.entries()?.into_iter().collect())
+    }
+
+    /// Its rows in the order of their keys; `None` when they do not fill it exactly, which no release
+    /// has written.
+    pub fn entries(&self) -> Option<Vec<Entry>> {
+        let (mut rows, mut rest) = (Vec::new(), self.body);
         for _ in 0..self.rows {
             let (key, value) = (u32_at(rest, 0)?, u32_at(rest, 4)?);
             rest = rest.get(8..)?;
             let (key, behind) = rest.split_at_checked(usize::try_from(key).ok()?)?;
             let value_length = if value == DELETED { 0 } else { usize::try_from(value).ok()? };
             let (text, behind) = behind.split_at_checked(value_length)?;
-            rows.insert(Key::from_bytes(key), (value != DELETED).then(|| text.to_vec()));
+            rows.push((Key::from_bytes(key), (value != DELETED).then(|| text.to_vec())));
             rest = behind;
         }
         rest.is_empty().then_some(rows)

@@ -17,9 +17,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use self::follow::Keeping;
+use self::follow::ArchiveState;
 use self::form::{HEADER_BYTES, Header, StoreId};
-use super::folder;
+use super::data_dir;
 use super::memtable::Rows;
 use crate::domain::time::Timestamp;
 use crate::runtime::random_bytes;
@@ -52,14 +52,14 @@ struct Held {
     /// The first number and the size of each segment, oldest first. The last one is written to.
     segments: Vec<(u64, u64)>,
     spares: Vec<PathBuf>,
-    keeping: Keeping,
+    archive: ArchiveState,
 }
 
 impl Segments {
     /// The segments that are there, oldest first.
     pub fn new(folder: PathBuf, segments: Vec<(u64, u64)>) -> Self {
-        let keeping = Keeping::of(&folder);
-        let held = Held { segments, spares: Vec::new(), keeping };
+        let archive = ArchiveState::of(&folder);
+        let held = Held { segments, spares: Vec::new(), archive };
         Self { folder, held: Mutex::new(held), noting: Mutex::default() }
     }
 
@@ -75,9 +75,9 @@ impl Segments {
     /// Removes the segments whose records all have numbers up to `applied`, never the last one, nor
     /// one that a chain of backups lacks. Some are kept to be written again when `keep_spares`.
     pub fn remove_through(&self, applied: u64, keep_spares: bool) -> io::Result<()> {
-        self.bound_keeping();
+        self.enforce_archive_budget();
         let mut held = self.held();
-        let kept = held.keeping.kept.as_ref().map_or(u64::MAX, |kept| kept.through);
+        let kept = held.archive.position.as_ref().map_or(u64::MAX, |kept| kept.through);
         let applied = applied.min(kept);
         let mut removed = false;
         while let [(first, bytes), (next, _), ..] = held.segments[..] {
@@ -100,7 +100,7 @@ impl Segments {
     }
 }
 
-/// Where the segment stands whose first record has this number.
+/// Where the segment is whose first record has this number.
 pub fn path_of(folder: &Path, first: u64) -> PathBuf {
     folder.join(format!("{first:016x}{SUFFIX}"))
 }
@@ -288,7 +288,7 @@ fn write_zeros(file: &File, mut from: u64, to: u64) -> io::Result<()> {
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
-    folder::sync(folder).map_err(io::Error::other)
+    data_dir::sync(folder).map_err(io::Error::other)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl std::fmt::Display for Fault {
             Self::Record { segment, offset, number, behind } => write!(
                 f,
                 "record {number} is damaged (log segment {segment:016x}, byte {offset}): record \
-                 {behind} behind it is whole"
+                 {behind} after it is intact"
             ),
             Self::Gap { from, to } => {
                 write!(f, "the log has no records {from} to {}", to.saturating_sub(1))

@@ -16,7 +16,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn header_and_record_have_the_bytes_of_format_1() {
+fn log_header_and_record_match_golden_bytes_of_format_1() {
     let header = Header { store: [7; 16], nonce: 0x0102_0304, first: 5, checkpoint: 3 };
     let expected = concat!(
         "6f7272792d6c6f67",
@@ -56,7 +56,7 @@ fn header_and_record_have_the_bytes_of_format_1() {
 }
 
 #[test]
-fn header_that_is_newer_or_damaged_is_refused() {
+fn log_header_newer_or_damaged_is_refused() {
     let header = Header { store: [7; 16], nonce: 1, first: 5, checkpoint: 3 }.encode();
     for bit in 0..header.len() * 8 {
         let mut changed = header;
@@ -100,7 +100,7 @@ fn change(path: &Path, at: usize, with: impl FnOnce(&mut [u8])) {
 }
 
 #[test]
-fn log_is_read_as_it_was_written() {
+fn log_round_trips_records() {
     let folder = tempfile::tempdir().unwrap();
     let rows = written(folder.path(), 10);
     let (read, found) = all(folder.path(), false);
@@ -111,7 +111,7 @@ fn log_is_read_as_it_was_written() {
 }
 
 #[test]
-fn torn_end_is_not_damage_and_damage_is_not_a_torn_end() {
+fn log_torn_tail_and_damage_are_distinguished() {
     let record = usize::try_from(form::record_bytes(&Rows::from([
         row(1, Some(&[1; 30])),
         row(0, Some(&[1])),
@@ -148,7 +148,7 @@ fn torn_end_is_not_damage_and_damage_is_not_a_torn_end() {
 }
 
 #[test]
-fn every_flipped_byte_behind_which_a_record_is_whole_is_named() {
+fn log_flipped_byte_before_a_valid_record_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let rows = written(folder.path(), 10);
     for first in [1, 6] {
@@ -168,7 +168,7 @@ fn every_flipped_byte_behind_which_a_record_is_whole_is_named() {
 }
 
 #[test]
-fn missing_and_foreign_segments_are_named() {
+fn log_missing_and_foreign_segments_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), 10);
     let other = Header { store: [8; 16], nonce: 1, first: 11, checkpoint: 0 };
@@ -186,7 +186,7 @@ fn missing_and_foreign_segments_are_named() {
 }
 
 #[test]
-fn old_segments_are_removed_or_written_again_and_the_last_one_stays() {
+fn log_old_segments_are_removed_or_recycled() {
     let folder = tempfile::tempdir().unwrap();
     let segments = Arc::new(Segments::new(folder.path().to_path_buf(), Vec::new()));
     let mut log = Log::begin(Arc::clone(&segments), [7; 16], 0, 0).unwrap();
@@ -218,7 +218,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn records_are_read_as_they_were_written(
+    fn log_record_encode_and_decode_are_inverse(
         rows in prop::collection::btree_map(
             prop::collection::vec(any::<u8>(), 0..20),
             prop::option::of(prop::collection::vec(any::<u8>(), 0..50)),
@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_never_a_record(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn log_record_decode_refuses_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut bytes = bytes;
         bytes.splice(0..0, *b"rec\x01");
         prop_assert!(decode(&bytes, 0, 7).is_none());

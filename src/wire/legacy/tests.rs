@@ -43,7 +43,7 @@ fn again(view: &Workflow) -> Fields {
 }
 
 #[test]
-fn there_and_back_is_the_same() {
+fn legacy_workflow_round_trips() {
     let mut fields = fields();
     fields.steps[1]["params"]["text"] = json!("{{a.output}}");
     let made = definition(&fields, None).unwrap();
@@ -62,7 +62,7 @@ fn there_and_back_is_the_same() {
 }
 
 #[test]
-fn what_the_other_host_changed_shows_and_its_own_fields_stay() {
+fn legacy_workflow_shows_changes_and_keeps_newer_fields() {
     let mut fields = fields();
     fields.steps[1]["params"]["text"] = json!("{{a.output}}");
     let mut made = definition(&fields, None).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc, watch};
 
-use super::server::{Reply, Whole, events, reply, serve};
+use super::server::{Response, Whole, events, respond, serve};
 use super::within;
 
 #[derive(Debug)]
@@ -102,9 +102,9 @@ impl Provider {
 
 impl State {
     /// Does as the test says: fails, holds its answer until the test lets it go, or gives `answer`.
-    async fn obey(&self, order: &str, answer: Value) -> Reply {
+    async fn obey(&self, order: &str, answer: Value) -> Response {
         match order {
-            "fail" => return reply(500, "as told"),
+            "fail" => return respond(500, "as requested"),
             "slow" => {
                 let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
                 self.gate.acquire().await.unwrap().forget();
@@ -112,34 +112,34 @@ impl State {
             }
             _ => {}
         }
-        reply(200, answer.to_string())
+        respond(200, answer.to_string())
     }
 
-    async fn answer(self: Arc<Self>, request: Whole) -> Reply {
+    async fn answer(self: Arc<Self>, request: Whole) -> Response {
         let path = request.uri().path().to_owned();
         let input: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         self.requests.lock().unwrap().push(request);
         self.arrived.send_modify(|count| *count += 1);
         match path.trim_start_matches('/').split_once('/') {
-            Some(("status", status)) => reply(status.parse().unwrap(), format!("this is {status}")),
+            Some(("status", code)) => respond(code.parse().unwrap(), format!("this is {code}")),
             Some(("billed", status)) => {
                 let body = json!({"output": input, "metrics": {"cost": 0.25}});
-                reply(status.parse().unwrap(), body.to_string())
+                respond(status.parse().unwrap(), body.to_string())
             }
             _ => match path.as_str() {
-                "/echo" => reply(200, json!({"output": input}).to_string()),
-                "/list" => reply(200, json!({"output": ["a://one"]}).to_string()),
+                "/echo" => respond(200, json!({"output": input}).to_string()),
+                "/list" => respond(200, json!({"output": ["a://one"]}).to_string()),
                 "/bytes" => {
                     let answer = hyper::Response::builder().header("content-type", "audio/wav");
                     answer.body(orrery::http::body::full("RIFF")).unwrap()
                 }
-                "/garbage" => reply(200, "<html>"),
-                "/no-output" => reply(200, json!({"result": 1}).to_string()),
+                "/garbage" => respond(200, "<html>"),
+                "/no-output" => respond(200, json!({"result": 1}).to_string()),
                 "/hold" => {
                     let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
                     self.gate.acquire().await.unwrap().forget();
                     waiting.end();
-                    reply(200, json!({"output": {"held": true}}).to_string())
+                    respond(200, json!({"output": {"held": true}}).to_string())
                 }
                 "/stream/chat/completions" => {
                     let waiting = Waiting { hung_up: self.hung_up.clone(), answered: false };
@@ -163,7 +163,7 @@ impl State {
                     let order = input["messages"][0]["content"].as_str().unwrap();
                     self.obey(order, json!({"choices": [said]})).await
                 }
-                "/do/health-check" => reply(200, r#"{"status":"READY"}"#),
+                "/do/health-check" => respond(200, r#"{"status":"READY"}"#),
                 "/do/openapi.json" => {
                     let schemas = json!({
                         "Input": {
@@ -173,9 +173,9 @@ impl State {
                         },
                         "Output": {"type": "string"},
                     });
-                    reply(200, json!({"components": {"schemas": schemas}}).to_string())
+                    respond(200, json!({"components": {"schemas": schemas}}).to_string())
                 }
-                cog if cog.ends_with("/cancel") => reply(200, "{}"),
+                cog if cog.ends_with("/cancel") => respond(200, "{}"),
                 cog if cog.starts_with("/do/predictions/") => {
                     let done = json!({"status": "succeeded", "output": "said", "logs": "heard\n"});
                     self.obey(input["input"]["do"].as_str().unwrap(), done).await

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::server::{Whole, reply, serve};
+use super::server::{Whole, respond, serve};
 use super::within;
 
 /// A webhook as it came.
@@ -53,7 +53,7 @@ impl Receiver {
         let address = serve(move |request| {
             let status = statuses.lock().unwrap().pop_front().unwrap_or(200);
             sender.send(request).unwrap();
-            async move { reply(status, "thanks") }
+            async move { respond(status, "thanks") }
         })
         .await;
         Self { address, incoming }

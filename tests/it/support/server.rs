@@ -9,7 +9,7 @@ use futures_util::{Stream, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use orrery::http::body;
 use orrery::runtime::Tasks;
@@ -18,14 +18,14 @@ use tokio::net::TcpListener;
 
 /// A request with its body.
 pub type Whole = Request<Bytes>;
-pub type Reply = orrery::http::Reply;
+pub type Response = orrery::http::Response;
 
 /// Serves on a free loopback port until the runtime ends. When the client closes its connection,
 /// the future of its request is dropped.
 pub async fn serve<F, R>(answer: F) -> SocketAddr
 where
     F: Fn(Whole) -> R + Send + Sync + 'static,
-    R: Future<Output = Reply> + Send + 'static,
+    R: Future<Output = Response> + Send + 'static,
 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -52,32 +52,32 @@ where
 }
 
 /// An answer of a status and a text.
-pub fn reply(status: u16, text: impl Into<Bytes>) -> Reply {
-    Response::builder().status(status).body(body::full(text)).unwrap()
+pub fn respond(status: u16, text: impl Into<Bytes>) -> Response {
+    hyper::Response::builder().status(status).body(body::full(text)).unwrap()
 }
 
 /// An answer of server-sent events, each as it comes.
-pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Reply {
+pub fn events(texts: impl Stream<Item = String> + Send + 'static) -> Response {
     let lines = texts.map(|text| Ok(Bytes::from(format!("data: {text}\n\n"))));
-    let answer = Response::builder().header("content-type", "text/event-stream");
+    let answer = hyper::Response::builder().header("content-type", "text/event-stream");
     answer.body(body::stream(lines)).unwrap()
 }
 
 /// A site of one page, whose POSTs go to `seen` with their path and JSON; its URL.
 pub async fn page(
     text: &'static str,
-    told: impl Fn(String, Value) + Send + Sync + 'static,
+    report: impl Fn(String, Value) + Send + Sync + 'static,
 ) -> String {
     let address = serve(move |request| {
         let path = request.uri().path().to_owned();
         let answer = if request.method() == Method::POST {
-            told(path, serde_json::from_slice(request.body()).unwrap());
-            reply(200, "{}")
+            report(path, serde_json::from_slice(request.body()).unwrap());
+            respond(200, "{}")
         } else if path == "/" {
-            let answer = Response::builder().header("content-type", "text/html");
+            let answer = hyper::Response::builder().header("content-type", "text/html");
             answer.body(body::full(text)).unwrap()
         } else {
-            reply(404, "")
+            respond(404, "")
         };
         std::future::ready(answer)
     })

@@ -53,7 +53,7 @@ impl Own {
         self.0.as_ref().unwrap().spawn(starting).await.unwrap().unwrap()
     }
 
-    /// Ends everything and waits until it is gone.
+    /// Ends everything and waits until it has ended.
     async fn end(mut self) {
         let runtime = self.0.take().unwrap();
         let ending = move || runtime.shutdown_timeout(Duration::from_secs(10));
@@ -114,8 +114,8 @@ impl Service {
         Self { folder, config, running, key, other_key, organization, connections, runtime }
     }
 
-    /// Stops it and starts it again on the same folder. What is still running after the grace is
-    /// gone then, as it would be with its process.
+    /// Stops it and starts it again on the same folder. What is still running after the grace
+    /// period ends then, as it would with its process.
     pub async fn restart(self) -> Self {
         self.restart_after(async |_config: &Config| {}).await
     }
@@ -175,7 +175,7 @@ impl Service {
         taken["execution_id"].as_str().unwrap().to_owned()
     }
 
-    /// An execution as it stands.
+    /// An execution as it is now.
     pub async fn execution(&self, id: &str) -> Value {
         self.flows(Method::GET, &format!("/executions/{id}?timeout=0")).send().await.expect(200)
     }

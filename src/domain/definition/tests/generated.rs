@@ -126,7 +126,7 @@ fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
         let step = ready[choose(ready.len())];
         invariant_references_have_ended(plan, step, &done);
         started.insert(step.position);
-        // Containers stand before what is within them, so one pass from behind ends all.
+        // Containers come before what is within them, so one pass from the end ends all.
         for step in plan.steps().collect::<Vec<_>>().into_iter().rev() {
             let inner = step.kind.blocks();
             let mut inner = inner.iter().flat_map(|block| block.positions());
@@ -225,7 +225,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn what_compiles_can_be_run_in_any_order_it_allows(
+    fn definition_compiled_plan_runs_in_any_permitted_order(
         shapes in any_shapes(),
         choices in prop::collection::vec(any::<prop::sample::Index>(), 64),
     ) {
@@ -237,18 +237,18 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_compiled_or_refused_in_words(definition in any_json(), step in any_json()) {
+    fn definition_any_json_compiles_or_is_refused(definition in any_json(), step in any_json()) {
         for definition in [definition.clone(), json!({"steps": [step, definition]})] {
             if let Err(error) = compile(&definition) {
-                prop_assert!(error.faults().all(|fault| fault.message.len() > 10));
-                prop_assert!(error.faults().count() <= FAULTS_MAX);
+                prop_assert!(error.problems().all(|problem| problem.message.len() > 10));
+                prop_assert!(error.problems().count() <= PROBLEMS_MAX);
             }
         }
     }
 }
 
 #[test]
-fn many_random_definitions_do_compile() {
+fn definition_generator_yields_many_valid_definitions() {
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let compiled = (0..300)

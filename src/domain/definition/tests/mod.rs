@@ -1,4 +1,4 @@
-//! Definitions: what plan comes out, and every fault in its words.
+//! Definitions: what plan comes out, and every problem in its words.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -30,20 +30,20 @@ fn plan_of(steps: Value) -> Plan {
     plan(&json!({"steps": steps}))
 }
 
-/// Each fault on a line of its own.
+/// Each problem on a line of its own.
 #[track_caller]
-fn faults(definition: &Value) -> String {
+fn problems(definition: &Value) -> String {
     let error = match compile(definition) {
-        Ok(plan) => panic!("there is no fault in {definition:#}\n{}", outline(&plan)),
+        Ok(plan) => panic!("there is no problem in {definition:#}\n{}", outline(&plan)),
         Err(error) => error,
     };
-    assert_eq!(error.to_string(), error.faults().next().unwrap().message);
-    error.faults().map(|fault| format!("{} | {}\n", fault.path, fault.message)).collect()
+    assert_eq!(error.to_string(), error.problems().next().unwrap().message);
+    error.problems().map(|problem| format!("{} | {}\n", problem.path, problem.message)).collect()
 }
 
 #[track_caller]
-fn faults_of(steps: Value) -> String {
-    faults(&json!({"steps": steps}))
+fn problems_of(steps: Value) -> String {
+    problems(&json!({"steps": steps}))
 }
 
 /// A plan for people: each step with its block and what it waits for.
@@ -84,7 +84,7 @@ fn with(mut step: Value, name: &str, value: Value) -> Value {
 }
 
 #[test]
-fn the_specifications_workflow_compiles() {
+fn definition_of_the_specification_compiles() {
     let definition = json!({
         "version": "v1",
         "input_schema": {
@@ -124,31 +124,31 @@ fn the_specifications_workflow_compiles() {
 }
 
 #[test]
-fn the_texts_of_the_specification_are_kept_to_the_letter() {
+fn definition_error_texts_match_specification() {
     let first =
         |definition: Option<&Value>| Plan::compile(definition, &exists).unwrap_err().to_string();
     assert_eq!(first(None), "definition is required");
     assert_eq!(first(Some(&json!(null))), "definition is required");
-    assert_eq!(first(Some(&json!([]))), "definition is no object");
+    assert_eq!(first(Some(&json!([]))), "definition must be an object");
     for definition in [json!({}), json!({"steps": []}), json!({"steps": null})] {
         assert_eq!(first(Some(&definition)), "definition must include at least one step");
     }
 }
 
 #[test]
-fn model_steps_wait_for_what_they_refer_to_and_nothing_else() {
+fn definition_model_steps_wait_only_for_referenced_steps() {
     let diamond = plan_of(json!([
         model("top", "x"),
         model("left", "{{top.output}}"),
         model("right", "{{top.output.a[0]}} {{top.status}}"),
         model("bottom", "{{right.output}} {{left.output}}"),
         model("apart", "x"),
-        with(model("told", "x"), "depends_on", json!(["apart", "left"])),
+        with(model("joined", "x"), "depends_on", json!(["apart", "left"])),
         with(
             model("fallen", "x"),
             "fallback",
             json!({
-                "model": "upscale", "params": {"a": "{{told.output}}"}
+                "model": "upscale", "params": {"a": "{{joined.output}}"}
             })
         ),
     ]));
@@ -158,15 +158,15 @@ fn model_steps_wait_for_what_they_refer_to_and_nothing_else() {
     right (model) after top
     bottom (model) after left, right
     apart (model)
-    told (model) after left, apart
-    fallen (model) after told
+    joined (model) after left, apart
+    fallen (model) after joined
     ");
     let Output::LastStep(last) = *diamond.output() else { panic!("no last step") };
     assert_eq!(diamond.at(last).unwrap().id, "fallen");
 }
 
 #[test]
-fn other_steps_are_barriers_unless_they_state_what_they_depend_on() {
+fn definition_other_steps_are_barriers_without_depends_on() {
     let plan = plan_of(json!([
         model("a", "x"),
         model("b", "x"),
@@ -204,7 +204,7 @@ fn other_steps_are_barriers_unless_they_state_what_they_depend_on() {
 }
 
 #[test]
-fn depends_on_may_put_a_later_step_first() {
+fn definition_depends_on_may_reorder_steps() {
     let plan = plan_of(json!([
         with(model("a", "{{b.output}}"), "depends_on", json!(["b"])),
         model("b", "x"),
@@ -216,7 +216,7 @@ fn depends_on_may_put_a_later_step_first() {
 }
 
 #[test]
-fn nested_steps_see_what_is_around_them() {
+fn definition_nested_steps_see_enclosing_scope() {
     let plan = plan_of(json!([
         model("first", "x"),
         {"step_id": "fork", "type": "parallel", "depends_on": [], "branches": [
@@ -260,7 +260,7 @@ fn nested_steps_see_what_is_around_them() {
 }
 
 #[test]
-fn references_that_lead_nowhere_are_refused() {
+fn definition_unresolvable_references_are_refused() {
     let map = |steps: Value, output: &str| {
         json!({"step_id": "m", "type": "map", "items": "{{inputs.list}}", "item_name": "it",
                "steps": steps, "output": output})
@@ -290,12 +290,12 @@ fn references_that_lead_nowhere_are_refused() {
         json!([{"id": "m", "type": "map", "items": "{{a.output}}", "steps": [model("a", "x")]}]),
     ]
     .into_iter()
-    .map(|steps| format!("{}\n", faults_of(steps)))
+    .map(|steps| format!("{}\n", problems_of(steps)))
     .collect();
     insta::assert_snapshot!(said);
     insta::assert_snapshot!(
         "output_mapping",
-        faults(&json!({
+        problems(&json!({
             "steps": [map(json!([model("a", "x")]), "{{it}}")],
             "metadata": {"output_mapping": {"good": "{{m.output}}", "bad": ["{{a.output}}", "{{x.y}}"]}},
         }))
@@ -303,7 +303,7 @@ fn references_that_lead_nowhere_are_refused() {
 }
 
 #[test]
-fn inputs_are_known_when_the_schema_names_them() {
+fn definition_inputs_are_checked_against_schema() {
     let refer = |schema: Value| json!({"input_schema": schema, "steps": [model("a", "{{inputs.size.w}} {{inputs}}")]});
     for open in [
         json!(null),
@@ -328,13 +328,13 @@ fn inputs_are_known_when_the_schema_names_them() {
         json!("none"),
     ]
     .into_iter()
-    .map(|schema| faults(&refer(schema)))
+    .map(|schema| problems(&refer(schema)))
     .collect();
     insta::assert_snapshot!(said);
 }
 
 #[test]
-fn circles_are_shown() {
+fn definition_cycles_are_reported() {
     let depends = |id: &str, on: Value| with(model(id, "x"), "depends_on", on);
     let said: String = [
         json!([depends("a", json!(["a"]))]),
@@ -349,13 +349,13 @@ fn circles_are_shown() {
         ]),
     ]
     .into_iter()
-    .map(faults_of)
+    .map(problems_of)
     .collect();
     insta::assert_snapshot!(said);
 }
 
 #[test]
-fn what_is_written_wrong_is_named() {
+fn definition_invalid_fields_are_named() {
     let said: String = [
         json!("steps"),
         json!([7, "x", null]),
@@ -379,13 +379,13 @@ fn what_is_written_wrong_is_named() {
         json!([with(model("a", "x"), "name", json!(5))]),
     ]
     .into_iter()
-    .map(faults_of)
+    .map(problems_of)
     .collect();
     insta::assert_snapshot!(said);
 }
 
 #[test]
-fn nested_steps_are_read_as_strictly() {
+fn definition_nested_steps_are_validated_strictly() {
     let condition = json!({"expression": "$.inputs.a", "operator": "exists"});
     let said: String = [
         json!({"type": "parallel"}),
@@ -413,13 +413,13 @@ fn nested_steps_are_read_as_strictly() {
         json!({"type": "pass", "result": "{{a"}),
     ]
     .into_iter()
-    .map(|step| faults_of(json!([with(step, "step_id", json!("a"))])))
+    .map(|step| problems_of(json!([with(step, "step_id", json!("a"))])))
     .collect();
     insta::assert_snapshot!(said);
 }
 
 #[test]
-fn http_steps_are_read_strictly() {
+fn definition_http_steps_are_validated_strictly() {
     let said: String = [
         json!({"url": null}),
         json!({"url": "ftp://x/"}),
@@ -449,7 +449,7 @@ fn http_steps_are_read_strictly() {
     .map(|fields| {
         let mut step = http("a");
         step.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        faults_of(json!([step]))
+        problems_of(json!([step]))
     })
     .collect();
     insta::assert_snapshot!(said);
@@ -465,7 +465,7 @@ fn http_step(fields: &Value) -> (Step, Http) {
 }
 
 #[test]
-fn http_steps_have_their_defaults() {
+fn definition_http_steps_have_defaults() {
     let (step, http) = http_step(&json!({}));
     assert_eq!(step.timeout, Some(Duration::from_secs(30)));
     assert_eq!(step.retry.attempts(), 1);
@@ -489,7 +489,7 @@ fn http_steps_have_their_defaults() {
 }
 
 #[test]
-fn statuses_fail_as_the_step_says() {
+fn definition_http_step_fail_when_selects_statuses() {
     for (written, failing) in [
         (json!("connection_error"), vec![]),
         (json!([]), vec![]),
@@ -506,7 +506,7 @@ fn statuses_fail_as_the_step_says() {
 }
 
 #[test]
-fn credentials_are_never_printed() {
+fn definition_credentials_are_never_printed() {
     for auth in [
         json!({"type": "basic", "username": "user-hush", "password": "hush"}),
         json!({"type": "bearer", "token": "hush"}),
@@ -519,7 +519,7 @@ fn credentials_are_never_printed() {
 }
 
 #[test]
-fn retries_are_read_with_their_defaults() {
+fn definition_retry_policy_has_defaults() {
     let retry = |written: Value| {
         let plan = plan_of(json!([with(model("a", "x"), "retry", written)]));
         plan.step("a").unwrap().retry.clone()
@@ -539,7 +539,7 @@ fn retries_are_read_with_their_defaults() {
     });
     assert_eq!(delays(own.clone(), ErrorClass::InternalError), [0.5, 1.5, 2.0]);
     assert_eq!(delays(own, ErrorClass::ProviderError), [0.0; 0]);
-    insta::assert_snapshot!(faults_of(json!([with(
+    insta::assert_snapshot!(problems_of(json!([with(
         model("a", "x"),
         "retry",
         json!({
@@ -550,7 +550,7 @@ fn retries_are_read_with_their_defaults() {
 }
 
 #[test]
-fn switched_off_fallbacks_are_not_asked_for() {
+fn definition_disabled_fallback_is_not_checked() {
     let off = json!({"enabled": false, "model": "gone"});
     let plan = plan_of(json!([with(model("a", "x"), "fallback", off)]));
     let Kind::Model(a) = &plan.step("a").unwrap().kind else { panic!("no model") };
@@ -562,22 +562,22 @@ fn switched_off_fallbacks_are_not_asked_for() {
 }
 
 #[test]
-fn the_limits_hold() {
+fn definition_limits_are_enforced() {
     let nest = |levels: usize| {
         (1..levels).fold(model("leaf", "x"), |inner, level| {
             json!({"step_id": format!("p{level}"), "type": "parallel", "branches": [{"steps": [inner]}]})
         })
     };
     plan_of(json!([nest(DEPTH_MAX)]));
-    assert!(faults_of(json!([nest(DEPTH_MAX + 1)])).contains("nest deeper than 16 levels"));
+    assert!(problems_of(json!([nest(DEPTH_MAX + 1)])).contains("nest deeper than 16 levels"));
 
     let many = |count: usize| (0..count).map(|n| http(&format!("h{n}"))).collect::<Value>();
     assert_eq!(plan_of(many(STEPS_MAX)).steps().count(), STEPS_MAX);
-    assert!(faults_of(many(STEPS_MAX + 1)).contains("more than 500 steps"));
+    assert!(problems_of(many(STEPS_MAX + 1)).contains("more than 500 steps"));
 
     let large = |bytes: usize| json!([model("a", &"x".repeat(bytes))]);
     plan_of(large(DEFINITION_BYTES_MAX - 200));
-    assert!(faults_of(large(DEFINITION_BYTES_MAX)).contains("larger than 1048576 bytes"));
+    assert!(problems_of(large(DEFINITION_BYTES_MAX)).contains("larger than 1048576 bytes"));
 
     let test = json!({"expression": "$.inputs.a", "operator": "matches", "value": "a+"});
     let choice = |id: &str, tests: usize| {
@@ -585,14 +585,16 @@ fn the_limits_hold() {
                "condition_met_branch": {"steps": []}})
     };
     plan_of(json!([choice("a", PATTERNS_MAX)]));
-    assert!(faults_of(json!([choice("a", PATTERNS_MAX), choice("b", 1)])).contains("100 patterns"));
+    assert!(
+        problems_of(json!([choice("a", PATTERNS_MAX), choice("b", 1)])).contains("100 patterns")
+    );
 
     let wrong: Value = (0..100).map(|n| json!({"step_id": format!("s{n}")})).collect();
-    assert_eq!(faults_of(wrong).lines().count(), FAULTS_MAX);
+    assert_eq!(problems_of(wrong).lines().count(), PROBLEMS_MAX);
 }
 
 #[test]
-fn faults_stay_short_whatever_is_written() {
+fn definition_error_messages_stay_short() {
     let long = "x".repeat(100_000);
     for steps in [
         json!([{"step_id": long, "type": long, long.clone(): 1}]),
@@ -603,15 +605,15 @@ fn faults_stay_short_whatever_is_written() {
         json!([with(http("a"), "method", json!(long))]),
         json!([{"id": "a", "type": "model", "model": long}]),
     ] {
-        assert!(faults_of(steps).len() < 2000);
+        assert!(problems_of(steps).len() < 2000);
     }
-    let said = faults(&json!({"steps": [model("a", "x")], long: 1, "stepz": 1, "version": 1}));
+    let said = problems(&json!({"steps": [model("a", "x")], long: 1, "stepz": 1, "version": 1}));
     assert!(said.len() < 2000, "{said}");
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the domain has no clock; this test measures")]
-fn hostile_definitions_take_time_in_proportion_to_their_length() {
+fn definition_compiles_hostile_input_in_linear_time() {
     let references = "{{a.output}}".repeat(80_000);
     let names: Vec<_> = (0..100_000).map(|_| "a").collect();
     let fields: Map<_, _> = (0..80_000).map(|n| (format!("f{n}"), json!("{{b.output}}"))).collect();

@@ -24,7 +24,7 @@ impl Scope for Given {
 }
 
 #[test]
-fn a_wait_ends_when_it_says() {
+fn wait_step_ends_at_configured_time() {
     let now: Timestamp = "2026-11-20T09:30:00Z".parse().unwrap();
     for (wait, given, expect) in [
         (json!({"seconds": 1.5}), json!(null), "2026-11-20T09:30:01.500Z"),
@@ -33,9 +33,13 @@ fn a_wait_ends_when_it_says() {
         (
             json!({"seconds": "{{inputs.x}}"}),
             json!("60"),
-            "seconds is no number from 0 to 31622400",
+            "seconds must be a number from 0 to 31622400",
         ),
-        (json!({"seconds": "{{inputs.x}}"}), json!(-1), "seconds is no number from 0 to 31622400"),
+        (
+            json!({"seconds": "{{inputs.x}}"}),
+            json!(-1),
+            "seconds must be a number from 0 to 31622400",
+        ),
         (json!({"until": "2026-11-20T12:30:00+02:00"}), json!(null), "2026-11-20T10:30:00.000Z"),
         (json!({"until": "2020-01-01T00:00:00Z"}), json!(null), "2026-11-20T09:30:00.000Z"),
         (
@@ -46,7 +50,7 @@ fn a_wait_ends_when_it_says() {
         (
             json!({"until": "{{inputs.x}}"}),
             json!(7),
-            "until is no RFC 3339 time such as 2026-11-20T09:30:00Z",
+            "until must be an RFC 3339 time such as 2026-11-20T09:30:00Z",
         ),
         (
             json!({"until": "2100-01-01T00:00:00Z"}),

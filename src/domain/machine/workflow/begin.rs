@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Container, Effect, Event, Frame, OpenFrame, StepProgress, has_ended, model_of};
 use crate::domain::attempt::{Attempt, Outcome};
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{Block, Kind, StepIndex};
+use crate::domain::definition::{Block, Kind, Role, StepIndex};
 use crate::domain::execution::{Execution, Fault, Status, Work};
 use crate::domain::machine::Effect as ExecutionEffect;
 use crate::domain::step::{self, Instance, Step};
@@ -101,13 +101,13 @@ impl Change<'_> {
         }
     }
 
-    // --- where a step stands ---
+    // --- where a step is ---
 
     pub(super) fn is_unfinished(&self, instance: &Instance) -> bool {
         self.progress.unfinished.contains(instance)
     }
 
-    /// The frame that a step stands in.
+    /// The frame that contains a step.
     pub(super) fn frame_of(&self, instance: &Instance) -> Frame {
         let plan = &self.progress.plan;
         let Some(parent) = plan.at(instance.step).and_then(|step| step.parent) else {
@@ -193,8 +193,7 @@ impl Change<'_> {
             .steps
             .entry(instance.clone())
             .or_insert_with(|| Step::new(first, now.wall));
-        let is_container =
-            matches!(planned.kind, Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_));
+        let is_container = planned.kind.role() == Role::Contains;
         if is_new && is_container {
             step.due = planned.timeout.map(|timeout| now.steady.plus(timeout));
             // Its end has to be known when it is put aside.

@@ -1,4 +1,4 @@
-//! Ends: of a step, of what it stands in, of the execution; and what may start because of them.
+//! Ends: of a step, of what contains it, of the execution; and what may start because of them.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Change<'_> {
         self.start_dependents(instance);
     }
 
-    /// A step has failed for good, and with it what it stands in.
+    /// A step has failed for good, and with it what contains it.
     pub(super) fn fail(&mut self, instance: &Instance, mut fault: Fault) {
         let plan = Arc::clone(&self.progress.plan);
         let Some(planned) = plan.at(instance.step) else { return };

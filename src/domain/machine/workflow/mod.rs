@@ -5,7 +5,7 @@
 //! progress goes on behind them. The machine knows when a step's turn has come and what its end
 //! means for the others; what its references resolve to, and what its run gives, comes in as events.
 //!
-//! A step that fails for good fails what it stands in, up to the execution, unless it (or something
+//! A step that fails for good fails what contains it, up to the execution, unless it (or something
 //! around it) has `continue_on_error`. What is in flight beside it is cancelled.
 
 mod begin;
@@ -237,7 +237,7 @@ impl StepProgress {
     }
 }
 
-/// Whether a step's end stands when its execution is taken up again: it has completed, was skipped,
+/// Whether a step's end stays when its execution is resumed: it has completed, was skipped,
 /// or its failure was kept to itself.
 #[must_use]
 pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
@@ -255,7 +255,7 @@ fn has_ended(progress: &StepProgress, instance: &Instance) -> bool {
     progress.steps.get(instance).is_some_and(|step| step.status.is_final())
 }
 
-/// Whether `step` stands within `around`, however deep.
+/// Whether `step` is within `around`, however deep.
 fn is_part_of(plan: &Plan, step: StepIndex, around: StepIndex) -> bool {
     let mut parent = plan.at(step).and_then(|step| step.parent);
     while let Some(above) = parent {

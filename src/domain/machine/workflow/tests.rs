@@ -541,7 +541,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn every_history_ends_and_keeps_the_invariants(
+    fn workflow_machine_every_history_ends_and_keeps_invariants(
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
@@ -552,7 +552,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cancel_or_the_end_of_its_time_ends_it_at_any_moment(
+    fn workflow_machine_cancel_or_timeout_ends_it_at_any_moment(
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
@@ -575,7 +575,7 @@ proptest! {
 
     /// Whatever is in flight when the process dies comes again; what comes of it all is the same.
     #[test]
-    fn dying_on_the_way_changes_nothing(
+    fn workflow_machine_crash_changes_no_outcome(
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
@@ -602,7 +602,7 @@ proptest! {
 
     /// Taken up again where it ended, it completes, and what is kept of it does not run again.
     #[test]
-    fn a_redrive_goes_on_behind_what_has_ended(
+    fn workflow_machine_redrive_continues_after_finished_steps(
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
@@ -626,7 +626,7 @@ proptest! {
 
     /// Put aside in the middle of its waits and woken, it goes on as if it had stayed.
     #[test]
-    fn it_is_put_aside_and_woken(
+    fn workflow_machine_is_suspended_and_resumed(
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
     ) {

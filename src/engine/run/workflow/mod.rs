@@ -31,7 +31,7 @@ use self::runs::{Job, Report, Running};
 use self::store::PendingEffects;
 use self::view::Values;
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{Kind, Plan};
+use crate::domain::definition::{Plan, Role};
 use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine;
@@ -369,8 +369,8 @@ impl Actor {
                         }
                     }
                     Effect::Begin { instance, attempt } => {
-                        let kind = self.plan.at(instance.step).map(|step| &step.kind);
-                        if matches!(kind, Some(Kind::Model(_) | Kind::Http(_))) {
+                        let role = self.plan.at(instance.step).map(|step| step.kind.role());
+                        if role == Some(Role::Calls) {
                             match self.prepare(progress, instance, attempt).await? {
                                 Ok((job, resolved)) => {
                                     jobs.push(job);

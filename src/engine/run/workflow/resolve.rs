@@ -59,7 +59,10 @@ impl Actor {
     ) -> Result<Event, Error> {
         let plan = Arc::clone(&self.plan);
         let Some(planned) = plan.at(instance.step) else {
-            return Ok(Event::StepInvalid { instance, fault: type_error("it is in no plan") });
+            return Ok(Event::StepInvalid {
+                instance,
+                fault: type_error("the plan does not contain this step"),
+            });
         };
         let uses = plan.uses(instance.step);
         let view = self.view(progress, instance.step, &instance.items, uses).await;
@@ -88,7 +91,7 @@ impl Actor {
                 Err(fault) => Err(fault),
             },
             Kind::Model(_) | Kind::Http(_) | Kind::Parallel(_) => {
-                Err(type_error("it has no answer"))
+                Err(type_error("steps of this type give no answer"))
             }
         };
         Ok(event.unwrap_or_else(|fault| Event::StepInvalid { instance, fault }))
@@ -103,7 +106,7 @@ impl Actor {
     ) -> Result<Event, Fault> {
         let items = map.items.resolve(view, RESOLVED_BYTES_MAX);
         let Value::Array(items) = items.map_err(|error| unresolved(&error))? else {
-            return Err(type_error("items resolves to something that is no array"));
+            return Err(type_error("items must resolve to an array"));
         };
         let count = u32::try_from(items.len()).unwrap_or(u32::MAX);
         if count > ITEMS_MAX {
@@ -245,7 +248,7 @@ impl Actor {
     }
 }
 
-/// The null that stands for no output.
+/// The null that means no output.
 fn null_output() -> Result<Payload, Error> {
     Payload::of(&()).map_err(|error| not_serializable("output", &error).into())
 }

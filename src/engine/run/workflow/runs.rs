@@ -31,7 +31,7 @@ use crate::engine::{Error, Inner, Models};
 use crate::files::Origin;
 use crate::runners;
 use crate::runners::request::{self, Prepared};
-use crate::runtime::fresh;
+use crate::runtime::new_id;
 
 /// A run, or the wait for a place to run.
 pub type Running = Pin<Box<dyn Future<Output = Report> + Send>>;
@@ -243,7 +243,7 @@ impl Actor {
             Ok(input) => input,
             Err(fault) => return Ok(Err(fault)),
         };
-        let prediction = matches!(call, Call::Model { .. }).then(fresh);
+        let prediction = matches!(call, Call::Model { .. }).then(new_id);
         let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
         let (organization, api_key, execution) = (self.organization, self.api_key, self.id);
@@ -288,7 +288,7 @@ fn resolve_model<'m>(
 }
 
 fn no_such_step() -> Failure {
-    Failure::new(ErrorClass::InternalError, "it is in no plan")
+    Failure::new(ErrorClass::InternalError, "the plan does not contain this step")
 }
 
 fn resolve_http(http: &Http, is_fallback: bool, view: &dyn Scope) -> Result<(Call, Value), Fault> {
@@ -358,14 +358,14 @@ impl Inner {
             return Ok(Err(model_removed(slug).into()));
         };
         let limit = limit.map_or(work.timeout, |limit| limit.min(work.timeout));
-        let told = Arc::<RunProgress>::default();
+        let reported = Arc::<RunProgress>::default();
         let progress =
-            Arc::new(RunProgressSink { run_progress: Arc::clone(&told), event_logs: None });
+            Arc::new(RunProgressSink { run_progress: Arc::clone(&reported), event_logs: None });
         let attempt_key = origin.attempt_key.to_owned();
         let input = Arc::new(input);
         let job = runners::Job { attempt_key, input, progress, may_fall_back };
         let result = call_runner(&work, slug, job, limit).await;
-        let logs = told.take_logs();
+        let logs = reported.take_logs();
         Ok(match result {
             Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {
                 Ok(kept) => {
@@ -415,24 +415,27 @@ impl Inner {
             drop(lanes);
             return StepPermit { inner, lane, wait: None };
         }
-        let (sender, told) = oneshot::channel();
+        let (sender, granted) = oneshot::channel();
         let number = lanes.enqueue_step(&lane, sender, self.runs_as_suspect(id));
         drop(lanes);
         // A place may be free that only the turn keeps from it.
         self.scheduler.wake();
-        StepPermit { inner, lane, wait: Some((number, told)) }
+        StepPermit { inner, lane, wait: Some((number, granted)) }
     }
 }
 
 fn not_text(error: &serde_json::Error) -> Failure {
-    Failure::new(ErrorClass::InternalError, format!("its output has no JSON form: {error}"))
+    Failure::new(
+        ErrorClass::InternalError,
+        format!("its output cannot be written as JSON: {error}"),
+    )
 }
 
 impl StepPermit {
     /// The place, once it is given.
     async fn granted(mut self) -> Self {
-        if let Some((_, told)) = &mut self.wait
-            && told.await.is_ok()
+        if let Some((_, granted)) = &mut self.wait
+            && granted.await.is_ok()
         {
             self.wait = None;
         }
@@ -442,9 +445,9 @@ impl StepPermit {
 
 impl Drop for StepPermit {
     fn drop(&mut self) {
-        if let Some((number, told)) = &mut self.wait {
-            told.close();
-            if told.try_recv().is_err() {
+        if let Some((number, granted)) = &mut self.wait {
+            granted.close();
+            if granted.try_recv().is_err() {
                 self.inner.lanes().cancel_wait(&self.lane, *number);
                 return;
             }

@@ -45,7 +45,7 @@ struct StepView {
 }
 
 impl Actor {
-    /// What stands where `items` says sees of the steps in `uses`.
+    /// What the step in the place of `items` sees of the steps in `uses`.
     pub(super) async fn view(
         &mut self,
         progress: &StepProgress,

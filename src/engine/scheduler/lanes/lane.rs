@@ -1,6 +1,6 @@
 //! One lane: which executions it holds in memory, and in which state each of them is.
 //!
-//! A row of the lane is in at most one state. What is in none stands on the disk behind the window.
+//! A row of the lane is in at most one state. What is in none is on disk behind the window.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ pub(super) struct Lane<T, G> {
     paused: usize,
     /// Everything accepted that does not run: announced, in the window, paused, or on the disk.
     queued: usize,
-    /// Rows may stand on the disk behind the window; new ones go there too, to keep the order.
+    /// Rows may be on disk behind the window; new ones go there too, to keep the order.
     spilled: bool,
     refilling: Option<RefillInProgress>,
     pub(super) in_turn: bool,
@@ -283,7 +283,7 @@ impl<T, G> Lane<T, G> {
         std::mem::replace(&mut run.is_parked, is_parked) != is_parked
     }
 
-    /// A running one leaves its place: it has ended, or stands elsewhere.
+    /// A running one leaves its place: it has ended, or is elsewhere.
     pub(super) fn release(&mut self, id: ExecutionId) -> Departure {
         let Some((left, again)) = self.leave(id) else { return Departure::Not };
         match again {
@@ -300,7 +300,7 @@ impl<T, G> Lane<T, G> {
     pub(super) fn pause(&mut self, id: ExecutionId, payload: T) -> Departure {
         let Some((left, again)) = self.leave(id) else { return Departure::Not };
         match again {
-            // It is in the lane anew, with a turn of its own.
+            // It is in the lane again, with a turn of its own.
             Some(Requeued::Enqueued(payload)) => self.push_back(Ticket { id, payload }),
             Some(Requeued::Reserved) => {
                 self.members.insert(id, MemberState::Reserved);
@@ -372,7 +372,7 @@ impl<T, G> Lane<T, G> {
         self.members.iter().filter(|(_, member)| is_leaked(member)).map(|(id, _)| *id).collect()
     }
 
-    /// How many hold a place, and how many of them are parked, counted anew.
+    /// How many hold a place, and how many of them are parked, counted again.
     pub(super) fn count_running(&self) -> (usize, usize) {
         let runs = self.members.values().filter_map(|member| match member {
             MemberState::Running(run) => Some(usize::from(run.is_parked)),
@@ -381,7 +381,7 @@ impl<T, G> Lane<T, G> {
         runs.fold((0, 0), |(running, parked), is_parked| (running + 1, parked + is_parked))
     }
 
-    /// How many executions it knows in memory, unless rows stand behind them on the disk.
+    /// How many executions it knows in memory, unless there are rows behind them on disk.
     pub(super) fn complete_len(&self) -> Option<usize> {
         (!self.spilled && self.refilling.is_none()).then_some(self.members.len())
     }

@@ -1,7 +1,7 @@
 //! Lanes: who runs next.
 //!
 //! Each model and each workflow has a lane of its own, first in, first out, with its own cap of
-//! running executions; places are given to the lanes in turn. The rows of a lane stand on the disk;
+//! running executions; places are given to the lanes in turn. The rows of a lane are on disk;
 //! here is only a window on its head, so that a backlog of a million takes no memory.
 //!
 //! An execution gets into a lane in one way: [`Lanes::reserve`] or [`Lanes::reserve_accepted`] before the
@@ -18,7 +18,7 @@
 //! an idle one waiting.
 //!
 //! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it. A lane whose window
-//! has run dry while rows stand behind it asks for a refill.
+//! has run dry while there are rows behind it asks for a refill.
 
 mod lane;
 
@@ -53,7 +53,7 @@ pub enum Next<T, G> {
     Refill { lane: Arc<str> },
 }
 
-/// How a lane stands.
+/// The state of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     pub running: usize,
@@ -180,7 +180,7 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    /// Has the lane's head read anew: rows may stand there that nothing in memory knows of.
+    /// Has the lane's head read again: it may have rows that nothing in memory knows of.
     pub fn mark_rows_on_disk(&mut self, name: &str) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.mark_rows_on_disk();
@@ -386,9 +386,9 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
-    // --- how they stand ---
+    // --- their state ---
 
-    /// How the lane stands.
+    /// The state of the lane.
     #[must_use]
     pub fn load(&self, name: &str) -> Load {
         self.lanes.get(name).map_or_else(Load::default, Lane::load)
@@ -424,7 +424,7 @@ impl<T, G> Lanes<T, G> {
         leaked.collect()
     }
 
-    /// Counts the places anew; true when the counts were wrong, and are right from now on.
+    /// Counts the places again; true when the counts were wrong, and are right from now on.
     pub fn recount(&mut self) -> bool {
         let counts = self.lanes.values().map(Lane::count_running);
         let (running, parked) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -434,7 +434,7 @@ impl<T, G> Lanes<T, G> {
         was_wrong
     }
 
-    /// How many executions the lane knows in memory, if that is all of them; `None` when rows stand
+    /// How many executions the lane knows in memory, if that is all of them; `None` when rows are
     /// behind them on the disk.
     #[must_use]
     pub fn complete_len(&self, name: &str) -> Option<usize> {
@@ -451,7 +451,7 @@ impl<T, G> Lanes<T, G> {
         }
     }
 
-    /// Puts the lane at the end of the turn, if it has something to do and does not stand there.
+    /// Puts the lane at the end of the turn, if it has something to do and is not there.
     fn schedule_lane(&mut self, name: &str) {
         let Some((name, lane)) = self.lanes.get_key_value(name) else { return };
         if !(lane.can_start() || lane.wants_refill()) {

@@ -16,7 +16,7 @@ fn id(number: u32) -> ExecutionId {
 
 type Member = (usize, ExecutionId);
 
-/// The lanes with the rows that would stand on the disk.
+/// The lanes with the rows that would be on disk.
 struct World {
     lanes: Lanes<(), u32>,
     /// Rows that a reader sees.
@@ -326,7 +326,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn each_runs_in_one_place_and_starts_in_order(
+    fn lane_runs_each_ticket_once_and_in_order(
         cap in 1_usize..4,
         active in 1_usize..6,
         acts in prop::collection::vec(acts(), 0..120),
@@ -349,7 +349,7 @@ proptest! {
 
     /// Promise 5: a stuck model or a flood in one lane starves no other.
     #[test]
-    fn stuck_lanes_never_keep_an_idle_one_waiting(
+    fn lane_idle_is_never_starved_by_stuck_lanes(
         stuck in prop::collection::vec((1_usize..9, any::<bool>()), 0..40),
         active in 1_usize..12,
         cap in 1_usize..12,
@@ -386,7 +386,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_lane_refuses_and_another_takes() {
+fn lane_when_full_refuses_while_others_accept() {
     let mut lanes: Lanes<(), u32> = Lanes::new(10);
     lanes.set_limits("a", 1, 1);
     lanes.set_limits("b", 1, 1);
@@ -398,7 +398,7 @@ fn a_full_lane_refuses_and_another_takes() {
 }
 
 #[test]
-fn places_go_round_the_lanes() {
+fn lane_slots_are_shared_round_robin() {
     let mut world = World::new(2, 10, 4);
     for _ in 0..4 {
         world.submit(0, false);
@@ -412,7 +412,7 @@ fn places_go_round_the_lanes() {
 }
 
 #[test]
-fn guests_and_the_lanes_own_take_turns_at_a_place() {
+fn lane_alternates_between_steps_and_own_tickets() {
     let mut world = World::new(1, 1, 10);
     world.submit(0, false);
     while world.step() {}
@@ -431,7 +431,7 @@ fn guests_and_the_lanes_own_take_turns_at_a_place() {
 }
 
 #[test]
-fn guest_that_goes_first_passes_those_that_wait() {
+fn lane_priority_step_overtakes_waiting_steps() {
     let mut world = World::new(1, 1, 10);
     world.submit(0, false);
     while world.step() {}
@@ -445,7 +445,7 @@ fn guest_that_goes_first_passes_those_that_wait() {
 
 /// A workflow that has its place must reach its models although no further place is left.
 #[test]
-fn guests_come_in_when_every_place_is_taken() {
+fn lane_admits_steps_when_all_slots_are_taken() {
     let mut world = World::new(2, 2, 2);
     for _ in 0..4 {
         world.submit(0, false);
@@ -461,7 +461,7 @@ fn guests_come_in_when_every_place_is_taken() {
 
 /// Woken before it has left its place, it waits for that and then for its turn.
 #[test]
-fn one_that_returns_while_it_leaves_runs_once_more() {
+fn lane_ticket_requeued_during_release_runs_once_more() {
     let mut world = World::new(1, 2, 2);
     world.submit(0, false);
     while world.step() {}
@@ -480,7 +480,7 @@ fn one_that_returns_while_it_leaves_runs_once_more() {
 
 /// A refill that reads a row before its commit's hook has run must not give it a second ticket.
 #[test]
-fn a_row_that_is_seen_before_its_hook_gets_one_ticket() {
+fn lane_row_seen_before_its_hook_gets_one_ticket() {
     let mut world = World::new(1, 9, 9);
     world.lanes.mark_rows_on_disk(&name(0));
     world.announce(0);
@@ -498,7 +498,7 @@ fn a_row_that_is_seen_before_its_hook_gets_one_ticket() {
 }
 
 #[test]
-fn places_of_tasks_that_died_are_found() {
+fn lane_finds_leaked_slots_of_dead_tasks() {
     let mut world = World::new(1, 2, 2);
     world.submit(0, false);
     world.submit(0, false);
@@ -514,7 +514,7 @@ fn places_of_tasks_that_died_are_found() {
 
 /// A lane in which too much has failed starts nothing else until one of those goes on.
 #[test]
-fn a_lane_with_many_failures_starts_nothing_new() {
+fn lane_with_too_many_paused_tickets_starts_nothing_new() {
     let mut world = World::new(1, 2, 2);
     for _ in 0..PAUSED_MAX {
         world.submit(0, false);

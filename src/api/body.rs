@@ -1,0 +1,81 @@
+//! A request's body as a JSON object, and its webhook; what a client is answered when its input does not
+//! fit.
+
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use serde_json::Value;
+
+use super::Services;
+use crate::domain::delivery::Webhook;
+use crate::domain::json_object::JsonObject;
+use crate::domain::signature;
+use crate::http::Error;
+use crate::http::request::parse_value;
+use crate::schema::{Unavailable, ValidationError, Violation};
+
+/// Reads a body; an empty one has no fields.
+///
+/// # Errors
+/// 400 when it is not JSON or not an object.
+pub fn parse(bytes: &[u8]) -> Result<JsonObject, Error> {
+    match parse_value(bytes)? {
+        Value::Object(fields) => Ok(fields.into()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(Error::bad_request("the request body must be a JSON object"))
+        }
+    }
+}
+
+/// Where the completion is to be announced: `webhook_url`, signed with `webhook_secret`. An empty URL
+/// means nowhere.
+///
+/// # Errors
+/// 400 for a URL that is invalid or that the egress guard refuses, and for an invalid secret.
+pub fn webhook(fields: &mut JsonObject, services: &Services) -> Result<Option<Webhook>, Error> {
+    webhook_at("webhook_url", fields, services)
+}
+
+/// The same where the URL is in another field.
+///
+/// # Errors
+/// As [`webhook`].
+pub fn webhook_at(
+    name: &'static str,
+    fields: &mut JsonObject,
+    services: &Services,
+) -> Result<Option<Webhook>, Error> {
+    let secret = fields.text("webhook_secret")?.filter(|secret| !secret.is_empty());
+    let Some(url) = fields.text(name)?.filter(|url| !url.is_empty()) else {
+        return Ok(None);
+    };
+    let refuse = |what: String| Error::bad_request(what);
+    services.egress.check_url(&url).map_err(|error| refuse(format!("{name} {error}")))?;
+    let seal = |secret: String| {
+        signature::check_secret(&secret).map_err(|error| refuse(error.to_string()))?;
+        services.sealer.seal(&secret).map_err(Error::internal)
+    };
+    let secret = secret.map(seal).transpose()?;
+    Ok(Some(Webhook { url, secret }))
+}
+
+/// The response to an input that fails validation.
+pub fn validation_error(error: ValidationError) -> Error {
+    match error {
+        ValidationError::Violations(violations) => invalid_input(&violations),
+        ValidationError::Unavailable(unavailable) => validation_unavailable(unavailable),
+    }
+}
+
+/// The response when validation could not run: 503 where a retry may help.
+pub fn validation_unavailable(unavailable: Unavailable) -> Error {
+    match unavailable {
+        Unavailable::Busy => Error::unavailable(unavailable.to_string())
+            .with_header(RETRY_AFTER, HeaderValue::from_static("1")),
+        Unavailable::Panicked => Error::internal(unavailable),
+    }
+}
+
+/// Input that breaks its schema: all violations, the first of them in the message.
+fn invalid_input(violations: &[Violation]) -> Error {
+    let first = violations.first().map_or("", |violation| violation.message.as_str());
+    Error::bad_request(format!("invalid input: {first}")).with_details(violations)
+}

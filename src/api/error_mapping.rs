@@ -1,0 +1,175 @@
+//! The only mapping from the errors of the layers below to HTTP.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use crate::http::Error;
+use crate::wire::error::{Quota, Unpaid};
+use crate::{accounts, chains, engine, files, idempotency, storage, workflows};
+
+/// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
+const QUEUE_RETRY: Duration = Duration::from_secs(5);
+/// When announced uploads that do not come are forgotten.
+const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
+
+impl From<storage::Error> for Error {
+    fn from(error: storage::Error) -> Self {
+        match error {
+            storage::Error::Unavailable { .. } | storage::Error::Full => {
+                storage_unavailable().with_source(error)
+            }
+            storage::Error::Conflict { .. } => {
+                Self::conflict("it was changed at the same time; try again").with_source(error)
+            }
+            storage::Error::Locked { .. }
+            | storage::Error::Malformed(_)
+            | storage::Error::Gone { .. }
+            | storage::Error::Payload { .. }
+            | storage::Error::Folder { .. }
+            | storage::Error::NewerFormat { .. }
+            | storage::Error::NotDurable
+            | storage::Error::Misfit { .. }
+            | storage::Error::Damaged { .. } => Self::internal(error),
+        }
+    }
+}
+
+impl From<engine::Error> for Error {
+    fn from(error: engine::Error) -> Self {
+        match error {
+            engine::Error::QueueFull { .. } => {
+                Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
+            }
+            engine::Error::OverQuota { quota, used } => {
+                let message = format!("{error}: delete some, or wait until they expire");
+                Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+                    .with_details(Quota { quota_bytes: quota, used_bytes: used })
+            }
+            engine::Error::Unpaid { balance, reserved, needed } => {
+                Self::status(StatusCode::PAYMENT_REQUIRED, "payment required").with_details(
+                    Unpaid {
+                        balance_usd: balance.dollars(),
+                        reserved_usd: reserved.dollars(),
+                        needed_usd: needed.dollars(),
+                    },
+                )
+            }
+            engine::Error::Failing { .. } => Self::unavailable(error.to_string()),
+            engine::Error::NotFound => Self::not_found("execution not found"),
+            engine::Error::AlreadyEnded(_) | engine::Error::NotRedrivable => {
+                Self::conflict(error.to_string())
+            }
+            engine::Error::Forgotten => Self::status(StatusCode::GONE, error.to_string()),
+            engine::Error::Storage(error) => error.into(),
+            engine::Error::Stopping => {
+                Self::unavailable("the service is stopping; try again in a moment")
+            }
+        }
+    }
+}
+
+impl From<accounts::Error> for Error {
+    fn from(error: accounts::Error) -> Self {
+        match error {
+            accounts::Error::InvalidName | accounts::Error::InvalidKeyName => {
+                Self::bad_request(error.to_string())
+            }
+            accounts::Error::Exists(_) => Self::conflict(error.to_string()),
+            accounts::Error::NoOrganization(_) | accounts::Error::NoKey => {
+                Self::not_found(error.to_string())
+            }
+            accounts::Error::Randomness(_) => Self::internal(error),
+            accounts::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<chains::Error> for Error {
+    fn from(error: chains::Error) -> Self {
+        match error {
+            chains::Error::InvalidName | chains::Error::Invalid(_) => {
+                Self::bad_request(error.to_string())
+            }
+            chains::Error::Exists { .. } | chains::Error::TooMany => {
+                Self::conflict(error.to_string())
+            }
+            chains::Error::NotFound { .. } => Self::not_found(error.to_string()),
+            chains::Error::ValidationUnavailable(unavailable) => {
+                super::body::validation_unavailable(unavailable)
+            }
+            chains::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<workflows::Error> for Error {
+    fn from(error: workflows::Error) -> Self {
+        match error {
+            workflows::Error::Invalid { ref message, ref problems } => {
+                let refused = Self::bad_request(message.clone());
+                if problems.is_empty() { refused } else { refused.with_details(problems) }
+            }
+            workflows::Error::NotFound | workflows::Error::NoVersion => {
+                Self::not_found(error.to_string())
+            }
+            workflows::Error::VersionLocked | workflows::Error::Locked => {
+                Self::status(StatusCode::FORBIDDEN, error.to_string())
+            }
+            workflows::Error::ValidationUnavailable(unavailable) => {
+                super::body::validation_unavailable(unavailable)
+            }
+            workflows::Error::TooMany(_) => Self::conflict(error.to_string()),
+            workflows::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<files::Error> for Error {
+    fn from(error: files::Error) -> Self {
+        match error {
+            files::Error::TooLarge { limit } => {
+                let message = format!("the file is larger than {limit} bytes");
+                Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+            }
+            files::Error::Invalid(sentence) => {
+                Self::unprocessable(format!("the file was not stored: {sentence}"))
+            }
+            files::Error::Damaged(_) => {
+                Self::status(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+            }
+            files::Error::Disk(_) => storage_unavailable().with_source(error),
+            files::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<files::Refusal> for Error {
+    fn from(refusal: files::Refusal) -> Self {
+        match refusal {
+            files::Refusal::OverQuota { quota, used } => {
+                let message = format!("{refusal}: delete some first");
+                Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+                    .with_details(Quota { quota_bytes: quota, used_bytes: used })
+            }
+            files::Refusal::TooMany(_) => {
+                Self::too_many(refusal.to_string(), UPLOADS_RETRY).with_source(refusal)
+            }
+            files::Refusal::NotFound => Self::not_found(refusal.to_string()),
+            files::Refusal::Done => Self::conflict(refusal.to_string()),
+            files::Refusal::Expired => Self::status(StatusCode::GONE, refusal.to_string()),
+            files::Refusal::Failed(error) => error.into(),
+        }
+    }
+}
+
+impl From<idempotency::InvalidKey> for Error {
+    fn from(error: idempotency::InvalidKey) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+/// The disk is full or failing: nothing was created, nothing acknowledged is lost.
+fn storage_unavailable() -> Error {
+    Error::unavailable("the disk is full or failing: nothing was stored; free some space")
+}

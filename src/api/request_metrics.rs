@@ -1,0 +1,114 @@
+//! The metrics of requests, by host, method, route and status.
+//!
+//! A labelled metric costs a handful of allocations and a look into the registry each time that it
+//! is named. Here each is named once and kept: the sets of labels are few, since routes, known
+//! methods and statuses are.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use metrics::{Counter, Histogram};
+
+use super::Role;
+
+/// What tells the metrics of one host apart: method, route and status.
+type Labels = (&'static str, &'static str, StatusCode);
+
+/// The request metrics of one host.
+#[derive(Debug)]
+pub struct RequestMetrics {
+    role: Role,
+    series: RwLock<HashMap<Labels, Series>>,
+}
+
+#[derive(Debug, Clone)]
+struct Series {
+    requests: Counter,
+    seconds: Histogram,
+}
+
+impl RequestMetrics {
+    /// Metrics of a host that has answered nothing yet.
+    #[must_use]
+    pub fn new(role: Role) -> Self {
+        Self { role, series: RwLock::default() }
+    }
+
+    /// Counts one answer. `route` is the pattern, empty where none was found.
+    pub fn count(&self, method: &Method, route: &'static str, status: StatusCode, took: Duration) {
+        let labels = (known_method(method), route, status);
+        let known = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.get(&labels) {
+            return series.count(took);
+        }
+        drop(known);
+        let series = self.register(labels);
+        series.count(took);
+        self.series.write().unwrap_or_else(PoisonError::into_inner).insert(labels, series);
+    }
+
+    fn register(&self, (method, route, status): Labels) -> Series {
+        let host = self.role.as_str();
+        let seconds = metrics::histogram!(
+            "orrery_request_seconds", "host" => host, "method" => method, "route" => route
+        );
+        let requests = metrics::counter!(
+            "orrery_requests_total",
+            "host" => host, "method" => method, "route" => route, "status" => status.as_str().to_owned()
+        );
+        Series { requests, seconds }
+    }
+}
+
+impl Series {
+    fn count(&self, took: Duration) {
+        self.seconds.record(took);
+        self.requests.increment(1);
+    }
+}
+
+/// A method as a metrics label: whatever a client invents is one word.
+fn known_method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn request_metrics_register_each_label_set_once_and_count_each_request() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let of_host = RequestMetrics::new(Role::Control);
+        let took = Duration::from_millis(3);
+        metrics::with_local_recorder(&recorder, || {
+            for method in [Method::GET, Method::GET, Method::from_bytes(b"BREW").unwrap()] {
+                of_host.count(&method, "/of-this-test", StatusCode::OK, took);
+            }
+            of_host.count(&Method::GET, "/of-this-test", StatusCode::NOT_FOUND, took);
+        });
+        assert_eq!(of_host.series.read().unwrap().len(), 3);
+        let text = handle.render();
+        for line in [
+            "orrery_requests_total{host=\"control\",method=\"GET\",route=\"/of-this-test\",status=\"200\"} 2",
+            "orrery_requests_total{host=\"control\",method=\"other\",route=\"/of-this-test\",status=\"200\"} 1",
+            "orrery_requests_total{host=\"control\",method=\"GET\",route=\"/of-this-test\",status=\"404\"} 1",
+            "orrery_request_seconds_count{host=\"control\",method=\"GET\",route=\"/of-this-test\"} 3",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Housekeeping: removes what a crash left behind, once after a start, and what is past its retention,
+//! then and as long as the service runs: files every minute, everything else every hour.
+//!
+//! Nothing here decides what may go: each layer removes its own, a few at a time. Nothing goes while
+//! the machine's clock is more than a day ahead of the time that is believed, see `runtime::clock`:
+//! it may have jumped.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::Services;
+use crate::domain::ids::{FileId, Id, PayloadId};
+use crate::domain::time::{Now, Timestamp};
+use crate::runtime::{Clock, Tasks};
+use crate::storage::{Commit, Key, SweepOptions, Swept, Table};
+
+/// How often files whose time is over are looked for; a look costs one read when there are none.
+const EVERY: Duration = Duration::from_secs(60);
+/// All else is swept at one of so many looks.
+const OTHERS_EVERY: u32 = 60;
+
+/// The believed time is recorded at one of so many looks.
+const RECORD_TIME_EVERY: u32 = 10;
+/// When it is tried again after a failure.
+const RECORD_RETRY: Duration = Duration::from_secs(1);
+
+/// Says which sweeps were refused, for `orrery check`; absent when none was.
+pub const REFUSED: &str = "sweep.refused";
+
+/// Sweeps until the shutdown. What was begun before `started` has broken off; the operator may have
+/// accepted that this takes any number of files.
+pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, accepts_loss: bool) {
+    tasks.spawn(record_time_jumps(Arc::clone(&services), tasks.clone()));
+    let options = SweepOptions { now: services.clock.believed(), accepts_loss };
+    let payloads = services.store.sweep_payloads(started, options).await;
+    let files = services.files.sweep(FileId::from(started.bytes()), options).await;
+    let refusals: Vec<String> = [
+        report_startup_sweep("payloads", payloads.map_err(anyhow::Error::from)),
+        report_startup_sweep("files", files.map_err(anyhow::Error::from)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    note_refusals(&services.store.folder().join(REFUSED), &refusals);
+    for look in (0..OTHERS_EVERY).cycle() {
+        if look % RECORD_TIME_EVERY == 0 {
+            let _recorded_or_logged = record_time(&services).await;
+        }
+        if is_ahead(&services.clock, look == 0) {
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = tokio::time::sleep(EVERY) => continue,
+            }
+        }
+        report("expired files", services.files.remove_expired().await);
+        if look == 0 {
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = hourly(&services) => {}
+            }
+        }
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+/// Takes over the time that the process before this one believed. Without one, as on a first start,
+/// the machine's clock is believed.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn restore_time(services: &Services) -> anyhow::Result<()> {
+    if let Some(believed) = read_time(services, &time_key()).await? {
+        // Where nothing is to come, a clock that was wrong for a while is forgotten.
+        let awaits_moment =
+            services.engine.awaits_moment().await? || services.outbox.awaits_moment().await?;
+        let last = read_reading(services).await?.filter(|_| awaits_moment);
+        services.clock.restore(believed, last);
+    }
+    Ok(())
+}
+
+async fn read_time(services: &Services, key: &Key) -> anyhow::Result<Option<Timestamp>> {
+    let row = services.store.get(key).await?;
+    Ok(row.and_then(|bytes| bytes.try_into().ok()).map(Timestamp::from_sortable))
+}
+
+async fn read_reading(services: &Services) -> anyhow::Result<Option<Now>> {
+    let row = services.store.get(&reading_key()).await?;
+    let Some(row) = row else { return Ok(None) };
+    let (times, _rest) = row.as_chunks::<8>();
+    let [steady, wall] = *times else { return Ok(None) };
+    Ok(Some(Now { wall: Timestamp::from_sortable(wall), steady: Timestamp::from_sortable(steady) }))
+}
+
+/// Records the time whenever the machine's clock has jumped, until the shutdown: what is put off from
+/// then on is due by the steady time, which may not be the machine's.
+async fn record_time_jumps(services: Arc<Services>, tasks: Tasks) {
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = services.clock.jumped() => {}
+        }
+        while !record_time(&services).await {
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = tokio::time::sleep(RECORD_RETRY) => {}
+            }
+        }
+    }
+}
+
+/// The row of the believed time.
+fn time_key() -> Key {
+    Key::table(Table::Meta).text("believed time")
+}
+
+/// The row of the last reading of the clock: the steady time, then the machine's.
+fn reading_key() -> Key {
+    Key::table(Table::Meta).text("latest time")
+}
+
+/// Records the believed time and the last reading of the clock; whether that succeeded.
+async fn record_time(services: &Services) -> bool {
+    let (believed, last) = (services.clock.believed(), services.clock.reading());
+    let mut commit = Commit::new();
+    commit.put_bytes(time_key(), believed.sortable().to_vec());
+    let reading = [last.steady.sortable(), last.wall.sortable()].concat();
+    commit.put_bytes(reading_key(), reading);
+    let recorded = services.store.commit(commit).await;
+    if let Err(error) = &recorded {
+        tracing::error!(%error, "failed to record the time");
+    }
+    recorded.is_ok()
+}
+
+/// Whether nothing may be deleted now because it is old.
+fn is_ahead(clock: &Clock, says_so: bool) -> bool {
+    let ahead = clock.ahead();
+    metrics::gauge!("orrery_clock_ahead_seconds").set(ahead.unwrap_or_default().as_secs_f64());
+    let Some(ahead) = ahead else { return false };
+    metrics::counter!("orrery_sweeps_refused_total").increment(1);
+    if says_so {
+        let (ahead, believed) = (humantime::format_duration(ahead).to_string(), clock.believed());
+        tracing::error!(
+            ahead, %believed, now = %clock.now(),
+            "nothing is deleted by age: the machine's clock is ahead of the time that this service \
+             has seen. Set the clock right; if it is right, no action is needed"
+        );
+    }
+    true
+}
+
+/// Reports a sweep after a start; gives what is to be said when it was refused.
+fn report_startup_sweep(what: &'static str, swept: anyhow::Result<Swept>) -> Option<String> {
+    let Swept { unused, total, moved, refused } = match swept {
+        Ok(swept) => swept,
+        Err(error) => {
+            tracing::error!(%error, what, "failed to remove unreferenced files");
+            return None;
+        }
+    };
+    let held_back = if refused { unused } else { 0 };
+    let gauge = metrics::gauge!("orrery_sweep_refused_files", "what" => what);
+    gauge.set(u32::try_from(held_back).unwrap_or(u32::MAX));
+    if refused {
+        let sentence = format!(
+            "nothing refers to {unused} of {total} files in {what}: too many to remove without \
+             your confirmation. If the store is complete, start once with `orrery serve \
+             --accept-loss`; otherwise restore the store from a backup"
+        );
+        tracing::error!(unused, total, what, "a sweep was refused: {sentence}");
+        return Some(sentence);
+    }
+    if moved > 0 {
+        tracing::info!(moved, total, what, "unreferenced files were moved to `lost`");
+    }
+    None
+}
+
+fn note_refusals(path: &Path, refusals: &[String]) {
+    let noted = if refusals.is_empty() {
+        let is_absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        fs::remove_file(path).or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) })
+    } else {
+        fs::write(path, refusals.join("\n"))
+    };
+    if let Err(error) = noted {
+        tracing::warn!(path = %path.display(), %error, "failed to record a refused sweep");
+    }
+}
+
+async fn hourly(services: &Services) {
+    let options = SweepOptions { now: services.clock.believed(), accepts_loss: false };
+    report("days of lost payloads", services.store.empty_payload_trash(options).await);
+    report("days of lost files", services.files.empty_trash(options).await);
+    let swept = services.idempotency.sweep().await.map(|_| 0);
+    report("expired idempotency keys", swept);
+    if let Err(error) = apply_retention(services).await {
+        tracing::error!(%error, "retention failed");
+    }
+}
+
+fn report<E: std::fmt::Display>(what: &str, swept: Result<usize, E>) {
+    match swept {
+        Ok(0) => {}
+        Ok(swept) => tracing::info!(swept, "removed {what}"),
+        Err(error) => tracing::error!(%error, "failed to remove {what}"),
+    }
+}
+
+/// Deletes what is past the configuration's `[retention]`.
+async fn apply_retention(services: &Services) -> anyhow::Result<()> {
+    let keep = services.settings.keep;
+    let now = services.clock.believed();
+    for organization in services.accounts.organizations().await? {
+        if let Some(cutoff) = now.before(keep.deliveries) {
+            let swept = services.outbox.purge_before(organization.id, cutoff).await;
+            report("old deliveries", swept);
+        }
+        if let Some(cutoff) = now.before(keep.executions) {
+            let swept = services.engine.purge_before(organization.id, cutoff).await;
+            report("old executions", swept);
+        }
+        if let Some(cutoff) = now.before(keep.payloads) {
+            let swept = services.engine.purge_payloads_before(organization.id, cutoff).await;
+            report("inputs and outputs of old executions", swept);
+        }
+    }
+    Ok(())
+}

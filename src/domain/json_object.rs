@@ -1,0 +1,292 @@
+//! The strict reader of JSON objects: fields by name and type, each [`Mismatch`] in words that name the
+//! field, and the names that nobody has read. It never says what a mismatch leads to: a request ends with
+//! the first one, the check of a definition collects them all.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+/// The characters that an item of a list of texts may have.
+const LISTED_TEXT_CHARS_MAX: usize = 1000;
+
+/// An object that is being read. Each reader takes its field out; null counts as absent.
+#[derive(Debug, Default)]
+pub struct JsonObject {
+    left: Map<String, Value>,
+    read: Vec<&'static str>,
+}
+
+/// A field that is not what it must be. Prints as a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {message}")]
+pub struct Mismatch {
+    pub field: &'static str,
+    /// The rest of a sentence that begins with the field.
+    pub message: Cow<'static, str>,
+}
+
+/// What a reader found: the value, nothing, or something else.
+pub type Found<T> = Result<Option<T>, Mismatch>;
+
+impl From<Map<String, Value>> for JsonObject {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self { left: fields, read: Vec::new() }
+    }
+}
+
+impl JsonObject {
+    /// Takes the field out, of whatever type.
+    pub fn take(&mut self, field: &'static str) -> Option<Value> {
+        self.read.push(field);
+        self.left.shift_remove(field).filter(|value| !value.is_null())
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// [`Mismatch`] for anything else; so with all readers below.
+    pub fn text(&mut self, field: &'static str) -> Found<String> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(Mismatch::new(field, "must be a string")),
+        }
+    }
+
+    /// A string of at most `most` characters.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn bounded_text(&mut self, field: &'static str, most: usize) -> Found<String> {
+        self.text(field)?.map(|text| at_most(field, text, most)).transpose()
+    }
+
+    /// A string of at most `most` characters, not all of them white space.
+    ///
+    /// # Errors
+    /// [`Mismatch`]: a blank one `is required`.
+    pub fn filled_text(&mut self, field: &'static str, most: usize) -> Found<String> {
+        let Some(text) = self.text(field)? else { return Ok(None) };
+        if text.trim().is_empty() {
+            return Err(Mismatch::required(field));
+        }
+        at_most(field, text, most).map(Some)
+    }
+
+    /// As [`JsonObject::filled_text`], of a field that must be there.
+    ///
+    /// # Errors
+    /// [`Mismatch`]: one that is absent or blank `is required`.
+    pub fn required_text(&mut self, field: &'static str, most: usize) -> Result<String, Mismatch> {
+        self.filled_text(field, most)?.ok_or_else(|| Mismatch::required(field))
+    }
+
+    /// True or false.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn flag(&mut self, field: &'static str) -> Found<bool> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(_) => Err(Mismatch::new(field, "must be true or false")),
+        }
+    }
+
+    /// A number, which may have a fraction.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn number(&mut self, field: &'static str, range: &RangeInclusive<f64>) -> Found<f64> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| range.contains(number));
+        let (start, end) = (range.start(), range.end());
+        let wrong = || Mismatch::new(field, format!("must be a number from {start} to {end}"));
+        number.map(Some).ok_or_else(wrong)
+    }
+
+    /// A number without a fraction.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn whole(&mut self, field: &'static str, range: &RangeInclusive<u64>) -> Found<u64> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let number = value.as_u64().filter(|number| range.contains(number));
+        let wrong = || {
+            let message = match (range.start(), range.end()) {
+                (start, &u64::MAX) => format!("must be a whole number, {start} or more"),
+                (start, end) => format!("must be a whole number from {start} to {end}"),
+            };
+            Mismatch::new(field, message)
+        };
+        number.map(Some).ok_or_else(wrong)
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn object(&mut self, field: &'static str) -> Found<Map<String, Value>> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Object(fields)) => Ok(Some(fields)),
+            Some(_) => Err(Mismatch::new(field, "must be an object")),
+        }
+    }
+
+    /// An array.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn list(&mut self, field: &'static str) -> Found<Vec<Value>> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(Some(items)),
+            Some(_) => Err(Mismatch::new(field, "must be an array")),
+        }
+    }
+
+    /// An array of strings, trimmed, each once. The limits are checked before anything is compared.
+    ///
+    /// # Errors
+    /// [`Mismatch`], also for more than `most` items (repeated ones included) and for an item of more than
+    /// 1,000 characters.
+    pub fn texts(&mut self, field: &'static str, most: usize) -> Found<Vec<String>> {
+        let wrong = || Mismatch::new(field, "must be an array of strings");
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let Value::Array(items) = value else { return Err(wrong()) };
+        if items.len() > most {
+            return Err(Mismatch::new(field, format!("must have at most {most} items")));
+        }
+        let mut seen = HashSet::new();
+        let mut texts = Vec::new();
+        for item in &items {
+            let text = item.as_str().ok_or_else(wrong)?.trim();
+            if text.chars().nth(LISTED_TEXT_CHARS_MAX).is_some() {
+                let message =
+                    format!("must have items of at most {LISTED_TEXT_CHARS_MAX} characters");
+                return Err(Mismatch::new(field, message));
+            }
+            if seen.insert(text) {
+                texts.push(text.to_owned());
+            }
+        }
+        Ok(Some(texts))
+    }
+
+    /// The names of the fields that nobody has read.
+    pub fn unread(&self) -> impl Iterator<Item = &str> {
+        self.left.keys().map(String::as_str)
+    }
+
+    /// The names that have been asked for, in their order.
+    #[must_use]
+    pub fn known(&self) -> &[&'static str] {
+        &self.read
+    }
+}
+
+impl Mismatch {
+    fn new(field: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { field, message: message.into() }
+    }
+
+    /// A field that must be there and is not.
+    #[must_use]
+    pub fn required(field: &'static str) -> Self {
+        Self::new(field, "is required")
+    }
+}
+
+/// The text, unless it has more than `most` characters.
+fn at_most(field: &'static str, text: String, most: usize) -> Result<String, Mismatch> {
+    if text.chars().nth(most).is_some() {
+        return Err(Mismatch::new(field, format!("must have at most {most} characters")));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(fields: Value) -> JsonObject {
+        let Value::Object(fields) = fields else { panic!("an object") };
+        fields.into()
+    }
+
+    fn texts(list: Value) -> Result<Option<Vec<String>>, String> {
+        object(json!({ "tags": list })).texts("tags", 20).map_err(|mismatch| mismatch.to_string())
+    }
+
+    #[test]
+    fn json_object_text_list_is_deduplicated_in_order() {
+        let list = json!(["b", " a ", "b", "a"]);
+        assert_eq!(texts(list), Ok(Some(vec!["b".to_owned(), "a".to_owned()])));
+        assert_eq!(texts(Value::Null), Ok(None));
+    }
+
+    /// Comparing each of a million items with each other one would take hours.
+    #[test]
+    fn json_object_text_list_is_bounded_before_comparison() {
+        let many: Vec<String> = (0..1_000_000).map(|number| number.to_string()).collect();
+        assert_eq!(texts(json!(many)), Err("tags must have at most 20 items".to_owned()));
+        assert_eq!(
+            texts(json!(["x".repeat(LISTED_TEXT_CHARS_MAX + 1)])),
+            Err("tags must have items of at most 1000 characters".to_owned())
+        );
+        assert_eq!(texts(json!(["a", 1])), Err("tags must be an array of strings".to_owned()));
+    }
+
+    #[test]
+    fn json_object_mismatch_names_field_and_expected_type() {
+        let fields = json!({
+            "text": 1, "flag": "yes", "number": 11, "whole": 1.5, "size": -1, "object": [],
+            "list": {}, "blank": " ", "long": "four",
+        });
+        let (mut object, mut bounded) = (object(fields.clone()), object(fields));
+        let mismatches = [
+            object.text("text").err(),
+            object.flag("flag").err(),
+            object.number("number", &(0.0..=10.0)).err(),
+            object.whole("whole", &(1..=10)).err(),
+            object.whole("size", &(0..=u64::MAX)).err(),
+            object.object("object").err(),
+            object.list("list").err(),
+            object.required_text("blank", 10).err(),
+            object.required_text("absent", 10).err(),
+            object.required_text("long", 3).err(),
+            bounded.bounded_text("long", 3).err(),
+        ];
+        let sentences = mismatches.map(|mismatch| mismatch.unwrap().to_string());
+        assert_eq!(
+            sentences,
+            [
+                "text must be a string",
+                "flag must be true or false",
+                "number must be a number from 0 to 10",
+                "whole must be a whole number from 1 to 10",
+                "size must be a whole number, 0 or more",
+                "object must be an object",
+                "list must be an array",
+                "blank is required",
+                "absent is required",
+                "long must have at most 3 characters",
+                "long must have at most 3 characters",
+            ]
+        );
+    }
+
+    #[test]
+    fn json_object_treats_null_as_absent_and_lists_unread_fields() {
+        let mut object = object(json!({ "a": null, "b": 1, "c": 2 }));
+        assert_eq!(object.text("a"), Ok(None));
+        assert_eq!(object.take("b"), Some(json!(1)));
+        assert_eq!(object.unread().collect::<Vec<_>>(), ["c"]);
+        assert_eq!(object.known(), ["a", "b"]);
+    }
+}

@@ -1,0 +1,333 @@
+//! Blobs: bytes on disk under their SHA-256, so that equal ones are stored once.
+//!
+//! A blob is written to a temporary file, synced, and renamed: what is stored under a digest is
+//! complete. `files` knows whether anything still refers to it. Everything here blocks.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ring::digest::{self, SHA256};
+
+use crate::domain::file::Digest;
+use crate::domain::ids::FileId;
+use crate::domain::time::Timestamp;
+use crate::runtime::new_id;
+use crate::storage::root_folder::{RootFolder, make_shard};
+use crate::storage::{Shards, trash};
+
+/// Where blobs are written before they have their name.
+const INCOMING: &str = "incoming";
+/// Bytes that are read at once.
+const BLOCK: usize = 64 * 1024;
+/// Blobs that are listed at once.
+const WALK_BATCH: usize = 500;
+
+/// Why a blob was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("it is larger than {limit} bytes")]
+    TooLarge { limit: u64 },
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+}
+
+/// A blob that is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    pub digest: Digest,
+    pub size: u64,
+}
+
+/// A blob that is being written; its temporary file is deleted when this is dropped unfinished.
+pub struct IncomingBlob {
+    blobs: BlobStore,
+    file: fs::File,
+    path: PathBuf,
+    hash: digest::Context,
+    size: u64,
+    limit: u64,
+    is_final: bool,
+}
+
+impl std::fmt::Debug for IncomingBlob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IncomingBlob").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl IncomingBlob {
+    /// Writes more of it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.size = self.size.saturating_add(bytes.len() as u64);
+        if self.size > self.limit {
+            return Err(Error::TooLarge { limit: self.limit });
+        }
+        self.hash.update(bytes);
+        Ok(self.file.write_all(bytes)?)
+    }
+
+    /// What has been written so far.
+    pub fn written(&self) -> Written {
+        let mut sum = [0; 32];
+        let hash = self.hash.clone().finish();
+        sum.iter_mut().zip(hash.as_ref()).for_each(|(path, byte)| *path = *byte);
+        Written { digest: Digest(sum), size: self.size }
+    }
+
+    /// Moves it to its final path. It is durable when this returns.
+    ///
+    /// # Errors
+    /// When the disk refuses; then nothing is left behind.
+    pub fn finalize(mut self) -> io::Result<Written> {
+        let written = self.written();
+        let path = self.blobs.path(written.digest);
+        if !path.is_file() {
+            self.file.sync_all()?;
+            let shard = path.parent().unwrap_or(self.blobs.folder());
+            self.blobs.root.ensure()?;
+            make_shard(shard)?;
+            fs::rename(&self.path, &path)?;
+            self.is_final = true;
+            sync(shard)?;
+        }
+        Ok(written)
+    }
+}
+
+impl Drop for IncomingBlob {
+    fn drop(&mut self) {
+        if !self.is_final {
+            // The sweep at the next start removes a leftover.
+            let _swept_later = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The folder of blobs.
+#[derive(Debug, Clone)]
+pub struct BlobStore {
+    root: Arc<RootFolder>,
+}
+
+impl BlobStore {
+    /// BlobStore in `folder`, which is made when it is first written to.
+    #[must_use]
+    pub fn new(folder: PathBuf) -> Self {
+        Self { root: Arc::new(RootFolder::new(folder)) }
+    }
+
+    /// The path of the blob with that digest.
+    #[must_use]
+    pub fn path(&self, digest: Digest) -> PathBuf {
+        let name = digest.to_string();
+        self.folder().join(name.get(..2).unwrap_or_default()).join(name)
+    }
+
+    /// Begins a blob of up to `limit` bytes.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn begin(&self, limit: u64) -> io::Result<IncomingBlob> {
+        let incoming = self.folder().join(INCOMING);
+        self.root.ensure()?;
+        make_shard(&incoming)?;
+        let name: FileId = new_id();
+        let path = incoming.join(name.to_string());
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let blobs = self.clone();
+        Ok(IncomingBlob {
+            blobs,
+            file,
+            path,
+            hash: digest::Context::new(&SHA256),
+            size: 0,
+            limit,
+            is_final: false,
+        })
+    }
+
+    /// Begins a blob with all that `source` gives, up to `limit` bytes. Of what is refused or
+    /// breaks off, nothing stays.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn receive(&self, source: &mut dyn Read, limit: u64) -> Result<IncomingBlob, Error> {
+        let mut incoming = self.begin(limit)?;
+        each_block(source, |block| incoming.write(block))?;
+        Ok(incoming)
+    }
+
+    /// Deletes a blob. Succeeds when there is none.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn remove(&self, digest: Digest) -> io::Result<()> {
+        fs::remove_file(self.path(digest)).or_else(absent_is_fine)
+    }
+
+    /// All blobs, a few at a time.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn walk(&self) -> io::Result<Walk> {
+        Ok(Walk(Shards::of(self.folder())?))
+    }
+
+    /// Where blobs are kept.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Whether the folder is there, and the blob of that digest is not.
+    #[must_use]
+    pub fn lacks(&self, digest: Digest) -> bool {
+        self.root.lacks(&self.path(digest))
+    }
+
+    /// Whether the folder is there: it is not the empty mount point of a missing volume.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.root.has_shards()
+    }
+
+    /// Moves a blob that nothing refers to to the [`trash`].
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn move_to_trash(&self, digest: Digest, now: Timestamp) -> io::Result<()> {
+        trash::move_in(self.folder(), &self.path(digest), now).or_else(absent_is_fine)
+    }
+
+    /// Reads a blob and checks it against its digest.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn matches_digest(&self, digest: Digest) -> io::Result<bool> {
+        let mut file = fs::File::open(self.path(digest))?;
+        let mut hash = digest::Context::new(&SHA256);
+        each_block(&mut file, |block| {
+            hash.update(block);
+            Ok::<_, io::Error>(())
+        })?;
+        Ok(hash.finish().as_ref() == digest.0)
+    }
+
+    /// Deletes partial blobs that were begun before `started`.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn remove_partial(&self, started: FileId) -> io::Result<()> {
+        self.remove_partial_from(started).or_else(absent_is_fine)
+    }
+
+    fn remove_partial_from(&self, started: FileId) -> io::Result<()> {
+        for file in fs::read_dir(self.folder().join(INCOMING))? {
+            let file = file?;
+            let begun = file.file_name().to_str().and_then(|name| name.parse::<FileId>().ok());
+            if begun.is_none_or(|begun| begun < started) {
+                fs::remove_file(file.path()).or_else(absent_is_fine)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Blobs, a few at a time.
+#[derive(Debug)]
+pub struct Walk(Shards);
+
+impl Walk {
+    /// The next ones; none at the end.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub fn batch(&mut self) -> io::Result<Vec<Digest>> {
+        loop {
+            let paths = self.0.batch(WALK_BATCH)?;
+            let digest_of = |path: &PathBuf| Digest::parse(path.file_name()?.to_str()?);
+            let found: Vec<Digest> = paths.iter().filter_map(digest_of).collect();
+            if paths.is_empty() || !found.is_empty() {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// Gives all that `source` has to `take`, a block at a time.
+fn each_block<E: From<io::Error>>(
+    source: &mut dyn Read,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut block = vec![0; BLOCK];
+    loop {
+        let count = match source.read(&mut block) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            count => count?,
+        };
+        let read = block.get(..count).unwrap_or_default();
+        if read.is_empty() {
+            return Ok(());
+        }
+        take(read)?;
+    }
+}
+
+fn absent_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blob_store_deduplicates_and_leaves_no_refused_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let blobs = BlobStore::new(folder.path().join("files"));
+        let keep = |mut bytes: &[u8]| blobs.receive(&mut bytes, 3).map(|it| it.finalize().unwrap());
+        let all = || blobs.walk().unwrap().batch().unwrap();
+        blobs.remove_partial(new_id()).unwrap();
+        assert_eq!(all(), []);
+        let one = keep(b"abc").unwrap();
+        assert_eq!(one, keep(b"abc").unwrap());
+        let sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!((one.digest.to_string().as_str(), one.size), (sha, 3));
+        assert_eq!(fs::read(blobs.path(one.digest)).unwrap(), b"abc");
+        assert_eq!(keep(b"abcd").unwrap_err().to_string(), "it is larger than 3 bytes");
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
+        }
+        blobs.receive(&mut (&b"ab"[..]).chain(Broken), 3).unwrap_err();
+        assert_eq!(fs::read_dir(folder.path().join("files/incoming")).unwrap().count(), 0);
+        let left = blobs.begin(3).unwrap();
+        let left_path = left.path.clone();
+        std::mem::forget(left);
+        let started = new_id();
+        let mut on_its_way = blobs.begin(3).unwrap();
+        blobs.remove_partial(started).unwrap();
+        assert_eq!(all(), [one.digest]);
+        assert!(!left_path.exists(), "it broke off before the start");
+        on_its_way.write(b"new").unwrap();
+        blobs.remove(on_its_way.finalize().unwrap().digest).unwrap();
+        assert!(blobs.matches_digest(one.digest).unwrap());
+        fs::write(blobs.path(one.digest), "abd").unwrap();
+        assert!(!blobs.matches_digest(one.digest).unwrap());
+        blobs.remove(one.digest).unwrap();
+        blobs.remove(one.digest).unwrap();
+        assert_eq!(all(), []);
+    }
+}

@@ -1,0 +1,341 @@
+//! Deletes files: on request, after their retention, and blobs that nothing refers to.
+//!
+//! A deleted file leaves a tombstone for a while, so that deleting it again succeeds. Its blob is
+//! deleted with the last file that refers to it.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::rows;
+use super::{Error, Files, Shared, blocking};
+use crate::domain::file::{Digest, File, Upload};
+use crate::domain::ids::{FileId, OrganizationId};
+use crate::domain::time::Timestamp;
+use crate::storage::{self, Commit, Page, SweepOptions, Swept, trash};
+
+/// How long the tombstone of a deleted file is kept.
+const TOMBSTONE_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Files deleted in one commit.
+const DELETION_BATCH: usize = 128;
+/// Between two such commits, so that the writer serves everyone else.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Blobs that one sweep takes at most; the rest goes with the next start.
+const SWEPT_MAX: usize = 100_000;
+
+/// Blobs whose deletion waits for backups or for the log archive.
+#[derive(Debug, Default)]
+pub struct PinnedBlobs {
+    backups: usize,
+    /// Each with the last record of the store's log when it was to go.
+    later: HashMap<Digest, u64>,
+}
+
+/// RAII guard: while it lives, no blob is deleted.
+#[derive(Debug)]
+pub struct BlobPin {
+    files: Files,
+}
+
+impl Drop for BlobPin {
+    fn drop(&mut self) {
+        self.files.pinned().backups -= 1;
+    }
+}
+
+/// What one commit deletes.
+#[derive(Default)]
+struct Deletion {
+    commit: Commit,
+    digests: Vec<Digest>,
+    files: usize,
+}
+
+impl Files {
+    fn pinned(&self) -> std::sync::MutexGuard<'_, PinnedBlobs> {
+        self.shared.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps every blob that exists now until the pin is released.
+    #[must_use]
+    pub fn pin(&self) -> BlobPin {
+        self.pinned().backups += 1;
+        BlobPin { files: self.clone() }
+    }
+
+    /// Releases a pin, and deletes unreferenced blobs if it was the last one. A pin that is dropped in
+    /// another way leaves that to the sweep at the next start.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn unpin(&self, pin: BlobPin) -> Result<(), Error> {
+        drop(pin);
+        self.remove_unpinned().await
+    }
+
+    /// Deletes the blobs whose deletion has waited long enough and that nothing refers to.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn remove_unpinned(&self) -> Result<(), Error> {
+        let kept = self.shared.store.archive_position().map_or(u64::MAX, |kept| kept.through);
+        let due: Vec<Digest> = {
+            let mut pinned = self.pinned();
+            if pinned.backups > 0 {
+                return Ok(());
+            }
+            pinned.later.extract_if(|_, record| *record <= kept).map(|(digest, _)| digest).collect()
+        };
+        for digest in due {
+            self.remove_now(digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a blob has to stay for now; it is deleted later then.
+    fn defer_deletion(&self, digest: Digest) -> bool {
+        let store = &self.shared.store;
+        let (record, is_needed) = (store.last_record(), !store.is_archived());
+        let mut pinned = self.pinned();
+        let stays = pinned.backups > 0 || is_needed;
+        if stays {
+            pinned.later.insert(digest, record);
+        }
+        stays
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.pinned().backups > 0
+    }
+
+    /// The path of a blob, also when a sweep has moved it to the trash.
+    #[must_use]
+    pub fn path_or_trash(&self, digest: Digest) -> PathBuf {
+        let path = self.path(digest);
+        if path.is_file() {
+            return path;
+        }
+        trash::find(self.shared.blobs.folder(), &digest.to_string()).unwrap_or(path)
+    }
+
+    /// The path of a blob, if it exists.
+    #[must_use]
+    pub fn path(&self, digest: Digest) -> PathBuf {
+        self.shared.blobs.path(digest)
+    }
+
+    /// Gives every blob, with its path. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], and whatever `give` fails with.
+    pub fn each_blob(
+        &self,
+        give: &mut dyn FnMut(Digest, PathBuf) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let blobs = &self.shared.blobs;
+        let mut walk = blobs.walk()?;
+        loop {
+            let batch = walk.batch()?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for digest in batch {
+                give(digest, blobs.path(digest))?;
+            }
+        }
+    }
+
+    /// Refuses a folder of blobs that is missing although files refer to it: a volume that is not
+    /// mounted, say.
+    ///
+    /// # Errors
+    /// [`storage::Error::Folder`] with what to do; [`Error::Storage`].
+    pub async fn check_folder(&self) -> Result<(), Error> {
+        let Shared { blobs, store, .. } = &*self.shared;
+        let page = Page { prefix: rows::blob_references(), after: None, before: None, limit: 1 };
+        if blobs.is_there() || store.page(page).await?.is_empty() {
+            return Ok(());
+        }
+        Err(storage::Error::missing_folder(blobs.folder()).into())
+    }
+
+    /// Deletes a file or an announced upload. False when there never was one, as far as is known.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn delete(&self, organization: OrganizationId, id: FileId) -> Result<bool, Error> {
+        let mut deletion = Deletion::default();
+        let store = &self.shared.store;
+        if let Some(upload) = store.read::<Upload>(&rows::upload(organization, id)).await? {
+            self.delete_upload(&mut deletion, &upload);
+        } else if let Some(file) = store.read::<File>(&rows::file(organization, id)).await? {
+            self.delete_file(&mut deletion, &file);
+        } else {
+            return Ok(store.get(&rows::tombstone(organization, id)).await?.is_some());
+        }
+        self.commit_deletion(deletion).await?;
+        Ok(true)
+    }
+
+    /// Deletes the files whose time is over, a few at a time, with the uploads that have not come
+    /// and expired tombstones. Answers how many files were deleted.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`]; what was deleted until then stays deleted.
+    pub async fn remove_expired(&self) -> Result<usize, Error> {
+        let (store, now) = (&self.shared.store, self.shared.clock.believed());
+        let mut removed = 0;
+        loop {
+            let before = Some(rows::expiries().time(now));
+            let page =
+                Page { prefix: rows::expiries(), after: None, before, limit: DELETION_BATCH };
+            let due = store.page(page).await?;
+            let mut deletion = Deletion::default();
+            for (key, _) in &due {
+                deletion.commit.delete(key.clone());
+                let Some((organization, id)) = rows::of_expiry(key) else { continue };
+                self.expire(&mut deletion, organization, id, now).await?;
+            }
+            removed += deletion.files;
+            self.commit_deletion(deletion).await?;
+            if due.len() < DELETION_BATCH {
+                return Ok(removed);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Adds what there is of the id and is past its time.
+    async fn expire(
+        &self,
+        deletion: &mut Deletion,
+        organization: OrganizationId,
+        id: FileId,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let store = &self.shared.store;
+        let upload = store.read::<Upload>(&rows::upload(organization, id)).await?;
+        if let Some(upload) = upload.filter(|upload| upload.expires_at <= now) {
+            self.delete_upload(deletion, &upload);
+            return Ok(());
+        }
+        let file = store.read::<File>(&rows::file(organization, id)).await?;
+        if let Some(file) = file.filter(|file| file.expires_at <= now) {
+            self.delete_file(deletion, &file);
+            return Ok(());
+        }
+        let tombstone = rows::tombstone(organization, id);
+        let until = store.get(&tombstone).await?.and_then(|time| time.try_into().ok());
+        if until.is_some_and(|until| Timestamp::from_sortable(until) <= now) {
+            deletion.commit.delete(tombstone);
+        }
+        Ok(())
+    }
+
+    fn delete_file(&self, deletion: &mut Deletion, file: &File) {
+        rows::remove(&mut deletion.commit, file);
+        self.write_tombstone(deletion, file.organization, file.id);
+        deletion.digests.push(file.sha256);
+        deletion.files += 1;
+    }
+
+    fn delete_upload(&self, deletion: &mut Deletion, upload: &Upload) {
+        rows::remove_upload(&mut deletion.commit, upload);
+        self.write_tombstone(deletion, upload.organization, upload.id);
+    }
+
+    fn write_tombstone(&self, deletion: &mut Deletion, organization: OrganizationId, id: FileId) {
+        let until = self.shared.clock.steady().plus(TOMBSTONE_RETENTION);
+        let commit = &mut deletion.commit;
+        commit.put_bytes(rows::tombstone(organization, id), until.sortable().to_vec());
+        commit.put_bytes(rows::expiry(until, organization, id), Vec::new());
+    }
+
+    async fn commit_deletion(&self, deletion: Deletion) -> Result<(), Error> {
+        if !deletion.commit.is_empty() {
+            self.shared.store.commit(deletion.commit).await?;
+        }
+        for digest in deletion.digests {
+            self.remove_unused(digest).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves blobs that no file refers to into `lost`. To be run once, after a start: what began
+    /// to come before `started` has broken off and is deleted.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Storage`].
+    pub async fn sweep(&self, started: FileId, options: SweepOptions) -> Result<Swept, Error> {
+        let blobs = self.shared.blobs.clone();
+        let mut walk = blocking(move || {
+            blobs.remove_partial(started)?;
+            Ok(blobs.walk()?)
+        })
+        .await?;
+        let (mut swept, mut unused) = (Swept::default(), Vec::new());
+        loop {
+            let (batch, rest) = blocking(move || Ok((walk.batch()?, walk))).await?;
+            walk = rest;
+            if batch.is_empty() {
+                break;
+            }
+            for digest in batch {
+                swept.total += 1;
+                if !self.is_used(digest).await? {
+                    swept.unused += 1;
+                    if unused.len() < SWEPT_MAX {
+                        unused.push(digest);
+                    }
+                }
+            }
+        }
+        swept.refused = !options.accepts_loss && !trash::may_take(swept.unused, swept.total);
+        if swept.refused {
+            return Ok(swept);
+        }
+        for digest in unused {
+            let _nothing_is_on_its_way = self.shared.gate.write().await;
+            if !self.is_pinned() && !self.is_used(digest).await? {
+                let blobs = self.shared.blobs.clone();
+                blocking(move || Ok(blobs.move_to_trash(digest, options.now)?)).await?;
+                swept.moved += 1;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Deletes the blobs that a sweep moved away a week ago.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub async fn empty_trash(&self, options: SweepOptions) -> Result<usize, Error> {
+        let folder = self.shared.blobs.folder().to_path_buf();
+        blocking(move || Ok(trash::empty(&folder, options.now)?)).await
+    }
+
+    async fn is_used(&self, digest: Digest) -> Result<bool, Error> {
+        let page = Page { prefix: rows::references(digest), after: None, before: None, limit: 1 };
+        Ok(!self.shared.store.page(page).await?.is_empty())
+    }
+
+    /// Deletes a blob that no file refers to; whether it did.
+    pub(super) async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
+        if self.defer_deletion(digest) {
+            return Ok(false);
+        }
+        self.remove_now(digest).await
+    }
+
+    async fn remove_now(&self, digest: Digest) -> Result<bool, Error> {
+        let _nothing_is_on_its_way = self.shared.gate.write().await;
+        let is_unused = !self.is_used(digest).await?;
+        if is_unused {
+            let blobs = self.shared.blobs.clone();
+            blocking(move || Ok(blobs.remove(digest)?)).await?;
+        }
+        Ok(is_unused)
+    }
+}

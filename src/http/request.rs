@@ -1,0 +1,353 @@
+//! A request that found its route, with bounded ways to read its body.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use hyper::{HeaderMap, Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::budget::Lease;
+use super::query::Query;
+use super::router::Params;
+use super::{Body, Error};
+use crate::runtime;
+use crate::wire::error::Position;
+
+/// Who is at the other end of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    Tcp(SocketAddr),
+    /// The control socket, which only its owner can open.
+    Unix,
+    /// This process itself: the command line without a running service.
+    InProcess,
+}
+
+impl Peer {
+    /// Its address, over a network.
+    #[must_use]
+    pub const fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip()),
+            Self::Unix | Self::InProcess => None,
+        }
+    }
+
+    /// Whether it can only be the owner of the data folder.
+    #[must_use]
+    pub const fn is_local_owner(&self) -> bool {
+        matches!(self, Self::Unix | Self::InProcess)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix => f.write_str("unix"),
+            Self::InProcess => f.write_str("in-process"),
+        }
+    }
+}
+
+/// JSON values in one body: the tree of a body with more takes a multiple of its text.
+pub const JSON_VALUES_MAX: usize = 1_000_000;
+/// What one JSON value takes in a tree, in bytes.
+const VALUE_BYTES: usize = size_of::<Value>();
+
+/// How much of a body is read, and how patiently. Only the time spent waiting for the client counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub body_bytes: usize,
+    /// The longest time without a byte, and the head start that `body_rate` gives.
+    pub body_idle: Duration,
+    /// The longest time for the whole body; `None` for a body that goes to the disk as it comes.
+    pub body_total: Option<Duration>,
+    /// The slowest average, in bytes per second.
+    pub body_rate: usize,
+}
+
+/// A request that found its route.
+pub struct Request {
+    pub method: Method,
+    pub path: String,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub peer: Peer,
+    pub request_id: String,
+    params: Params,
+    body: Option<Body>,
+    /// Bytes of the body that were read.
+    read: usize,
+    /// How long the client was waited for.
+    waited: Duration,
+    /// What was read of the body and not handed out yet.
+    held: BytesMut,
+    /// Covers what is held in memory of the body.
+    lease: Lease,
+    limits: Limits,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({} {} {})", self.method, self.path, self.request_id)
+    }
+}
+
+impl Request {
+    /// A request whose body is read under `limits`; what of it is in memory at one time is
+    /// taken from the budget of `lease`.
+    #[must_use]
+    pub fn new(
+        request: hyper::Request<Body>,
+        peer: Peer,
+        request_id: String,
+        params: Params,
+        limits: Limits,
+        lease: Lease,
+    ) -> Self {
+        let (parts, body) = request.into_parts();
+        Self {
+            method: parts.method,
+            path: parts.uri.path().to_owned(),
+            query: Query::parse(parts.uri.query()),
+            headers: parts.headers,
+            peer,
+            request_id,
+            params,
+            body: Some(body),
+            read: 0,
+            waited: Duration::ZERO,
+            held: BytesMut::new(),
+            lease,
+            limits,
+        }
+    }
+
+    /// The part of the path that the route calls `name`; empty when it has none.
+    #[must_use]
+    pub fn param(&self, name: &str) -> &str {
+        self.params.get(name)
+    }
+
+    /// The whole body; empty when read a second time. It counts against the budget until the last clone of
+    /// the bytes is dropped, together with what a tree of its JSON values takes.
+    ///
+    /// # Errors
+    /// 413 over the limit, before a byte is read where Content-Length says so, or with too many JSON
+    /// values; 408 when it is too slow; 400 when it breaks off; 503 when the budget is used up.
+    pub async fn body(&mut self) -> Result<Bytes, Error> {
+        self.buffer(self.limits.body_bytes).await?;
+        // The limit may be reached exactly: this reads the end, or refuses what follows.
+        while let Some(chunk) = self.next_chunk().await? {
+            self.keep(&chunk)?;
+        }
+        let whole = std::mem::take(&mut self.held).freeze();
+        let values = count_values(&whole);
+        if values > JSON_VALUES_MAX {
+            let message = format!("the request body holds more than {JSON_VALUES_MAX} JSON values");
+            return Err(Error::status(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        self.lease.grow(values.saturating_mul(VALUE_BYTES)).map_err(|_full| busy())?;
+        Ok(self.lease.split().bind(whole))
+    }
+
+    /// The first `most` bytes of the body, or all of it when it is shorter. They stay part of what
+    /// [`Request::body`] reads.
+    ///
+    /// # Errors
+    /// As [`Request::body`].
+    pub async fn peek(&mut self, most: usize) -> Result<&[u8], Error> {
+        self.buffer(most).await?;
+        Ok(self.held.get(..most).unwrap_or(&self.held))
+    }
+
+    /// Reads until `most` bytes are held, or the body ends.
+    async fn buffer(&mut self, most: usize) -> Result<(), Error> {
+        if let Some(body) = &self.body {
+            let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            let wanted = announced.saturating_add(self.held.len());
+            if wanted > self.limits.body_bytes {
+                return Err(Error::too_large(self.limits.body_bytes));
+            }
+            let wanted = wanted.min(most);
+            self.lease.grow_to(wanted).map_err(|_full| busy())?;
+            self.held.reserve(wanted.saturating_sub(self.held.len()));
+        }
+        while self.held.len() < most {
+            let Some(chunk) = self.next_chunk().await? else { return Ok(()) };
+            self.keep(&chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a chunk, which must fit into the budget.
+    fn keep(&mut self, chunk: &Bytes) -> Result<(), Error> {
+        let length = self.held.len().saturating_add(chunk.len());
+        if length > self.held.capacity() {
+            // The buffer doubles when it grows.
+            self.lease.grow_to(length.saturating_mul(2)).map_err(|_full| busy())?;
+        }
+        self.held.extend_from_slice(chunk);
+        Ok(())
+    }
+
+    /// The next chunk of the body as it arrives; `None` at its end, and from then on. Chunks are not
+    /// counted: a handler that takes them one at a time holds one at a time.
+    ///
+    /// # Errors
+    /// As [`Request::body`].
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        let Limits { body_bytes, .. } = self.limits;
+        let Some(body) = &self.body else { return Ok(None) };
+        if body.size_hint().lower() > body_bytes.saturating_sub(self.read) as u64 {
+            return Err(Error::too_large(body_bytes));
+        }
+        loop {
+            let (patience, too_slow) = self.patience();
+            let Some(body) = &mut self.body else { return Ok(None) };
+            let asked = runtime::monotonic_now();
+            let frame = tokio::time::timeout(patience, body.frame()).await;
+            self.waited = self.waited.saturating_add(asked.elapsed());
+            let frame = match frame {
+                Ok(None) => {
+                    self.body = None;
+                    return Ok(None);
+                }
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => {
+                    return Err(
+                        Error::bad_request("the request body ended early").with_source(error)
+                    );
+                }
+                Err(_elapsed) => {
+                    return Err(Error::status(
+                        StatusCode::REQUEST_TIMEOUT,
+                        too_slow.message(&self.limits),
+                    ));
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            if data.is_empty() {
+                continue;
+            }
+            self.read = self.read.saturating_add(data.len());
+            if self.read > body_bytes {
+                return Err(Error::too_large(body_bytes));
+            }
+            return Ok(Some(data));
+        }
+    }
+
+    /// How long the next byte may take, and what is to be said when it takes longer.
+    fn patience(&self) -> (Duration, TooSlow) {
+        let Limits { body_idle, body_total, body_rate, .. } = self.limits;
+        let mut least = (body_idle, TooSlow::Idle);
+        let earned = Duration::from_secs_f64(self.read as f64 / body_rate.max(1) as f64);
+        let by_rate = body_idle.saturating_add(earned).saturating_sub(self.waited);
+        if by_rate < least.0 {
+            least = (by_rate, TooSlow::Rate);
+        }
+        if let Some(total) = body_total {
+            let left = total.saturating_sub(self.waited);
+            if left < least.0 {
+                least = (left, TooSlow::Total);
+            }
+        }
+        least
+    }
+
+    /// The body as a T; an empty one is an empty object.
+    ///
+    /// # Errors
+    /// As [`Request::body`] and [`parse`].
+    pub async fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        parse(&self.body().await?)
+    }
+}
+
+/// Which of the limits on time a body broke.
+#[derive(Debug, Clone, Copy)]
+enum TooSlow {
+    Idle,
+    Rate,
+    Total,
+}
+
+impl TooSlow {
+    fn message(self, limits: &Limits) -> String {
+        let Limits { body_idle, body_total, body_rate, .. } = limits;
+        match self {
+            Self::Idle => format!("no byte of the body arrived for {body_idle:?}"),
+            Self::Rate => format!("the body arrived slower than {body_rate} bytes per second"),
+            Self::Total => {
+                let total = body_total.unwrap_or_default();
+                format!("the body took longer than {total:?}")
+            }
+        }
+    }
+}
+
+/// The refusal when request and response bodies in memory have reached `limits.bodies_in_flight`.
+#[must_use]
+pub fn busy() -> Error {
+    Error::busy("too many bodies are in flight; try again in a moment")
+}
+
+/// An upper bound of the JSON values in `text`, names of fields included, found without parsing it.
+#[must_use]
+pub fn count_values(text: &[u8]) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1_usize, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b':' | b'[' | b'{' if !in_string => values = values.saturating_add(1),
+            _ => {}
+        }
+    }
+    values
+}
+
+/// JSON of a request's body as a T. An empty body is an empty object; `Content-Type` is not asked
+/// for.
+///
+/// # Errors
+/// As [`parse_value`]; 400 with what serde says of the field when it is JSON of another shape.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    // In two steps: only so are "no JSON" and "JSON of another shape" distinguishable whatever T is.
+    T::deserialize(parse_value(bytes)?).map_err(|error| wrong_shape(&error))
+}
+
+/// JSON of a request's body, of whatever shape. An empty body is an empty object.
+///
+/// # Errors
+/// 400 `invalid JSON body` with line and column when it is not JSON.
+pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(json!({}));
+    }
+    serde_json::from_slice(bytes).map_err(|error| invalid_json(&error))
+}
+
+fn invalid_json(error: &serde_json::Error) -> Error {
+    let (line, column) = (error.line(), error.column());
+    let message = error.to_string();
+    let place = format!(" at line {line} column {column}");
+    let message = message.strip_suffix(&place).unwrap_or(&message);
+    Error::bad_request("invalid JSON body").with_details(Position { line, column, message })
+}
+
+fn wrong_shape(error: &serde_json::Error) -> Error {
+    Error::bad_request(format!("invalid request body: {error}"))
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

@@ -1,0 +1,52 @@
+//! Responses: the few shapes that handlers answer with.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde::Serialize;
+
+use super::body::{self, Body};
+
+/// What goes back to the client.
+pub type Response = hyper::Response<Body>;
+
+/// A response of JSON.
+#[must_use]
+pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => json_text(status, bytes.into()),
+        Err(error) => {
+            tracing::error!(%error, "a response has no JSON form");
+            empty(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+    }
+}
+
+/// A response of JSON that is text already.
+#[must_use]
+pub fn json_text(status: StatusCode, text: Bytes) -> Response {
+    with_type(status, HeaderValue::from_static("application/json"), text)
+}
+
+/// A response of plain text in UTF-8.
+#[must_use]
+pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response {
+    with_type(status, HeaderValue::from_static("text/plain; charset=utf-8"), text.into())
+}
+
+/// A response of bytes of the given type.
+#[must_use]
+pub fn with_type(status: StatusCode, content_type: HeaderValue, bytes: Bytes) -> Response {
+    let mut response = hyper::Response::new(body::full(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+/// A response without a body.
+#[must_use]
+pub fn empty(status: StatusCode) -> Response {
+    let mut response = hyper::Response::new(body::empty());
+    *response.status_mut() = status;
+    response
+}

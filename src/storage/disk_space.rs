@@ -1,0 +1,221 @@
+//! Monitors the free space of the disk under the data folder, and keeps a reserve of it.
+//!
+//! New work is refused once less than the reserve is free, so that accepted work can still end. A
+//! part of the reserve is a ballast file, which no other program on the disk can use up: it is
+//! deleted when the disk is about to be full, and made again when there is monitor.
+//!
+//! [`DiskSpaceMonitor::is_low`] checks the disk, at most once a second: a full disk is noticed while
+//! requests arrive, and so is space that was freed.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use tokio::time::Instant;
+
+use super::data_dir;
+use crate::runtime;
+
+const MIB: u64 = 1024 * 1024;
+/// The default reserve: the larger of this and a twentieth of the disk …
+const RESERVE_BYTES: u64 = 2048 * MIB;
+const RESERVE_SHARE: u64 = 20;
+/// … but never more than this share of the disk.
+const RESERVE_SHARE_MAX: u64 = 4;
+/// The ballast's share of the reserve, and the most bytes that it has.
+const BALLAST_SHARE: u64 = 8;
+const BALLAST_MAX: u64 = 256 * MIB;
+/// With less than this share of the ballast free, the disk is about to be full.
+const FLOOR_SHARE: u64 = 4;
+/// How often the disk is checked at most.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The ballast's name within the data folder.
+const BALLAST: &str = "ballast";
+
+/// Watches the free space of one disk.
+#[derive(Debug)]
+pub struct DiskSpaceMonitor {
+    folder: PathBuf,
+    /// Bytes.
+    reserve: AtomicU64,
+    low: AtomicBool,
+    /// Whether a ballast is kept: only where a service runs.
+    has_ballast: AtomicBool,
+    checked: Mutex<Option<Instant>>,
+}
+
+/// The reserve on a disk of `total` bytes where the configuration names none.
+const fn default_reserve(total: u64) -> u64 {
+    let share = total / RESERVE_SHARE;
+    let wanted = if share > RESERVE_BYTES { share } else { RESERVE_BYTES };
+    let most = total / RESERVE_SHARE_MAX;
+    if wanted < most { wanted } else { most }
+}
+
+impl DiskSpaceMonitor {
+    /// Monitors the disk that holds `folder`, with the default reserve.
+    pub fn new(folder: PathBuf) -> Self {
+        let reserve = data_dir::sizes(&folder).map_or(0, |sizes| default_reserve(sizes.total));
+        Self {
+            folder,
+            reserve: AtomicU64::new(reserve),
+            low: AtomicBool::new(false),
+            has_ballast: AtomicBool::new(false),
+            checked: Mutex::new(None),
+        }
+    }
+
+    /// Monitors a disk without a store (the one for backups), with the default reserve or another.
+    #[must_use]
+    pub fn with_reserve(folder: PathBuf, reserve: Option<u64>) -> Self {
+        let monitor = Self::new(folder);
+        if let Some(reserve) = reserve {
+            monitor.reserve.store(reserve, Ordering::Relaxed);
+        }
+        monitor
+    }
+
+    /// Sets the reserve in bytes, and keeps a ballast file as a part of it.
+    pub fn keep(&self, reserve: Option<u64>) {
+        if let Some(reserve) = reserve {
+            self.reserve.store(reserve, Ordering::Relaxed);
+        }
+        self.has_ballast.store(true, Ordering::Relaxed);
+        self.check();
+    }
+
+    /// Bytes that are kept free, the ballast included.
+    #[must_use]
+    pub fn reserve(&self) -> u64 {
+        self.reserve.load(Ordering::Relaxed)
+    }
+
+    /// The size of the disk, in bytes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.total)
+    }
+
+    /// Bytes that may be written before the reserve begins.
+    #[must_use]
+    pub fn spare(&self) -> u64 {
+        let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
+        free.saturating_add(self.ballast_bytes()).saturating_sub(self.reserve())
+    }
+
+    /// Whether the disk is nearly full. Never waits: while one caller checks, all others get the
+    /// result of the last check.
+    pub fn is_low(&self) -> bool {
+        if let Ok(mut checked) = self.checked.try_lock()
+            && checked.is_none_or(|at| at.elapsed() >= CHECK_INTERVAL)
+        {
+            *checked = Some(runtime::monotonic_now());
+            self.check();
+        }
+        self.low.load(Ordering::Relaxed)
+    }
+
+    /// Deletes the ballast where the disk is about to be full, so that a start has monitor.
+    pub(super) fn free_ballast_if_full(&self) {
+        let ballast = self.ballast_bytes();
+        let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
+        if ballast > 0 && free < ballast / FLOOR_SHARE {
+            self.release_ballast();
+        }
+    }
+
+    /// Deletes the ballast. True when there was one: a write that failed with a full disk may be retried.
+    pub fn release_ballast(&self) -> bool {
+        let path = self.folder.join(BALLAST);
+        let released = fs::remove_file(&path).is_ok();
+        if released {
+            self.low.store(true, Ordering::Relaxed);
+            tracing::error!(path = %path.display(), "the disk is full: the ballast was deleted");
+        }
+        released
+    }
+
+    fn ballast_bytes(&self) -> u64 {
+        fs::metadata(self.folder.join(BALLAST)).map_or(0, |metadata| metadata.len())
+    }
+
+    fn check(&self) {
+        let Some(sizes) = data_dir::sizes(&self.folder) else { return };
+        let (reserve, ballast) = (self.reserve(), self.ballast_bytes());
+        let is_low = sizes.free.saturating_add(ballast) < reserve;
+        let folder = self.folder.display();
+        match (self.low.swap(is_low, Ordering::Relaxed), is_low) {
+            (false, true) => tracing::error!(
+                %folder, free = sizes.free, reserve,
+                "the disk is nearly full: new work is refused until there is more free space"
+            ),
+            (true, false) => tracing::info!(%folder, "the disk has free space again"),
+            (true, true) | (false, false) => {}
+        }
+        if !self.has_ballast.load(Ordering::Relaxed) {
+            return;
+        }
+        let wanted = (reserve / BALLAST_SHARE).min(BALLAST_MAX);
+        if ballast > 0 && sizes.free < ballast / FLOOR_SHARE {
+            self.release_ballast();
+        } else if ballast != wanted && sizes.free.saturating_add(ballast) >= reserve {
+            let path = self.folder.join(BALLAST);
+            if let Err(error) = create_ballast(&path, wanted) {
+                let _half_created = fs::remove_file(&path);
+                tracing::warn!(path = %path.display(), %error, "failed to create the ballast file");
+                self.has_ballast.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Creates the ballast with `bytes` bytes of allocated blocks.
+fn create_ballast(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    if bytes > 0 {
+        fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disk_space_default_reserve_scales_with_disk_size() {
+        for (total_gib, reserve_mib) in [(1, 256), (4, 1024), (8, 2048), (30, 2048), (100, 5120)] {
+            assert_eq!(default_reserve(total_gib * 1024 * MIB), reserve_mib * MIB, "{total_gib}");
+        }
+    }
+
+    #[test]
+    fn disk_space_ballast_is_released_and_recreated() {
+        let folder = tempfile::tempdir().unwrap();
+        let monitor = DiskSpaceMonitor::new(folder.path().to_path_buf());
+        let ballast = folder.path().join(BALLAST);
+        monitor.keep(Some(8 * MIB));
+        assert_eq!(fs::metadata(&ballast).unwrap().len(), MIB);
+        assert!(monitor.release_ballast() && !ballast.exists());
+        assert!(monitor.low.load(Ordering::Relaxed), "until the next check");
+        assert!(!monitor.release_ballast(), "there is none");
+        monitor.check();
+        assert_eq!(fs::metadata(&ballast).unwrap().len(), MIB);
+        assert!(!monitor.low.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn disk_space_below_reserve_is_low_and_gets_no_ballast() {
+        let folder = tempfile::tempdir().unwrap();
+        let monitor = DiskSpaceMonitor::new(folder.path().to_path_buf());
+        monitor.keep(Some(u64::MAX));
+        assert!(monitor.is_low());
+        assert_eq!(monitor.spare(), 0);
+        assert!(!folder.path().join(BALLAST).exists());
+    }
+}

@@ -1,0 +1,208 @@
+//! Log archiving: reads what was committed after a record, in order, from the open store or from one
+//! that no longer opens, and tracks how far a chain of backups has archived the log.
+
+use std::io;
+use std::path::Path;
+
+use uuid::Uuid;
+
+use super::data_dir;
+use super::error::Error;
+use super::key::{Key, Table};
+use super::log::follow::ArchiveState;
+use super::log::form::Record;
+use super::log::{self, replay};
+use super::memtable::Rows;
+use super::opening::STORE;
+use super::payloads::{Claim, PAYLOADS, path_of};
+use super::store::Store;
+use super::trash;
+use crate::domain::ids::PayloadId;
+use crate::domain::time::Timestamp;
+
+pub use super::log::follow::ArchivePosition;
+
+/// A group of commits, as one record of the log holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    pub number: u64,
+    /// When it was written, by the machine's clock.
+    pub time: Timestamp,
+    /// Its rows; `None` deletes. There are none in a record that only proves the one before.
+    pub rows: Rows,
+}
+
+impl Group {
+    fn of(record: &Record<'_>) -> io::Result<Self> {
+        let rows = record.rows().ok_or_else(|| {
+            let reason = format!("the rows of record {} of the log cannot be read", record.number);
+            io::Error::new(io::ErrorKind::InvalidData, reason)
+        })?;
+        Ok(Self { number: record.number, time: record.time, rows })
+    }
+}
+
+/// The payload file that a row claims, and what the claim says about it.
+#[must_use]
+pub fn claimed_by(key: &Key) -> Option<PayloadId> {
+    let is_claim = key.as_bytes().first() == Some(&(Table::PayloadFile as u8));
+    if is_claim { key.last_id() } else { None }
+}
+
+impl Store {
+    /// The store's own id: another store never has it.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        Uuid::from_bytes(self.shared.id)
+    }
+
+    /// The number of the last record of the log that is durable and visible.
+    #[must_use]
+    pub fn last_record(&self) -> u64 {
+        self.shared.view.memtable.published()
+    }
+
+    /// How far a chain of backups holds the log; `None` while there is no chain.
+    #[must_use]
+    pub fn archive_position(&self) -> Option<ArchivePosition> {
+        self.shared.segments.archive_position()
+    }
+
+    /// Whether everything written is archived, or nothing has to be.
+    #[must_use]
+    pub fn is_archived(&self) -> bool {
+        self.archive_position().is_none_or(|kept| kept.through >= self.last_record())
+    }
+
+    /// Begins a chain of backups: from now on, the log and the files that it refers to stay until
+    /// [`Store::mark_archived`] says that the chain holds them.
+    ///
+    /// # Errors
+    /// When the disk refuses; then there is no chain.
+    pub fn start_archiving(&self) -> io::Result<ArchivePosition> {
+        self.shared.segments.start_archiving(|| self.last_record())
+    }
+
+    /// Notes that the chain durably holds the log up to `through`, and deletes what waited for that.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn mark_archived(&self, chain: Uuid, through: u64) -> io::Result<()> {
+        self.shared.segments.mark_archived(chain, through)?;
+        #[cfg(test)]
+        self.shared.faults.hit(super::faults::Point::ArchiveFree);
+        self.delete_unpinned();
+        Ok(())
+    }
+
+    /// Ends the chain. A `reason` says why it was given up, see [`Store::take_archive_failure`].
+    pub fn stop_archiving(&self, reason: Option<String>) {
+        self.shared.segments.stop_archiving(reason);
+        self.delete_unpinned();
+    }
+
+    /// Why the last chain was given up; answered once.
+    #[must_use]
+    pub fn take_archive_failure(&self) -> Option<String> {
+        self.shared.segments.take_archive_failure()
+    }
+
+    /// Bytes of log that may wait for the chain; with more, the chain is given up.
+    pub fn set_archive_budget(&self, bytes: u64) {
+        self.shared.segments.set_archive_budget(bytes);
+    }
+
+    /// Bytes of log that wait for the chain, in whole segments.
+    #[must_use]
+    pub fn unarchived_bytes(&self) -> u64 {
+        self.archive_position().map_or(0, |kept| self.shared.segments.bytes_behind(kept.through))
+    }
+
+    /// Gives every group behind the record `after` to `take`, up to `until`, which must have been
+    /// the last record before; ends early when it has given `most` bytes. Answers the last one given.
+    /// Blocks; for a thread of its own.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] when the log does not hold them any more; whatever `take`
+    /// fails with.
+    pub fn read_log(
+        &self,
+        after: u64,
+        until: u64,
+        most: u64,
+        take: &mut dyn FnMut(Group) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        self.shared.segments.follow(after, until, most, &mut |record| take(Group::of(record)?))
+    }
+}
+
+/// What the log of a store holds that no process has open.
+#[derive(Debug)]
+pub struct LiveLog {
+    pub store: Uuid,
+    /// The chain that it was archived for.
+    pub chain: Option<Uuid>,
+    /// The number of its first record that was given, and of its last one.
+    pub first: u64,
+    pub last: u64,
+    /// Why it cannot be read behind `last`, where that is not its end.
+    pub fault: Option<String>,
+}
+
+/// Gives every whole group behind the record `after` in the log of the data folder `data` to `take`,
+/// whether its store opens or not. Nothing is changed. `None` when there is no log.
+///
+/// # Errors
+/// [`Error::Locked`] when a process uses it; [`Error::Folder`] when the disk cannot be read.
+pub fn read_live_log(
+    data: &Path,
+    after: u64,
+    take: &mut dyn FnMut(Group),
+) -> Result<Option<LiveLog>, Error> {
+    let _lock = data_dir::lock(data)?;
+    let folder = data.join(STORE).join(log::FOLDER);
+    let (mut malformed, mut given) = (None, None);
+    let found = replay::read(&folder, after, false, &mut |record| {
+        if record.number <= after || malformed.is_some() {
+            return;
+        }
+        match Group::of(record) {
+            Ok(group) => {
+                let first = given.map_or(group.number, |(first, _)| first);
+                given = Some((first, group.number));
+                take(group);
+            }
+            Err(error) => malformed = Some(error.to_string()),
+        }
+    });
+    let found = found.map_err(|error| Error::folder(&folder, &error))?;
+    let Some(store) = found.store else { return Ok(None) };
+    let (first, last) = given.unwrap_or((found.first, found.last));
+    Ok(Some(LiveLog {
+        store: Uuid::from_bytes(store),
+        chain: ArchiveState::of(&folder).position.map(|archived| archived.chain),
+        first,
+        last,
+        fault: malformed.or_else(|| found.faults.first().map(ToString::to_string)),
+    }))
+}
+
+/// Where the file of a payload of the data folder `data` is, also when a sweep has moved it away.
+#[must_use]
+pub fn payload_in(data: &Path, id: PayloadId) -> std::path::PathBuf {
+    let path = path_of(data, id);
+    if path.is_file() {
+        return path;
+    }
+    trash::find(&data.join(PAYLOADS), &id.to_string()).unwrap_or(path)
+}
+
+/// What the value of a claim's row says about its file.
+#[must_use]
+pub fn claim_of(value: &[u8]) -> Option<Claim> {
+    Claim::read(value)
+}
+
+#[cfg(test)]
+#[path = "log_archive_tests.rs"]
+mod tests;

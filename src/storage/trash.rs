@@ -1,0 +1,131 @@
+//! The trash: sweeps move files to a folder `lost` within the folder that they swept, and delete them
+//! a week later. A sweep that would take much more than a crash leaves behind takes nothing
+//! unless the operator accepts the loss.
+//!
+//! A sweep deletes what no row refers to. Should the rows be the ones that are missing (an older
+//! store, a damaged one), a week and this limit protect the data from the mistake.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::domain::time::Timestamp;
+
+/// The folder, within the place that is swept.
+pub const LOST: &str = "lost";
+/// How long it is kept.
+pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// One sweep takes this many files, or this share of all of them where that is more: one in so many.
+const SWEEP_FILES_MAX: usize = 1000;
+const SWEEP_SHARE: usize = 100;
+/// Days have names of this length: `2026-11-21`.
+const DAY: usize = 10;
+
+/// The options of a sweep.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepOptions {
+    pub now: Timestamp,
+    /// The operator accepts that any number is removed.
+    pub accepts_loss: bool,
+}
+
+/// The result of a sweep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Files that nothing refers to, of so many.
+    pub unused: usize,
+    pub total: usize,
+    /// Files that were moved away.
+    pub moved: usize,
+    /// There are too many to be taken unless the operator accepts it.
+    pub refused: bool,
+}
+
+/// Whether a sweep may take `unused` of `total` files by itself.
+#[must_use]
+pub const fn may_take(unused: usize, total: usize) -> bool {
+    let share = total / SWEEP_SHARE;
+    unused <= SWEEP_FILES_MAX || unused <= share
+}
+
+/// Moves a file of `place` away, under its own name.
+///
+/// # Errors
+/// When the disk refuses; the file is where it was then.
+pub fn move_in(place: &Path, path: &Path, now: Timestamp) -> io::Result<()> {
+    let folder = place.join(LOST).join(day(now));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    let name = path.file_name().unwrap_or_default();
+    fs::rename(path, folder.join(name))
+}
+
+/// Where a file of `place` is that was moved away; `None` when there is none of that name.
+#[must_use]
+pub fn find(place: &Path, name: &str) -> Option<PathBuf> {
+    let days = fs::read_dir(place.join(LOST)).ok()?;
+    days.flatten().map(|day| day.path().join(name)).find(|path| path.is_file())
+}
+
+/// Deletes what was moved away more than [`RETENTION`] ago. Answers how many days of it.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn empty(place: &Path, now: Timestamp) -> io::Result<usize> {
+    let days = match fs::read_dir(place.join(LOST)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        days => days?,
+    };
+    // A day has ended when its last moment is RETENTION ago.
+    let last = now.before(RETENTION + Duration::from_secs(24 * 3600)).map(day);
+    let mut removed = 0;
+    for entry in days {
+        let path: PathBuf = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.len() == DAY && last.as_ref().is_some_and(|last| name <= *last) {
+            fs::remove_dir_all(&path)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// The day of a moment, such that days sort by time.
+fn day(time: Timestamp) -> String {
+    time.to_string().chars().take(DAY).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweep_limit_is_a_thousand_files_or_one_percent() {
+        for (unused, total, may) in [
+            (0, 0, true),
+            (1000, 1000, true),
+            (1001, 1001, false),
+            (1001, 100_099, false),
+            (1001, 100_100, true),
+            (5000, 500_000, true),
+            (5001, 500_000, false),
+        ] {
+            assert_eq!(may_take(unused, total), may, "{unused} of {total}");
+        }
+    }
+
+    #[test]
+    fn trash_keeps_files_for_a_week() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "x").unwrap();
+        let hours = |hours: u64| Timestamp::from_micros(0).plus(Duration::from_secs(hours * 3600));
+        move_in(folder.path(), &path, hours(23)).unwrap();
+        assert!(!path.exists());
+        assert_eq!(empty(folder.path(), hours(23 + 7 * 24)).unwrap(), 0);
+        assert_eq!(fs::read(folder.path().join("lost/1970-01-01/a")).unwrap(), b"x");
+        assert_eq!(empty(folder.path(), hours(24 + 7 * 24)).unwrap(), 1);
+        assert_eq!(empty(folder.path(), hours(24 + 7 * 24)).unwrap(), 0);
+    }
+}
