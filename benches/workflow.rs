@@ -4,6 +4,7 @@
 //!   flight, latency at 64, a burst with processor time, commits and bytes written for each
 //!   execution, and the disk that each keeps; beside it, in the same run, the same calls made
 //!   directly and the same commits made by the store alone.
+//! - Predictions of a model behind the same server: what each writes and leaves on the disk.
 //! - A sequence of 100 steps against one of 10: each step should cost the same.
 //! - 10,000 executions at once of a model that takes a second and runs 1,000 at a time.
 //!
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use orrery::domain::ids::{ExecutionId, OrganizationId};
 use orrery::engine::rows;
-use orrery::runtime::fresh;
+use orrery::runtime::new_id;
 use orrery::storage::{Commit, Options, Store};
 use serde_json::{Value, json};
 use support::client::{self, Connection, Load};
@@ -53,6 +54,14 @@ fn main() {
     }
 }
 
+/// A request that makes an execution.
+struct Trigger {
+    address: SocketAddr,
+    request: Arc<[u8]>,
+    /// Of the execution: `workflow` or `prediction`.
+    kind: &'static str,
+}
+
 /// The service under measurement.
 struct Subject {
     setup: Setup,
@@ -61,22 +70,31 @@ struct Subject {
 }
 
 impl Subject {
-    async fn workflow(&self, name: &str, steps: Value) -> Arc<[u8]> {
+    async fn workflow(&self, name: &str, steps: Value) -> Trigger {
         let body = json!({"name": name, "description": "bench", "definition": {"steps": steps}});
         let address = self.setup.workflows;
         let request = client::post(address, "/api/v1/workflows", &self.key, &body.to_string());
         let made = Connection::open(address).await.ask(&request).await;
         let made: Value = serde_json::from_str(&made).unwrap();
         let path = format!("/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap());
-        client::post(address, &path, &self.key, r#"{"inputs":{"n":"7"}}"#)
+        let request = client::post(address, &path, &self.key, r#"{"inputs":{"n":"7"}}"#);
+        Trigger { address, request, kind: "workflow" }
     }
 
-    /// Executions of workflows that have ended.
-    fn ended(&self) -> f64 {
+    fn prediction(&self, model: &str) -> Trigger {
+        let address = self.setup.base;
+        let body = json!({"model": model, "version": "0.0.1", "input": {"n": "7"}});
+        let request = client::post(address, "/v1/prediction/", &self.key, &body.to_string());
+        Trigger { address, request, kind: "prediction" }
+    }
+
+    /// Executions of a kind that have ended.
+    fn ended(&self, kind: &str) -> f64 {
         let text = service::get(self.setup.metrics, "/metrics").unwrap();
-        let lines = text.lines().filter(|line| {
-            line.starts_with("orrery_executions_total{") && line.contains("kind=\"workflow\"")
-        });
+        let label = format!("kind=\"{kind}\"");
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("orrery_executions_total{") && line.contains(&label));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
@@ -95,26 +113,27 @@ impl Subject {
         last
     }
 
-    async fn until_ended(&self, count: f64) {
+    async fn until_ended(&self, kind: &str, count: f64) {
         let deadline = Instant::now() + PATIENCE;
-        while self.ended() < count {
+        while self.ended(kind) < count {
             assert!(Instant::now() < deadline, "the executions do not end");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
     /// Triggers `count` executions over `connections` and waits for the end of the last one.
-    async fn burst(&self, trigger: &Arc<[u8]>, count: u64, connections: u64) -> Burst {
-        let (ended, commits) = (self.ended(), self.commits());
+    async fn burst(&self, trigger: &Trigger, count: u64, connections: u64) -> Burst {
         let disk = Disk::of(self.setup.data());
+        disk.until_quiet().await;
+        let (ended, commits) = (self.ended(trigger.kind), self.commits());
         let written = disk.read().bytes;
         let cpu = process::processor_seconds(self.child.0.id());
         let started = Instant::now();
-        let (address, request) = (self.setup.workflows, Arc::clone(trigger));
+        let (address, request) = (trigger.address, Arc::clone(&trigger.request));
         let load = Load { address, connections, request };
         let round = load.run_until(PATIENCE, count.div_ceil(connections)).await;
         assert_eq!(round.other, 0, "a trigger was refused");
-        self.until_ended(ended + round.good as f64).await;
+        self.until_ended(trigger.kind, ended + round.good as f64).await;
         let seconds = started.elapsed().as_secs_f64();
         let cpu = process::processor_seconds(self.child.0.id()) - cpu;
         let count = round.good as f64;
@@ -142,11 +161,11 @@ impl Subject {
     }
 
     /// Seconds from trigger to end of each of `count` executions, `flight` of them at a time.
-    async fn latencies(&self, trigger: &Arc<[u8]>, count: u64, flight: u64) -> Vec<f64> {
+    async fn latencies(&self, trigger: &Trigger, count: u64, flight: u64) -> Vec<f64> {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..flight {
             let (trigger, address, key) =
-                (Arc::clone(trigger), self.setup.workflows, self.key.clone());
+                (Arc::clone(&trigger.request), trigger.address, self.key.clone());
             tasks.spawn(async move {
                 let mut connection = Connection::open(address).await;
                 let mut latencies = Vec::new();
@@ -204,12 +223,12 @@ async fn store_alone(store: &Store, committers: u64, time: Duration) -> f64 {
     let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..committers {
-        let (store, organization): (_, OrganizationId) = (store.clone(), fresh());
+        let (store, organization): (_, OrganizationId) = (store.clone(), new_id());
         tasks.spawn(async move {
             let mut count = 0_u64;
             while started.elapsed() < time {
                 for _ in 0..COMMITS {
-                    let id: ExecutionId = fresh();
+                    let id: ExecutionId = new_id();
                     let mut commit = Commit::new();
                     commit.put_bytes(rows::execution(organization, id), vec![b'x'; 700]);
                     store.commit(commit).await.unwrap();
@@ -255,7 +274,8 @@ async fn measure() {
     let (folder, store_folder) = (support::folder(), support::folder());
     let (_server, address) = instant::start();
     let setup = Setup::new(folder.path());
-    setup.model("second", &second_model(address));
+    setup.model("second", &model("second", address));
+    setup.model("instant", &model("instant", address));
     let (child, _) = setup.start();
     let key = setup.key();
     let subject = Subject { setup, child, key };
@@ -264,17 +284,18 @@ async fn measure() {
         inline_bytes: 64 * 1024,
     });
     three_steps(&subject, &store.unwrap(), address, rounds, burst).await;
+    predictions(&subject, rounds, burst).await;
     sequences(&subject, address).await;
     if crowd > 0 {
         at_once(&subject, crowd).await;
     }
 }
 
-fn second_model(address: SocketAddr) -> String {
+fn model(slug: &str, address: SocketAddr) -> String {
     format!(
-        "slug = 'second'\ntitle = 'A second'\noutput_type = 'object'\nconcurrency = 1000\n\
+        "slug = '{slug}'\ntitle = 'A model'\noutput_type = 'object'\nconcurrency = 1000\n\
          [request_schema]\ntype = 'object'\n\
-         [runner]\ntype = 'http'\nurl = 'http://{address}/second'\n"
+         [runner]\ntype = 'http'\nurl = 'http://{address}/{slug}'\n"
     )
 }
 
@@ -333,6 +354,29 @@ async fn three_steps(
     }
     table.print();
     println!("{rounds} rounds, bursts of {burst} over 64 connections\n");
+}
+
+async fn predictions(subject: &Subject, rounds: u64, burst: u64) {
+    let trigger = subject.prediction("instant");
+    subject.burst(&trigger, burst, 64).await;
+    let (mut cpu, mut written) = (Vec::new(), Vec::new());
+    let before = subject.settled().await;
+    for _ in 0..rounds {
+        let done = subject.burst(&trigger, burst, 64).await;
+        cpu.push(done.cpu);
+        written.push(done.written);
+    }
+    let kept = (subject.settled().await - before) / (rounds * burst) as f64;
+    let mut table = Table::new(&["prediction of an HTTP model", ""]);
+    for (name, value) in [
+        ("processor time for each", format!("{:.2} ms", support::median(cpu) * 1000.0)),
+        ("bytes written to the disk for each", number(support::median(written))),
+        ("bytes that the disk keeps of each", number(kept)),
+    ] {
+        table.row([name.to_owned(), value]);
+    }
+    table.print();
+    println!("{rounds} rounds of {burst} over 64 connections\n");
 }
 
 async fn sequences(subject: &Subject, address: SocketAddr) {

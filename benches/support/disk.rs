@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Counters of the disk that a folder is on. They count everybody's use of it.
 pub struct Disk(Option<PathBuf>);
@@ -21,6 +22,21 @@ impl Disk {
         let (major, minor) = (libc::major(device), libc::minor(device));
         let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
         Self(path.exists().then_some(path))
+    }
+
+    /// Waits until nothing has been written for a second, at most half a minute: what others left for
+    /// the disk would be counted.
+    pub async fn until_quiet(&self) {
+        let (mut before, mut quiet) = (self.read().bytes, 0);
+        for _ in 0..150 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let now = self.read().bytes;
+            quiet = if now > before { 0 } else { quiet + 1 };
+            if quiet == 5 {
+                return;
+            }
+            before = now;
+        }
     }
 
     /// Its counters now.
