@@ -12,7 +12,7 @@ let asking = false;
 
 function show(id, text) {
   const place = element(id);
-  // Only what has changed: a screen reader is told of each change.
+  // Only what has changed: a screen reader announces each change.
   if (place.textContent !== text) place.textContent = text;
 }
 
@@ -73,7 +73,7 @@ function row(host) {
 
 let shownHosts = "";
 function showHosts(hosts) {
-  // The rows are made anew only when they differ, so that a link in focus keeps it.
+  // The rows are replaced only when they differ, so that a link in focus keeps it.
   const key = JSON.stringify(hosts);
   if (key === shownHosts) return;
   shownHosts = key;

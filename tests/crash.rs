@@ -6,7 +6,7 @@
 //! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`,
 //! `ORRERY_CRASH_MOMENTS=1000`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
-//! `docs/durability.md` says what each test stands for.
+//! `docs/durability.md` says what each test proves.
 
 #![expect(
     clippy::unwrap_used,
@@ -82,7 +82,7 @@ const BACKLOG_INPUT_BYTES: usize = 30_000;
 const FULL_DISK_BACKLOG: usize = 3_000;
 
 #[test]
-fn nothing_acknowledged_is_lost_by_kills_under_load() {
+fn kills_under_load_lose_nothing_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
     let (mut world, mut service) = World::new(folder.path(), &folder.path().join("data"));
     for _ in 0..count_from("ORRERY_CRASH_ROUNDS", 2) {
@@ -94,13 +94,13 @@ fn nothing_acknowledged_is_lost_by_kills_under_load() {
     // What has ended stays as it is, whatever comes.
     service.kill();
     let _service = world.setup.start();
-    assert!(world.check_all() == ends, "an end has changed after it was told");
+    assert!(world.check_all() == ends, "an end has changed after it was reported");
     println!("{} predictions acknowledged", ends.len());
 }
 
 /// A prediction during which the process dies each time ends at the third crash; the box comes back.
 #[test]
-fn work_that_kills_the_process_is_isolated() {
+fn poison_prediction_is_isolated_after_three_crashes() {
     let folder = tempfile::tempdir().unwrap();
     poison::isolated(folder.path());
 }
@@ -217,7 +217,7 @@ fn nothing_acknowledged_is_lost_by_a_power_cut() {
 
 #[test]
 #[cfg_attr(not(feature = "external-tests"), ignore = "needs mkfs.ext4 and a mount: run tests/run")]
-fn a_full_disk_refuses_work_and_loses_none() {
+fn full_disk_refuses_work_and_loses_nothing() {
     if !image::can_mount() {
         return;
     }
@@ -279,8 +279,9 @@ fn assert_all_for_want_of_room(world: &World) {
     let refused = std::mem::take(&mut world.book.lock().unwrap().refused);
     for (status, text) in refused {
         assert_eq!(status, 503, "{text}");
-        let told = ["the disk is full or failing: nothing was stored", "the service is stopping"];
-        assert!(told.iter().any(|reason| text.contains(reason)), "{text}");
+        let reasons =
+            ["the disk is full or failing: nothing was stored", "the service is stopping"];
+        assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
     }
 }
 
@@ -323,7 +324,7 @@ fn send_backlog(world: &World, count: usize, padding: fn(u64) -> String) {
 }
 
 #[test]
-fn a_hanging_model_fills_its_own_lane_only() {
+fn hanging_model_fills_only_its_own_lane() {
     const STUCK: u64 = 60;
     const OTHERS: u64 = 300;
     let folder = tempfile::tempdir().unwrap();
@@ -351,7 +352,7 @@ fn a_hanging_model_fills_its_own_lane_only() {
 }
 
 #[test]
-fn a_backlog_is_taken_up_after_a_kill() {
+fn backlog_resumes_after_kill() {
     const BACKLOG: usize = 6_000;
     /// All inputs together have 180 MB. A start holds what the log does, at most 64 MiB of them.
     const MORE_RESIDENT_BYTES: u64 = 110 * MIB;

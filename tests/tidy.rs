@@ -1,6 +1,6 @@
 //! The shape of the code, held by a test: who may import whom, that every file opens with what it is
 //! and stays of a readable size, that the doors to the outside are used, that nothing half-done is
-//! left. What clippy can hold is not repeated here.
+//! left, that texts are in plain English. What clippy can hold is not repeated here.
 //!
 //! Each rule is a function from a file to its faults, with a table of bad snippets of its own below:
 //! a rule that finds nothing in them is broken.
@@ -17,6 +17,8 @@ mod code;
 mod docs;
 #[path = "tidy/map.rs"]
 mod map;
+#[path = "tidy/prose.rs"]
+mod prose;
 #[path = "tidy/tree.rs"]
 mod tree;
 
@@ -41,12 +43,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
     ("audit", &["domain", "runtime", "storage", "wire"]),
-    ("links", &["domain", "runtime", "storage"]),
-    // Accounts answer the links' question which keys are valid.
-    ("accounts", &["audit", "domain", "links", "runtime", "storage"]),
+    ("signed_urls", &["domain", "runtime", "storage"]),
+    // Accounts answer the signed URLs' question which keys are valid.
+    ("accounts", &["audit", "domain", "runtime", "signed_urls", "storage"]),
     ("billing", &["audit", "domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
-    ("files", &["domain", "links", "runtime", "storage"]),
+    ("files", &["domain", "runtime", "signed_urls", "storage"]),
     ("backup", &["audit", "config", "domain", "files", "storage"]),
     ("webhooks", &["domain", "http", "runtime", "storage"]),
     ("runners", &["config", "domain", "files", "guard", "http", "runtime", "schema"]),
@@ -77,9 +79,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "files",
             "http",
             "idempotency",
-            "links",
             "runtime",
             "schema",
+            "signed_urls",
             "storage",
             "webhooks",
             "wire",
@@ -103,9 +105,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "guard",
             "http",
             "idempotency",
-            "links",
             "runners",
             "runtime",
+            "signed_urls",
             "storage",
             "telemetry",
             "webhooks",
@@ -136,7 +138,7 @@ const LINES_MAX: usize = 600;
 /// Lines of a file of tests: tables are long.
 const TEST_LINES_MAX: usize = 700;
 
-/// What stands in the code of the named files or folders only: the doors.
+/// What is in the code of the named files or folders only: the doors.
 const DOORS: &[(&str, &[&str], &str)] = &[
     (
         "unsafe",
@@ -156,7 +158,7 @@ const DOORS: &[(&str, &[&str], &str)] = &[
         "take the monotonic time from runtime::monotonic_now",
     ),
     ("Utc::now", &[], "take the time from runtime::Clock"),
-    ("now_v7", &["src/runtime/"], "make ids by runtime::fresh"),
+    ("now_v7", &["src/runtime/"], "make ids by runtime::new_id"),
     ("SystemRandom", &["src/runtime/"], "draw random bytes by runtime::random_bytes"),
 ];
 
@@ -203,6 +205,12 @@ fn faults_of_form(file: &File) -> Vec<String> {
     if lines > most {
         faults.push(format!("{lines} lines, more than {most}: split it"));
     }
+    let stem = file.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+    let own_tests = format!("#[path = \"{stem}_tests.rs\"]");
+    let paths = file.text.lines().filter(|line| line.starts_with("#[path"));
+    if file.path.starts_with("src/") && paths.into_iter().any(|line| line != own_tests) {
+        faults.push(format!("#[path] leads elsewhere than to its own tests, {stem}_tests.rs"));
+    }
     faults
 }
 
@@ -238,7 +246,7 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn the_code_keeps_its_shape() {
+fn code_follows_the_tidy_rules() {
     let tree = Tree::of_crate(root());
     assert!(tree.files.len() > 100, "only {} files found", tree.files.len());
     let mut faults = tree.faults.clone();
@@ -256,14 +264,14 @@ fn the_code_keeps_its_shape() {
 }
 
 #[test]
-fn the_layers_go_one_way_and_each_is_there() {
+fn layers_are_acyclic_and_each_exists() {
     let mut below = BTreeSet::new();
     for (name, imports) in LAYERS {
         for import in *imports {
             assert!(below.contains(import), "{name} imports {import}, which is not below it");
         }
         assert!(imports.is_sorted(), "{name}: {imports:?}");
-        assert!(below.insert(name), "{name} stands twice");
+        assert!(below.insert(name), "{name} is listed twice");
     }
     let tree = Tree::of_crate(root());
     let there: BTreeSet<&str> = tree.files.iter().map(File::top_module).collect();
@@ -274,7 +282,7 @@ fn the_layers_go_one_way_and_each_is_there() {
 
 /// An arrow that nobody follows is taken out of the table, so that it stays the map.
 #[test]
-fn each_arrow_is_followed() {
+fn layers_permit_no_unused_import() {
     let tree = Tree::of_crate(root());
     for (name, imports) in LAYERS {
         let files = tree.files.iter().filter(|file| file.top_module() == *name);
@@ -297,7 +305,7 @@ fn file(path: &str, module: &str, text: &str) -> File {
 }
 
 #[test]
-fn a_wrong_import_is_found_however_it_is_written() {
+fn layer_check_finds_forbidden_imports_in_any_spelling() {
     for (module, text, faults) in [
         ("domain::money", "use crate::storage::Key;", 1),
         ("domain::money", "use crate::storage;", 1),
@@ -305,7 +313,7 @@ fn a_wrong_import_is_found_however_it_is_written() {
         ("domain::money", "pub(crate) use crate::{storage::Key, domain::ids, runtime};", 2),
         (
             "domain::money",
-            "use crate::{\n    domain::{ids, time},\n    http::{self, Reply},\n};",
+            "use crate::{\n    domain::{ids, time},\n    http::{self, Response},\n};",
             1,
         ),
         ("domain::money", "fn f() { crate::storage::open() }", 1),
@@ -319,7 +327,7 @@ fn a_wrong_import_is_found_however_it_is_written() {
         ("engine::scheduler", "use crate::api;", 1),
         ("engine::scheduler", "use crate::accounts::Accounts;", 1),
         ("webhooks", "use crate::engine;", 1),
-        ("storage::store", "use crate::http::Reply;", 1),
+        ("storage::store", "use crate::http::Response;", 1),
         ("main", "use orrery::{cli, app};", 1),
         ("novelty", "", 1),
         // What is allowed, and what only looks like an import.
@@ -344,7 +352,7 @@ fn a_wrong_import_is_found_however_it_is_written() {
 }
 
 #[test]
-fn a_door_used_from_the_wrong_place_is_found() {
+fn door_check_finds_forbidden_calls() {
     for (path, text, faults) in [
         ("src/engine/mod.rs", "tokio::spawn(async {});", 1),
         ("src/engine/mod.rs", "use tokio::spawn;", 1),
@@ -371,7 +379,7 @@ fn a_door_used_from_the_wrong_place_is_found() {
 }
 
 #[test]
-fn a_file_without_a_head_or_end_is_found() {
+fn form_check_finds_missing_header_and_overlong_file() {
     let long = |lines: usize| format!("//! What this is.\n{}", "\n".repeat(lines - 1));
     for (path, text, faults) in [
         ("src/a.rs", "//! What this is.\n".to_owned(), 0),
@@ -385,6 +393,9 @@ fn a_file_without_a_head_or_end_is_found() {
         ("src/a/tests.rs", long(TEST_LINES_MAX), 0),
         ("tests/a.rs", long(TEST_LINES_MAX), 0),
         ("tests/a.rs", long(TEST_LINES_MAX + 1), 1),
+        ("src/a.rs", "//! What this is.\n#[path = \"a_tests.rs\"]\nmod tests;".to_owned(), 0),
+        ("src/a.rs", "//! What this is.\n#[path = \"b.rs\"]\nmod b;".to_owned(), 1),
+        ("src/a/mod.rs", "//! What this is.\n#[path = \"tests.rs\"]\nmod tests;".to_owned(), 1),
     ] {
         let found = faults_of_form(&file(path, "a", &text));
         assert_eq!(found.len(), faults, "{path}: {found:?}");
@@ -392,7 +403,7 @@ fn a_file_without_a_head_or_end_is_found() {
 }
 
 #[test]
-fn what_is_not_done_is_found() {
+fn unfinished_check_finds_leftover_markers() {
     for word in UNFINISHED {
         for line in [format!("    // {word}: later"), format!("let a = 1; {word}(a)]")] {
             let found = faults_of_unfinished(&file("src/a.rs", "a", &format!("//! A.\n{line}\n")));

@@ -41,6 +41,6 @@ pub fn signal(pid: u32, signal: Signal) -> bool {
 /// A number from the environment, for longer runs by hand.
 pub fn count_from(variable: &str, default: u32) -> u32 {
     std::env::var(variable).ok().map_or(default, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is no whole number"))
+        text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a whole number"))
     })
 }

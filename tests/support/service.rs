@@ -225,7 +225,7 @@ impl Service {
         self.child.try_wait().unwrap()
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// SIGKILL; returns when the process has ended.
     pub fn kill(mut self) {
         self.end();
     }

@@ -14,7 +14,7 @@ pub struct Code {
     tokens: Vec<Token>,
 }
 
-/// Whether `word` stands in `line` by itself, not as a part of a longer word.
+/// Whether `word` is in `line` by itself, not as a part of a longer word.
 pub fn has_word(line: &str, word: &str) -> bool {
     let is_part = |neighbour: Option<char>, edge: Option<char>| {
         neighbour.is_some_and(is_word) && edge.is_some_and(is_word)
@@ -94,7 +94,7 @@ impl Code {
         found
     }
 
-    /// The lines on which a path such as `tokio::spawn` stands, also as a part of a longer one, or
+    /// The lines that contain a path such as `tokio::spawn`, also as a part of a longer one, or
     /// taken apart by a group as in `use tokio::{spawn, select}`.
     pub fn lines_with(&self, path: &str) -> Vec<usize> {
         let words: Vec<&str> = path.split("::").collect();
@@ -234,7 +234,7 @@ fn length_of_character(text: &str) -> usize {
 }
 
 #[test]
-fn comments_and_literals_are_blank_and_lines_stay() {
+fn code_scan_blanks_comments_and_literals_and_keeps_lines() {
     for (text, blanked) in [
         ("a // b\nc", "a  \nc"),
         ("a /* b\n/* c */ d */ e", "a  \n e"),

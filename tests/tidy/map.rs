@@ -46,19 +46,19 @@ fn faults_of_rows(drawing: &[&str], layers: &[(&str, &[&str])]) -> Vec<String> {
     }
     let is_layer = |name: &&&str| layers.iter().any(|(module, _)| module == *name);
     let unknown = rows.keys().filter(|name| !is_layer(name));
-    faults.extend(unknown.map(|name| format!("{name} is drawn and is no module")));
+    faults.extend(unknown.map(|name| format!("{name} is drawn and is not a module")));
     faults
 }
 
 #[test]
-fn drawing_in_the_crate_documentation_agrees_with_the_layers() {
+fn map_drawing_in_crate_docs_matches_layers() {
     let text = read("src/lib.rs");
     let faults = faults_of_rows(&block(&text, "```text"), LAYERS);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
-fn table_in_the_crate_documentation_names_each_module_once() {
+fn map_table_in_crate_docs_names_each_module_once() {
     let text = read("src/lib.rs");
     let mut named = table(&text);
     named.sort_unstable();
@@ -79,7 +79,7 @@ fn missing_modules<'t>(text: &'t str, root: &Path) -> Vec<&'t str> {
 }
 
 #[test]
-fn crate_documentation_names_modules_that_exist() {
+fn map_crate_docs_name_only_existing_modules() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for path in ["src/lib.rs", "docs/architecture.md"] {
         assert_eq!(missing_modules(&read(path), root), [""; 0], "{path}");
@@ -88,7 +88,7 @@ fn crate_documentation_names_modules_that_exist() {
 }
 
 #[test]
-fn drawing_on_the_architecture_page_shows_each_module() {
+fn map_architecture_page_shows_each_module() {
     let text = read("docs/architecture.md");
     let drawing = block(&text, "```mermaid").join(" ");
     let is_part = |c: char| !(c.is_alphanumeric() || c == '_');
@@ -99,7 +99,7 @@ fn drawing_on_the_architecture_page_shows_each_module() {
 }
 
 #[test]
-fn drawing_that_contradicts_the_layers_is_found() {
+fn map_check_finds_contradicting_drawing() {
     const LAYERS: &[(&str, &[&str])] = &[("low", &[]), ("middle", &["low"]), ("top", &["middle"])];
     for (drawing, count) in [
         (vec!["top", "middle", "low"], 0),

@@ -1,7 +1,7 @@
 //! The files of the crate, each with the module that it is: found by following the `mod` lines from
 //! `lib.rs`, as the compiler does, so that a file that nobody compiles is found as well.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,8 @@ impl File {
     }
 }
 
+const RUST: &[&str] = &["rs"];
+
 /// All files of Rust, and what is wrong with where they are.
 #[derive(Debug)]
 pub struct Tree {
@@ -47,18 +49,26 @@ impl Tree {
         for name in ["lib", "main"] {
             tree.follow(root, &root.join(format!("src/{name}.rs")), Vec::new(), name);
         }
-        let followed: BTreeSet<String> = tree.files.iter().map(|file| file.path.clone()).collect();
-        for path in files_below(&root.join("src")) {
-            let path = name_from(root, &path);
-            if !followed.contains(&path) {
-                tree.faults.push(format!("{path}: no `mod` line leads to it"));
-            }
-        }
         for folder in ["tests", "benches"] {
-            for path in files_below(&root.join(folder)) {
-                let text = fs::read_to_string(&path).unwrap();
-                let module = vec![folder.to_owned()];
-                tree.files.push(File { path: name_from(root, &path), module, text });
+            let mut programs = Self { files: Vec::new(), faults: Vec::new() };
+            for path in programs_in(&root.join(folder)) {
+                programs.follow(root, &path, Vec::new(), "main");
+            }
+            // Several programs may share a file.
+            let shared = programs.files.into_iter().map(|file| (file.path.clone(), file));
+            let files: BTreeMap<String, File> = shared.collect();
+            let module = vec![folder.to_owned()];
+            tree.files
+                .extend(files.into_values().map(|file| File { module: module.clone(), ..file }));
+            tree.faults.append(&mut programs.faults);
+        }
+        let followed: BTreeSet<String> = tree.files.iter().map(|file| file.path.clone()).collect();
+        for folder in ["src", "tests", "benches"] {
+            for path in files_below(&root.join(folder), RUST) {
+                let path = name_from(root, &path);
+                if !followed.contains(&path) {
+                    tree.faults.push(format!("{path}: no `mod` line leads to it"));
+                }
             }
         }
         tree
@@ -117,14 +127,24 @@ fn modules_of(text: &str) -> Vec<(String, Option<String>)> {
     modules
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+/// The files that cargo makes a test or benchmark of each: `x.rs` and `x/main.rs`.
+fn programs_in(folder: &Path) -> Vec<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        path.parent() == Some(folder)
+            || path.ends_with("main.rs") && path.parent().and_then(Path::parent) == Some(folder)
+    };
+    files_below(folder, RUST).into_iter().filter(is_program).collect()
+}
+
+/// The files below `folder` that have one of the endings; none when there is no such folder.
+pub fn files_below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return files };
     for entry in entries {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            files.extend(files_below(&path));
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            files.extend(files_below(&path, endings));
+        } else if path.extension().is_some_and(|end| endings.iter().any(|ending| end == *ending)) {
             files.push(path);
         }
     }
@@ -137,7 +157,7 @@ fn name_from(root: &Path, path: &Path) -> String {
 }
 
 #[test]
-fn the_lines_that_lead_to_files_are_read() {
+fn tree_parses_mod_lines() {
     let text = "mod a;\npub mod b;\npub(super) mod c;\npub(in crate::x) mod d;\nmod e {\n}\n\
         #[cfg(test)]\n#[path = \"f_tests.rs\"]\nmod tests;\n#[path = \"g.rs\"]\nfn g() {}\nmod h;\n\
         // mod i;\nlet mod_j = 1;\n";
@@ -149,7 +169,7 @@ fn the_lines_that_lead_to_files_are_read() {
 }
 
 #[test]
-fn a_file_that_nobody_compiles_and_one_that_is_missing_are_found() {
+fn tree_check_finds_orphan_and_missing_files() {
     let folder = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
         let path = folder.path().join(path);
@@ -164,7 +184,11 @@ fn a_file_that_nobody_compiles_and_one_that_is_missing_are_found() {
     write("src/b/mod.rs", "mod d;\n");
     write("src/b/d.rs", "");
     write("src/b/orphan.rs", "");
-    write("tests/it/main.rs", "");
+    write("tests/it/main.rs", "mod e;\n");
+    write("tests/it/e.rs", "");
+    write("tests/it/orphan.rs", "");
+    write("tests/f.rs", "#[path = \"f/g.rs\"]\nmod g;\n");
+    write("tests/f/g.rs", "");
     let tree = Tree::of_crate(folder.path());
     let mut modules: Vec<String> =
         tree.files.iter().map(|file| format!("{} {}", file.path, file.module.join("::"))).collect();
@@ -179,11 +203,18 @@ fn a_file_that_nobody_compiles_and_one_that_is_missing_are_found() {
             "src/b/mod.rs b",
             "src/lib.rs lib",
             "src/main.rs main",
+            "tests/f.rs tests",
+            "tests/f/g.rs tests",
+            "tests/it/e.rs tests",
             "tests/it/main.rs tests",
         ]
     );
     assert_eq!(
         tree.faults,
-        ["src/gone/mod.rs: cannot be read", "src/b/orphan.rs: no `mod` line leads to it"]
+        [
+            "src/gone/mod.rs: cannot be read",
+            "src/b/orphan.rs: no `mod` line leads to it",
+            "tests/it/orphan.rs: no `mod` line leads to it",
+        ]
     );
 }
