@@ -1,6 +1,7 @@
 //! One attempt at one delivery: read it, sign it, send it, commit what came of it.
 //!
-//! Nothing counts until the commit: an attempt whose outcome could not be written is made again.
+//! Nothing counts until the commit: an attempt whose outcome could not be written is made again. Only
+//! the slot of the receiver is free before that, as soon as it has answered.
 //! Never logs a secret, a body, or more of a URL than its receiver.
 
 use std::collections::HashSet;
@@ -109,7 +110,8 @@ enum Retry {
     Never,
 }
 
-/// Makes one attempt at the delivery behind `item`, which is `carried` where it came by hand.
+/// Makes one attempt at the delivery behind `item`, which is `carried` where it came by hand. Calls
+/// `answered` before the outcome is written.
 ///
 /// # Errors
 /// [`AttemptError`] when the store cannot be read or written, or this machine cannot send.
@@ -117,6 +119,7 @@ pub(super) async fn make(
     context: &Context,
     item: &Item,
     carried: Option<Box<Delivery>>,
+    answered: impl FnOnce(Health),
 ) -> Result<Report, AttemptError> {
     let Some(mut delivery) = find(context, item, carried).await? else {
         let mut commit = Commit::new();
@@ -151,6 +154,7 @@ pub(super) async fn make(
         "webhook attempt"
     );
     delivery.progress.note(attempt, next);
+    answered(health);
     commit_outcome(context, item, &delivery).await?;
     count(&delivery);
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })

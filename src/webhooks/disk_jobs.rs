@@ -1,7 +1,7 @@
 //! What the outbox does on the disk beside attempts: finds what is due, parks what waits for a
 //! receiver, reads it back, keeps circuits.
 //!
-//! One chore runs at a time, so that each sees what the one before wrote. Every read is a page of
+//! One job runs at a time, so that each sees what the one before wrote. Every read is a page of
 //! bounded size.
 
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
 
 /// Rows of the due index in one page.
 const PAGE_ROWS: usize = 512;
-/// Receivers looked at in one sweep chore.
+/// Receivers looked at in one sweep job.
 const PARKED_ENDPOINTS_MAX: usize = 64;
-/// Deliveries given up in one chore.
+/// Deliveries given up in one job.
 const EXPIRED_ROWS_MAX: usize = 128;
 /// A delivery that waited for its receiver's circuit for so long is given up: without an end, a
 /// dead receiver's deliveries would be pending forever.
@@ -46,7 +46,7 @@ pub(super) enum DiskJob {
     Expire(Vec<Item>),
 }
 
-/// What a chore found or did.
+/// What a job found or did.
 #[derive(Debug)]
 pub(super) enum JobOutput {
     Circuits(Vec<(EndpointName, Circuit)>),
@@ -86,24 +86,24 @@ pub(super) struct ParkedEndpoint {
     pub(super) overdue: Vec<Item>,
 }
 
-/// A chore that failed, and what it had in hand.
+/// A job that failed, and what it was to do.
 #[derive(Debug)]
 pub(super) struct Failed {
-    pub(super) chore: DiskJob,
+    pub(super) job: DiskJob,
     pub(super) error: Error,
 }
 
-/// Does one chore.
+/// Does one job.
 ///
 /// # Errors
 /// [`Failed`] when the store cannot be read or written; nothing was changed then.
 pub(super) async fn run(
     context: &Context,
-    chore: DiskJob,
+    job: DiskJob,
     now: Timestamp,
 ) -> Result<JobOutput, Failed> {
     let store = &context.store;
-    let done = match &chore {
+    let done = match &job {
         DiskJob::ReadCircuits => read_circuits(store).await.map(JobOutput::Circuits),
         DiskJob::Scan { after } => scan(store, after.clone(), now).await.map(JobOutput::Scanned),
         DiskJob::LoadParked { receiver, limit } => load_parked(store, receiver, *limit).await,
@@ -118,11 +118,11 @@ pub(super) async fn run(
             expire(store, items, now).await.map(|()| JobOutput::Expired(Vec::new()))
         }
     };
-    match (done, chore) {
+    match (done, job) {
         (Ok(JobOutput::Parked(_)), DiskJob::Park(items)) => Ok(JobOutput::Parked(items)),
         (Ok(JobOutput::Expired(_)), DiskJob::Expire(items)) => Ok(JobOutput::Expired(items)),
         (Ok(done), _) => Ok(done),
-        (Err(error), chore) => Err(Failed { chore, error }),
+        (Err(error), job) => Err(Failed { job, error }),
     }
 }
 

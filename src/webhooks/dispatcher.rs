@@ -4,7 +4,8 @@
 //! Pure bookkeeping: no disk, no network, no clock; the loop in `outbox` brings all three. These
 //! rules keep one receiver from slowing another, and each is a number in a test:
 //! - A receiver begins with few slots, gains one with each answer, up to its cap, and loses half
-//!   with each failure.
+//!   with each failure. An answer frees the receiver's slot at once; of all slots, the delivery keeps
+//!   one until its outcome is on the disk.
 //! - Once three quarters of all slots are taken, no receiver takes more than its share: all slots
 //!   divided by the receivers that have work and whose last attempt was answered.
 //! - Half of all slots are kept for receivers whose last attempt was answered. Strangers and
@@ -91,6 +92,15 @@ pub(super) enum CircuitChange {
     Closed(EndpointName),
 }
 
+/// An attempt in flight.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    /// Whether it took a slot of the unproven half.
+    unproven: bool,
+    /// Whether the receiver's part is over.
+    answered: bool,
+}
+
 /// The deliveries in memory and the receivers they are for.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
@@ -110,8 +120,8 @@ pub(super) struct Dispatcher {
     /// Every delivery in memory and when it was due.
     held: HashMap<ExecutionId, Timestamp>,
     carried: usize,
-    /// Attempts in flight, and whether each took a slot of the unproven half.
-    in_flight: HashMap<ExecutionId, bool>,
+    /// Attempts whose outcome is not on the disk yet.
+    in_flight: HashMap<ExecutionId, InFlight>,
     unproven_in_flight: usize,
     /// Receivers with deliveries in memory, and those of them whose last attempt was answered.
     active: usize,
@@ -195,26 +205,41 @@ impl Dispatcher {
         None
     }
 
-    /// Ends an attempt. Returns deliveries that are to be parked, since the receiver's circuit
-    /// has just opened.
-    pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
-        let unproven = self.in_flight.remove(&item.execution).unwrap_or(false);
-        self.unproven_in_flight -= usize::from(unproven);
-        self.held.remove(&item.execution);
+    /// The receiver's part of an attempt is over: what it said counts, and its slot is free. Returns
+    /// deliveries that are to be parked, since the receiver's circuit has just opened.
+    pub(super) fn answered(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
+        match self.in_flight.get_mut(&item.execution) {
+            Some(attempt) if !attempt.answered => attempt.answered = true,
+            _ => return Vec::new(),
+        }
         self.change(&item.receiver, |receiver| {
             receiver.in_flight -= 1;
+            receiver.recording += 1;
+        });
+        match health {
+            Health::Healthy => self.succeeded(&item.receiver),
+            Health::Failing => return self.failed(&item.receiver, now),
+            Health::Unknown => {}
+        }
+        Vec::new()
+    }
+
+    /// Ends an attempt, whose outcome is on the disk, or whose row is as before: then its health is
+    /// [`Health::Unknown`]. Returns as [`Dispatcher::answered`], which it includes.
+    pub(super) fn finish(&mut self, item: &Item, health: Health, now: Timestamp) -> Vec<Item> {
+        let parked = self.answered(item, health, now);
+        let Some(attempt) = self.in_flight.remove(&item.execution) else { return parked };
+        self.unproven_in_flight -= usize::from(attempt.unproven);
+        self.held.remove(&item.execution);
+        self.change(&item.receiver, |receiver| {
+            receiver.recording -= 1;
             receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
             // Its row may still be there, so it must be looked for.
             if health == Health::Unknown && item.place == RowIndex::Parked {
                 receiver.parked = earliest(receiver.parked, item.due);
             }
         });
-        match health {
-            Health::Healthy => self.answered(&item.receiver),
-            Health::Failing => return self.failed(&item.receiver, now),
-            Health::Unknown => {}
-        }
-        Vec::new()
+        parked
     }
 
     /// Notes that rows were moved to their receivers' parked ones.
@@ -359,7 +384,7 @@ impl Dispatcher {
         self.held.len()
     }
 
-    /// Attempts in flight.
+    /// Attempts whose outcome is not on the disk yet.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -430,11 +455,11 @@ impl Dispatcher {
         let item = started?;
         self.carried -= usize::from(item.carried.is_some());
         self.unproven_in_flight += usize::from(unproven);
-        self.in_flight.insert(item.execution, unproven);
+        self.in_flight.insert(item.execution, InFlight { unproven, answered: false });
         Some(item)
     }
 
-    fn answered(&mut self, name: &EndpointName) {
+    fn succeeded(&mut self, name: &EndpointName) {
         let most = self.slots_per_receiver;
         let closed = self.receivers.get(name).is_some_and(|r| r.circuit != CircuitState::Closed);
         if closed {

@@ -1,4 +1,4 @@
-//! The roster's rules as counts, and random histories against a disk made of two maps.
+//! The rules of the dispatcher as counts, and random histories against a disk made of two maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::webhooks::Options;
+use crate::webhooks::endpoint::RECORDING_MAX;
 
 const NOW: Timestamp = Timestamp::from_micros(1_000_000);
 
@@ -22,51 +23,86 @@ fn item(receiver: &str, number: u64) -> Item {
     }
 }
 
-fn started(roster: &mut Dispatcher) -> Vec<Item> {
-    std::iter::from_fn(|| roster.next()).collect()
+fn started(dispatcher: &mut Dispatcher) -> Vec<Item> {
+    std::iter::from_fn(|| dispatcher.next()).collect()
 }
 
 #[test]
 fn dispatcher_grows_endpoint_concurrency_per_success_up_to_cap() {
-    let mut roster = Dispatcher::new(&Options { in_flight_per_receiver: 5, ..Options::default() });
+    let mut dispatcher =
+        Dispatcher::new(&Options { in_flight_per_receiver: 5, ..Options::default() });
     let mut number = 0;
     let mut in_flight = Vec::new();
     let mut most = Vec::new();
     for _round in 0..8 {
-        while matches!(roster.offer(item("a", number)), Admission::Queued) {
+        while matches!(dispatcher.offer(item("a", number)), Admission::Queued) {
             number += 1;
         }
-        roster.forget(&[item("a", number)]);
-        in_flight.extend(started(&mut roster));
+        dispatcher.forget(&[item("a", number)]);
+        in_flight.extend(started(&mut dispatcher));
         most.push(in_flight.len());
         let first = in_flight.remove(0);
-        assert!(roster.finish(&first, Health::Healthy, NOW).is_empty());
+        assert!(dispatcher.finish(&first, Health::Healthy, NOW).is_empty());
     }
     assert_eq!(most, [2, 3, 4, 5, 5, 5, 5, 5]);
-    roster.finish(&in_flight.remove(0), Health::Failing, NOW);
-    roster.finish(&in_flight.remove(0), Health::Failing, NOW);
-    assert!(started(&mut roster).is_empty(), "one slot is left, and two are taken");
+    dispatcher.finish(&in_flight.remove(0), Health::Failing, NOW);
+    dispatcher.finish(&in_flight.remove(0), Health::Failing, NOW);
+    assert!(started(&mut dispatcher).is_empty(), "one slot is left, and two are taken");
+}
+
+#[test]
+fn dispatcher_answer_frees_slot_of_endpoint_while_outcome_is_recorded() {
+    let mut dispatcher =
+        Dispatcher::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
+    let mut recording = Vec::new();
+    for number in 0..100 {
+        dispatcher.offer(item("a", number));
+        let Some(started) = dispatcher.next() else { break };
+        assert!(dispatcher.next().is_none(), "one request at a time");
+        dispatcher.answered(&started, Health::Healthy, NOW);
+        // Said twice, it counts once.
+        dispatcher.answered(&started, Health::Failing, NOW);
+        recording.push(started);
+    }
+    assert_eq!((recording.len(), dispatcher.in_flight()), (RECORDING_MAX, RECORDING_MAX));
+    dispatcher.finish(&recording[0], Health::Healthy, NOW);
+    assert!(dispatcher.next().is_some(), "there is room for one more outcome");
+    assert_eq!(dispatcher.in_flight(), RECORDING_MAX);
+}
+
+#[test]
+fn dispatcher_recording_delivery_is_not_offered_again() {
+    let mut dispatcher = Dispatcher::new(&Options::default());
+    dispatcher.offer(item("a", 1));
+    let started = dispatcher.next().unwrap();
+    dispatcher.answered(&started, Health::Healthy, NOW);
+    assert!(
+        matches!(dispatcher.offer(item("a", 1)), Admission::Queued) && dispatcher.next().is_none()
+    );
+    dispatcher.finish(&started, Health::Healthy, NOW);
+    dispatcher.offer(item("a", 1));
+    assert!(dispatcher.next().is_some());
 }
 
 /// The rounds that 30 living receivers need for `each` deliveries each, beside `dead` others that
 /// never answer (`hang`) or fail at once.
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
-    let mut roster = Dispatcher::new(&Options::default());
+    let mut dispatcher = Dispatcher::new(&Options::default());
     let mut to_offer = [each; 30];
     let (mut left, mut rounds, mut number) = (30 * each, 0, 0);
     while left > 0 {
         for receiver in 0..dead {
             let offered = item(&format!("dead {receiver}"), 1_000_000 + rounds * dead + receiver);
-            if let Admission::Park(item) = roster.offer(offered) {
-                roster.parked(&[item]);
+            if let Admission::Park(item) = dispatcher.offer(offered) {
+                dispatcher.parked(&[item]);
             }
         }
         for (receiver, to_offer) in to_offer.iter_mut().enumerate() {
             while *to_offer > 0 {
-                match roster.offer(item(&format!("living {receiver}"), number)) {
+                match dispatcher.offer(item(&format!("living {receiver}"), number)) {
                     Admission::Queued => (*to_offer, number) = (*to_offer - 1, number + 1),
                     Admission::Park(item) => {
-                        roster.forget(&[item]);
+                        dispatcher.forget(&[item]);
                         break;
                     }
                     Admission::Full => break,
@@ -74,13 +110,13 @@ fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
             }
         }
         // All of a round are in flight together.
-        for item in started(&mut roster) {
+        for item in started(&mut dispatcher) {
             if item.receiver.starts_with("living") {
-                roster.finish(&item, Health::Healthy, NOW);
+                dispatcher.finish(&item, Health::Healthy, NOW);
                 left -= 1;
             } else if !hang {
-                let parked = roster.finish(&item, Health::Failing, NOW);
-                roster.parked(&parked);
+                let parked = dispatcher.finish(&item, Health::Failing, NOW);
+                dispatcher.parked(&parked);
             }
         }
         rounds += 1;
@@ -103,90 +139,91 @@ fn dispatcher_dead_endpoints_do_not_slow_healthy_ones() {
 
 #[test]
 fn dispatcher_cap_of_one_holds_from_first_attempt() {
-    let mut roster = Dispatcher::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
+    let mut dispatcher =
+        Dispatcher::new(&Options { in_flight_per_receiver: 1, ..Options::default() });
     for number in 0..3 {
-        roster.offer(item("a", number));
+        dispatcher.offer(item("a", number));
     }
-    assert_eq!(started(&mut roster).len(), 1);
+    assert_eq!(started(&mut dispatcher).len(), 1);
 }
 
 #[test]
 fn dispatcher_reserves_half_of_the_slots_for_healthy_endpoints() {
-    let mut roster = Dispatcher::new(&Options { in_flight: 100, ..Options::default() });
-    roster.offer(item("living", 0));
-    let first = roster.next().unwrap();
-    roster.finish(&first, Health::Healthy, NOW);
+    let mut dispatcher = Dispatcher::new(&Options { in_flight: 100, ..Options::default() });
+    dispatcher.offer(item("living", 0));
+    let first = dispatcher.next().unwrap();
+    dispatcher.finish(&first, Health::Healthy, NOW);
     for number in 1..=500 {
-        roster.offer(item(&format!("stranger {number}"), number));
+        dispatcher.offer(item(&format!("stranger {number}"), number));
     }
-    assert_eq!(started(&mut roster).len(), 50);
-    roster.offer(item("living", 1000));
-    assert_eq!(started(&mut roster).len(), 1, "the other half is kept for those that answer");
+    assert_eq!(started(&mut dispatcher).len(), 50);
+    dispatcher.offer(item("living", 1000));
+    assert_eq!(started(&mut dispatcher).len(), 1, "the other half is kept for those that answer");
 }
 
 #[test]
 fn dispatcher_circuit_opens_probes_and_closes() {
     let options = Options { circuit_failures: 3, ..Options::default() };
-    let mut roster = Dispatcher::new(&options);
+    let mut dispatcher = Dispatcher::new(&options);
     let mut parked = Vec::new();
     for number in 0..8 {
-        roster.offer(item("a", number));
+        dispatcher.offer(item("a", number));
     }
     for _failure in 0..3 {
-        let item = roster.next().unwrap();
-        parked.extend(roster.finish(&item, Health::Failing, NOW));
+        let item = dispatcher.next().unwrap();
+        parked.extend(dispatcher.finish(&item, Health::Failing, NOW));
     }
-    assert_eq!((roster.open_circuits(), parked.len()), (1, 5), "what waited goes to the disk");
+    assert_eq!((dispatcher.open_circuits(), parked.len()), (1, 5), "what waited goes to the disk");
     let until = NOW.plus(options.circuit_open);
     let circuit = Circuit { failures: 3, open_until: until };
-    assert_eq!(roster.take_changes(), [CircuitChange::Opened(Arc::from("a"), circuit)]);
-    roster.parked(&parked);
-    assert!(matches!(roster.offer(item("a", 50)), Admission::Park(_)));
-    roster.forget(&[item("a", 50)]);
-    assert!(roster.next_to_refill().is_none() && roster.next().is_none());
+    assert_eq!(dispatcher.take_changes(), [CircuitChange::Opened(Arc::from("a"), circuit)]);
+    dispatcher.parked(&parked);
+    assert!(matches!(dispatcher.offer(item("a", 50)), Admission::Park(_)));
+    dispatcher.forget(&[item("a", 50)]);
+    assert!(dispatcher.next_to_refill().is_none() && dispatcher.next().is_none());
 
-    roster.reopen(Timestamp::from_micros(until.micros() - 1));
-    assert!(roster.next_to_refill().is_none());
+    dispatcher.reopen(Timestamp::from_micros(until.micros() - 1));
+    assert!(dispatcher.next_to_refill().is_none());
     let on_disk: Vec<Item> =
         parked.iter().map(|item| Item { place: RowIndex::Parked, ..item.clone() }).collect();
     for (health, now) in
         [(Health::Failing, until), (Health::Healthy, NOW.plus(2 * options.circuit_open))]
     {
-        roster.reopen(now);
-        let (name, _limit) = roster.next_to_refill().unwrap();
-        roster.refilled(&name, on_disk.clone(), true);
-        let probe = roster.next().unwrap();
-        assert!(roster.next().is_none(), "one probe at a time");
-        assert!(roster.finish(&probe, health, now).is_empty());
+        dispatcher.reopen(now);
+        let (name, _limit) = dispatcher.next_to_refill().unwrap();
+        dispatcher.refilled(&name, on_disk.clone(), true);
+        let probe = dispatcher.next().unwrap();
+        assert!(dispatcher.next().is_none(), "one probe at a time");
+        assert!(dispatcher.finish(&probe, health, now).is_empty());
     }
-    assert_eq!(roster.open_circuits(), 0);
-    assert_eq!(roster.take_changes().last(), Some(&CircuitChange::Closed(Arc::from("a"))));
-    let (name, _limit) = roster.next_to_refill().unwrap();
-    roster.refilled(&name, on_disk[1..].to_vec(), true);
-    assert!(roster.next().is_some());
+    assert_eq!(dispatcher.open_circuits(), 0);
+    assert_eq!(dispatcher.take_changes().last(), Some(&CircuitChange::Closed(Arc::from("a"))));
+    let (name, _limit) = dispatcher.next_to_refill().unwrap();
+    dispatcher.refilled(&name, on_disk[1..].to_vec(), true);
+    assert!(dispatcher.next().is_some());
 }
 
 #[test]
 fn dispatcher_memory_is_bounded() {
-    let mut roster = Dispatcher::new(&Options::default());
+    let mut dispatcher = Dispatcher::new(&Options::default());
     let (mut most_held, mut most_receivers) = (0, 0);
     for number in 0..100_000 {
         let offered = item(&format!("r{}", number % 20_000), number);
-        if let Admission::Park(item) = roster.offer(offered) {
-            roster.parked(&[item]);
+        if let Admission::Park(item) = dispatcher.offer(offered) {
+            dispatcher.parked(&[item]);
         }
         // Some circuits open, so that receivers stay remembered without anything in memory.
-        most_held = most_held.max(roster.queued());
-        most_receivers = most_receivers.max(roster.endpoints());
+        most_held = most_held.max(dispatcher.queued());
+        most_receivers = most_receivers.max(dispatcher.endpoints());
         if number > 10_000
-            && let Some(item) = roster.next()
+            && let Some(item) = dispatcher.next()
         {
             for _failure in 0..10 {
                 let name = Arc::clone(&item.receiver);
-                let parked = roster.failed(&name, NOW);
-                roster.parked(&parked);
+                let parked = dispatcher.failed(&name, NOW);
+                dispatcher.parked(&parked);
             }
-            roster.finish(&item, Health::Unknown, NOW);
+            dispatcher.finish(&item, Health::Unknown, NOW);
         }
     }
     assert_eq!((most_held, most_receivers), (WINDOW, ENDPOINTS_MAX));
@@ -202,10 +239,12 @@ struct Disk {
 
 #[derive(Debug)]
 struct Play {
-    roster: Dispatcher,
+    dispatcher: Dispatcher,
     disk: Disk,
     to_park: Vec<Item>,
     in_flight: Vec<Item>,
+    /// Attempts that were answered, and how; their outcome is not on the disk.
+    recording: Vec<(Item, Health)>,
     now: Timestamp,
 }
 
@@ -218,16 +257,17 @@ impl Play {
             ..Options::default()
         };
         Self {
-            roster: Dispatcher::new(&options),
+            dispatcher: Dispatcher::new(&options),
             disk: Disk::default(),
             to_park: Vec::new(),
             in_flight: Vec::new(),
+            recording: Vec::new(),
             now: NOW,
         }
     }
 
     fn offer(&mut self, item: Item) {
-        if let Admission::Park(item) = self.roster.offer(item) {
+        if let Admission::Park(item) = self.dispatcher.offer(item) {
             self.to_park.push(item);
         }
     }
@@ -243,19 +283,19 @@ impl Play {
             let parked = Item { place: RowIndex::Parked, ..item.clone() };
             self.disk.parked.insert((Arc::clone(&item.receiver), item.execution), parked);
         }
-        self.roster.parked(&std::mem::take(&mut self.to_park));
+        self.dispatcher.parked(&std::mem::take(&mut self.to_park));
     }
 
     fn feed(&mut self) {
-        let Some((name, limit)) = self.roster.next_to_refill() else { return };
+        let Some((name, limit)) = self.dispatcher.next_to_refill() else { return };
         let rows = self.disk.parked.values().filter(|item| item.receiver == name);
         let items: Vec<Item> = rows.take(limit).cloned().collect();
         let complete = items.len() < limit;
-        self.roster.refilled(&name, items, complete);
+        self.dispatcher.refilled(&name, items, complete);
     }
 
     fn start(&mut self) {
-        self.in_flight.extend(self.roster.next());
+        self.in_flight.extend(self.dispatcher.next());
     }
 
     fn finish(&mut self, which: usize, health: Health) {
@@ -263,6 +303,28 @@ impl Play {
             return;
         }
         let item = self.in_flight.swap_remove(which % self.in_flight.len());
+        self.record(item, health);
+    }
+
+    fn answer(&mut self, which: usize, health: Health) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let item = self.in_flight.swap_remove(which % self.in_flight.len());
+        let parked = self.dispatcher.answered(&item, health, self.now);
+        self.to_park.extend(parked);
+        self.recording.push((item, health));
+    }
+
+    /// The oldest answer reaches the disk, unless that fails.
+    fn end_recording(&mut self, is_recorded: bool) {
+        if !self.recording.is_empty() {
+            let (item, health) = self.recording.remove(0);
+            self.record(item, if is_recorded { health } else { Health::Unknown });
+        }
+    }
+
+    fn record(&mut self, item: Item, health: Health) {
         // An attempt that came to nothing leaves its row; any other moves it.
         if health != Health::Unknown {
             self.disk.due.remove(&item.execution);
@@ -276,7 +338,7 @@ impl Play {
             }
             Health::Unknown => {}
         }
-        let parked = self.roster.finish(&item, health, self.now);
+        let parked = self.dispatcher.finish(&item, health, self.now);
         self.to_park.extend(parked);
     }
 
@@ -286,27 +348,31 @@ impl Play {
         *self = Self { disk, now, ..Self::new() };
         let parked: Vec<Item> = self.disk.parked.values().cloned().collect();
         for item in parked {
-            self.roster.restore_endpoint(&item.receiver, item.due, None, self.now);
+            self.dispatcher.restore_endpoint(&item.receiver, item.due, None, self.now);
         }
     }
 
     fn check(&self) {
-        let roster = &self.roster;
-        assert_eq!(roster.in_flight(), self.in_flight.len());
-        assert!(roster.in_flight() <= 6);
-        for (name, receiver) in &roster.receivers {
+        let dispatcher = &self.dispatcher;
+        let attempts = self.in_flight.len() + self.recording.len();
+        assert_eq!(dispatcher.in_flight(), attempts);
+        assert!(dispatcher.in_flight() <= 6);
+        for (name, receiver) in &dispatcher.receivers {
             let in_flight = self.in_flight.iter().filter(|item| item.receiver == *name).count();
             assert_eq!(receiver.in_flight, in_flight);
             assert!(receiver.in_flight <= 3);
+            let recording = self.recording.iter().filter(|(item, _)| item.receiver == *name);
+            assert_eq!(receiver.recording, recording.count());
         }
-        let waiting: usize = roster.receivers.values().map(|r| r.waiting.len()).sum();
-        assert_eq!(roster.queued(), waiting + self.in_flight.len() + self.to_park.len());
-        let active = roster.receivers.values().filter(|r| r.is_active()).count();
-        assert_eq!(roster.active, active);
-        let proven = roster.receivers.values().filter(|r| r.is_active() && r.proven).count();
-        assert_eq!(roster.proven_active, proven);
-        let open = roster.receivers.values().filter(|r| r.circuit != CircuitState::Closed).count();
-        assert_eq!(roster.open_circuits(), open);
+        let waiting: usize = dispatcher.receivers.values().map(|r| r.waiting.len()).sum();
+        assert_eq!(dispatcher.queued(), waiting + attempts + self.to_park.len());
+        let active = dispatcher.receivers.values().filter(|r| r.is_active()).count();
+        assert_eq!(dispatcher.active, active);
+        let proven = dispatcher.receivers.values().filter(|r| r.is_active() && r.proven).count();
+        assert_eq!(dispatcher.proven_active, proven);
+        let open =
+            dispatcher.receivers.values().filter(|r| r.circuit != CircuitState::Closed).count();
+        assert_eq!(dispatcher.open_circuits(), open);
     }
 }
 
@@ -318,8 +384,18 @@ enum Op {
     Feed,
     Start,
     Finish(usize, u8),
+    Answer(usize, u8),
+    EndRecording(bool),
     TimePasses,
     Restart,
+}
+
+fn health(number: u8) -> Health {
+    match number {
+        0 => Health::Healthy,
+        1 => Health::Unknown,
+        _ => Health::Failing,
+    }
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -330,6 +406,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Feed),
         6 => Just(Op::Start),
         6 => (0_usize..8, 0_u8..4).prop_map(|(which, health)| Op::Finish(which, health)),
+        6 => (0_usize..8, 0_u8..4).prop_map(|(which, health)| Op::Answer(which, health)),
+        6 => (0_u8..6).prop_map(|fault| Op::EndRecording(fault > 0)),
         1 => Just(Op::TimePasses),
         1 => Just(Op::Restart),
     ]
@@ -354,12 +432,12 @@ proptest! {
                 Op::Park => play.park(),
                 Op::Feed => play.feed(),
                 Op::Start => play.start(),
-                Op::Finish(which, 0) => play.finish(which, Health::Healthy),
-                Op::Finish(which, 1) => play.finish(which, Health::Unknown),
-                Op::Finish(which, _) => play.finish(which, Health::Failing),
+                Op::Finish(which, number) => play.finish(which, health(number)),
+                Op::Answer(which, number) => play.answer(which, health(number)),
+                Op::EndRecording(is_recorded) => play.end_recording(is_recorded),
                 Op::TimePasses => {
                     play.now = play.now.plus(Duration::from_secs(45));
-                    play.roster.reopen(play.now);
+                    play.dispatcher.reopen(play.now);
                 }
                 Op::Restart => play.restart(),
             }
@@ -368,12 +446,13 @@ proptest! {
         let mut rounds = 0;
         while play.disk.delivered.len() < usize::try_from(arrived).unwrap() {
             play.now = play.now.plus(Duration::from_secs(61));
-            play.roster.reopen(play.now);
+            play.dispatcher.reopen(play.now);
             play.scan();
             play.park();
             play.feed();
             play.start();
             play.finish(0, Health::Healthy);
+            play.end_recording(true);
             play.check();
             rounds += 1;
             prop_assert!(rounds < 3000, "stuck: {play:?}");

@@ -11,6 +11,9 @@ use crate::domain::time::Timestamp;
 const INITIAL_CONCURRENCY: usize = 2;
 /// Deliveries that may wait in memory for each slot that their receiver has.
 const WAITING_PER_CONCURRENCY: usize = 4;
+/// Answered deliveries of one receiver whose outcome is on its way to the disk; with more, nothing
+/// is sent to it. A crash sends these again.
+pub(super) const RECORDING_MAX: usize = 64;
 
 /// The gate of a circuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,10 @@ pub(super) enum CircuitState {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) waiting: VecDeque<Item>,
+    /// Requests that it has not answered yet.
     pub(super) in_flight: usize,
+    /// Deliveries that it answered and whose outcome is not on the disk yet.
+    pub(super) recording: usize,
     /// Slots that it has earned.
     pub(super) concurrency: usize,
     /// Whether its last attempt was answered.
@@ -51,6 +57,7 @@ impl Endpoint {
         Self {
             waiting: VecDeque::new(),
             in_flight: 0,
+            recording: 0,
             concurrency: INITIAL_CONCURRENCY.min(most),
             proven: false,
             failures: 0,
@@ -64,7 +71,7 @@ impl Endpoint {
 
     /// Whether memory holds deliveries for it.
     pub(super) fn is_active(&self) -> bool {
-        self.in_flight > 0 || !self.waiting.is_empty()
+        self.in_flight + self.recording > 0 || !self.waiting.is_empty()
     }
 
     /// Whether nothing is known to wait for it anywhere.
@@ -81,7 +88,7 @@ impl Endpoint {
             CircuitState::HalfOpen => 1,
             CircuitState::Open(_) => 0,
         };
-        !self.waiting.is_empty() && self.in_flight < slots
+        !self.waiting.is_empty() && self.in_flight < slots && self.recording < RECORDING_MAX
     }
 
     /// Deliveries that may wait for it in memory.

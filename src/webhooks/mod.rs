@@ -11,9 +11,9 @@
 //!   on disk under its name and block nothing else.
 //!
 //! `rows` holds keys and records, `dispatcher` decides who is sent to next (pure), `attempt` makes one
-//! attempt, `chores` reads and moves rows, `outbox` is the loop, `transport` the door to the
-//! network, `history` what came of it all, for those who ask, and sends again what they ask for;
-//! `retention` lets old ones go; `trials` sends test deliveries under the same limits.
+//! attempt, `disk_jobs` reads and moves rows, `send_loop` runs both, `outbox` is what the other
+//! modules call, `transport` the door to the network, `history` lists deliveries and sends them again,
+//! `retention` removes old ones, `test_delivery` sends test deliveries under the same limits.
 //!
 //! Never: a redirect followed, a secret or a body logged, memory that grows with the backlog.
 
@@ -26,6 +26,7 @@ mod history;
 mod outbox;
 mod retention;
 mod rows;
+mod send_loop;
 mod test_delivery;
 mod transport;
 

@@ -1,53 +1,29 @@
-//! The loop of the outbox: takes fresh deliveries by hand, finds due ones on the disk, starts
-//! attempts as the dispatcher allows, and does one job on the disk at a time.
+//! The outbox as the other modules see it: hand over a delivery, look again, read its figures.
 //!
-//! The loop never waits for the disk or for a receiver: attempts are tasks of their own, which also
-//! outlive it at a shutdown, within the grace; a chore is polled beside everything else. Whatever
-//! memory has no room for stays on the disk and is found again.
+//! It never waits: what finds no room in memory is on the disk, where `send_loop` finds it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, OptionFuture};
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinError;
-use tokio::time::Instant;
 
-use super::attempt::{self, AttemptError, Context, Report};
-use super::disk_jobs::{self, DiskJob, Failed, JobOutput, ParkedEndpoint, ParkedPage, Scanned};
-use super::dispatcher::{Admission, CircuitChange, Dispatcher, Health, Item};
+use super::attempt::Context;
+use super::dispatcher::Item;
 use super::gauges::Metrics;
 use super::rows::RowIndex;
+use super::send_loop::SendLoop;
 use super::transport::{Network, Transport};
 use super::{Options, test_delivery};
 use crate::domain::delivery::{self, Delivery};
-use crate::domain::ids::ExecutionId;
-use crate::domain::time::Timestamp;
 use crate::http::client::Client;
-use crate::runtime::{self, Clock, Tasks};
-use crate::storage::{Key, Sealer, Store};
+use crate::runtime::{Clock, Tasks};
+use crate::storage::{Sealer, Store};
 
 /// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
 const INBOX_MAX: usize = 1024;
 /// A fresh delivery whose body is larger is read from the disk when its turn comes, so that what
 /// waits in memory stays small.
 const CARRIED_BYTES_MAX: u64 = 4096;
-/// Deliveries on their way to be parked; what is over it stays in the due index for now.
-const PARKING_MAX: usize = 1024;
-/// The loop looks at the clock at least so often: clocks are set, machines sleep.
-const RESCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks for parked rows that memory does not know of.
-const PARKED_INTERVAL: Duration = Duration::from_secs(60);
-/// Passes over the due index begin at least so far apart: each reads again what is in memory.
-const PASS_INTERVAL: Duration = Duration::from_millis(50);
-/// Deliveries given up in one chore.
-const EXPIRED_MAX: usize = 128;
-/// After a fault of the store, nothing is read from it for so long.
-const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The outbox: clones share it.
 #[derive(Clone)]
@@ -59,7 +35,7 @@ pub struct Outbox {
     /// moved.
     look: Arc<Notify>,
     figures: watch::Receiver<Metrics>,
-    worker: Arc<Mutex<Option<Worker>>>,
+    send_loop: Arc<Mutex<Option<SendLoop>>>,
 }
 
 impl Outbox {
@@ -99,16 +75,17 @@ impl Outbox {
         let (trials, asked) = mpsc::channel(test_delivery::INBOX_MAX);
         let look = Arc::new(Notify::new());
         let (figures, watched) = watch::channel(Metrics::default());
-        let worker = Worker::new(Arc::clone(&context), fresh, asked, Arc::clone(&look), figures);
-        let worker = Arc::new(Mutex::new(Some(worker)));
-        Self { context, inbox, trials, look, figures: watched, worker }
+        let send_loop =
+            SendLoop::new(Arc::clone(&context), fresh, asked, Arc::clone(&look), figures);
+        let send_loop = Arc::new(Mutex::new(Some(send_loop)));
+        Self { context, inbox, trials, look, figures: watched, send_loop }
     }
 
     /// Starts sending, beginning with what is due on the disk. A second call does nothing.
     pub fn start(&self, tasks: &Tasks) {
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(worker) = worker {
-            tasks.spawn(worker.run(tasks.clone()));
+        let send_loop = self.send_loop.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(send_loop) = send_loop {
+            tasks.spawn(send_loop.run(tasks.clone()));
         }
     }
 
@@ -152,446 +129,5 @@ impl Outbox {
 impl fmt::Debug for Outbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outbox").field("figures", &*self.figures.borrow()).finish_non_exhaustive()
-    }
-}
-
-type Ended = (Item, Result<Result<Report, AttemptError>, JoinError>);
-
-enum Event {
-    Stop,
-    Fresh(Item),
-    Test(test_delivery::Job),
-    Ended(Ended),
-    DiskJob(Result<JobOutput, Failed>),
-    Rescan,
-    Tick,
-}
-
-struct Worker {
-    context: Arc<Context>,
-    fresh: mpsc::Receiver<Item>,
-    asked: mpsc::Receiver<test_delivery::Job>,
-    /// Test deliveries that wait in the dispatcher.
-    tests: HashMap<ExecutionId, test_delivery::Job>,
-    look: Arc<Notify>,
-    figures: watch::Sender<Metrics>,
-    dispatcher: Dispatcher,
-    attempts: FuturesUnordered<BoxFuture<'static, Ended>>,
-    disk_job: Option<BoxFuture<'static, Result<JobOutput, Failed>>>,
-    to_park: Vec<Item>,
-    expiring: Vec<Item>,
-    circuits: Vec<CircuitChange>,
-    circuits_read: bool,
-    pass: Pass,
-    /// When the first row that was not due at the last look will be.
-    next_due: Option<Timestamp>,
-    sweep: Sweep,
-    /// Which of scan, feed and sweep is asked first, so that none starves the others.
-    turn: u8,
-    /// No chore before this.
-    pause: Option<Instant>,
-    /// No new pass before this.
-    next_pass: Instant,
-    tick: Instant,
-}
-
-/// A reading of the due index from its beginning to what is due now.
-#[derive(Debug, PartialEq, Eq)]
-enum Pass {
-    /// Not needed.
-    None,
-    /// Needed: something due may be there.
-    Wanted,
-    /// Under way, behind this key. `again`: something was added in the meantime, perhaps before it.
-    /// `stuck`: memory had no room at the last page.
-    Under { after: Option<Key>, again: bool, stuck: bool },
-}
-
-#[derive(Debug)]
-enum Sweep {
-    At(Instant),
-    Under { after: Option<Key> },
-}
-
-impl Worker {
-    fn new(
-        context: Arc<Context>,
-        fresh: mpsc::Receiver<Item>,
-        asked: mpsc::Receiver<test_delivery::Job>,
-        look: Arc<Notify>,
-        figures: watch::Sender<Metrics>,
-    ) -> Self {
-        let now = runtime::monotonic_now();
-        Self {
-            dispatcher: Dispatcher::new(&context.options),
-            context,
-            fresh,
-            asked,
-            tests: HashMap::new(),
-            look,
-            figures,
-            attempts: FuturesUnordered::new(),
-            disk_job: None,
-            to_park: Vec::new(),
-            expiring: Vec::new(),
-            circuits: Vec::new(),
-            circuits_read: false,
-            pass: Pass::Wanted,
-            next_due: None,
-            sweep: Sweep::At(now),
-            turn: 0,
-            pause: None,
-            next_pass: now,
-            tick: now,
-        }
-    }
-
-    async fn run(mut self, tasks: Tasks) {
-        loop {
-            let (now, instant) = (self.context.clock.steady(), runtime::monotonic_now());
-            self.dispatcher.reopen(now);
-            self.start_attempts(&tasks);
-            if self.disk_job.is_none() {
-                let chore = self.next_disk_job(now, instant);
-                self.disk_job = chore.map(|chore| self.begin(chore, now));
-            }
-            self.publish_metrics();
-            match self.event(&tasks, now, instant).await {
-                Event::Stop => return,
-                Event::Fresh(item) => {
-                    if !self.admit(item) {
-                        self.want_pass();
-                    }
-                }
-                Event::Test(job) => self.start_test(job),
-                Event::Ended(ended) => self.ended(ended),
-                Event::DiskJob(done) => {
-                    self.disk_job = None;
-                    self.disk_job_ended(done);
-                }
-                Event::Rescan => self.want_pass(),
-                Event::Tick => self.tick(now, instant),
-            }
-        }
-    }
-
-    async fn event(&mut self, tasks: &Tasks, now: Timestamp, instant: Instant) -> Event {
-        let next = self.next_wakeup(now, instant);
-        tokio::select! {
-            () = tasks.stopping() => Event::Stop,
-            Some(item) = self.fresh.recv() => Event::Fresh(item),
-            Some(job) = self.asked.recv() => Event::Test(job),
-            Some(ended) = self.attempts.next() => Event::Ended(ended),
-            Some(done) = OptionFuture::from(self.disk_job.as_mut()) => Event::DiskJob(done),
-            () = self.look.notified() => Event::Rescan,
-            () = tokio::time::sleep_until(next) => Event::Tick,
-        }
-    }
-
-    fn start_attempts(&mut self, tasks: &Tasks) {
-        while let Some(mut item) = self.dispatcher.next() {
-            let carried = item.carried.take();
-            let context = Arc::clone(&self.context);
-            let attempted = item.clone();
-            let trial = self.tests.remove(&item.execution);
-            let attempt = tasks.spawn(async move {
-                match trial {
-                    Some(job) => Ok(job.run(&context).await),
-                    None => attempt::make(&context, &attempted, carried).await,
-                }
-            });
-            self.attempts.push(Box::pin(async move { (item, attempt.await) }));
-        }
-    }
-
-    fn ended(&mut self, (item, result): Ended) {
-        let now = self.context.clock.steady();
-        let health = match result {
-            Ok(Ok(Report::Made { health, next })) => {
-                self.next_due = self.next_due.into_iter().chain(next).min();
-                health
-            }
-            Ok(Ok(Report::StaleRow)) => Health::Unknown,
-            Ok(Err(AttemptError::Local(reason))) => {
-                metrics::counter!("orrery_webhook_unsent_total").increment(1);
-                if self.pause.is_none() {
-                    tracing::error!(reason, "webhooks wait: this machine cannot send");
-                }
-                self.back_off()
-            }
-            Ok(Err(AttemptError::Outbox(error))) => {
-                tracing::error!(
-                    execution = %item.execution, %error,
-                    "failed to record a webhook attempt"
-                );
-                self.back_off()
-            }
-            Err(error) => {
-                tracing::error!(
-                    execution = %item.execution, %error,
-                    "a webhook attempt ended unexpectedly"
-                );
-                self.back_off()
-            }
-        };
-        for parked in self.dispatcher.finish(&item, health, now) {
-            match self.tests.remove(&parked.execution) {
-                // Nothing of it is on the disk: it is refused.
-                Some(_refused) => self.dispatcher.forget(&[parked]),
-                None => self.to_park.push(parked),
-            }
-        }
-        self.resume_scan();
-    }
-
-    /// After a fault of the store or of this program: waits a little, then looks at the disk.
-    fn back_off(&mut self) -> Health {
-        self.pause = Some(runtime::monotonic_now() + FAILURE_BACKOFF);
-        self.want_pass();
-        Health::Unknown
-    }
-
-    /// Lets a test delivery wait for its receiver, or refuses it where a delivery would be parked.
-    fn start_test(&mut self, job: test_delivery::Job) {
-        match self.dispatcher.offer(job.item()) {
-            Admission::Queued => drop(self.tests.insert(job.delivery.execution, job)),
-            Admission::Park(item) => self.dispatcher.forget(&[item]),
-            Admission::Full => {}
-        }
-    }
-
-    /// Takes a delivery into memory or notes it to be parked; `false` when there is room for
-    /// neither.
-    fn admit(&mut self, item: Item) -> bool {
-        match self.dispatcher.offer(item) {
-            Admission::Queued => true,
-            Admission::Park(item) if self.to_park.len() < PARKING_MAX => {
-                self.to_park.push(item);
-                true
-            }
-            Admission::Park(item) => {
-                self.dispatcher.forget(&[item]);
-                false
-            }
-            Admission::Full => false,
-        }
-    }
-
-    fn want_pass(&mut self) {
-        match &mut self.pass {
-            Pass::Under { again, .. } => *again = true,
-            Pass::None | Pass::Wanted => self.pass = Pass::Wanted,
-        }
-    }
-
-    fn resume_scan(&mut self) {
-        if let Pass::Under { stuck, .. } = &mut self.pass {
-            *stuck = false;
-        }
-    }
-
-    fn begin(
-        &self,
-        chore: DiskJob,
-        now: Timestamp,
-    ) -> BoxFuture<'static, Result<JobOutput, Failed>> {
-        let context = Arc::clone(&self.context);
-        Box::pin(async move { disk_jobs::run(&context, chore, now).await })
-    }
-
-    fn next_disk_job(&mut self, now: Timestamp, instant: Instant) -> Option<DiskJob> {
-        if self.pause.is_some_and(|until| instant < until) {
-            return None;
-        }
-        self.pause = None;
-        self.circuits.extend(self.dispatcher.take_changes());
-        if !self.circuits_read {
-            return Some(DiskJob::ReadCircuits);
-        }
-        if !self.circuits.is_empty() {
-            return Some(DiskJob::KeepCircuits(std::mem::take(&mut self.circuits)));
-        }
-        if !self.to_park.is_empty() {
-            return Some(DiskJob::Park(std::mem::take(&mut self.to_park)));
-        }
-        if !self.expiring.is_empty() {
-            let count = self.expiring.len().min(EXPIRED_MAX);
-            return Some(DiskJob::Expire(self.expiring.drain(..count).collect()));
-        }
-        self.turn = (self.turn + 1) % 3;
-        (0..3).find_map(|offset| match (self.turn + offset) % 3 {
-            0 => self.next_scan(now, instant),
-            1 => self.next_load(),
-            _ => self.next_find(instant),
-        })
-    }
-
-    fn next_scan(&mut self, now: Timestamp, instant: Instant) -> Option<DiskJob> {
-        if self.pass == Pass::None && self.next_due.is_some_and(|due| due <= now) {
-            self.pass = Pass::Wanted;
-        }
-        if !self.dispatcher.has_room() {
-            return None;
-        }
-        match &self.pass {
-            Pass::Wanted if instant >= self.next_pass => {
-                self.pass = Pass::Under { after: None, again: false, stuck: false };
-                self.next_pass = instant + PASS_INTERVAL;
-                self.next_due = None;
-                Some(DiskJob::Scan { after: None })
-            }
-            Pass::Under { after, stuck: false, .. } => Some(DiskJob::Scan { after: after.clone() }),
-            Pass::Under { stuck: true, .. } | Pass::Wanted | Pass::None => None,
-        }
-    }
-
-    fn next_load(&mut self) -> Option<DiskJob> {
-        let (receiver, limit) = self.dispatcher.next_to_refill()?;
-        Some(DiskJob::LoadParked { receiver, limit })
-    }
-
-    fn next_find(&mut self, instant: Instant) -> Option<DiskJob> {
-        match &self.sweep {
-            Sweep::At(time) if *time > instant => None,
-            Sweep::At(_) => Some(DiskJob::FindParked { after: None }),
-            Sweep::Under { after } => Some(DiskJob::FindParked { after: after.clone() }),
-        }
-    }
-
-    fn disk_job_ended(&mut self, done: Result<JobOutput, Failed>) {
-        let now = self.context.clock.steady();
-        match done {
-            Ok(JobOutput::Circuits(circuits)) => {
-                self.circuits_read = true;
-                for (receiver, circuit) in circuits {
-                    self.dispatcher.restore_circuit(&receiver, circuit, now);
-                }
-            }
-            Ok(JobOutput::Scanned(scanned)) => self.scanned(scanned),
-            Ok(JobOutput::Parked(items)) => {
-                self.dispatcher.parked(&items);
-                self.resume_scan();
-            }
-            Ok(JobOutput::LoadedParked { receiver, items, complete }) => {
-                self.dispatcher.refilled(&receiver, items, complete);
-            }
-            Ok(JobOutput::KeptCircuits) => {}
-            Ok(JobOutput::FoundParked(swept)) => self.swept(swept, now),
-            Ok(JobOutput::Expired(items)) => self.dispatcher.forget(&items),
-            Err(failed) => self.disk_job_failed(failed),
-        }
-    }
-
-    fn scanned(&mut self, scanned: Scanned) {
-        let Pass::Under { mut after, again, .. } = std::mem::replace(&mut self.pass, Pass::Wanted)
-        else {
-            return;
-        };
-        self.next_due = self.next_due.into_iter().chain(scanned.next_due).min();
-        let mut stuck = false;
-        for item in scanned.items {
-            let key = item.key();
-            if !self.admit(item) {
-                stuck = true;
-                break;
-            }
-            after = Some(key);
-        }
-        self.pass = match (stuck || !scanned.ended, again) {
-            (true, _) => Pass::Under { after, again, stuck },
-            (false, true) => Pass::Wanted,
-            (false, false) => Pass::None,
-        };
-    }
-
-    fn swept(&mut self, swept: ParkedPage, now: Timestamp) {
-        self.sweep = match swept.after {
-            Some(key) => Sweep::Under { after: Some(key) },
-            None => Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL),
-        };
-        for ParkedEndpoint { receiver, oldest, circuit, overdue } in swept.found {
-            if !self.dispatcher.restore_endpoint(&receiver, oldest, circuit, now) {
-                // Memory has no room for more receivers now.
-                self.sweep = Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL);
-            }
-            for item in overdue {
-                if self.dispatcher.reserve(&item) {
-                    self.expiring.push(item);
-                }
-            }
-        }
-    }
-
-    fn disk_job_failed(&mut self, failed: Failed) {
-        tracing::error!(error = %failed.error, "the webhook outbox cannot use the store");
-        self.back_off();
-        match failed.chore {
-            DiskJob::ReadCircuits => {}
-            DiskJob::Scan { .. } => self.pass = Pass::Wanted,
-            DiskJob::Park(items) | DiskJob::Expire(items) => self.dispatcher.forget(&items),
-            DiskJob::LoadParked { receiver, .. } => self.dispatcher.refill_failed(&receiver),
-            DiskJob::KeepCircuits(mut changes) => {
-                changes.append(&mut self.circuits);
-                self.circuits = changes;
-            }
-            DiskJob::FindParked { .. } => {
-                self.sweep = Sweep::At(runtime::monotonic_now() + PARKED_INTERVAL)
-            }
-        }
-    }
-
-    /// When the loop must look again, though nothing tells it to.
-    fn next_wakeup(&self, now: Timestamp, instant: Instant) -> Instant {
-        // A chore that runs wakes the loop at its end, and nothing else could begin before.
-        if self.disk_job.is_some() {
-            return self.tick;
-        }
-        let in_time = |time: Option<Timestamp>| {
-            time.filter(|time| *time > now).map(|time| instant + time.since(now))
-        };
-        let sweep = match self.sweep {
-            Sweep::At(time) => Some(time),
-            Sweep::Under { .. } => None,
-        };
-        [
-            in_time(self.next_due),
-            in_time(self.dispatcher.next_reopening()),
-            self.pause,
-            sweep,
-            (self.pass == Pass::Wanted || self.next_due.is_some_and(|due| due <= now))
-                .then_some(self.next_pass),
-        ]
-        .into_iter()
-        .flatten()
-        .filter(|time| *time > instant)
-        .fold(self.tick, Instant::min)
-    }
-
-    fn tick(&mut self, now: Timestamp, instant: Instant) {
-        if instant < self.tick {
-            return;
-        }
-        self.tick = instant + RESCAN_INTERVAL;
-        self.resume_scan();
-        let oldest = self.dispatcher.oldest_due();
-        let lag = oldest.map_or(Duration::ZERO, |oldest| now.since(oldest));
-        metrics::gauge!("orrery_webhook_lag_seconds").set(lag.as_secs_f64());
-    }
-
-    fn publish_metrics(&self) {
-        let figures = Metrics {
-            held: self.dispatcher.queued(),
-            most_held: self.figures.borrow().most_held.max(self.dispatcher.queued()),
-            in_flight: self.dispatcher.in_flight(),
-            open_circuits: self.dispatcher.open_circuits(),
-        };
-        let changed = self.figures.send_if_modified(|shown| {
-            let changed = *shown != figures;
-            *shown = figures;
-            changed
-        });
-        if changed {
-            figures.publish();
-        }
     }
 }
