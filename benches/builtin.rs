@@ -22,7 +22,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::join_all;
 use orrery::http::egress::Policy;
-use orrery::runners::builtin::{AT_ONCE, Builtin, BuiltinContext, Workers, find};
+use orrery::runners::builtin::{Builtin, BuiltinContext, RUNS_MAX, Workers, find};
 use orrery::runners::{Job, Progress, Runner};
 use serde_json::{Value, json};
 use support::median;
@@ -159,7 +159,7 @@ async fn starts(bench: &BuiltinContext, rounds: u64) {
         let (runner, end) = (bench.runner(case.builtin), Instant::now() + Duration::from_secs(1));
         let (begun, mut count) = (Instant::now(), 0.0);
         while Instant::now() < end {
-            let runs = (0..4 * AT_ONCE).map(|_| runner.run(case.job()));
+            let runs = (0..4 * RUNS_MAX).map(|_| runner.run(case.job()));
             for run in join_all(runs).await {
                 run.unwrap();
                 count += 1.0;
@@ -168,5 +168,5 @@ async fn starts(bench: &BuiltinContext, rounds: u64) {
         rates.push(count / begun.elapsed().as_secs_f64());
     }
     println!("a run that starts its worker: {:.1} ms", median(fresh) * 1e3);
-    println!("text-template, {} at a time: {} a second", 4 * AT_ONCE, number(median(rates)));
+    println!("text-template, {} at a time: {} a second", 4 * RUNS_MAX, number(median(rates)));
 }

@@ -46,7 +46,7 @@ const DEAD: u8 = 20;
 const FOR_EACH_DEAD: u64 = 200;
 /// Receivers behind this one hang.
 const HANGS_FROM: u8 = 100;
-const AT_ONCE: usize = 500;
+const BATCH_MAX: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() {
@@ -142,7 +142,7 @@ fn fill(data: &Path, count: u64, urls: &[String]) {
         let mut left = usize::try_from(count).unwrap();
         while left > 0 {
             let mut commit = Commit::new();
-            for _ in 0..left.min(AT_ONCE) {
+            for _ in 0..left.min(BATCH_MAX) {
                 let webhook =
                     Webhook { url: urls.next().unwrap().clone(), secret: Some(secret.clone()) };
                 let delivery =
@@ -150,7 +150,7 @@ fn fill(data: &Path, count: u64, urls: &[String]) {
                 webhooks::enqueue(&mut commit, &delivery).unwrap();
             }
             store.commit(commit).await.unwrap();
-            left = left.saturating_sub(AT_ONCE);
+            left = left.saturating_sub(BATCH_MAX);
         }
         store.close().await;
     });

@@ -67,10 +67,10 @@ use std::time::Duration;
 
 use flows::Flows;
 use image::Mounted;
-use load::{Ask, Book, noise};
+use load::{Ask, ClientLog, noise};
 use providers::STUCK_CONCURRENCY;
 use serde_json::json;
-use support::dice::Dice;
+use support::random::Random;
 use support::service::{Setup, take_room};
 use support::{count_from, eventually};
 use world::World;
@@ -88,7 +88,7 @@ fn kills_under_load_lose_nothing_acknowledged() {
     for _ in 0..count_from("ORRERY_CRASH_ROUNDS", 2) {
         world.kill_under_load(service);
         service = world.setup.start();
-        Book::clear_doubts(&world.book, &mut world.setup.client(&world.key));
+        ClientLog::clear_doubts(&world.client_log, &mut world.setup.client(&world.key));
     }
     let ends = world.check_all();
     // What has ended stays as it is, whatever comes.
@@ -113,8 +113,8 @@ fn no_finished_step_runs_again_after_kills() {
     const BULK: usize = 10;
     let rounds = usize::try_from(count_from("ORRERY_CRASH_FLOWS", 2)).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut dice = Dice::seeded();
-    let flows = Flows::start(&mut dice);
+    let mut random = Random::seeded();
+    let flows = Flows::start(&mut random);
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
     flows.add_model(&setup);
     let mut service = setup.start();
@@ -139,7 +139,7 @@ fn no_finished_step_runs_again_after_kills() {
         eventually("more steps run", || {
             (flows.arrived() >= wanted || setup.unfinished() == Some(0.0)).then_some(())
         });
-        std::thread::sleep(Duration::from_micros(dice.within(0..10_000)));
+        std::thread::sleep(Duration::from_micros(random.within(0..10_000)));
         service.kill();
         service = setup.start();
     }
@@ -177,7 +177,7 @@ fn a_kill_during_the_start_after_a_kill_does_no_harm() {
     for _ in 0..count_from("ORRERY_CRASH_STARTS", 1) {
         world.kill_under_load(service);
         let starting = world.setup.spawn();
-        std::thread::sleep(Duration::from_micros(world.dice.within(0..150_000)));
+        std::thread::sleep(Duration::from_micros(world.random.within(0..150_000)));
         starting.kill();
         service = world.setup.start();
     }
@@ -199,7 +199,7 @@ fn nothing_acknowledged_is_lost_by_a_power_cut() {
         let load = world.load();
         world.wait_for_a_random_moment();
         service.freeze();
-        let before_the_cut = Book::ids(&world.book);
+        let before_the_cut = ClientLog::ids(&world.client_log);
         image::copy_at_one_moment(&image, &copy);
         service.kill();
         load.end();
@@ -208,10 +208,10 @@ fn nothing_acknowledged_is_lost_by_a_power_cut() {
         let setup = Setup::new(folder.path(), &disk.point().join("data"), "");
         let _service = setup.start();
         let ends = verdict::settle(&setup, &world.key, &before_the_cut);
-        world.book.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
-        verdict::check_ends(&world.book, &ends);
-        verdict::check_webhooks(&world.providers, &world.book);
-        Book::repeat_keys(&world.book, &mut setup.client(&world.key));
+        world.client_log.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
+        verdict::check_ends(&world.client_log, &ends);
+        verdict::check_webhooks(&world.providers, &world.client_log);
+        ClientLog::repeat_keys(&world.client_log, &mut setup.client(&world.key));
     }
 }
 
@@ -237,7 +237,7 @@ fn full_disk_refuses_work_and_loses_nothing() {
     assert!(take_room(&filler, disk.free_bytes() - 40 * MIB));
     wait_for_a_refusal(&world);
     load.end();
-    verdict::settle(&world.setup, &world.key, &Book::ids(&world.book));
+    verdict::settle(&world.setup, &world.key, &ClientLog::ids(&world.client_log));
     fs::remove_file(&filler).unwrap();
     wait_for_an_acknowledgement(&mut world);
 
@@ -268,7 +268,7 @@ fn full_disk_refuses_work_and_loses_nothing() {
 
 fn wait_for_a_refusal(world: &World) {
     eventually("creates are refused", || {
-        (!world.book.lock().unwrap().refused.is_empty()).then_some(())
+        (!world.client_log.lock().unwrap().refused.is_empty()).then_some(())
     });
     assert_all_for_want_of_room(world);
 }
@@ -276,7 +276,7 @@ fn wait_for_a_refusal(world: &World) {
 /// Whether every refusal since the last look was the disk's, or of a service that ends because of
 /// it; forgets them.
 fn assert_all_for_want_of_room(world: &World) {
-    let refused = std::mem::take(&mut world.book.lock().unwrap().refused);
+    let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
         assert_eq!(status, 503, "{text}");
         let reasons =
@@ -290,7 +290,7 @@ fn wait_for_an_acknowledgement(world: &mut World) {
     let mut client = world.setup.client(&world.key);
     let before = world.acknowledged();
     eventually("creates are taken again", || {
-        Ask::random(&mut world.dice, &world.providers).send(&mut client, &world.book);
+        Ask::random(&mut world.random, &world.providers).send(&mut client, &world.client_log);
         (world.acknowledged() > before).then_some(())
     });
     assert_all_for_want_of_room(world);
@@ -312,11 +312,11 @@ fn send_backlog(world: &World, count: usize, padding: fn(u64) -> String) {
     let share = count.div_ceil(SENDERS);
     std::thread::scope(|scope| {
         for sender in 0..SENDERS {
-            let (mut client, book) = (world.setup.client(&world.key), &world.book);
+            let (mut client, client_log) = (world.setup.client(&world.key), &world.client_log);
             scope.spawn(move || {
                 for mark in sender * share..count.min((sender + 1) * share) {
                     let ask = Ask::stuck(mark as u64, &padding(mark as u64));
-                    assert!(ask.send(&mut client, book));
+                    assert!(ask.send(&mut client, client_log));
                 }
             });
         }
@@ -331,13 +331,13 @@ fn hanging_model_fills_only_its_own_lane() {
     let (world, _service) = World::new(folder.path(), &folder.path().join("data"));
     let mut client = world.setup.client(&world.key);
     for mark in 0..STUCK {
-        assert!(Ask::stuck(mark, "").send(&mut client, &world.book));
+        assert!(Ask::stuck(mark, "").send(&mut client, &world.client_log));
     }
-    let stuck = Book::ids(&world.book);
+    let stuck = ClientLog::ids(&world.client_log);
     for mark in 0..OTHERS {
-        assert!(Ask::template(mark, 0).send(&mut client, &world.book));
+        assert!(Ask::template(mark, 0).send(&mut client, &world.client_log));
     }
-    let ids = Book::ids(&world.book);
+    let ids = ClientLog::ids(&world.client_log);
     let others: Vec<String> = ids.into_iter().filter(|id| !stuck.contains(id)).collect();
     // All others end while not one of the stuck ones has.
     verdict::settle(&world.setup, &world.key, &others);

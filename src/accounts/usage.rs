@@ -17,7 +17,7 @@ const MINUTE: i64 = 60_000_000;
 /// Keys whose last use waits to be written; uses of further keys are not noted until the next write.
 const PENDING_MAX: usize = 100_000;
 /// Rows in one commit.
-const AT_ONCE: usize = 256;
+const BATCH_MAX: usize = 256;
 
 /// The minute in which a cached key was last noted; copies of a cached key share it.
 #[derive(Debug, Clone, Default)]
@@ -85,9 +85,9 @@ impl Accounts {
     /// [`Error::Storage`]; what was not written waits for the next call.
     pub async fn write_uses(&self) -> Result<(), Error> {
         let uses = self.uses.take();
-        for (number, some) in uses.chunks(AT_ONCE).enumerate() {
+        for (number, some) in uses.chunks(BATCH_MAX).enumerate() {
             if let Err(error) = self.write_some_uses(some).await {
-                self.uses.put_back(uses.iter().skip(number.saturating_mul(AT_ONCE)));
+                self.uses.put_back(uses.iter().skip(number.saturating_mul(BATCH_MAX)));
                 return Err(error.into());
             }
         }

@@ -185,10 +185,10 @@ pub async fn reload(context: Context) -> Result<Response, http::Error> {
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
     services.engine.models_changed();
     let changes = report.changes().unwrap_or_else(|| "no changes".to_owned());
-    let (loaded, faults) = (report.loaded, report.faults.len());
-    let subject = format!("{changes}; {loaded} models, {faults} faults");
+    let (loaded, errors) = (report.loaded, report.errors.len());
+    let subject = format!("{changes}; {loaded} models, {errors} errors");
     services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
-    let kept = report.faults.iter().map(ToString::to_string).collect();
+    let kept = report.errors.iter().map(ToString::to_string).collect();
     let body = Reloaded { loaded: report.loaded, kept, removed: report.removed };
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::Context;
 use super::doc::Doc;
-use crate::backup::{self, Place};
+use crate::backup::{self, Source};
 use crate::files::{BlobPin, Files};
 use crate::http::body::BoxError;
 use crate::http::{self, Response, body};
@@ -25,7 +25,7 @@ pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Everything in one file
 pub async fn write(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let (files, now) = (services.files.clone(), services.clock.now());
-    let place = Place { store: services.store.clone(), files: files.clone() };
+    let place = Source { store: services.store.clone(), files: files.clone() };
     let (pieces, written) = mpsc::channel(PIECES);
     let pin = files.pin();
     let writing = async move {

@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::api::{Documents, HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
 use crate::audit::Audit;
-use crate::backup::Place;
+use crate::backup::Source;
 use crate::billing::Billing;
 use crate::catalog::Catalog;
 use crate::chains::Chains;
@@ -235,9 +235,9 @@ pub fn is_rotation_under_way(config: &Config) -> bool {
 ///
 /// # Errors
 /// When a service runs on it, or it cannot be opened.
-pub fn stopped_store(config: &Config) -> anyhow::Result<Place> {
+pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     let Kept { store, files, .. } = open_kept(config, Clock::system(), String::new())?;
-    Ok(Place { store, files })
+    Ok(Source { store, files })
 }
 
 fn open_catalog(
@@ -267,7 +267,7 @@ fn open_catalog(
         },
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
-    reload::log_faults(&report);
+    reload::log_errors(&report);
     Ok(catalog)
 }
 

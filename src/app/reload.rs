@@ -15,7 +15,7 @@ impl Running {
     pub async fn reload(&self) {
         let actor = Actor::operator("SIGHUP");
         if let Ok(report) = self.services.catalog.reload_off_thread().await {
-            log_faults(&report);
+            log_errors(&report);
             tracing::info!(models = report.loaded, "the models folder was read again");
             self.services.engine.models_changed();
             journal::note_change(&self.services, &actor, "models.reload", report.changes()).await;
@@ -37,7 +37,7 @@ pub fn watch_models(services: &Arc<Services>, tasks: &Tasks) {
     let changed = Arc::clone(services);
     let note = journal::noting(services, tasks, "models");
     services.catalog.watch(tasks, move |report| {
-        log_faults(report);
+        log_errors(report);
         tracing::info!(models = report.loaded, "the models folder was read again");
         changed.engine.models_changed();
         report.changes().into_iter().for_each(&note);
@@ -51,10 +51,10 @@ pub fn maintain_models(services: &Arc<Services>, tasks: &Tasks) {
 }
 
 /// Logs what is wrong with manifests.
-pub fn log_faults(report: &Report) {
-    for fault in &report.faults {
+pub fn log_errors(report: &Report) {
+    for error in &report.errors {
         tracing::warn!(
-            %fault,
+            %error,
             "a manifest is invalid; its last valid version, if any, stays in use"
         );
     }

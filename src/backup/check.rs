@@ -9,7 +9,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::Error;
-use super::write::Place;
+use super::write::Source;
 use crate::domain::file::File;
 use crate::domain::ids::PayloadId;
 use crate::domain::payload::FileRef;
@@ -47,7 +47,7 @@ impl Report {
 ///
 /// # Errors
 /// When a file of the disk cannot be read; whatever else is wrong is in the report.
-pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
+pub fn check_store(place: &Source, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut digests: HashSet<[u8; 32]> = HashSet::new();
     let unreadable = place.store.walk(&mut |key, value| {
@@ -96,7 +96,7 @@ pub fn check_store(place: &Place, progress: &mut dyn FnMut(u64)) -> Result<Repor
 }
 
 /// Every payload file that the record names.
-fn check_payloads(place: &Place, record: &Value, of: &str, report: &mut Report) {
+fn check_payloads(place: &Source, record: &Value, of: &str, report: &mut Report) {
     match record {
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -118,7 +118,7 @@ fn check_payloads(place: &Place, record: &Value, of: &str, report: &mut Report) 
     }
 }
 
-fn check_payload(place: &Place, file: FileRef, of: &str, report: &mut Report) {
+fn check_payload(place: &Source, file: FileRef, of: &str, report: &mut Report) {
     let id = file.id;
     match fs::read(place.store.payload_path(id)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -134,7 +134,7 @@ fn check_payload(place: &Place, file: FileRef, of: &str, report: &mut Report) {
     }
 }
 
-fn check_content(place: &Place, file: &File, report: &mut Report) {
+fn check_content(place: &Source, file: &File, report: &mut Report) {
     report.files += 1;
     let (id, digest) = (file.id, file.sha256);
     let mut hash = Sha256::new();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::chain::{Listed, Named, check_file, folder_of, name_of, write_group};
 use super::restore::{make, sync};
 use super::write::{Archive, CHUNK};
-use super::{Encryption, Error, Place, RECORDS, Range, Spared, encryption};
+use super::{Encryption, Error, RECORDS, Range, Source, Spared, encryption};
 use crate::domain::file::Digest;
 use crate::domain::ids::PayloadId;
 use crate::domain::time::Timestamp;
@@ -47,7 +47,7 @@ pub struct Part {
 /// [`Error::Chain`] when the chain cannot go on: it has to be given up. Anything else may succeed
 /// the next time.
 pub fn archive_log(
-    place: &Place,
+    place: &Source,
     log: &Path,
     encryption: &Encryption,
     reserve: Option<u64>,
@@ -136,7 +136,7 @@ fn is_ours(store: &Store, file: &Named) -> bool {
 
 /// What the next file holds.
 struct Next<'a> {
-    place: &'a Place,
+    place: &'a Source,
     kept: &'a ArchivePosition,
     after: u64,
     until: u64,

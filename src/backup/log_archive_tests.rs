@@ -21,25 +21,25 @@ use crate::storage::{Commit, Key, Options, Page, Sealer, Store, Table};
 
 type Rows = BTreeMap<Key, Vec<u8>>;
 
-fn open(folder: &Path) -> Place {
+fn open(folder: &Path) -> Source {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
     place(folder, Store::open(&options).unwrap())
 }
 
 /// As [`open`], but the log holds only what the test writes: an idle store adds a record.
-fn open_without_checkpoints(folder: &Path) -> Place {
+fn open_without_checkpoints(folder: &Path) -> Source {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
     place(folder, Store::open_without_checkpoints(&options).unwrap())
 }
 
-fn place(folder: &Path, store: Store) -> Place {
-    Place { files: Files::scratch(folder, store.clone()), store }
+fn place(folder: &Path, store: Store) -> Source {
+    Source { files: Files::scratch(folder, store.clone()), store }
 }
 
 /// A service's data folder and its folder of backups.
 struct World {
     folder: TempDir,
-    place: Place,
+    place: Source,
 }
 
 impl World {
@@ -47,7 +47,7 @@ impl World {
         Self::opened_by(open)
     }
 
-    fn opened_by(open: fn(&Path) -> Place) -> Self {
+    fn opened_by(open: fn(&Path) -> Source) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("data")).unwrap();
         Sealer::open(&folder.path().join("data")).unwrap();
@@ -58,7 +58,7 @@ impl World {
     /// Stops the service, calls `change` with its data folder, and starts it again.
     async fn restarted(self, change: impl FnOnce(&Path)) -> Self {
         let Self { folder, place } = self;
-        let Place { store, files } = place;
+        let Source { store, files } = place;
         drop(files);
         store.close().await;
         let data = folder.path().join("data");

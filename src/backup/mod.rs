@@ -49,7 +49,7 @@ pub use self::replay::{Plan, Reached, Replay};
 pub use self::restore::{compact, restore, restore_until};
 pub use self::salvage::{check_damaged, salvage};
 pub use self::spared::Spared;
-pub use self::write::{Place, Progress, write};
+pub use self::write::{Progress, Source, write};
 use crate::domain::time::Timestamp;
 
 /// The form of the file that this release writes.

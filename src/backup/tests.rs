@@ -12,15 +12,15 @@ use crate::domain::time::Timestamp;
 use crate::files::Files;
 use crate::storage::{Commit, Key, Options, Sealer, Store, Table};
 
-fn open(folder: &Path) -> Place {
+fn open(folder: &Path) -> Source {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 10 };
     let store = Store::open(&options).unwrap();
     let files = Files::scratch(folder, store.clone());
-    Place { store, files }
+    Source { store, files }
 }
 
 /// Rows, a payload in a file, a key and an authority.
-pub(super) async fn world(folder: &TempDir) -> Place {
+pub(super) async fn world(folder: &TempDir) -> Source {
     let place = open(folder.path());
     Sealer::open(folder.path()).unwrap();
     fs::create_dir(folder.path().join("tls")).unwrap();
@@ -37,7 +37,7 @@ pub(super) async fn world(folder: &TempDir) -> Place {
     place
 }
 
-pub(super) async fn backed_up(place: &Place) -> Vec<u8> {
+pub(super) async fn backed_up(place: &Source) -> Vec<u8> {
     let place = place.clone();
     let write = move || write(&place, Timestamp::from_micros(1), Vec::new(), &mut |_| {});
     tokio::task::spawn_blocking(write).await.unwrap().unwrap().0
@@ -60,7 +60,7 @@ pub(super) async fn restored_with(
     tokio::task::spawn_blocking(restore).await.unwrap()
 }
 
-async fn checked(place: &Place) -> Report {
+async fn checked(place: &Source) -> Report {
     let place = place.clone();
     let check = move || check_store(&place, &mut |_| {}).unwrap();
     tokio::task::spawn_blocking(check).await.unwrap()

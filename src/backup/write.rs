@@ -24,7 +24,7 @@ const LEVEL: i32 = 3;
 
 /// What is backed up.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct Source {
     /// Its folder also holds the seal's key and the self-made authority.
     pub store: Store,
     pub files: Files,
@@ -45,7 +45,7 @@ pub struct Progress {
 /// # Errors
 /// [`Error`]; what was written until then is not a backup.
 pub fn write<W: Write>(
-    place: &Place,
+    place: &Source,
     now: Timestamp,
     out: W,
     progress: &mut dyn FnMut(Progress),

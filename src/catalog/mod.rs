@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use self::build::{build, builtin_model};
 pub use self::detail::{detail, detail_json};
-pub use self::manifest::Fault;
+pub use self::manifest::Error;
 use self::manifest::Manifest;
 pub use self::openapi::openapi;
 use crate::domain::model::{OutputType, Pricing, Slug};
@@ -93,7 +93,7 @@ pub struct Report {
     /// Models that are served now.
     pub loaded: usize,
     /// What is wrong with files; their last good versions go on serving, where there are any.
-    pub faults: Vec<Fault>,
+    pub errors: Vec<Error>,
     /// Slugs that were removed.
     pub removed: Vec<String>,
     /// Slugs of manifests that are new, or are served in another form than before.
@@ -198,7 +198,7 @@ impl Catalog {
             if let Some(first) = sources.get(&model.slug) {
                 let message =
                     format!("the slug '{}' is already defined in {}", model.slug, first.display());
-                report.faults.push(Fault { file: path.clone(), line: 0, column: 0, message });
+                report.errors.push(Error { file: path.clone(), line: 0, column: 0, message });
                 continue;
             }
             sources.insert(model.slug.clone(), path.clone());
@@ -231,8 +231,8 @@ impl Catalog {
                 Ok(loaded) => {
                     found.insert(path, loaded);
                 }
-                Err(faults) => {
-                    report.faults.extend(faults);
+                Err(errors) => {
+                    report.errors.extend(errors);
                     if let Some(last_good) = before.get(&path) {
                         found.insert(path, last_good.clone());
                     }
@@ -242,7 +242,7 @@ impl Catalog {
         found
     }
 
-    fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Vec<Fault>> {
+    fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Vec<Error>> {
         let model = built(&manifest, path, &self.shared.dependencies)?;
         Ok(Loaded { manifest: Arc::new(manifest), model: Arc::new(model) })
     }
@@ -286,8 +286,8 @@ impl engine::Models for Catalog {
 /// Checks one manifest as a reload would, without serving it.
 ///
 /// # Errors
-/// Every [`Fault`] of the file.
-pub fn check(path: &Path) -> Result<Slug, Vec<Fault>> {
+/// Every [`Error`] of the file.
+pub fn check(path: &Path) -> Result<Slug, Vec<Error>> {
     built(&manifest::read(path)?, path, &Dependencies::none()).map(|model| model.slug)
 }
 
@@ -295,10 +295,10 @@ fn built(
     manifest: &Manifest,
     path: &Path,
     dependencies: &Dependencies,
-) -> Result<Model, Vec<Fault>> {
+) -> Result<Model, Vec<Error>> {
     build(manifest, dependencies).map_err(|error| {
         let (file, message) = (path.to_path_buf(), error.to_string());
-        vec![Fault { file, line: 0, column: 0, message }]
+        vec![Error { file, line: 0, column: 0, message }]
     })
 }
 
@@ -309,7 +309,7 @@ fn manifests(folder: &Path, report: &mut Report) -> Vec<PathBuf> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
             let (file, message) = (folder.to_path_buf(), error.to_string());
-            report.faults.push(Fault { file, line: 0, column: 0, message });
+            report.errors.push(Error { file, line: 0, column: 0, message });
             return Vec::new();
         }
     };

@@ -15,7 +15,7 @@ fn manifest(slug: &str, title: &str) -> String {
 fn open() -> (tempfile::TempDir, Catalog) {
     let folder = tempfile::tempdir().unwrap();
     let (catalog, report) = Catalog::open(folder.path().to_path_buf(), Dependencies::none());
-    assert_eq!(report.loaded, builtin::ALL.len(), "{:?}", report.faults);
+    assert_eq!(report.loaded, builtin::ALL.len(), "{:?}", report.errors);
     (folder, catalog)
 }
 
@@ -24,14 +24,14 @@ fn catalog_reload_keeps_last_good_version_until_file_is_removed() {
     let (folder, catalog) = open();
     let path = folder.path().join("a.toml");
     fs::write(&path, manifest("team/a", "First")).unwrap();
-    assert!(catalog.reload().faults.is_empty());
+    assert!(catalog.reload().errors.is_empty());
     assert_eq!(catalog.get("team/a").unwrap().title, "First");
     fs::write(&path, "slug = ").unwrap();
     let report = catalog.reload();
-    assert_eq!(report.faults.len(), 1);
+    assert_eq!(report.errors.len(), 1);
     assert_eq!(catalog.get("team/a").unwrap().title, "First");
     fs::write(&path, manifest("team/a", "Second")).unwrap();
-    assert!(catalog.reload().faults.is_empty());
+    assert!(catalog.reload().errors.is_empty());
     assert_eq!(catalog.get("team/a").unwrap().title, "Second");
     fs::remove_file(&path).unwrap();
     assert_eq!(catalog.reload().removed, ["team/a"]);
@@ -45,8 +45,8 @@ fn catalog_duplicate_slug_error_names_both_files() {
         fs::write(folder.path().join(name), manifest("same", name)).unwrap();
     }
     let report = catalog.reload();
-    let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
-    let said = fault.to_string();
+    let [error] = report.errors.as_slice() else { panic!("{:?}", report.errors) };
+    let said = error.to_string();
     assert!(
         said.contains("b.toml")
             && said.contains("is already defined in ")
@@ -60,7 +60,7 @@ fn catalog_duplicate_slug_error_names_both_files() {
 fn catalog_manifest_overrides_builtin_model() {
     let (folder, catalog) = open();
     fs::write(folder.path().join("t.toml"), manifest("text-template", "Ours")).unwrap();
-    assert!(catalog.reload().faults.is_empty());
+    assert!(catalog.reload().errors.is_empty());
     assert_eq!(catalog.get("text-template").unwrap().title, "Ours");
     assert_eq!(catalog.len(), builtin::ALL.len());
 }
@@ -69,7 +69,7 @@ fn catalog_manifest_overrides_builtin_model() {
 fn catalog_model_detail_has_every_specified_key() {
     let (folder, catalog) = open();
     fs::write(folder.path().join("a.toml"), manifest("a", "A")).unwrap();
-    assert!(catalog.reload().faults.is_empty());
+    assert!(catalog.reload().errors.is_empty());
     let model = catalog.get("a").unwrap();
     let expect = json!({
         "title": "A",
@@ -119,8 +119,8 @@ fn manifest_with_exploding_schema_is_refused_with_its_line() {
     let path = folder.path().join("a.toml");
     fs::write(&path, format!("request_schema_file = 's.json'\n{}", manifest("a", "A"))).unwrap();
     let faults = check(&path).unwrap_err();
-    let [fault] = faults.as_slice() else { panic!("{faults:?}") };
-    assert_eq!((fault.line, fault.column), (1, 23));
+    let [error] = faults.as_slice() else { panic!("{faults:?}") };
+    assert_eq!((error.line, error.column), (1, 23));
     let expected = "`request_schema_file`: a schema may expand to at most 100000";
-    assert!(fault.message.contains(expected), "{fault}");
+    assert!(error.message.contains(expected), "{error}");
 }

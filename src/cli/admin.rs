@@ -29,7 +29,7 @@ pub(super) const SOCKET: &str = "control.sock";
 const TOKEN: &str = "control.token";
 
 /// The largest answer that is read, in bytes.
-const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
+const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -232,7 +232,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let status = reply.status();
-    let bytes = Limited::new(reply.into_body(), ANSWER_MAX_BYTES)
+    let bytes = Limited::new(reply.into_body(), RESPONSE_BYTES_MAX)
         .collect()
         .await
         .map_err(anyhow::Error::from_boxed)

@@ -33,7 +33,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use self::output::Output;
-use crate::config::{Config, Fault};
+use crate::config::{self, Config};
 use crate::guard;
 use crate::runners::builtin::worker;
 use crate::runtime::memory;
@@ -191,10 +191,10 @@ fn configuration(file: Option<&Path>) -> anyhow::Result<Config> {
 }
 
 /// A fault the way compilers print one, so that editors and terminals can follow it.
-fn located(path: &Path, fault: &Fault) -> String {
-    match fault.line {
-        0 => fault.message.clone(),
-        line => format!("{}:{line}:{}: {}", path.display(), fault.column, fault.message),
+fn located(path: &Path, error: &config::Error) -> String {
+    match error.line {
+        0 => error.message.clone(),
+        line => format!("{}:{line}:{}: {}", path.display(), error.column, error.message),
     }
 }
 

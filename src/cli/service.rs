@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::admin::{Admin, InProcess};
 use super::check::{Finding, Verdict};
 use crate::app::{self, Resealed, Watch};
-use crate::backup::{Encryption, Place};
+use crate::backup::{Encryption, Source};
 use crate::catalog;
 use crate::config::Config;
 use crate::domain::time::Timestamp;
@@ -28,7 +28,7 @@ pub(super) async fn serve(
 }
 
 /// What is stored by a service that is stopped.
-pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Place> {
+pub(super) fn stopped_store(config: &Config) -> anyhow::Result<Source> {
     refuse_without_store(config)?;
     app::stopped_store(config)
 }

@@ -2,13 +2,13 @@
 //!
 //! `config.example.toml` shows each key with its default, and a test proves that it says the
 //! truth. [`Config::load`] reads a file and reports everything that is wrong with it at once, each
-//! fault with its line and column; [`Config::defaults`] is what holds without a file. Whatever
+//! error with its line and column; [`Config::defaults`] is what holds without a file. Whatever
 //! is in a [`Config`] is in range: no later code checks again.
 //!
 //! `reader`, `values` and `secret` read the manifests of models as well.
 //!
 //! Nothing here binds a port, makes a folder or changes the machine; files are only read, and a
-//! secret never appears in a fault or in `Debug`.
+//! secret never appears in an error or in `Debug`.
 
 pub mod reader;
 pub mod secret;
@@ -29,7 +29,7 @@ use self::reader::read_file;
 pub use self::secret::Secret;
 
 /// The largest configuration file that is read, in bytes.
-pub const FILE_MAX_BYTES: u64 = 1024 * 1024;
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Every option of the service. Absent options are `None`: the feature is off.
 #[derive(Debug, Clone, PartialEq)]
@@ -322,15 +322,15 @@ impl LogFormat {
 
 /// One thing that is wrong with a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub struct Fault {
-    /// From 1; 0 when the fault is the whole file's.
+pub struct Error {
+    /// From 1; 0 when the error is the whole file's.
     pub line: usize,
-    /// From 1, in characters; 0 when the fault is the whole file's.
+    /// From 1, in characters; 0 when the error is the whole file's.
     pub column: usize,
     pub message: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.line > 0 {
             write!(f, "line {}, column {}: ", self.line, self.column)?;
@@ -343,9 +343,9 @@ impl Config {
     /// What holds without a file: data in `./orrery-data`, every host on a loopback port.
     #[must_use]
     pub fn defaults() -> Self {
-        let (config, faults, _known) =
-            sections::read("", Path::new(""), &sections::Ground::without_a_file());
-        debug_assert!(faults.is_empty(), "the defaults are in range: {faults:?}");
+        let (config, errors, _known) =
+            sections::read("", Path::new(""), &sections::Defaults::without_a_file());
+        debug_assert!(errors.is_empty(), "the defaults are in range: {errors:?}");
         config
     }
 
@@ -353,23 +353,23 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it, in the order of its lines.
-    pub fn load(path: &Path) -> Result<Self, Vec<Fault>> {
-        let (config, faults) = Self::examine(path);
-        if faults.is_empty() { Ok(config) } else { Err(faults) }
+    pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
+        let (config, errors) = Self::examine(path);
+        if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
     /// Reads the file at `path` as far as it can be read: a default replaces what is
-    /// wrong. For `orrery check`, which looks on; nothing is to be served with faults left.
+    /// wrong. For `orrery check`, which looks on; nothing is to be served with errors left.
     #[must_use]
-    pub fn examine(path: &Path) -> (Self, Vec<Fault>) {
+    pub fn examine(path: &Path) -> (Self, Vec<Error>) {
         secret::hide_from_programs(path);
         let folder = path.parent().unwrap_or(Path::new(""));
-        let (text, unreadable) = match read_file(path, FILE_MAX_BYTES) {
+        let (text, unreadable) = match read_file(path, FILE_BYTES_MAX) {
             Ok(text) => (text, None),
-            Err(message) => (String::new(), Some(Fault { line: 0, column: 0, message })),
+            Err(message) => (String::new(), Some(Error { line: 0, column: 0, message })),
         };
-        let (config, faults, _known) =
-            sections::read(&text, folder, &sections::Ground::with_a_file());
-        (config, unreadable.into_iter().chain(faults).collect())
+        let (config, errors, _known) =
+            sections::read(&text, folder, &sections::Defaults::with_a_file());
+        (config, unreadable.into_iter().chain(errors).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! Reads TOML files strictly, table by table: the configuration and the manifests.
 //!
 //! Each key is asked for by name with its type, and every key that was not asked for is refused with
-//! its line and the nearest key of the same table. A fault never stops the reading: a default takes
+//! its line and the nearest key of the same table. An error never stops the reading: a default takes
 //! the place of the value, so that one pass finds everything that is wrong with a file.
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::Fault;
+use super::Error;
 
 /// Keys that need more edits than this are not suggested for an unknown one.
 const EDITS_MAX: usize = 3;
@@ -41,7 +41,7 @@ pub struct Reader<'t> {
     text: &'t str,
     /// The text is not TOML, so that nothing can be said to be missing.
     is_broken: Cell<bool>,
-    faults: RefCell<Vec<Fault>>,
+    errors: RefCell<Vec<Error>>,
     known: RefCell<Vec<Known>>,
 }
 
@@ -50,37 +50,37 @@ impl<'t> Reader<'t> {
         Self {
             text,
             is_broken: Cell::default(),
-            faults: RefCell::default(),
+            errors: RefCell::default(),
             known: RefCell::default(),
         }
     }
 
     /// The document. Where the text is not TOML, notes every such place and gives an empty document:
-    /// guessing at a broken one would only add wrong faults.
+    /// guessing at a broken one would only add wrong errors.
     pub fn document(&self) -> DeTable<'t> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         if errors.is_empty() {
             return document.into_inner();
         }
         for error in errors {
-            self.fault(error.span().as_ref(), format!("not TOML: {}", error.message()));
+            self.error(error.span().as_ref(), format!("not TOML: {}", error.message()));
         }
         self.is_broken.set(true);
         DeTable::new()
     }
 
-    /// Notes a fault at `at`, or at no place in particular.
-    pub fn fault(&self, at: Option<&Range<usize>>, message: String) {
+    /// Notes an error at `at`, or at no place in particular.
+    pub fn error(&self, at: Option<&Range<usize>>, message: String) {
         let (line, column) = at.map_or((0, 0), |span| line_column(self.text, span.start));
-        self.faults.borrow_mut().push(Fault { line, column, message });
+        self.errors.borrow_mut().push(Error { line, column, message });
     }
 
-    /// All faults in the order of lines, and all keys that were asked for.
-    pub fn finish(self) -> (Vec<Fault>, Vec<Known>) {
-        let mut faults = self.faults.into_inner();
-        faults.sort();
-        faults.dedup();
-        (faults, self.known.into_inner())
+    /// All errors in the order of lines, and all keys that were asked for.
+    pub fn finish(self) -> (Vec<Error>, Vec<Known>) {
+        let mut errors = self.errors.into_inner();
+        errors.sort();
+        errors.dedup();
+        (errors, self.known.into_inner())
     }
 }
 
@@ -182,17 +182,17 @@ impl<'r> Section<'r> {
         value
     }
 
-    /// Notes a fault where `name` is left out.
+    /// Notes an error where `name` is left out.
     pub fn need(&self, name: &str) {
         if self.find(name).is_none() && !self.reader.is_broken.get() {
-            self.reader.fault(self.at.as_ref(), format!("`{}` is missing", self.join(name)));
+            self.reader.error(self.at.as_ref(), format!("`{}` is missing", self.join(name)));
         }
     }
 
     /// Refuses `name`, and everything in it, with `reason`.
     pub fn refuse(&mut self, name: &'static str, reason: &str) {
         if self.span(name).is_some() {
-            self.fault(name, format!("`{}`: {reason}", self.join(name)));
+            self.error(name, format!("`{}`: {reason}", self.join(name)));
         }
         self.refused.push(name);
     }
@@ -207,14 +207,14 @@ impl<'r> Section<'r> {
         self.find(name).map(Spanned::span)
     }
 
-    /// Notes a fault at the value of `name`.
-    pub fn fault(&self, name: &str, message: String) {
-        self.reader.fault(self.span(name).as_ref(), message);
+    /// Notes an error at the value of `name`.
+    pub fn error(&self, name: &str, message: String) {
+        self.reader.error(self.span(name).as_ref(), message);
     }
 
-    /// Notes a fault at `at`, or at no place in particular.
+    /// Notes an error at `at`, or at no place in particular.
     pub fn fault_at(&self, at: Option<&Range<usize>>, message: String) {
-        self.reader.fault(at, message);
+        self.reader.error(at, message);
     }
 
     fn run<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
@@ -235,7 +235,7 @@ impl<'r> Section<'r> {
             Err(problems) => {
                 for problem in problems {
                     let message = format!("`{}`: {}", self.join(name), problem.message);
-                    self.reader.fault(Some(&problem.at), message);
+                    self.reader.error(Some(&problem.at), message);
                 }
                 None
             }
@@ -257,7 +257,7 @@ impl<'r> Section<'r> {
         if table.is_none() {
             let found = value.get_ref().type_str();
             let message = format!("`{}`: expected a table, found {found}", self.join(name));
-            self.reader.fault(Some(&value.span()), message);
+            self.reader.error(Some(&value.span()), message);
         }
         table
     }
@@ -280,7 +280,7 @@ impl<'r> Section<'r> {
                 None => format!("the keys here are {}", self.names.join(", ")),
             };
             let message = format!("unknown key `{}`; {hint}", self.join(name));
-            self.reader.fault(Some(&key.span()), message);
+            self.reader.error(Some(&key.span()), message);
         }
     }
 }

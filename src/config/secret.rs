@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use super::reader::read_file;
 
 /// The largest secret, in bytes.
-const MAX_BYTES: u64 = 64 * 1024;
+const BYTES_MAX: u64 = 64 * 1024;
 
 /// Permission bits that make a file no secret: any for everyone, and writing for the group. A group
 /// may read, since that is how a file that root owns reaches the service's user.
@@ -71,7 +71,7 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
              on it"
         ));
     }
-    let text = read_file(path, MAX_BYTES)?;
+    let text = read_file(path, BYTES_MAX)?;
     let secret = text.trim_end_matches(['\r', '\n']);
     if secret.is_empty() || secret.chars().any(char::is_control) {
         return Err(format!("{shown} must contain exactly one line of text"));

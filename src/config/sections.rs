@@ -17,7 +17,7 @@ use super::values::{
     one_or_more, origin, path, positive, recipient, size, some_addresses, text, web_address, whole,
 };
 use super::{
-    Audit, Backup, Billing, Compat, Config, Cors, Egress, Engine, Fault, Files, Host, Hosts,
+    Audit, Backup, Billing, Compat, Config, Cors, Egress, Engine, Error, Files, Host, Hosts,
     Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode, Webhooks, secret,
 };
 
@@ -39,7 +39,7 @@ const NOT_READ: &str = "this version does not have the feature that this configu
 
 /// What differs between a service with a configuration file and one without.
 #[derive(Debug, Clone)]
-pub(super) struct Ground {
+pub(super) struct Defaults {
     data_dir: &'static str,
     models_dir: &'static str,
     /// The address of every host.
@@ -51,7 +51,7 @@ pub(super) struct Ground {
     pub(super) machine: String,
 }
 
-impl Ground {
+impl Defaults {
     /// For trying out: everything on loopback and under the working folder.
     pub(super) fn without_a_file() -> Self {
         Self {
@@ -78,21 +78,25 @@ impl Ground {
 }
 
 /// Reads `text`; paths that are not absolute start at `folder`. Gives the configuration (defaults
-/// where a value is wrong), the faults, and every key that the service knows.
-pub(super) fn read(text: &str, folder: &Path, ground: &Ground) -> (Config, Vec<Fault>, Vec<Known>) {
+/// where a value is wrong), the errors, and every key that the service knows.
+pub(super) fn read(
+    text: &str,
+    folder: &Path,
+    defaults: &Defaults,
+) -> (Config, Vec<Error>, Vec<Known>) {
     let reader = Reader::new(text);
     let document = reader.document();
-    let config = Section::root(&reader, &document, |root| everything(root, folder, ground));
+    let config = Section::root(&reader, &document, |root| everything(root, folder, defaults));
     drop(document);
-    let (faults, known) = reader.finish();
-    (config, faults, known)
+    let (errors, known) = reader.finish();
+    (config, errors, known)
 }
 
-fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config {
-    let data_dir = root.get("data_dir", PathBuf::from(ground.data_dir), path(folder));
-    let models_dir = root.get("models_dir", PathBuf::from(ground.models_dir), path(folder));
+fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Config {
+    let data_dir = root.get("data_dir", PathBuf::from(defaults.data_dir), path(folder));
+    let models_dir = root.get("models_dir", PathBuf::from(defaults.models_dir), path(folder));
     let tls = root.section("tls", |section| tls(section, folder));
-    let (hosts, metrics) = listeners(root, &tls, ground);
+    let (hosts, metrics) = listeners(root, &tls, defaults);
     for name in PLANNED {
         root.refuse(name, NOT_READ);
     }
@@ -103,7 +107,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
         engine: root.section("engine", engine),
         retention: root.section("retention", retention),
         webhooks: root.section("webhooks", webhooks),
-        egress: root.section("egress", |section| egress(section, ground)),
+        egress: root.section("egress", |section| egress(section, defaults)),
         files: root.section("files", files),
         billing: root.section("billing", billing),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),
@@ -135,22 +139,22 @@ fn everything(root: &mut Section<'_>, folder: &Path, ground: &Ground) -> Config 
 }
 
 /// Addresses of one listener, by whom they are taken, and where that is written.
-struct Taken {
+struct Listener {
     name: &'static str,
     addresses: Vec<SocketAddr>,
     at: Option<Range<usize>>,
 }
 
-fn listeners(root: &mut Section<'_>, tls: &Tls, ground: &Ground) -> (Hosts, Metrics) {
-    let mut taken: Vec<Taken> = Vec::new();
+fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, Metrics) {
+    let mut taken: Vec<Listener> = Vec::new();
     let hosts = root.section("hosts", |section| {
         let mut host = |name: &'static str, offset: u16| {
             section.section(name, |section| {
-                let default = SocketAddr::new(ground.address, ground.first_port + offset);
+                let default = SocketAddr::new(defaults.address, defaults.first_port + offset);
                 let listen = section.get("listen", vec![default], some_addresses);
                 let at = section.span("listen");
-                taken.push(Taken { name, addresses: listen.clone(), at });
-                let derived = public_url(&listen, tls, &ground.machine);
+                taken.push(Listener { name, addresses: listen.clone(), at });
+                let derived = public_url(&listen, tls, &defaults.machine);
                 let public_url = section.optional("public_url", web_address).unwrap_or(derived);
                 Host { listen, public_url }
             })
@@ -167,15 +171,15 @@ fn listeners(root: &mut Section<'_>, tls: &Tls, ground: &Ground) -> (Hosts, Metr
         let default = SocketAddr::from(([127, 0, 0, 1], 9464));
         let listen = section.get("listen", vec![default], addresses);
         let at = section.span("listen");
-        taken.push(Taken { name: "metrics", addresses: listen.clone(), at });
+        taken.push(Listener { name: "metrics", addresses: listen.clone(), at });
         Metrics { listen }
     });
     refuse_shared_addresses(root, &taken);
     (hosts, metrics)
 }
 
-fn refuse_shared_addresses(root: &Section<'_>, taken: &[Taken]) {
-    let all: Vec<(&Taken, &SocketAddr)> = taken
+fn refuse_shared_addresses(root: &Section<'_>, taken: &[Listener]) {
+    let all: Vec<(&Listener, &SocketAddr)> = taken
         .iter()
         .flat_map(|listener| listener.addresses.iter().map(move |address| (listener, address)))
         .collect();
@@ -245,7 +249,7 @@ fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
         }
         ("files", _, _) => {
             let message = "`tls.mode`: \"files\" needs `certificate` and `private_key`";
-            section.fault("mode", message.to_owned());
+            section.error("mode", message.to_owned());
             TlsMode::Auto
         }
         ("auto", ..) => TlsMode::Auto,
@@ -254,14 +258,14 @@ fn tls(section: &mut Section<'_>, folder: &Path) -> Tls {
         (other, ..) => {
             let expected = "\"auto\", \"self-signed\", \"files\" or \"off\"";
             let found = other.chars().take(80).collect::<String>();
-            section.fault("mode", format!("`tls.mode`: expected {expected}, found {found:?}"));
+            section.error("mode", format!("`tls.mode`: expected {expected}, found {found:?}"));
             return Tls { mode: TlsMode::Auto, names };
         }
     };
     if files_given && matches!(mode, TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off) {
         for key in ["certificate", "private_key"] {
             if section.span(key).is_some() {
-                section.fault(key, format!("`tls.{key}` is read in `mode = \"files\"` only"));
+                section.error(key, format!("`tls.{key}` is read in `mode = \"files\"` only"));
             }
         }
     }
@@ -298,7 +302,7 @@ fn bodies_in_flight(section: &mut Section<'_>, body_bytes: usize) -> usize {
         let message = format!(
             "`limits.bodies_in_flight` must be at least twice `limits.body_bytes`: {least} bytes"
         );
-        section.fault("bodies_in_flight", message);
+        section.error("bodies_in_flight", message);
     }
     bytes
 }
@@ -308,7 +312,7 @@ fn rate(section: &mut Section<'_>) -> Option<Rate> {
     let burst = section.optional("burst", positive);
     if requests_per_second.is_none() && burst.is_some() {
         let message = "`limits.rate.burst` has no effect without `requests_per_second`";
-        section.fault("burst", message.to_owned());
+        section.error("burst", message.to_owned());
     }
     requests_per_second.map(|requests_per_second| Rate {
         requests_per_second,
@@ -365,8 +369,8 @@ fn webhooks(section: &mut Section<'_>) -> Webhooks {
     }
 }
 
-fn egress(section: &mut Section<'_>, ground: &Ground) -> Egress {
-    let allow: Vec<IpNet> = ground.allow.iter().filter_map(|text| text.parse().ok()).collect();
+fn egress(section: &mut Section<'_>, defaults: &Defaults) -> Egress {
+    let allow: Vec<IpNet> = defaults.allow.iter().filter_map(|text| text.parse().ok()).collect();
     Egress {
         allow: section.get("allow", allow, list(network)),
         deny: section.get("deny", Vec::new(), list(network)),
@@ -392,11 +396,11 @@ fn billing(section: &mut Section<'_>) -> Billing {
 fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
     let passphrase = section.optional("passphrase_file", path(folder)).and_then(|path| {
         let passphrase = secret::from_file(&path);
-        passphrase.map_err(|message| section.fault("passphrase_file", message)).ok()
+        passphrase.map_err(|message| section.error("passphrase_file", message)).ok()
     });
     if section.span("recipient").is_some() && section.span("passphrase_file").is_some() {
         let message = "`backup.recipient` and `backup.passphrase_file`: set only one of them";
-        section.fault("passphrase_file", message.to_owned());
+        section.error("passphrase_file", message.to_owned());
     }
     let backup = Backup {
         every: section.optional("every", duration(MINUTE..=366 * DAY)),
@@ -409,7 +413,7 @@ fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
     };
     if backup.log.is_some() && backup.every.is_none() {
         let message = "`backup.log` follows full backups: set `backup.every` too";
-        section.fault("log", message.to_owned());
+        section.error("log", message.to_owned());
     }
     backup
 }

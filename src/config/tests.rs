@@ -3,28 +3,28 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::sections::{Ground, read};
+use super::sections::{Defaults, read};
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
-fn ground() -> Ground {
-    let mut ground = Ground::with_a_file();
-    "box.lan".clone_into(&mut ground.machine);
-    ground
+fn defaults() -> Defaults {
+    let mut defaults = Defaults::with_a_file();
+    "box.lan".clone_into(&mut defaults.machine);
+    defaults
 }
 
 fn good(text: &str) -> Config {
-    let (config, faults, _) = read(text, Path::new("/etc/orrery"), &ground());
-    assert_eq!(faults, [], "{text}");
+    let (config, errors, _) = read(text, Path::new("/etc/orrery"), &defaults());
+    assert_eq!(errors, [], "{text}");
     config
 }
 
-/// The faults of `text`, one on each line, as `LINE:COLUMN message`.
-fn faults(text: &str) -> String {
-    let (_, faults, _) = read(text, Path::new("/etc/orrery"), &ground());
+/// The errors of `text`, one on each line, as `LINE:COLUMN message`.
+fn errors(text: &str) -> String {
+    let (_, errors, _) = read(text, Path::new("/etc/orrery"), &defaults());
     let lines: Vec<String> =
-        faults.iter().map(|f| format!("{}:{} {}", f.line, f.column, f.message)).collect();
+        errors.iter().map(|f| format!("{}:{} {}", f.line, f.column, f.message)).collect();
     lines.join("\n")
 }
 
@@ -62,7 +62,7 @@ fn config_example_matches_defaults() {
 
 #[test]
 fn config_example_lists_exactly_the_known_keys() {
-    let (_, _, known) = read("", Path::new(""), &ground());
+    let (_, _, known) = read("", Path::new(""), &defaults());
     let names = |has_default: bool| -> BTreeSet<String> {
         known.iter().filter(|k| k.has_default == has_default).map(|k| k.path.clone()).collect()
     };
@@ -108,7 +108,7 @@ fn config_defaults_are_local_only() {
 fn config_reports_all_errors_at_once_with_positions() {
     let text = "data_dri = \"/x\"\n\n[limits]\nbody_bytes = \"eight\"\nbody_timout = \"1s\"\n\
                 [egress]\nallow = [\"10.0.0.0/8\", \"10.0.0.0/40\",\n  \"lan\"]\n[billings]\n";
-    insta::assert_snapshot!(faults(text), @r#"
+    insta::assert_snapshot!(errors(text), @r#"
     1:1 unknown key `data_dri`; did you mean `data_dir`?
     4:14 `limits.body_bytes`: expected bytes from 1024 to 1073741824, as a number or such as "8MiB", found "eight"
     5:1 unknown key `limits.body_timout`; did you mean `body_timeout`?
@@ -120,10 +120,10 @@ fn config_reports_all_errors_at_once_with_positions() {
 
 #[test]
 fn config_syntax_error_names_its_line() {
-    let message = faults("[limits]\nconnections = = 3\n");
+    let message = errors("[limits]\nconnections = = 3\n");
     assert!(message.starts_with("2:"), "{message}");
     assert!(message.contains("not TOML"), "{message}");
-    let message = faults("[limits]\nconnections = 3\nconnections = 4\n");
+    let message = errors("[limits]\nconnections = 3\nconnections = 4\n");
     assert!(message.starts_with("3:") && message.contains("duplicate key"), "{message}");
 }
 
@@ -158,9 +158,9 @@ fn config_invalid_value_names_expected_form() {
         ("agent.model_id = \"x\"", "`agent`: this version does not have the feature"),
         ("retention.sessions = \"30d\"", "`retention.sessions`: this version"),
     ] {
-        let message = faults(text);
+        let message = errors(text);
         assert!(message.contains(expected), "{text}: {message}");
-        assert!(!message.contains('\n'), "one fault: {message}");
+        assert!(!message.contains('\n'), "one error: {message}");
     }
 }
 
@@ -176,7 +176,7 @@ fn config_hosts_must_not_share_an_address() {
         ("metrics.listen = \"127.0.0.1:8447\"", true),
         ("metrics.listen = []", false),
     ] {
-        let message = faults(text);
+        let message = errors(text);
         assert_eq!(message.contains("listen"), shared, "{text}: {message}");
         assert!(!shared || message.starts_with("1:"), "the place is reported: {message}");
     }
@@ -204,16 +204,16 @@ fn config_secret_file_must_not_be_accessible_to_others() {
     let text = "[backup]\npassphrase_file = \"key\"\n";
     for (mode, accepted) in [(0o600, true), (0o640, true), (0o644, false), (0o660, false)] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let (config, faults, _) = read(text, folder.path(), &ground());
-        assert_eq!(faults.is_empty(), accepted, "{mode:o}: {faults:?}");
+        let (config, errors, _) = read(text, folder.path(), &defaults());
+        assert_eq!(errors.is_empty(), accepted, "{mode:o}: {errors:?}");
         let secret = config.backup.passphrase;
         assert_eq!(secret.as_ref().map(Secret::expose), accepted.then_some("sk-secret"));
-        assert!(!format!("{secret:?}{faults:?}").contains("sk-secret"));
+        assert!(!format!("{secret:?}{errors:?}").contains("sk-secret"));
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let key = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
-    let (_, faults, _) = read(&format!("{text}recipient = \"{key}\""), folder.path(), &ground());
-    assert!(faults[0].message.contains("set only one of them"), "{faults:?}");
+    let (_, errors, _) = read(&format!("{text}recipient = \"{key}\""), folder.path(), &defaults());
+    assert!(errors[0].message.contains("set only one of them"), "{errors:?}");
 }
 
 #[test]
@@ -231,6 +231,6 @@ fn config_load_error_names_the_file() {
 proptest::proptest! {
     #[test]
     fn config_reader_never_panics(text in "[\\[\\]a-z.=\"{}#$: 0-9\n-]{0,80}") {
-        let _read = read(&text, Path::new(""), &ground());
+        let _read = read(&text, Path::new(""), &defaults());
     }
 }

@@ -161,7 +161,7 @@ pub fn recipient(value: &Value<'_>) -> Parsed<String> {
         return Ok(text.to_owned());
     }
     if text.starts_with("AGE-SECRET-KEY-") {
-        // The fault does not repeat it.
+        // The error does not repeat it.
         let message = "expected a public key of age (age1…), found a secret key, which belongs \
                        elsewhere";
         return Err(problem(value, message.to_owned()));
@@ -326,7 +326,7 @@ pub fn secret(folder: &Path) -> impl Fn(&Value<'_>) -> Parsed<Secret> {
     }
 }
 
-/// The fault of a value that is not `expected`.
+/// The error of a value that is not `expected`.
 pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     let found = match value.get_ref() {
         DeValue::String(text) => format!("{:?}", text.chars().take(80).collect::<String>()),
@@ -340,7 +340,7 @@ pub fn wrong(value: &Value<'_>, expected: &str) -> Vec<Problem> {
     problem(value, format!("expected {expected}, found {found}"))
 }
 
-/// A fault at `value`.
+/// An error at `value`.
 pub fn problem(value: &Value<'_>, message: String) -> Vec<Problem> {
     vec![Problem { at: value.span(), message }]
 }

@@ -165,7 +165,7 @@ impl Test {
             | Operator::Matches(_)
             | Operator::In { .. } => {}
         }
-        let nothing = || fault(&self.subject.to_string(), reference::Fault::Nothing);
+        let nothing = || fault(&self.subject.to_string(), reference::ErrorKind::Nothing);
         self.operator.holds(&*found.ok_or_else(nothing)?, scope)
     }
 }
@@ -187,7 +187,7 @@ impl Operator {
                 Some(items) => items.iter().any(|item| same(subject, item)) == *wanted,
                 None => {
                     let culprit = value.reference().map(Reference::to_string).unwrap_or_default();
-                    return Err(fault(&culprit, reference::Fault::NotAnArray));
+                    return Err(fault(&culprit, reference::ErrorKind::NotAnArray));
                 }
             },
         })
@@ -204,7 +204,7 @@ impl Operator {
     }
 }
 
-fn fault(reference: &str, fault: reference::Fault) -> reference::Error {
+fn fault(reference: &str, fault: reference::ErrorKind) -> reference::Error {
     reference::Error::new(&JsonPointer::Root, reference, fault)
 }
 

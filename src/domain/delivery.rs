@@ -89,7 +89,7 @@ pub struct DeliveryProgress {
 pub const ATTEMPTS_KEPT: usize = 40;
 
 /// The longest wait that a receiver can ask for by `Retry-After`.
-pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// How much a delay differs from the schedule at most, as a fraction of it.
 pub const JITTER: f64 = 0.1;
@@ -206,16 +206,16 @@ pub fn next_delay(schedule: &[Duration], attempt: u32, jitter: f64) -> Option<Du
 }
 
 /// The wait that a `Retry-After` header asks for (RFC 9110, section 10.2.3): seconds, or a date in
-/// one of the three forms of section 5.6.7. At most [`MAX_RETRY_AFTER`]; `None` when it is neither.
+/// one of the three forms of section 5.6.7. At most [`RETRY_AFTER_MAX`]; `None` when it is neither.
 #[must_use]
 pub fn retry_after(header: &str, now: Timestamp) -> Option<Duration> {
     let header = header.trim();
     if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
         // More digits than a u64 holds still ask for "very long".
         let seconds = header.parse().unwrap_or(u64::MAX);
-        return Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+        return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
     }
-    Some(http_date(header)?.since(now).min(MAX_RETRY_AFTER))
+    Some(http_date(header)?.since(now).min(RETRY_AFTER_MAX))
 }
 
 fn http_date(text: &str) -> Option<Timestamp> {
@@ -288,13 +288,13 @@ mod tests {
         for (header, expected) in [
             ("0", Some(Duration::ZERO)),
             (" 120 ", Some(120 * SECOND)),
-            ("3601", Some(MAX_RETRY_AFTER)),
-            ("99999999999999999999999999", Some(MAX_RETRY_AFTER)),
+            ("3601", Some(RETRY_AFTER_MAX)),
+            ("99999999999999999999999999", Some(RETRY_AFTER_MAX)),
             ("Sun, 06 Nov 1994 08:49:37 GMT", Some(37 * SECOND)),
             ("Sunday, 06-Nov-94 08:49:37 GMT", Some(37 * SECOND)),
             ("Sun Nov  6 08:49:37 1994", Some(37 * SECOND)),
             ("Sun, 06 Nov 1994 08:00:00 GMT", Some(Duration::ZERO)),
-            ("Sat, 06 Nov 2094 08:49:37 GMT", Some(MAX_RETRY_AFTER)),
+            ("Sat, 06 Nov 2094 08:49:37 GMT", Some(RETRY_AFTER_MAX)),
             ("-5", None),
             ("1.5", None),
             ("soon", None),
@@ -351,7 +351,7 @@ mod tests {
         #[test]
         fn retry_after_never_panics_and_is_bounded(header in ".{0,40}") {
             let wait = retry_after(&header, Timestamp::from_micros(0));
-            prop_assert!(wait.is_none_or(|wait| wait <= MAX_RETRY_AFTER));
+            prop_assert!(wait.is_none_or(|wait| wait <= RETRY_AFTER_MAX));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::json_pointer::JsonPointer;
-use super::reference::{Error, Fault, Field, Reference, Root, Scope, Segment};
+use super::reference::{Error, ErrorKind, Field, Reference, Root, Scope, Segment};
 use super::template::{Missing, RESOLVED_BYTES_MAX, Template, json_bytes};
 
 /// What every reference starts with.
@@ -30,7 +30,7 @@ impl InputTemplate {
         template.visit(&JsonPointer::Root, &mut |place, reference| {
             if !matches!(reference.root(), Root::Name(name) if name == ROOT) {
                 wrong.get_or_insert_with(|| {
-                    Error::new(place, reference.to_string(), Fault::NotTheInput)
+                    Error::new(place, reference.to_string(), ErrorKind::NotTheInput)
                 });
             }
         });
@@ -186,13 +186,13 @@ mod tests {
         let fill = |template: &Value| InputTemplate::parse(template).unwrap().fill(&input);
         assert!(fill(&repeated(9)).is_ok());
         let error = fill(&repeated(11)).unwrap_err();
-        assert!(matches!(error.fault, Fault::TooLarge(_)), "{error}");
+        assert!(matches!(error.kind, ErrorKind::TooLarge(_)), "{error}");
         let object = |fields: usize| {
             let fields = (0..fields).map(|number| (number.to_string(), repeated(1)));
             fill_object(&fields.collect(), &input)
         };
         assert!(object(9).is_ok());
-        assert!(matches!(object(11).unwrap_err().fault, Fault::TooLarge(_)));
+        assert!(matches!(object(11).unwrap_err().kind, ErrorKind::TooLarge(_)));
     }
 
     #[test]

@@ -76,18 +76,18 @@ pub trait Scope {
 
 /// A reference that cannot be parsed or resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reference}{} {fault}", at(place))]
+#[error("{reference}{} {kind}", at(place))]
 pub struct Error {
     /// Where in the template, as a JSON pointer; empty: the template itself.
     pub place: String,
     /// The reference with its braces, cut short when it is long.
     pub reference: String,
-    pub fault: Fault,
+    pub kind: ErrorKind,
 }
 
 /// What is wrong with a reference. Prints as the rest of a sentence that begins with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum ErrorKind {
     #[error("has no closing }}}}")]
     Open,
     #[error("is empty")]
@@ -120,25 +120,25 @@ impl Reference {
     /// Parses what is between the braces, ignoring spaces around it.
     ///
     /// # Errors
-    /// [`Fault`] says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    /// [`ErrorKind`] says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, ErrorKind> {
         let text = text.trim();
         if text.is_empty() {
-            return Err(Fault::Empty);
+            return Err(ErrorKind::Empty);
         }
         if text.len() > REFERENCE_BYTES_MAX {
-            return Err(Fault::Long);
+            return Err(ErrorKind::Long);
         }
         let root_end = text.find(|c: char| !is_root_char(c)).unwrap_or(text.len());
         let (root, rest) = text.split_at(root_end);
         if root.is_empty() {
-            return Err(Fault::Root);
+            return Err(ErrorKind::Root);
         }
         let path = parse_path(rest)?;
         let root = match root {
             "inputs" => Root::Inputs,
             "execution" if path == [Segment::Key("id".to_owned())] => Root::Execution,
-            "execution" => return Err(Fault::Execution),
+            "execution" => return Err(ErrorKind::Execution),
             name => Root::Name(name.to_owned()),
         };
         Ok(Self { root, path })
@@ -224,8 +224,12 @@ impl Field {
 }
 
 impl Error {
-    pub(super) fn new(place: &JsonPointer<'_>, reference: impl Into<String>, fault: Fault) -> Self {
-        Self { place: place.to_string(), reference: reference.into(), fault }
+    pub(super) fn new(
+        place: &JsonPointer<'_>,
+        reference: impl Into<String>,
+        kind: ErrorKind,
+    ) -> Self {
+        Self { place: place.to_string(), reference: reference.into(), kind }
     }
 }
 
@@ -256,20 +260,20 @@ impl fmt::Display for Reference {
     }
 }
 
-fn parse_path(mut rest: &str) -> Result<Vec<Segment>, Fault> {
+fn parse_path(mut rest: &str) -> Result<Vec<Segment>, ErrorKind> {
     let mut path = Vec::new();
     while !rest.is_empty() {
         let (segment, behind) = if let Some(dotted) = rest.strip_prefix('.') {
             let end = dotted.find(|c: char| !is_key_char(c)).unwrap_or(dotted.len());
             let (name, behind) = dotted.split_at(end);
             if name.is_empty() {
-                return Err(Fault::Name);
+                return Err(ErrorKind::Name);
             }
             (Segment::Key(name.to_owned()), behind)
         } else if let Some(inside) = rest.strip_prefix('[') {
             parse_bracket(inside)?
         } else {
-            return Err(Fault::Stray);
+            return Err(ErrorKind::Stray);
         };
         path.push(segment);
         rest = behind;
@@ -278,19 +282,19 @@ fn parse_path(mut rest: &str) -> Result<Vec<Segment>, Fault> {
 }
 
 /// Parses what follows an opening bracket; gives what follows the closing one too.
-fn parse_bracket(inside: &str) -> Result<(Segment, &str), Fault> {
+fn parse_bracket(inside: &str) -> Result<(Segment, &str), ErrorKind> {
     for quote in ['\'', '"'] {
         if let Some(quoted) = inside.strip_prefix(quote) {
-            let (key, behind) = quoted.split_once(quote).ok_or(Fault::Bracket)?;
-            let behind = behind.strip_prefix(']').ok_or(Fault::Bracket)?;
+            let (key, behind) = quoted.split_once(quote).ok_or(ErrorKind::Bracket)?;
+            let behind = behind.strip_prefix(']').ok_or(ErrorKind::Bracket)?;
             return Ok((Segment::Key(key.to_owned()), behind));
         }
     }
-    let (digits, behind) = inside.split_once(']').ok_or(Fault::Bracket)?;
+    let (digits, behind) = inside.split_once(']').ok_or(ErrorKind::Bracket)?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     match digits.parse() {
         Ok(index) if is_number => Ok((Segment::Index(index), behind)),
-        Ok(_) | Err(_) => Err(Fault::Bracket),
+        Ok(_) | Err(_) => Err(ErrorKind::Bracket),
     }
 }
 

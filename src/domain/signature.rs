@@ -13,7 +13,7 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 /// The longest `webhook_secret`, in bytes.
-pub const MAX_SECRET_BYTES: usize = 256;
+pub const SECRET_BYTES_MAX: usize = 256;
 
 /// What a Standard Webhooks secret begins with; base64 follows.
 const STANDARD_PREFIX: &str = "whsec_";
@@ -21,7 +21,7 @@ const STANDARD_PREFIX: &str = "whsec_";
 /// Why a text cannot be a `webhook_secret`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
-    #[error("webhook_secret must have 1 to {MAX_SECRET_BYTES} bytes")]
+    #[error("webhook_secret must have 1 to {SECRET_BYTES_MAX} bytes")]
     Length,
     #[error("webhook_secret must not hold control characters")]
     ControlCharacter,
@@ -33,7 +33,7 @@ pub enum BadSecret {
 /// # Errors
 /// [`BadSecret`], whose text is fit for the client.
 pub fn check_secret(secret: &str) -> Result<(), BadSecret> {
-    if secret.is_empty() || secret.len() > MAX_SECRET_BYTES {
+    if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
         return Err(BadSecret::Length);
     }
     if secret.chars().any(char::is_control) {

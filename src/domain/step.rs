@@ -38,7 +38,7 @@ pub enum Status {
 
 /// What an HTTP step got, beside the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status_code: u16,
     /// Names in lower case.
     pub headers: Map<String, Value>,
@@ -71,7 +71,7 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answer>,
+    pub answer: Option<HttpResponse>,
     /// The prediction that a model step was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<ExecutionId>,

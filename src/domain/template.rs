@@ -14,7 +14,7 @@ use std::io;
 use serde_json::{Map, Value};
 
 use super::json_pointer::{JsonPointer, brief};
-use super::reference::{Error, Fault, Reference, Scope};
+use super::reference::{Error, ErrorKind, Reference, Scope};
 
 /// The most bytes of JSON that a resolved step input may have: 8 MiB, so that a few references to
 /// large outputs cannot be multiplied into one that fills the memory.
@@ -153,7 +153,7 @@ impl Template {
 impl Node {
     fn parse(written: &Value, place: &JsonPointer<'_>, levels: usize) -> Result<Self, Error> {
         let Some(inside) = levels.checked_sub(1) else {
-            return Err(Error::new(place, "the value", Fault::TooDeep));
+            return Err(Error::new(place, "the value", ErrorKind::TooDeep));
         };
         match written {
             Value::String(text) => parse_text(text, place),
@@ -237,7 +237,7 @@ fn parse_text(text: &str, place: &JsonPointer<'_>) -> Result<Node, Error> {
         literal.push_str(before);
         let (inside, after) = behind
             .split_once("}}")
-            .ok_or_else(|| Error::new(place, format!("{{{{{}", brief(behind)), Fault::Open))?;
+            .ok_or_else(|| Error::new(place, format!("{{{{{}", brief(behind)), ErrorKind::Open))?;
         let reference = Reference::parse(inside)
             .map_err(|fault| Error::new(place, format!("{{{{{}}}}}", brief(inside)), fault))?;
         if !literal.is_empty() {
@@ -320,7 +320,7 @@ impl<'s> Resolver<'s> {
             return Ok(Value::Null);
         };
         if !nests_within(&value, levels) {
-            return Err(Error::new(place, reference.to_string(), Fault::TooDeep));
+            return Err(Error::new(place, reference.to_string(), ErrorKind::TooDeep));
         }
         self.spend_value(&value, reference, place)?;
         Ok(value.into_owned())
@@ -356,7 +356,7 @@ impl<'s> Resolver<'s> {
     ) -> Result<Option<Cow<'s, Value>>, Error> {
         match (reference.look_up(self.scope), self.missing) {
             (None, Missing::Refuse) => {
-                Err(Error::new(place, reference.to_string(), Fault::Nothing))
+                Err(Error::new(place, reference.to_string(), ErrorKind::Nothing))
             }
             (found, Missing::Refuse | Missing::Null) => Ok(found),
         }
@@ -371,14 +371,14 @@ impl<'s> Resolver<'s> {
     ) -> Result<(), Error> {
         // The writer fails for one reason only: the budget is spent.
         serde_json::to_writer(&mut self.budget, value).map_err(|_spent| {
-            Error::new(place, what.to_string(), Fault::TooLarge(self.budget.limit))
+            Error::new(place, what.to_string(), ErrorKind::TooLarge(self.budget.limit))
         })
     }
 
     fn spend(&mut self, bytes: usize, place: &JsonPointer<'_>) -> Result<(), Error> {
         self.budget
             .spend(bytes)
-            .ok_or_else(|| Error::new(place, "the value", Fault::TooLarge(self.budget.limit)))
+            .ok_or_else(|| Error::new(place, "the value", ErrorKind::TooLarge(self.budget.limit)))
     }
 }
 

@@ -183,11 +183,11 @@ fn template_syntax_errors_are_described() {
         check_error(json!(written), expect);
     }
     for bad in ["[", "[]", "[-1]", "[+1]", "[1", "[a]", "['a]", "['a'", "[99999999999999999999]"] {
-        assert_eq!(Reference::parse(&format!("a{bad}")), Err(Fault::Bracket), "{bad}");
+        assert_eq!(Reference::parse(&format!("a{bad}")), Err(ErrorKind::Bracket), "{bad}");
     }
-    assert_eq!(Reference::parse(&long), Err(Fault::Long));
+    assert_eq!(Reference::parse(&long), Err(ErrorKind::Long));
     let error = resolved(&json!({"deep": [format!("{{{{{long}}}}}")]})).unwrap_err();
-    assert_eq!((error.place.as_str(), error.fault), ("/deep/0", Fault::Long));
+    assert_eq!((error.place.as_str(), error.kind), ("/deep/0", ErrorKind::Long));
     assert!(error.reference.len() < 100, "{}", error.reference);
 }
 
@@ -202,7 +202,7 @@ fn template_reference_bomb_is_stopped_before_copying() {
     ] {
         let error =
             Template::parse(&bomb).unwrap().resolve(&scope, RESOLVED_BYTES_MAX).unwrap_err();
-        assert_eq!(error.fault, Fault::TooLarge(RESOLVED_BYTES_MAX));
+        assert_eq!(error.kind, ErrorKind::TooLarge(RESOLVED_BYTES_MAX));
     }
     let seven = Template::parse(&json!("{{inputs.a}}".repeat(7))).unwrap();
     let text = seven.resolve(&scope, RESOLVED_BYTES_MAX).unwrap();
@@ -216,13 +216,13 @@ fn template_reference_bomb_is_stopped_before_copying() {
 fn template_depth_is_bounded_when_parsed_and_resolved() {
     let nest = |levels: usize| (1..levels).fold(json!(1), |inner, _| json!([inner]));
     assert!(Template::parse(&nest(DEPTH_MAX)).is_ok());
-    assert_eq!(Template::parse(&nest(DEPTH_MAX + 1)).unwrap_err().fault, Fault::TooDeep);
+    assert_eq!(Template::parse(&nest(DEPTH_MAX + 1)).unwrap_err().kind, ErrorKind::TooDeep);
     let scope = Middle { inputs: json!({"deep": nest(DEPTH_MAX)}), item: json!(null) };
     let alone = Template::parse(&json!("{{inputs.deep}}")).unwrap();
     assert!(alone.resolve(&scope, RESOLVED_BYTES_MAX).is_ok());
     let wrapped = Template::parse(&json!(["{{inputs.deep}}"])).unwrap();
     let error = wrapped.resolve(&scope, RESOLVED_BYTES_MAX).unwrap_err();
-    assert_eq!((error.place.as_str(), error.fault), ("/0", Fault::TooDeep));
+    assert_eq!((error.place.as_str(), error.kind), ("/0", ErrorKind::TooDeep));
 }
 
 #[test]

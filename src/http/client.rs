@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -48,7 +48,7 @@ pub enum Overflow {
 
 /// An answer, read whole or up to the limit.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct Response {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -139,7 +139,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`], in a sentence for the person who set the URL.
-    pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Answer, Error> {
+    pub async fn send(&self, request: Request<Bytes>, limits: &Limits) -> Result<Response, Error> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let limit = limits.total;
         let mut request = request.map(Full::new);
@@ -148,7 +148,7 @@ impl Client {
             let answer = self.inner.request(request).await.map_err(|error| cause(&error))?;
             let (head, mut body) = answer.into_parts();
             let (body, truncated) = read(&mut body, limits).await?;
-            Ok(Answer { status: head.status, headers: head.headers, body, truncated })
+            Ok(Response { status: head.status, headers: head.headers, body, truncated })
         };
         let answer = match tokio::time::timeout(limit, exchange).await {
             Ok(answer) => answer,
@@ -170,7 +170,7 @@ impl Client {
         &self,
         request: Request<Bytes>,
         limits: &Limits,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let (mut pauses, mut limits) = (Pauses::within(limits.total), *limits);
         loop {
             let answer = self.send(request.clone(), &limits).await;
@@ -186,7 +186,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::send`].
-    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
+    pub async fn open(&self, request: Request<Bytes>) -> Result<hyper::Response<Incoming>, Error> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let answer = self.inner.request(request.map(Full::new)).await;
         answer.map_err(|error| cause(&error)).inspect_err(|error| report(&host, error))

@@ -88,7 +88,7 @@ async fn server(answer: &'static [u8], connections: usize) -> u16 {
     port
 }
 
-async fn get(client: &Client, url: String, limits: &Limits) -> Result<Answer, Error> {
+async fn get(client: &Client, url: String, limits: &Limits) -> Result<Response, Error> {
     client.send(Request::get(url).body(Bytes::new()).unwrap(), limits).await
 }
 

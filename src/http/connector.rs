@@ -25,7 +25,7 @@ use super::egress::{Forbidden, Policy};
 use crate::runtime::shortage::{is_shortage, mentions_shortage};
 
 /// Addresses of one name that are tried.
-const MOST_ADDRESSES: usize = 8;
+const ADDRESSES_MAX: usize = 8;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -210,7 +210,7 @@ impl Connector {
         };
         let mut refusal =
             Error::Resolve { host: host.to_owned(), reason: "it has no address".to_owned() };
-        for address in addresses.into_iter().take(MOST_ADDRESSES) {
+        for address in addresses.into_iter().take(ADDRESSES_MAX) {
             if let Some(Err(forbidden)) = self.policy.as_ref().map(|p| p.permits(address)) {
                 refusal = match literal {
                     Some(_) => forbidden.into(),

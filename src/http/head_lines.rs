@@ -18,7 +18,7 @@ const LINE_START: usize = 64;
 
 /// Where in a connection's stream of requests the next byte belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum State {
     /// A line of a head.
     Head,
     /// A body or a chunk with this many bytes left.
@@ -43,7 +43,7 @@ enum Framing {
 /// Follows one connection.
 #[derive(Debug)]
 pub struct HeadLines {
-    place: Place,
+    place: State,
     /// The start of the line that is being read, without its end.
     line: Vec<u8>,
     /// The line is longer than what is kept of it.
@@ -61,7 +61,7 @@ impl HeadLines {
     /// At the beginning of a connection.
     pub fn new() -> Self {
         Self {
-            place: Place::Head,
+            place: State::Head,
             line: Vec::with_capacity(LINE_START),
             is_long: false,
             after_cr: false,
@@ -80,16 +80,16 @@ impl HeadLines {
     pub fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             match &mut self.place {
-                Place::Refused => return,
-                Place::Data { left, chunked } => {
+                State::Refused => return,
+                State::Data { left, chunked } => {
                     let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     *left = left.saturating_sub(length as u64);
                     if *left == 0 {
-                        self.place = if *chunked { Place::ChunkEnd } else { Place::Head };
+                        self.place = if *chunked { State::ChunkEnd } else { State::Head };
                     }
                     bytes = bytes.split_at_mut(length).1;
                 }
-                Place::Head | Place::ChunkEnd | Place::ChunkSize | Place::Trailer => {
+                State::Head | State::ChunkEnd | State::ChunkSize | State::Trailer => {
                     let Some((byte, rest)) = bytes.split_first_mut() else { return };
                     self.line_byte(byte);
                     bytes = rest;
@@ -107,7 +107,7 @@ impl HeadLines {
             }
             b'\n' => {
                 *byte = INVALID;
-                self.place = Place::Refused;
+                self.place = State::Refused;
                 self.owes_refusal = true;
             }
             other => {
@@ -126,36 +126,36 @@ impl HeadLines {
 
     fn end_line(&mut self) {
         self.place = match self.place {
-            Place::Head if !self.line.is_empty() => {
+            State::Head if !self.line.is_empty() => {
                 self.has_begun = true;
                 self.header_line()
             }
-            Place::Head if !self.has_begun => Place::Head,
-            Place::Head => {
+            State::Head if !self.has_begun => State::Head,
+            State::Head => {
                 self.has_begun = false;
                 match std::mem::replace(&mut self.framing, Framing::Length(0)) {
-                    Framing::Length(0) => Place::Head,
-                    Framing::Length(left) => Place::Data { left, chunked: false },
-                    Framing::Chunked => Place::ChunkSize,
+                    Framing::Length(0) => State::Head,
+                    Framing::Length(left) => State::Data { left, chunked: false },
+                    Framing::Chunked => State::ChunkSize,
                 }
             }
-            Place::ChunkEnd => Place::ChunkSize,
-            Place::ChunkSize => match chunk_size(&self.line) {
-                Some(0) => Place::Trailer,
-                Some(left) => Place::Data { left, chunked: true },
-                None => Place::Refused,
+            State::ChunkEnd => State::ChunkSize,
+            State::ChunkSize => match chunk_size(&self.line) {
+                Some(0) => State::Trailer,
+                Some(left) => State::Data { left, chunked: true },
+                None => State::Refused,
             },
-            Place::Trailer if self.line.is_empty() => Place::Head,
-            Place::Trailer => Place::Trailer,
-            place @ (Place::Data { .. } | Place::Refused) => place,
+            State::Trailer if self.line.is_empty() => State::Head,
+            State::Trailer => State::Trailer,
+            place @ (State::Data { .. } | State::Refused) => place,
         };
     }
 
     /// Takes from a head's line what it says of the body. `Transfer-Encoding` overrides
     /// `Content-Length` (RFC 9112 part 6.3).
-    fn header_line(&mut self) -> Place {
+    fn header_line(&mut self) -> State {
         let Some(colon) = self.line.iter().position(|byte| *byte == b':') else {
-            return Place::Head;
+            return State::Head;
         };
         let (name, value) = self.line.split_at(colon);
         let value = value.get(1..).unwrap_or_default().trim_ascii();
@@ -165,10 +165,10 @@ impl HeadLines {
             let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
             match length.filter(|_| !self.is_long) {
                 Some(length) => self.framing = Framing::Length(length),
-                None => return Place::Refused,
+                None => return State::Refused,
             }
         }
-        Place::Head
+        State::Head
     }
 }
 

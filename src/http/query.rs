@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::Error;
 
 /// Parameters that are read; the rest of a longer query is not looked at.
-const MOST_PARAMETERS: usize = 100;
+const PARAMETERS_MAX: usize = 100;
 
 /// The parameters in the order in which they came.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +18,7 @@ impl Query {
     #[must_use]
     pub fn parse(text: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
-        Self { pairs: pairs.into_owned().take(MOST_PARAMETERS).collect() }
+        Self { pairs: pairs.into_owned().take(PARAMETERS_MAX).collect() }
     }
 
     /// The first value under `name`.

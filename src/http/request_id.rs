@@ -6,7 +6,7 @@ use crate::domain::ids::RequestId;
 use crate::runtime::new_id;
 
 /// The longest id that is echoed, in characters.
-const LONGEST: usize = 128;
+const LENGTH_MAX: usize = 128;
 
 /// The request's id: the client's `X-Request-Id` when it is 1 to 128 visible ASCII characters, else
 /// a fresh UUIDv7 (`docs/spec/hosts.md`, "Request ids").
@@ -15,7 +15,7 @@ pub fn of(headers: &HeaderMap) -> String {
     let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
     match given {
         Some(id)
-            if (1..=LONGEST).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) =>
+            if (1..=LENGTH_MAX).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) =>
         {
             id.to_owned()
         }

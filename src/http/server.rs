@@ -34,7 +34,7 @@ use crate::runtime::Tasks;
 /// Connections that wait to be accepted, per listener.
 const BACKLOG: u32 = 1024;
 /// Header fields in one request.
-const MOST_HEADERS: usize = 100;
+const HEADERS_MAX: usize = 100;
 /// Bytes of a request's head.
 const HEAD_BYTES: usize = 64 * 1024;
 /// Requests that one HTTP/2 connection may have open.
@@ -333,7 +333,7 @@ impl Connection {
         builder
             .timer(TokioTimer::new())
             .header_read_timeout(None::<Duration>)
-            .max_headers(MOST_HEADERS)
+            .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_BYTES)
             .half_close(false);
         let service =

@@ -25,7 +25,7 @@ use crate::domain::file;
 use crate::domain::input_template::InputTemplate;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
-use crate::http::client::{self, Answer, Client, Limits, Overflow};
+use crate::http::client::{self, Client, Limits, Overflow, Response};
 use crate::http::connector;
 use crate::runtime;
 
@@ -135,7 +135,7 @@ impl HttpRunner {
             .map_err(|error| unmade(ErrorClass::InvalidModelConfig, error.to_string()))
     }
 
-    fn read(&self, answer: &Answer, run_time: Duration) -> Result<Success, super::Error> {
+    fn read(&self, answer: &Response, run_time: Duration) -> Result<Success, super::Error> {
         let model = &self.model.name;
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
@@ -192,13 +192,13 @@ impl Runner for HttpRunner {
     }
 }
 
-fn is_json(answer: &Answer) -> bool {
+fn is_json(answer: &Response) -> bool {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_none_or(|kind| kind.split(';').next().unwrap_or_default().trim_end().ends_with("json"))
 }
 
 /// The bytes of an answer as a `data:` URI, of which the engine makes a file.
-fn data_uri(answer: &Answer) -> String {
+fn data_uri(answer: &Response) -> String {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = file::content_type(kind.unwrap_or_default());
     format!("data:{kind};base64,{}", STANDARD.encode(&answer.body))

@@ -59,7 +59,7 @@ pub struct Prepared {
 
 /// What the other side said.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     /// Names in lower case; repeated ones joined by commas.
     pub headers: Map<String, Value>,
@@ -134,7 +134,7 @@ pub async fn send(
     fail_when: &FailWhen,
     timeout: Duration,
     attempt_key: &str,
-) -> Result<Answer, Failure> {
+) -> Result<Response, Failure> {
     let host = prepared.url.host_str().unwrap_or_default();
     let unmade = |reason: String| {
         let sentence = format!("the request to '{host}' cannot be made: {reason}");
@@ -162,7 +162,7 @@ pub async fn send(
     Ok(read(answer))
 }
 
-fn read(answer: client::Answer) -> Answer {
+fn read(answer: client::Response) -> Response {
     let mut headers: Map<String, Value> = Map::new();
     let mut kept = 0_usize;
     for (name, value) in &answer.headers {
@@ -185,7 +185,7 @@ fn read(answer: client::Answer) -> Answer {
         Ok(body) => body,
         Err(_no_json) => Value::String(String::from_utf8_lossy(&answer.body).into_owned()),
     };
-    Answer { status: answer.status.as_u16(), headers, body }
+    Response { status: answer.status.as_u16(), headers, body }
 }
 
 /// Bytes that the request's parts may still have.

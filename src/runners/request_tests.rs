@@ -80,7 +80,7 @@ async fn exchange(
     mut fields: Value,
     inputs: Value,
     answer: Vec<u8>,
-) -> (Result<Answer, Failure>, String) {
+) -> (Result<Response, Failure>, String) {
     let (port, request) = server(answer).await;
     fields["url"] = format!("http://127.0.0.1:{port}/p?a=1").into();
     let http = http(fields);

@@ -28,7 +28,7 @@ const WORTH: usize = 64 * MIB;
 /// A trim that returns less was of no use.
 const OF_USE: usize = 8 * MIB;
 /// The most looks between two trims of which the first was of no use: a minute.
-const MOST_LOOKS: u32 = 12;
+const LOOKS_MAX: u32 = 12;
 
 /// Sets the allocator's thresholds. To be called before other threads begin.
 pub fn set_up() {
@@ -105,7 +105,7 @@ impl Rhythm {
 
     fn trimmed(&mut self, before: usize, after: usize) {
         let was_of_use = before.saturating_sub(after) >= OF_USE;
-        let doubled = self.looks_between.saturating_mul(2).min(MOST_LOOKS);
+        let doubled = self.looks_between.saturating_mul(2).min(LOOKS_MAX);
         self.looks_between = if was_of_use { 1 } else { doubled };
         self.looks_to_next = self.looks_between;
     }

@@ -19,7 +19,7 @@ const SHORTAGES: [Errno; 7] = [
     Errno::DQUOT,
 ];
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Whether an error is a shortage of this machine.
 #[must_use]
@@ -75,7 +75,7 @@ impl Pauses {
             return false;
         }
         tokio::time::sleep(self.next).await;
-        self.next = (self.next * 2).min(MAX_PAUSE);
+        self.next = (self.next * 2).min(PAUSE_MAX);
         true
     }
 

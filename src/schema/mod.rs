@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use self::graph::Node;
 pub use self::off_thread::{
-    COMPILED_AT_ONCE, DEADLINE, Patience, Unavailable, VALIDATED_AT_ONCE, ValidationError, compile,
+    COMPILATIONS_MAX, DEADLINE, Patience, Unavailable, VALIDATIONS_MAX, ValidationError, compile,
 };
 use self::size::InPlace;
 

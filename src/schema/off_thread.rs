@@ -14,14 +14,14 @@ use super::{
 };
 
 /// Schemas and definitions that are compiled at once.
-pub const COMPILED_AT_ONCE: usize = 2;
+pub const COMPILATIONS_MAX: usize = 2;
 /// Inputs of more than [`QUICK_STEPS`] that are validated at once.
-pub const VALIDATED_AT_ONCE: usize = 2;
+pub const VALIDATIONS_MAX: usize = 2;
 /// How long a request waits for a place and its work together.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
-static COMPILING: Semaphore = Semaphore::const_new(COMPILED_AT_ONCE);
-static VALIDATING: Semaphore = Semaphore::const_new(VALIDATED_AT_ONCE);
+static COMPILING: Semaphore = Semaphore::const_new(COMPILATIONS_MAX);
+static VALIDATING: Semaphore = Semaphore::const_new(VALIDATIONS_MAX);
 
 /// Why work was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

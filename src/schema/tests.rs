@@ -243,7 +243,7 @@ async fn schema_off_thread_check_survives_panics() {
     assert_eq!(compile(|| 7).await, Ok(7));
     let broken: Result<(), _> = compile(|| panic!("broken")).await;
     assert_eq!(broken, Err(Unavailable::Panicked));
-    for _ in 0..=COMPILED_AT_ONCE {
+    for _ in 0..=COMPILATIONS_MAX {
         assert!(
             compile(|| panic!("a place is free again")).await.is_err_and(|_: Unavailable| true)
         );

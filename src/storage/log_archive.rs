@@ -183,7 +183,7 @@ pub fn read_live_log(
         chain: ArchiveState::of(&folder).position.map(|archived| archived.chain),
         first,
         last,
-        fault: malformed.or_else(|| found.faults.first().map(ToString::to_string)),
+        fault: malformed.or_else(|| found.errors.first().map(ToString::to_string)),
     }))
 }
 

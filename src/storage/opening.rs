@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::key::Key;
 use super::log::form::StoreId;
-use super::log::replay::{self, Fault, Found};
+use super::log::replay::{self, Found};
 use super::log::{self, Log, Segments};
 use super::marker::{self, Marker};
 use super::memtable::Memtable;
@@ -136,9 +136,9 @@ fn refuse_faults(
     data: &Path,
     damaged: &dyn Fn(String) -> Error,
 ) -> Result<(), Error> {
-    match found.faults.first() {
+    match found.errors.first() {
         None => Ok(()),
-        Some(Fault::Newer { format }) => Err(Error::NewerFormat {
+        Some(replay::Error::Newer { format }) => Err(Error::NewerFormat {
             folder: data.to_path_buf(),
             found: *format,
             known: log::form::FORMAT,

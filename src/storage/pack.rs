@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::dict::{DecoderDictionary, EncoderDictionary};
 
-use super::log::form::RECORD_MOST;
+use super::log::form::RECORD_BYTES_MAX;
 use super::record::Malformed;
 
 /// What a packed value begins with; the last byte is the number of the dictionary. No record, id or
@@ -66,7 +66,7 @@ pub fn unpack(held: &[u8]) -> Result<Vec<u8>, Malformed> {
     let Some(packed) = held.strip_prefix(&MAGIC) else { return Ok(held.to_vec()) };
     let malformed = |reason: String| Malformed { record: "row", reason };
     let length = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
-    let length = length.filter(|length| *length <= RECORD_MOST);
+    let length = length.filter(|length| *length <= RECORD_BYTES_MAX);
     let length = length.and_then(|length| usize::try_from(length).ok());
     let length = length.ok_or_else(|| malformed("its length is damaged".to_owned()))?;
     let unpacked = DECOMPRESSOR.with_borrow_mut(|decompressor| {

@@ -22,7 +22,7 @@ use super::store::{Page, Store};
 use crate::runtime::random_bytes;
 
 /// Rows that are read at once. An execution holds up to two inline payloads.
-const AT_ONCE: usize = 64;
+const BATCH_MAX: usize = 64;
 
 /// What was done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Rotation {
     ) -> Result<(), Error> {
         let mut after = None;
         loop {
-            let page = Page { prefix: prefix.clone(), after, before: None, limit: AT_ONCE };
+            let page = Page { prefix: prefix.clone(), after, before: None, limit: BATCH_MAX };
             let rows = store.page(page).await?;
             let Some((last, _)) = rows.last() else { return Ok(()) };
             after = Some(last.clone());

@@ -195,7 +195,7 @@ pub fn read(
         }
     });
     let found = found.map_err(disk)?;
-    faults.extend(found.faults.iter().map(ToString::to_string));
+    faults.extend(found.errors.iter().map(ToString::to_string));
     if applied < found.checkpoint {
         faults.push(format!(
             "the tree holds the records up to {applied} and had been flushed up to {}: rows that \

@@ -20,7 +20,7 @@ use super::error::Error;
 use super::faults::{Faults, Point};
 use super::key::Key;
 use super::log::Log;
-use super::log::form::{RECORD_MOST, StoreId};
+use super::log::form::{RECORD_BYTES_MAX, StoreId};
 use super::marker::Marker;
 use super::memtable::Rows;
 use super::record::Malformed;
@@ -196,7 +196,7 @@ impl Writer {
             key.as_bytes().len() + value.as_ref().map_or(0, Vec::len)
         };
         let bytes: usize = rows.iter().map(length).sum();
-        if bytes as u64 >= RECORD_MOST / 2 {
+        if bytes as u64 >= RECORD_BYTES_MAX / 2 {
             let reason = format!("a commit of {bytes} bytes is too large");
             return Err(Error::Unavailable { reason });
         }

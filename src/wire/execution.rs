@@ -14,7 +14,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Kind, Step as Planned};
 use crate::domain::execution::{self, Source, Status, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
-use crate::domain::step::{self, Answer};
+use crate::domain::step::{self, HttpResponse};
 use crate::domain::workflow::Workflow;
 
 /// An execution of a workflow, as clients read it and as its webhook carries it
@@ -360,7 +360,7 @@ impl Metadata {
             model: model.filter(|model| !model.is_empty()).or(planned_model),
             prediction_id: step.prediction.filter(|_| step.status.is_final()),
             elapsed_seconds: step.completed_at.map(|end| end.since(step.started_at).as_secs_f64()),
-            status_code: step.answer.as_ref().map(|answer: &Answer| answer.status_code),
+            status_code: step.answer.as_ref().map(|answer: &HttpResponse| answer.status_code),
             fallback_used: step.primary_error.as_ref().map(|_| true),
             primary_error: step.primary_error.clone(),
             logs: step.logs.clone(),

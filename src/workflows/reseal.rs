@@ -11,7 +11,7 @@ use crate::storage::rotation::{Rotation, Watch};
 use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
 
 /// Rows that are read at once; their definitions are read one by one.
-const AT_ONCE: usize = 64;
+const BATCH_MAX: usize = 64;
 
 /// Seals the credentials of all definitions again.
 ///
@@ -25,7 +25,7 @@ pub async fn reseal(
     let mut after = None;
     loop {
         let prefix = Key::table(Table::Definition);
-        let rows = store.page(Page { prefix, after, before: None, limit: AT_ONCE }).await?;
+        let rows = store.page(Page { prefix, after, before: None, limit: BATCH_MAX }).await?;
         let Some((last, _)) = rows.last() else { return Ok(()) };
         after = Some(last.clone());
         for row in rows {

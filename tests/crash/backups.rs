@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::support::server::Server;
 use crate::support::service::Setup;
-use crate::{Book, World, verdict};
+use crate::{ClientLog, World, verdict};
 
 #[test]
 fn backup_under_load_restores_a_complete_service() {
@@ -25,12 +25,12 @@ fn backup_under_load_restores_a_complete_service() {
     let file = client.post("/v1/files", &form_type, &form).unwrap().json();
     let load = world.load();
     world.wait_for_a_random_moment();
-    let before = Book::ids(&world.book);
+    let before = ClientLog::ids(&world.client_log);
     let backup = folder.path().join("one.backup");
     let backup = backup.to_str().unwrap();
     world.setup.run(&["backup", backup]);
     load.end();
-    Book::assert_none_refused(&world.book);
+    ClientLog::assert_none_refused(&world.client_log);
     service.kill();
     assert!(world.setup.run(&["verify", backup]).contains("files"));
 
@@ -41,10 +41,10 @@ fn backup_under_load_restores_a_complete_service() {
     let service = setup.start();
     setup.run(&["resume"]);
     let ends = verdict::settle(&setup, &world.key, &before);
-    world.book.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
+    world.client_log.lock().unwrap().acknowledged.retain(|id, _| ends.contains_key(id));
     // What had not ended at that moment ends again: its webhook is another one then.
-    verdict::check_ends(&world.book, &ends);
-    Book::repeat_keys(&world.book, &mut setup.client(&world.key));
+    verdict::check_ends(&world.client_log, &ends);
+    ClientLog::repeat_keys(&world.client_log, &mut setup.client(&world.key));
     let path = format!("/v1/files/{}/content", file["id"].as_str().unwrap());
     assert_eq!(setup.client(&world.key).get(&path).unwrap().text(), content);
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::load::{Ask, Book};
+use crate::load::{Ask, ClientLog};
 use crate::providers::Providers;
-use crate::support::dice::Dice;
+use crate::support::random::Random;
 use crate::support::service::Service;
 use crate::support::{count_from, eventually};
 use crate::verdict;
@@ -57,8 +57,8 @@ impl Aim {
         self.hits < self.wanted
     }
 
-    fn wait(&self, dice: &mut Dice) {
-        std::thread::sleep(Duration::from_micros(dice.within(0..self.span_micros)));
+    fn wait(&self, random: &mut Random) {
+        std::thread::sleep(Duration::from_micros(random.within(0..self.span_micros)));
     }
 
     const fn note(&mut self, is_hit: bool) {
@@ -83,7 +83,7 @@ fn kills_during_checkpoints_lose_nothing() {
         let mark = mark(&world);
         let ids = create(&mut world, CREATES, Ask::random);
         wait_for_a_checkpoint(&world, &service, &mark);
-        aim.wait(&mut world.dice);
+        aim.wait(&mut world.random);
         service.kill();
         aim.note(self::mark(&world) == mark);
         service = world.setup.start();
@@ -108,13 +108,13 @@ fn kills_during_the_replay_of_a_log_lose_nothing() {
     let mut aim = Aim::new(SPAN_MICROS, count_from("ORRERY_CRASH_REPLAYS", 1));
     let mut largest = 0;
     while aim.is_open() {
-        create(&mut world, LARGE_CREATES, |dice, _| Ask::template(dice.next(), PADDING));
+        create(&mut world, LARGE_CREATES, |random, _| Ask::template(random.next(), PADDING));
         service.kill();
         largest = largest.max(log_bytes(&world));
         let mark = mark(&world);
         let starting = world.setup.spawn();
         wait_for_the_replay(&world, &starting, &mark);
-        aim.wait(&mut world.dice);
+        aim.wait(&mut world.random);
         starting.kill();
         aim.note(self::mark(&world) == mark);
         service = world.setup.start();
@@ -133,22 +133,23 @@ fn kills_during_the_replay_of_a_log_lose_nothing() {
 }
 
 /// Creates `count` predictions from each client; all are acknowledged when this returns.
-fn create(world: &mut World, count: u64, ask: fn(&mut Dice, &Providers) -> Ask) -> Vec<String> {
-    let before: HashSet<String> = Book::ids(&world.book).into_iter().collect();
+fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask) -> Vec<String> {
+    let before: HashSet<String> = ClientLog::ids(&world.client_log).into_iter().collect();
     let senders: Vec<_> =
-        (0..SENDERS).map(|_| (world.setup.client(&world.key), world.dice.fork())).collect();
-    let (book, providers) = (&world.book, &world.providers);
+        (0..SENDERS).map(|_| (world.setup.client(&world.key), world.random.fork())).collect();
+    let (client_log, providers) = (&world.client_log, &world.providers);
     std::thread::scope(|scope| {
-        for (mut client, mut dice) in senders {
+        for (mut client, mut random) in senders {
             scope.spawn(move || {
                 for _ in 0..count {
-                    assert!(ask(&mut dice, providers).send(&mut client, book));
+                    assert!(ask(&mut random, providers).send(&mut client, client_log));
                 }
             });
         }
     });
-    Book::assert_none_refused(book);
-    let ids: Vec<_> = Book::ids(book).into_iter().filter(|id| !before.contains(id)).collect();
+    ClientLog::assert_none_refused(client_log);
+    let ids: Vec<_> =
+        ClientLog::ids(client_log).into_iter().filter(|id| !before.contains(id)).collect();
     assert_eq!(ids.len() as u64, SENDERS * count);
     ids
 }

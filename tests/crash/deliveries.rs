@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::dice::Dice;
 use crate::support::http::{Client, Message};
+use crate::support::random::Random;
 use crate::support::server::{Answer, Gate, Server};
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
@@ -81,9 +81,9 @@ fn deliveries_all_arrive_and_none_repeats_after_success() {
     eventually("all are to be delivered", || (total(&mut client) == 1000).then_some(()));
     gate.open();
 
-    let mut dice = Dice::seeded();
+    let mut random = Random::seeded();
     for _ in 0..count_from("ORRERY_CRASH_DELIVERIES", 6) {
-        std::thread::sleep(Duration::from_millis(dice.within(0..400)));
+        std::thread::sleep(Duration::from_millis(random.within(0..400)));
         service.kill();
         service = setup.start();
         let mut client = setup.client(&key);

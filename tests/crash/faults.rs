@@ -15,7 +15,7 @@ use orrery::runtime;
 use rustix::process::Signal;
 
 use crate::flips::{self, Known, Tally};
-use crate::load::{Ask, Book, LARGE_BYTES, Load};
+use crate::load::{Ask, ClientLog, LARGE_BYTES, Load};
 use crate::mix::{Mix, Running};
 use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually, signal};
@@ -230,7 +230,7 @@ fn faults_that_pass_leave_nothing_behind() {
         let is_over = runtime::monotonic_now() > deadline;
         if is_over || so_far.faults.is_multiple_of(FAULTS_IN_A_CHAPTER) {
             let known = end_chapter(&world, &mix, &mut so_far);
-            let tally = flips::round(&world.setup, &world.key, service, &known, &mut world.dice);
+            let tally = flips::round(&world.setup, &world.key, service, &known, &mut world.random);
             service = world.setup.start();
             so_far.add(tally);
             println!("{so_far}");
@@ -329,7 +329,7 @@ fn end_chapter(world: &World, mix: &Mix, so_far: &mut SoFar) -> Known {
         ends.into_iter().partition(|(_, body)| body.len() > LARGE_BYTES);
     let some = large.into_iter().take(KNOWN).chain(small.into_iter().take(KNOWN));
     known.extend(some.map(|(id, body)| (format!("/v1/prediction/{id}"), body)));
-    world.book.lock().unwrap().acknowledged.clear();
+    world.client_log.lock().unwrap().acknowledged.clear();
     so_far.kept.extend(known.iter().step_by(KEPT_OF_KNOWN).cloned());
     known
 }
@@ -347,8 +347,8 @@ fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
             *service = world.setup.start();
         }
         let before = world.acknowledged();
-        let ask = Ask::template(world.dice.next(), 0);
-        let _broke_or_refused = ask.send(&mut world.setup.client(&world.key), &world.book);
+        let ask = Ask::template(world.random.next(), 0);
+        let _broke_or_refused = ask.send(&mut world.setup.client(&world.key), &world.client_log);
         (world.acknowledged() > before).then_some(())
     });
     ends
@@ -356,7 +356,7 @@ fn recover(world: &mut World, service: &mut Service, fault: Fault) -> u32 {
 
 /// What was refused during a fault was refused for now, not for good; forgets it.
 fn check_refusals(world: &World, fault: Fault) {
-    let refused = std::mem::take(&mut world.book.lock().unwrap().refused);
+    let refused = std::mem::take(&mut world.client_log.lock().unwrap().refused);
     for (status, text) in refused {
         assert!([429, 503].contains(&status), "{}: {status} {text}", fault.name());
     }
@@ -366,5 +366,5 @@ fn check_refusals(world: &World, fault: Fault) {
 fn settle_doubts(world: &World, mix: &Mix) {
     let mut client = world.setup.client(&world.key);
     mix.clear_doubts(&mut client);
-    Book::clear_doubts(&world.book, &mut client);
+    ClientLog::clear_doubts(&world.client_log, &mut client);
 }

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::dice::Dice;
 use crate::support::eventually;
+use crate::support::random::Random;
 use crate::support::service::{Service, Setup};
 
 /// What was acknowledged, and is looked at after each flip: paths and the bodies that they answer.
@@ -40,7 +40,13 @@ pub struct Tally {
 }
 
 /// Flips bytes of a service that is at rest, one after the other. Kills it, and starts it again.
-pub fn round(setup: &Setup, key: &str, service: Service, known: &Known, dice: &mut Dice) -> Tally {
+pub fn round(
+    setup: &Setup,
+    key: &str,
+    service: Service,
+    known: &Known,
+    random: &mut Random,
+) -> Tally {
     service.kill();
     let data = setup.data();
     let untouched = data.with_file_name("untouched");
@@ -49,7 +55,7 @@ pub fn round(setup: &Setup, key: &str, service: Service, known: &Known, dice: &m
     for part in PARTS {
         fs::rename(data, &untouched).unwrap();
         copy(&untouched, data);
-        if let Some(place) = flip(data, part, dice) {
+        if let Some(place) = flip(data, part, random) {
             println!("flip of {place}");
             judge(setup, key, known, rows, part, &place, &mut tally);
         }
@@ -72,7 +78,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Turns one bit over; says where. `None`: there is no such file.
-fn flip(data: &Path, part: Part, dice: &mut Dice) -> Option<String> {
+fn flip(data: &Path, part: Part, random: &mut Random) -> Option<String> {
     let files = match part {
         Part::Tree => vec![data.join("store/db")],
         Part::Log => files_below(&data.join("store/log")),
@@ -86,12 +92,12 @@ fn flip(data: &Path, part: Part, dice: &mut Dice) -> Option<String> {
         return None;
     }
     let count = u64::try_from(files.len()).unwrap();
-    let path = &files[usize::try_from(dice.within(0..count)).unwrap()];
+    let path = &files[usize::try_from(random.within(0..count)).unwrap()];
     let mut bytes = fs::read(path).unwrap();
     // What is behind the last byte that was written is nothing.
     let end = bytes.iter().rposition(|byte| *byte != 0)? + 1;
-    let at = usize::try_from(dice.within(0..u64::try_from(end).unwrap())).unwrap();
-    bytes[at] ^= 1 << dice.within(0..8);
+    let at = usize::try_from(random.within(0..u64::try_from(end).unwrap())).unwrap();
+    bytes[at] ^= 1 << random.within(0..8);
     // A file of its own: the untouched folder may share the old one.
     let flipped = path.with_extension("flipped");
     fs::copy(path, &flipped).unwrap();

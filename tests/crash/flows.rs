@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::dice::Dice;
 use crate::support::http::{Client, Message};
+use crate::support::random::Random;
 use crate::support::server::{Answer, Server};
 use crate::support::service::Setup;
 
@@ -38,12 +38,12 @@ pub struct Flows {
 }
 
 impl Flows {
-    pub fn start(dice: &mut Dice) -> Self {
+    pub fn start(random: &mut Random) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
-        let (noted, dice) = (Arc::clone(&seen), Mutex::new(dice.fork()));
+        let (noted, random) = (Arc::clone(&seen), Mutex::new(random.fork()));
         let server = Server::start(move |request| {
             noted.lock().unwrap().note(request);
-            let pause = dice.lock().unwrap().within(0..SLOW_MICROS);
+            let pause = random.lock().unwrap().within(0..SLOW_MICROS);
             std::thread::sleep(Duration::from_micros(pause));
             let number = body(request)["n"].as_i64().unwrap();
             let answer: Answer = (200, json!({"output": number + 1}).to_string());

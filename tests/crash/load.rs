@@ -1,4 +1,4 @@
-//! Clients that create predictions, and the book of what was acknowledged to them.
+//! Clients that create predictions, and the log of what was acknowledged to them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use serde_json::{Value, json};
 
 use crate::providers::{COST_MICROS, Providers};
-use crate::support::dice::Dice;
 use crate::support::http::Client;
+use crate::support::random::Random;
 use crate::support::service::Setup;
 
 const CREATE: &str = "/v1/prediction/";
@@ -31,7 +31,7 @@ pub struct Ask {
 
 /// What the clients know.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct ClientLog {
     /// By id.
     pub acknowledged: HashMap<String, Ask>,
     /// Sent under an `Idempotency-Key`, and the connection broke: there or not there.
@@ -42,19 +42,19 @@ pub struct Book {
     pub starts: Arc<AtomicU32>,
 }
 
-pub type Shared = Arc<Mutex<Book>>;
+pub type Shared = Arc<Mutex<ClientLog>>;
 
 impl Ask {
     /// Any of the kinds that the mix has.
-    pub fn random(dice: &mut Dice, providers: &Providers) -> Self {
-        let mark = dice.next();
-        let mut ask = if dice.once_in(2) {
-            Self::template(mark, if dice.once_in(40) { LARGE_BYTES } else { 0 })
+    pub fn random(random: &mut Random, providers: &Providers) -> Self {
+        let mark = random.next();
+        let mut ask = if random.once_in(2) {
+            Self::template(mark, if random.once_in(40) { LARGE_BYTES } else { 0 })
         } else {
-            Self::priced(mark, dice.once_in(8))
+            Self::priced(mark, random.once_in(8))
         };
-        if dice.once_in(3) {
-            ask.add_webhook(providers, dice.once_in(2).then(|| format!("secret-{mark:x}")));
+        if random.once_in(3) {
+            ask.add_webhook(providers, random.once_in(2).then(|| format!("secret-{mark:x}")));
         }
         ask
     }
@@ -119,31 +119,31 @@ impl Ask {
     }
 
     /// Sends it and writes down what came of it. False when the connection broke.
-    pub fn send(mut self, client: &mut Client, book: &Shared) -> bool {
+    pub fn send(mut self, client: &mut Client, client_log: &Shared) -> bool {
         if self.starts == 0 {
-            self.starts = book.lock().unwrap().starts.load(Ordering::SeqCst);
+            self.starts = client_log.lock().unwrap().starts.load(Ordering::SeqCst);
         }
         let header = self.key.clone();
         let headers: Vec<(&str, &str)> =
             header.iter().map(|key| ("Idempotency-Key", key.as_str())).collect();
         let Ok(answer) = client.post(CREATE, &headers, &self.body) else {
             if self.key.is_some() {
-                book.lock().unwrap().doubtful.push(self);
+                client_log.lock().unwrap().doubtful.push(self);
             }
             return false;
         };
         if answer.status() != 200 {
-            let mut book = book.lock().unwrap();
-            book.refused.push((answer.status(), answer.text()));
+            let mut client_log = client_log.lock().unwrap();
+            client_log.refused.push((answer.status(), answer.text()));
             // A write that failed may be on the disk all the same.
             if answer.status() == 503 && self.key.is_some() {
-                book.doubtful.push(self);
+                client_log.doubtful.push(self);
             }
             return true;
         }
         let body = answer.json();
         let id = body["predictionID"].as_str().unwrap().to_owned();
-        let earlier = book.lock().unwrap().acknowledged.insert(id.clone(), self.clone());
+        let earlier = client_log.lock().unwrap().acknowledged.insert(id.clone(), self.clone());
         if let Some(earlier) = earlier {
             assert_eq!(earlier.key, self.key, "two requests were given one id, {id}");
         }
@@ -151,44 +151,44 @@ impl Ask {
     }
 }
 
-impl Book {
-    /// An empty book about the service of `setup`.
+impl ClientLog {
+    /// An empty log about the service of `setup`.
     pub fn shared(setup: &Setup) -> Shared {
         Arc::new(Mutex::new(Self { starts: setup.starts(), ..Self::default() }))
     }
 
     /// The ids so far.
-    pub fn ids(book: &Shared) -> Vec<String> {
-        book.lock().unwrap().acknowledged.keys().cloned().collect()
+    pub fn ids(client_log: &Shared) -> Vec<String> {
+        client_log.lock().unwrap().acknowledged.keys().cloned().collect()
     }
 
     /// Sends everything doubtful again, until each has an id.
-    pub fn clear_doubts(book: &Shared, client: &mut Client) {
-        let doubtful = std::mem::take(&mut book.lock().unwrap().doubtful);
+    pub fn clear_doubts(client_log: &Shared, client: &mut Client) {
+        let doubtful = std::mem::take(&mut client_log.lock().unwrap().doubtful);
         for ask in doubtful {
-            assert!(ask.send(client, book), "the connection broke while nothing was killed");
+            assert!(ask.send(client, client_log), "the connection broke while nothing was killed");
         }
     }
 
     /// Sends every request that had a key again: each must be answered with the id that it has.
-    pub fn repeat_keys(book: &Shared, client: &mut Client) {
+    pub fn repeat_keys(client_log: &Shared, client: &mut Client) {
         let keyed: Vec<(String, Ask)> = {
-            let book = book.lock().unwrap();
-            let keyed = book.acknowledged.iter().filter(|(_, ask)| ask.key.is_some());
+            let client_log = client_log.lock().unwrap();
+            let keyed = client_log.acknowledged.iter().filter(|(_, ask)| ask.key.is_some());
             keyed.map(|(id, ask)| (id.clone(), ask.clone())).collect()
         };
-        let before = book.lock().unwrap().acknowledged.len();
+        let before = client_log.lock().unwrap().acknowledged.len();
         for (id, ask) in keyed {
             let key = ask.key.as_deref().unwrap();
             let answer = client.post(CREATE, &[("Idempotency-Key", key)], &ask.body).unwrap();
             assert_eq!(answer.json()["predictionID"], id.as_str(), "{key} was given two ids");
         }
-        assert_eq!(book.lock().unwrap().acknowledged.len(), before);
+        assert_eq!(client_log.lock().unwrap().acknowledged.len(), before);
     }
 
     /// Fails when anything was refused.
-    pub fn assert_none_refused(book: &Shared) {
-        assert_eq!(book.lock().unwrap().refused, [], "refused under ordinary load");
+    pub fn assert_none_refused(client_log: &Shared) {
+        assert_eq!(client_log.lock().unwrap().refused, [], "refused under ordinary load");
     }
 }
 
@@ -205,20 +205,21 @@ impl Load {
         setup: &Setup,
         key: &str,
         providers: &Arc<Providers>,
-        book: &Shared,
-        dice: &mut Dice,
+        client_log: &Shared,
+        random: &mut Random,
     ) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
-        let client = |mut dice: Dice| {
+        let client = |mut random: Random| {
             let (mut client, providers) = (setup.client(key), Arc::clone(providers));
-            let (ending, book) = (Arc::clone(&ending), Arc::clone(book));
+            let (ending, client_log) = (Arc::clone(&ending), Arc::clone(client_log));
             std::thread::spawn(move || {
                 while !ending.load(Ordering::Relaxed)
-                    && Ask::random(&mut dice, &providers).send(&mut client, &book)
-                {}
+                    && Ask::random(&mut random, &providers).send(&mut client, &client_log)
+                {
+                }
             })
         };
-        let clients = (0..count).map(|_| client(dice.fork())).collect();
+        let clients = (0..count).map(|_| client(random.fork())).collect();
         Self { ending, clients }
     }
 

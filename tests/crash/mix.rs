@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::flows::{self, Flows};
 use crate::load::Ask;
-use crate::support::dice::Dice;
 use crate::support::eventually;
 use crate::support::http::Client;
+use crate::support::random::Random;
 use crate::verdict;
 use crate::world::World;
 
@@ -21,11 +21,11 @@ const BULK: usize = 10;
 /// What one execution costs: three model steps.
 const EXECUTION_COST_MICROS: i64 = 3 * flows::STEP_COST_MICROS;
 /// Bytes of the largest upload.
-const MAX_UPLOAD_BYTES: u64 = 200_000;
+const UPLOAD_BYTES_MAX: u64 = 200_000;
 
 /// What the service has acknowledged to the clients of the mix.
 #[derive(Debug, Default)]
-struct Ledger {
+struct ClientLog {
     executions: HashMap<String, Triggered>,
     /// Bulk triggers whose connection broke: repeated under their idempotency key.
     doubtful: Vec<Bulk>,
@@ -62,7 +62,7 @@ struct Triggered {
 pub struct Mix {
     flows: Flows,
     workflow: String,
-    ledger: Arc<Mutex<Ledger>>,
+    ledger: Arc<Mutex<ClientLog>>,
 }
 
 /// Clients of the mix at work; they stop when asked to or when their connection breaks.
@@ -75,14 +75,14 @@ pub struct Running {
 impl Mix {
     /// Adds the workflow and its model to a running service.
     pub fn new(world: &mut World) -> Self {
-        let flows = Flows::start(&mut world.dice);
+        let flows = Flows::start(&mut world.random);
         flows.add_model(&world.setup);
         let mut client = world.setup.client(&world.key);
         crate::support::eventually("the new model is in the catalog", || {
             (client.get("/v1/models/next").ok()?.status() == 200).then_some(())
         });
         let workflow = flows.create(&mut client);
-        let ledger = Ledger { starts: world.setup.starts(), ..Ledger::default() };
+        let ledger = ClientLog { starts: world.setup.starts(), ..ClientLog::default() };
         Self { flows, workflow, ledger: Arc::new(Mutex::new(ledger)) }
     }
 
@@ -91,12 +91,12 @@ impl Mix {
         let ending = Arc::new(AtomicBool::new(false));
         let mut clients = Vec::new();
         for act in [trigger, upload, cancel] {
-            let (mut client, mut dice) = (world.setup.client(&world.key), world.dice.fork());
+            let (mut client, mut random) = (world.setup.client(&world.key), world.random.fork());
             let (ledger, ending) = (Arc::clone(&self.ledger), Arc::clone(&ending));
             let workflow = self.workflow.clone();
             clients.push(std::thread::spawn(move || {
                 while !ending.load(Ordering::Relaxed)
-                    && act(&mut client, &mut dice, &workflow, &ledger).is_some()
+                    && act(&mut client, &mut random, &workflow, &ledger).is_some()
                 {}
             }));
         }
@@ -204,10 +204,10 @@ impl Running {
     }
 }
 
-type Shared = Arc<Mutex<Ledger>>;
+type Shared = Arc<Mutex<ClientLog>>;
 
 /// Triggers ten executions in bulk. `None`: the connection broke.
-fn trigger(client: &mut Client, _dice: &mut Dice, workflow: &str, ledger: &Shared) -> Option<()> {
+fn trigger(client: &mut Client, _dice: &mut Random, workflow: &str, ledger: &Shared) -> Option<()> {
     let bulk = {
         let mut ledger = ledger.lock().unwrap();
         ledger.triggered += BULK;
@@ -240,9 +240,14 @@ fn trigger_from(client: &mut Client, workflow: &str, bulk: Bulk, ledger: &Shared
 }
 
 /// Uploads one file of random length.
-fn upload(client: &mut Client, dice: &mut Dice, _workflow: &str, ledger: &Shared) -> Option<()> {
-    let length = usize::try_from(dice.within(1..MAX_UPLOAD_BYTES)).unwrap();
-    let content = format!("{:016x}", dice.next()).repeat(length.div_ceil(16));
+fn upload(
+    client: &mut Client,
+    random: &mut Random,
+    _workflow: &str,
+    ledger: &Shared,
+) -> Option<()> {
+    let length = usize::try_from(random.within(1..UPLOAD_BYTES_MAX)).unwrap();
+    let content = format!("{:016x}", random.next()).repeat(length.div_ceil(16));
     let form = format!(
         "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n{content}\r\n--b0--\r\n"
     );
@@ -258,8 +263,13 @@ fn upload(client: &mut Client, dice: &mut Dice, _workflow: &str, ledger: &Shared
 }
 
 /// Creates a prediction that waits for the gate and cancels it.
-fn cancel(client: &mut Client, dice: &mut Dice, _workflow: &str, ledger: &Shared) -> Option<()> {
-    let mark = dice.next();
+fn cancel(
+    client: &mut Client,
+    random: &mut Random,
+    _workflow: &str,
+    ledger: &Shared,
+) -> Option<()> {
+    let mark = random.next();
     let done = cancel_marked(client, mark, ledger);
     if done.is_none() {
         ledger.lock().unwrap().not_cancelled.push(mark);
@@ -302,7 +312,7 @@ fn everything_at_once_survives_kills() {
         service = world.setup.start();
         let mut client = world.setup.client(&world.key);
         mix.clear_doubts(&mut client);
-        crate::load::Book::clear_doubts(&world.book, &mut client);
+        crate::load::ClientLog::clear_doubts(&world.client_log, &mut client);
     }
     world.providers.gate.open();
     let cost = mix.check(&mut world.setup.client(&world.key));

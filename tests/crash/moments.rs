@@ -11,7 +11,7 @@ use orrery::runtime::Clock;
 use crate::load::Ask;
 use crate::support::service::Setup;
 use crate::support::{count_from, eventually};
-use crate::{Dice, World};
+use crate::{Random, World};
 
 const CLIENTS: usize = 8;
 /// One input in so many is a payload of its own, and one turn in so many uploads a file.
@@ -65,7 +65,7 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let first = seen.iter().map(|seen| seen.acknowledged).min().unwrap();
     let last = seen.iter().map(|seen| seen.ended).max().unwrap();
     let mut moments: Vec<u64> =
-        (0..if total < 1000 { 3 } else { 9 }).map(|_| world.dice.within(first..last)).collect();
+        (0..if total < 1000 { 3 } else { 9 }).map(|_| world.random.within(first..last)).collect();
     // And the end: nothing is lost.
     moments.push(now() / 1000 * 1000 + 1000);
     for (number, moment) in moments.into_iter().enumerate() {
@@ -114,10 +114,10 @@ fn load(world: &mut World, total: u64) -> Vec<Seen> {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let (turns, seen, setup) = (Arc::clone(&turns), Arc::clone(&seen), world.setup.clone());
-            let (key, mut dice) = (world.key.clone(), world.dice.fork());
+            let (key, mut random) = (world.key.clone(), world.random.fork());
             std::thread::spawn(move || {
                 while turns.fetch_add(1, Ordering::Relaxed) < total {
-                    let one = turn(&setup, &key, &mut dice);
+                    let one = turn(&setup, &key, &mut random);
                     seen.lock().unwrap().push(one);
                 }
             })
@@ -129,11 +129,11 @@ fn load(world: &mut World, total: u64) -> Vec<Seen> {
     std::mem::take(&mut *seen.lock().unwrap())
 }
 
-fn turn(setup: &Setup, key: &str, dice: &mut Dice) -> Seen {
+fn turn(setup: &Setup, key: &str, random: &mut Random) -> Seen {
     let mut client = setup.client(key);
     let asked = now();
-    if dice.once_in(FILE_EVERY) {
-        let content = format!("{:x}", dice.next()).repeat(500);
+    if random.once_in(FILE_EVERY) {
+        let content = format!("{:x}", random.next()).repeat(500);
         let form = format!(
             "--b0\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n{content}\r\n--b0--\r\n"
         );
@@ -143,8 +143,8 @@ fn turn(setup: &Setup, key: &str, dice: &mut Dice) -> Seen {
         let path = format!("/v1/files/{}/content", file["id"].as_str().unwrap());
         return Seen { path, asked, acknowledged, end: content.into_bytes(), ended: acknowledged };
     }
-    let padding = if dice.once_in(LARGE_EVERY) { 70_000 } else { 0 };
-    let ask = Ask::template(dice.next(), padding);
+    let padding = if random.once_in(LARGE_EVERY) { 70_000 } else { 0 };
+    let ask = Ask::template(random.next(), padding);
     let answer = client.post("/v1/prediction/", &[], ask.body()).unwrap();
     let acknowledged = now();
     assert_eq!(answer.status(), 200, "{}", answer.text());

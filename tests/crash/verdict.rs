@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
-use crate::load::{Ask, Book, Shared};
+use crate::load::{Ask, ClientLog, Shared};
 use crate::providers::Providers;
 use crate::support::http::Client;
 use crate::support::service::Setup;
@@ -58,11 +58,11 @@ fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
 
 /// Whether each ended the way that was asked for, or by isolation; answers the sum of the costs in
 /// micro-dollars.
-pub fn check_ends(book: &Shared, ends: &Ends) -> i64 {
-    let book = book.lock().unwrap();
-    let starts = book.starts.load(Ordering::SeqCst);
+pub fn check_ends(client_log: &Shared, ends: &Ends) -> i64 {
+    let client_log = client_log.lock().unwrap();
+    let starts = client_log.starts.load(Ordering::SeqCst);
     let (mut sum, mut isolated) = (0, 0);
-    for (id, ask) in &book.acknowledged {
+    for (id, ask) in &client_log.acknowledged {
         let body: Value = serde_json::from_slice(&ends[id]).unwrap();
         if is_isolated(&body["error"], &body, ask.starts, starts) {
             check_isolated(id, &body);
@@ -149,11 +149,11 @@ pub fn balance(client: &mut Client) -> i64 {
 
 /// Waits until each webhook that was asked for has arrived; fails for one that was not, and for
 /// everything that the receiver found wrong.
-pub fn check_webhooks(providers: &Providers, book: &Shared) {
+pub fn check_webhooks(providers: &Providers, client_log: &Shared) {
     let (asked, not_asked): (Vec<String>, Vec<String>) = {
-        let book = book.lock().unwrap();
+        let client_log = client_log.lock().unwrap();
         let ids = |wanted: bool| {
-            let held = book.acknowledged.iter().filter(|(_, ask)| ask.has_webhook == wanted);
+            let held = client_log.acknowledged.iter().filter(|(_, ask)| ask.has_webhook == wanted);
             held.map(|(id, _)| id.clone()).collect()
         };
         (ids(true), ids(false))
@@ -172,20 +172,20 @@ pub fn check_webhooks(providers: &Providers, book: &Shared) {
 }
 
 /// Checks everything acknowledged on a running service: all there, each ended as asked, paid once,
-/// announced. `beside` is what work outside the book has cost, in micro-dollars.
+/// announced. `beside` is what work outside the log has cost, in micro-dollars.
 pub fn check_all(
     setup: &Setup,
     key: &str,
     providers: &Providers,
-    book: &Shared,
+    client_log: &Shared,
     beside: i64,
 ) -> Ends {
     let mut client = setup.client(key);
-    Book::clear_doubts(book, &mut client);
-    let ends = settle(setup, key, &Book::ids(book));
-    let sum = check_ends(book, &ends);
+    ClientLog::clear_doubts(client_log, &mut client);
+    let ends = settle(setup, key, &ClientLog::ids(client_log));
+    let sum = check_ends(client_log, &ends);
     assert_eq!(balance(&mut client), -sum - beside, "the balance is the sum of the costs");
-    check_webhooks(providers, book);
-    Book::repeat_keys(book, &mut client);
+    check_webhooks(providers, client_log);
+    ClientLog::repeat_keys(client_log, &mut client);
     ends
 }

@@ -1,14 +1,14 @@
-//! A service under test with its models, its webhook receivers, one key, and the book of what was
+//! A service under test with its models, its webhook receivers, one key, and the log of what was
 //! acknowledged.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::load::{Book, Load, Shared};
+use crate::load::{ClientLog, Load, Shared};
 use crate::providers::Providers;
-use crate::support::dice::Dice;
 use crate::support::eventually;
+use crate::support::random::Random;
 use crate::support::service::{Service, Setup};
 use crate::verdict;
 
@@ -19,8 +19,8 @@ const CLIENTS: usize = 32;
 pub struct World {
     pub setup: Setup,
     pub providers: Arc<Providers>,
-    pub book: Shared,
-    pub dice: Dice,
+    pub client_log: Shared,
+    pub random: Random,
     pub key: String,
 }
 
@@ -33,31 +33,38 @@ impl World {
 
     /// As `new`, with more lines for the configuration.
     pub fn configured(folder: &Path, data: &Path, more: &str) -> (Self, Service) {
-        let dice = Dice::seeded();
+        let random = Random::seeded();
         let providers = Providers::start();
         let setup = Setup::new(folder, data, more);
         providers.add_models(&setup);
         let service = setup.start();
         let key = setup.create_key();
-        let book = Book::shared(&setup);
-        (Self { setup, providers, book, dice, key }, service)
+        let client_log = ClientLog::shared(&setup);
+        (Self { setup, providers, client_log, random, key }, service)
     }
 
     pub fn load(&mut self) -> Load {
-        Load::start(CLIENTS, &self.setup, &self.key, &self.providers, &self.book, &mut self.dice)
+        Load::start(
+            CLIENTS,
+            &self.setup,
+            &self.key,
+            &self.providers,
+            &self.client_log,
+            &mut self.random,
+        )
     }
 
     pub fn acknowledged(&self) -> usize {
-        self.book.lock().unwrap().acknowledged.len()
+        self.client_log.lock().unwrap().acknowledged.len()
     }
 
     /// Returns at a random moment under load: after some acknowledgements, and a little more.
     pub fn wait_for_a_random_moment(&mut self) {
-        let wanted = self.acknowledged() + usize::try_from(self.dice.within(1..250)).unwrap();
+        let wanted = self.acknowledged() + usize::try_from(self.random.within(1..250)).unwrap();
         eventually("predictions are acknowledged", || {
             (self.acknowledged() >= wanted).then_some(())
         });
-        std::thread::sleep(Duration::from_micros(self.dice.within(0..20_000)));
+        std::thread::sleep(Duration::from_micros(self.random.within(0..20_000)));
     }
 
     /// Load, a random moment, SIGKILL.
@@ -66,15 +73,15 @@ impl World {
         self.wait_for_a_random_moment();
         service.kill();
         load.end();
-        Book::assert_none_refused(&self.book);
+        ClientLog::assert_none_refused(&self.client_log);
     }
 
     pub fn check_all(&self) -> verdict::Ends {
         self.check_all_beside(0)
     }
 
-    /// As `check_all`, where work outside the book has cost so many micro-dollars.
+    /// As `check_all`, where work outside the log has cost so many micro-dollars.
     pub fn check_all_beside(&self, micros: i64) -> verdict::Ends {
-        verdict::check_all(&self.setup, &self.key, &self.providers, &self.book, micros)
+        verdict::check_all(&self.setup, &self.key, &self.providers, &self.client_log, micros)
     }
 }

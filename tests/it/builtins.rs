@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use orrery::runners::builtin::AT_ONCE;
+use orrery::runners::builtin::RUNS_MAX;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -167,7 +167,7 @@ async fn builtin_runs_share_few_workers() {
         most = most.max(watched.workers().len());
     }
     // Both long runs are at work still, beside those that have ended.
-    assert!((3..=AT_ONCE).contains(&most), "{most}");
+    assert!((3..=RUNS_MAX).contains(&most), "{most}");
     for (id, _) in [first, other] {
         watched.service.cancel(&id).await.expect(200);
     }

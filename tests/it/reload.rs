@@ -54,9 +54,9 @@ async fn reload_refuses_external_schema_reference_without_fetching() {
         service.manifest_file(&format!("{slug}.toml"), &provider.manifest(slug, "/echo", &schema));
     }
     let report = service.running.services.catalog.reload();
-    assert_eq!(report.faults.len(), 3);
-    for fault in &report.faults {
-        assert!(fault.to_string().contains("leaves the document"), "{fault}");
+    assert_eq!(report.errors.len(), 3);
+    for error in &report.errors {
+        assert!(error.to_string().contains("leaves the document"), "{error}");
     }
     for slug in ["by-http", "by-file", "by-name"] {
         let answer = service.get(&format!("/v1/models/{slug}")).await;

@@ -5,8 +5,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
-pub mod dice;
 pub mod http;
+pub mod random;
 pub mod server;
 pub mod service;
 

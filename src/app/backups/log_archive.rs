@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Services;
-use crate::backup::{self, LOG, Part, Place};
+use crate::backup::{self, LOG, Part, Source};
 use crate::config::Config;
 use crate::runtime::Tasks;
 
@@ -88,7 +88,7 @@ fn is_in_the_way(services: &Services) -> bool {
 }
 
 async fn archive(services: &Services, config: &Config) -> Result<Option<Part>, backup::Error> {
-    let place = Place { store: services.store.clone(), files: services.files.clone() };
+    let place = Source { store: services.store.clone(), files: services.files.clone() };
     let log = config.backup.folder.join(LOG);
     let (reserve, now) = (config.limits.disk_reserve, services.clock.now());
     let encryption = super::encryption(&config.backup)?;

@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::api::Services;
 use crate::audit::Actor;
-use crate::backup::{self, Encryption, Place, Spared, Summary};
+use crate::backup::{self, Encryption, Source, Spared, Summary};
 use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
 use crate::runtime::Tasks;
@@ -168,7 +168,7 @@ async fn make(
         services.store.start_archiving()?;
     }
     let pin = services.files.pin();
-    let place = Place { store: services.store.clone(), files: services.files.clone() };
+    let place = Source { store: services.store.clone(), files: services.files.clone() };
     let (target, now) = (Target::new(config, reserve)?, services.clock.now());
     let writing = tokio::task::spawn_blocking(move || write(&place, &target, now));
     let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
@@ -180,7 +180,7 @@ async fn make(
 }
 
 fn write(
-    place: &Place,
+    place: &Source,
     target: &Target,
     now: Timestamp,
 ) -> Result<(PathBuf, Summary), backup::Error> {

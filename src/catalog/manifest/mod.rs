@@ -1,6 +1,6 @@
 //! Manifests: one TOML file for each model, read into a checked [`Manifest`].
 //!
-//! They are read as strictly as the configuration: every fault is reported with its file, line and
+//! They are read as strictly as the configuration: every error is reported with its file, line and
 //! column, and an unknown key with the nearest key of its table. Secrets come in by `${file:…}` and
 //! `${env:…}` and appear in no message.
 
@@ -37,9 +37,9 @@ const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 /// What is wrong with a manifest, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{line}:{column}: {message}", .file.display())]
-pub struct Fault {
+pub struct Error {
     pub file: PathBuf,
-    /// From 1; 0 when the fault is of the file as a whole.
+    /// From 1; 0 when the error is of the file as a whole.
     pub line: usize,
     pub column: usize,
     pub message: String,
@@ -79,30 +79,30 @@ enum CostType {
 /// Reads and checks one manifest.
 ///
 /// # Errors
-/// Every [`Fault`] of the file.
-pub fn read(path: &Path) -> Result<Manifest, Vec<Fault>> {
+/// Every [`Error`] of the file.
+pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
     let file = path.to_path_buf();
     let text = read_file(path, BYTES_MAX)
-        .map_err(|message| vec![Fault { file: file.clone(), line: 0, column: 0, message }])?;
-    parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|faults| {
-        let placed = |config::Fault { line, column, message }| {
+        .map_err(|message| vec![Error { file: file.clone(), line: 0, column: 0, message }])?;
+    parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|errors| {
+        let placed = |config::Error { line, column, message }| {
             let file = file.clone();
-            Fault { file, line, column, message }
+            Error { file, line, column, message }
         };
-        faults.into_iter().map(placed).collect()
+        errors.into_iter().map(placed).collect()
     })
 }
 
-fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Fault>> {
+fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
     let reader = Reader::new(text);
     let document = reader.document();
     let manifest = Section::root(&reader, &document, |root| manifest(root, folder));
     drop(document);
-    let (faults, _known) = reader.finish();
-    manifest.filter(|_| faults.is_empty()).ok_or(faults)
+    let (errors, _known) = reader.finish();
+    manifest.filter(|_| errors.is_empty()).ok_or(errors)
 }
 
-/// The whole file. Every key is read before anything is given up, so that all faults are found.
+/// The whole file. Every key is read before anything is given up, so that all errors are found.
 fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let slug = root.required("slug", parsed::<Slug>);
     let title = root.optional("title", text);
@@ -147,7 +147,7 @@ fn schema(root: &mut Section<'_>, folder: &Path) -> Option<Arc<Schema>> {
     });
     if root.span("request_schema").is_some() && root.span("request_schema_file").is_some() {
         let message = "`request_schema` and `request_schema_file`: set only one of them";
-        root.fault("request_schema_file", message.to_owned());
+        root.error("request_schema_file", message.to_owned());
     }
     inline.or(beside)
 }
@@ -165,7 +165,7 @@ fn schema_file(file: &str, folder: &Path) -> Result<Value, String> {
 /// The request schema that the runner's options imply.
 fn of_runner(root: &Section<'_>, runner: &options::Config) -> Option<Arc<Schema>> {
     let schema = Schema::compile(&runner.options.schema()?);
-    let schema = schema.map_err(|error| root.fault("runner", error.to_string()));
+    let schema = schema.map_err(|error| root.error("runner", error.to_string()));
     schema.ok().map(Arc::new)
 }
 
@@ -223,14 +223,14 @@ body = { image = "{{input.image}}" }
 output = "/caption"
 "#;
 
-    /// The faults of `text`, one on each line.
-    fn faults(text: &str) -> String {
+    /// The errors of `text`, one on each line.
+    fn errors(text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.toml");
         fs::write(&path, text).unwrap();
-        let faults = read(&path).unwrap_err();
+        let errors = read(&path).unwrap_err();
         let lines: Vec<String> =
-            faults.iter().map(|f| format!("{}:{} {}", f.line, f.column, f.message)).collect();
+            errors.iter().map(|f| format!("{}:{} {}", f.line, f.column, f.message)).collect();
         lines.join("\n")
     }
 
@@ -267,12 +267,12 @@ output = "/caption"
             ),
             ("slug = ".to_owned(), "1:8 not TOML: "),
         ] {
-            let message = faults(&text);
+            let message = errors(&text);
             assert!(
                 message.starts_with(expect) || message.contains(expect),
                 "{message}\n not {expect}"
             );
-            assert!(!message.contains('\n'), "one fault: {message}");
+            assert!(!message.contains('\n'), "one error: {message}");
         }
     }
 
@@ -331,7 +331,7 @@ output = "/caption"
                 "`runner.env`: \"B=\" cannot be the name of an environment variable",
             ),
         ] {
-            let message = faults(&format!("[runner]\n{runner}\n[x]\n"));
+            let message = errors(&format!("[runner]\n{runner}\n[x]\n"));
             let lines: Vec<&str> = message.lines().collect();
             let about = lines.iter().filter(|line| line.contains("`runner"));
             assert_eq!(about.count(), 1, "{message}");
@@ -369,7 +369,7 @@ output = "/caption"
             let own: Vec<&str> = own.split(' ').collect();
             for key in keys {
                 let name = key.split(' ').next().unwrap();
-                let message = faults(&format!("x = 1\n[runner]\ntype = '{kind}'\n{key}\n"));
+                let message = errors(&format!("x = 1\n[runner]\ntype = '{kind}'\n{key}\n"));
                 let refused = message.contains(&format!("4:1 unknown key `runner.{name}`; "));
                 assert_eq!(refused, !own.contains(&name), "{kind} {key}: {message}");
                 assert!(!message.contains(&format!("did you mean `{name}`")), "{message}");
@@ -388,12 +388,12 @@ output = "/caption"
                 "report = '/x'",
             ] {
                 let name = key.split(' ').next().unwrap();
-                let message = faults(&format!("x = 1\n[cost]\ntype = '{kind}'\n{key}\n"));
+                let message = errors(&format!("x = 1\n[cost]\ntype = '{kind}'\n{key}\n"));
                 let refused = message.contains(&format!("4:1 unknown key `cost.{name}`; "));
                 assert_eq!(refused, !own.contains(&name), "{kind} {key}: {message}");
             }
         }
-        let message = faults("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
+        let message = errors("[runner]\ntype = 'http'\nslug = 'a'\nmemory_byte = 1\n");
         assert!(message.contains("3:1 unknown key `runner.slug`; the keys here are type, url, "));
         assert!(
             message.contains("4:1 unknown key `runner.memory_byte`; the keys here are"),

@@ -214,7 +214,7 @@ impl<'a> Fields<'a> {
         match Template::parse(written) {
             Ok(template) => Some(template),
             Err(error) => {
-                let message = format!("is wrong: {} {}", error.reference, error.fault);
+                let message = format!("is wrong: {} {}", error.reference, error.kind);
                 self.refuse_at(name, &error.place, message);
                 None
             }

@@ -373,7 +373,7 @@ fn read_pass(fields: &mut Fields<'_>) -> Option<Pass> {
 const RETRY_ATTEMPTS: u32 = 3;
 const RETRY_INITIAL: Duration = Duration::from_secs(1);
 const RETRY_MULTIPLIER: f64 = 2.0;
-const RETRY_LONGEST: Duration = Duration::from_secs(60);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 fn read_retry(fields: &mut Fields<'_>) -> Policy {
     let Some(retry) = fields.object("retry") else { return Policy::once() };
@@ -390,7 +390,7 @@ fn read_retry(fields: &mut Fields<'_>) -> Policy {
         attempts.unwrap_or(RETRY_ATTEMPTS),
         initial,
         multiplier.unwrap_or(RETRY_MULTIPLIER),
-        longest.unwrap_or_else(|| RETRY_LONGEST.max(initial)),
+        longest.unwrap_or_else(|| RETRY_DELAY_MAX.max(initial)),
         retry_on.unwrap_or_else(|| Policy::TRANSIENT.to_vec()),
     )
 }

@@ -49,7 +49,7 @@ const CLOCK_SKEW: Duration = DAY;
 const EARLIEST: Timestamp = Timestamp::from_micros(1_735_689_600_000_000);
 /// Names in one certificate, which is sent whole in each full handshake: as many as the configuration
 /// takes, and room for the hosts' own.
-const MOST_NAMES: usize = 300;
+const NAMES_MAX: usize = 300;
 
 const FOLDER_MODE: u32 = 0o700;
 const KEY_MODE: u32 = 0o600;
@@ -110,8 +110,8 @@ pub(super) fn all_names(more: &[String]) -> Result<Names, Error> {
     for name in more {
         names.insert(canonical(name).ok_or_else(|| Error::Name { name: name.clone() })?);
     }
-    if names.len() > MOST_NAMES {
-        return Err(Error::Names { count: names.len(), most: MOST_NAMES });
+    if names.len() > NAMES_MAX {
+        return Err(Error::Names { count: names.len(), most: NAMES_MAX });
     }
     // A host name that no certificate can carry is none that a client connects to.
     Ok(Names { asked: names, machine: canonical(&machine_name()) })

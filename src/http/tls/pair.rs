@@ -22,7 +22,7 @@ use super::Error;
 use crate::domain::time::Timestamp;
 
 /// The largest certificate or key file, in bytes.
-const MOST_BYTES: u64 = 1024 * 1024;
+const BYTES_MAX: u64 = 1024 * 1024;
 /// A certificate ends soon when this part of its life, or less, is left: an operator who renews by a
 /// machine does so earlier, however short the lives are.
 const LAST_PART: i64 = 10;
@@ -180,15 +180,15 @@ pub(super) fn parse<'a>(
 
 /// All bytes of a certificate or key file.
 pub(super) fn bytes_of(path: &Path) -> Result<Vec<u8>, Error> {
-    let no_file = || Error::NotAFile { path: path.to_path_buf(), most: MOST_BYTES };
+    let no_file = || Error::NotAFile { path: path.to_path_buf(), most: BYTES_MAX };
     // Asked before opening, which would wait for the other end of a named pipe.
     if !metadata(path)?.is_file() {
         return Err(no_file());
     }
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
     let count = read.map_err(|source| Error::Read { path: path.to_path_buf(), source })?;
-    if u64::try_from(count).unwrap_or(u64::MAX) > MOST_BYTES {
+    if u64::try_from(count).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(no_file());
     }
     Ok(bytes)

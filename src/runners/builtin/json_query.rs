@@ -14,7 +14,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::model::OutputType;
 
 /// The longest expression, in characters.
-const LONGEST: u64 = 500;
+const LENGTH_MAX: u64 = 500;
 /// The largest document, in bytes of JSON.
 const DOCUMENT_MAX: usize = 2 * 1024 * 1024;
 /// Bytes of memory that searching takes for each byte of the document, at most: many small values.
@@ -46,7 +46,7 @@ fn schema() -> Value {
                 "title": "Expression",
                 "description": "JMESPath, such as: people[?age > `30`].name",
                 "minLength": 1,
-                "maxLength": LONGEST,
+                "maxLength": LENGTH_MAX,
             },
             "document": {"title": "Document", "description": "Any JSON value."},
         },

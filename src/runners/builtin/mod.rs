@@ -50,7 +50,7 @@ pub use self::weight::MEMORY_MAX;
 
 /// Built-in runs that work at once, over all built-in models: one for each core of a small box and
 /// some that wait for memory.
-pub const AT_ONCE: usize = 4;
+pub const RUNS_MAX: usize = 4;
 /// The longest text that a built-in model takes, in characters.
 pub const TEXT_MAX: u64 = 1_000_000;
 
@@ -139,7 +139,7 @@ impl BuiltinContext {
     pub fn new(policy: Policy, files: Option<Files>, workers: Workers) -> Self {
         Self {
             workers,
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            places: Arc::new(Semaphore::new(RUNS_MAX)),
             budget: Budget::new(MEMORY_MAX),
             client: Client::guarded(policy.clone()),
             policy: Arc::new(policy),

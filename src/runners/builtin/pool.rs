@@ -19,8 +19,8 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::Instant;
 
 use super::weight::{Budget, MEMORY_MAX, MIB};
-use super::worker::{Answer, CPU_SECONDS_MAX, Head, MEMORY_BESIDE, NOT_STARTED};
-use super::{AT_ONCE, refuse};
+use super::worker::{CPU_SECONDS_MAX, Head, MEMORY_BESIDE, Message, NOT_STARTED};
+use super::{RUNS_MAX, refuse};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::guard::groups::{Group, Groups};
@@ -136,7 +136,7 @@ impl Workers {
             Failure::new(ErrorClass::ProviderUnavailable, sentence)
         })?;
         if memory.is_none()
-            && let Ok(Answer::Weight(weight)) = answer
+            && let Ok(Message::Weight(weight)) = answer
         {
             granted = weight;
             // A run that is refused leaves its worker in the middle of it: the worker is killed.
@@ -144,13 +144,13 @@ impl Workers {
             answer = self.heard(process.go_on(weight)).await;
         }
         let result = match answer {
-            Ok(Answer::Output(output)) => Ok(output),
-            Ok(Answer::Failed(failure)) => Err(failure),
-            Ok(Answer::Panicked) => {
+            Ok(Message::Output(output)) => Ok(output),
+            Ok(Message::Failed(failure)) => Err(failure),
+            Ok(Message::Panicked) => {
                 let sentence = format!("the model '{model}' panicked");
                 return Err(Failure::new(ErrorClass::InternalError, sentence));
             }
-            Ok(Answer::Weight(_)) => {
+            Ok(Message::Weight(_)) => {
                 return Err(process.lost(Lost::Nonsense, model, granted).await);
             }
             Err(lost) => return Err(process.lost(lost, model, granted).await),
@@ -180,7 +180,7 @@ impl Workers {
         &self,
         request: &Request,
         granted: u64,
-    ) -> io::Result<(Process, Result<Answer, Lost>)> {
+    ) -> io::Result<(Process, Result<Message, Lost>)> {
         let mut pauses = Pauses::within(self.shared.time_max);
         loop {
             let mut process = when_able(pauses.left(), || self.process()).await?;
@@ -198,8 +198,8 @@ impl Workers {
 
     async fn heard(
         &self,
-        answer: impl Future<Output = Result<Answer, Lost>>,
-    ) -> Result<Answer, Lost> {
+        answer: impl Future<Output = Result<Message, Lost>>,
+    ) -> Result<Message, Lost> {
         tokio::time::timeout(self.shared.time_max, answer).await.unwrap_or(Err(Lost::Late))
     }
 
@@ -215,7 +215,7 @@ impl Workers {
 
     fn keep(&self, process: Process) {
         let mut idle = self.idle();
-        if idle.len() < AT_ONCE {
+        if idle.len() < RUNS_MAX {
             idle.push((process, runtime::monotonic_now()));
         }
     }
@@ -246,7 +246,7 @@ impl Workers {
         let Shared { groups, group, .. } = &*self.shared;
         if group.get().is_none() {
             // A second line of defence behind the limits that each worker sets itself.
-            let memory = MEMORY_MAX + AT_ONCE as u64 * MEMORY_BESIDE;
+            let memory = MEMORY_MAX + RUNS_MAX as u64 * MEMORY_BESIDE;
             match groups.as_ref()?.make_shared("builtin", memory, PIDS_MAX) {
                 Ok(made) => drop(group.set(made)),
                 Err(error) => {
@@ -264,7 +264,7 @@ impl Workers {
 
 impl Process {
     /// Sends a job and waits for the first answer.
-    async fn ask(&mut self, request: &Request, memory: u64) -> Result<Answer, Lost> {
+    async fn ask(&mut self, request: &Request, memory: u64) -> Result<Message, Lost> {
         let head = Head {
             model: request.model.to_owned(),
             memory,
@@ -291,7 +291,7 @@ impl Process {
     }
 
     /// Grants the memory that the worker has asked for, and waits for the outcome.
-    async fn go_on(&mut self, memory: u64) -> Result<Answer, Lost> {
+    async fn go_on(&mut self, memory: u64) -> Result<Message, Lost> {
         self.send(&[format!("{memory}\n").as_bytes()]).await?;
         self.hear().await
     }
@@ -303,7 +303,7 @@ impl Process {
         Ok(())
     }
 
-    async fn hear(&mut self) -> Result<Answer, Lost> {
+    async fn hear(&mut self) -> Result<Message, Lost> {
         let mut line = Vec::new();
         let read = (&mut self.answers).take(ANSWER_MAX).read_until(b'\n', &mut line).await;
         read.map_err(|_broken_pipe| Lost::Ended)?;
@@ -342,13 +342,13 @@ impl Process {
 }
 
 /// Reads an answer. The worker is not trusted: its answer may hold as many values as a request.
-fn parse(line: &[u8]) -> Result<Answer, Lost> {
+fn parse(line: &[u8]) -> Result<Message, Lost> {
     if count_values(line) > JSON_VALUES_MAX {
         let sentence = format!("the result holds more than {JSON_VALUES_MAX} JSON values");
-        return Ok(Answer::Failed(refuse(sentence)));
+        return Ok(Message::Failed(refuse(sentence)));
     }
-    let mut answer: Answer = serde_json::from_slice(line).map_err(|_error| Lost::Nonsense)?;
-    if let Answer::Failed(failure) = &mut answer {
+    let mut answer: Message = serde_json::from_slice(line).map_err(|_error| Lost::Nonsense)?;
+    if let Message::Failed(failure) = &mut answer {
         failure.message.truncate(failure.message.floor_char_boundary(MESSAGE_MAX));
     }
     Ok(answer)

@@ -197,7 +197,7 @@ async fn worker_that_cannot_start_is_provider_unavailable() {
 #[test]
 fn worker_response_with_too_many_values_is_refused() {
     let line = format!("{{\"output\":[{}1]}}\n", "1,".repeat(JSON_VALUES_MAX));
-    let Ok(Answer::Failed(failure)) = parse(line.as_bytes()) else { panic!() };
+    let Ok(Message::Failed(failure)) = parse(line.as_bytes()) else { panic!() };
     assert_eq!(failure.message, "the result holds more than 1000000 JSON values");
-    assert_eq!(parse(b"{\"output\":[1,2]}\n").unwrap(), Answer::Output(serde_json::json!([1, 2])));
+    assert_eq!(parse(b"{\"output\":[1,2]}\n").unwrap(), Message::Output(serde_json::json!([1, 2])));
 }

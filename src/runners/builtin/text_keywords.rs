@@ -14,7 +14,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
 /// Longer runs of topical words are lists or tables, not phrases.
-const LONGEST_PHRASE: usize = 5;
+const PHRASE_WORDS_MAX: usize = 5;
 const DEFAULT_COUNT: u32 = 10;
 
 pub(super) const MODEL: Builtin = Builtin {
@@ -85,7 +85,7 @@ fn phrases(text: &str) -> Vec<Vec<String>> {
         }
     }
     phrases.push(phrase);
-    phrases.retain(|phrase| (1..=LONGEST_PHRASE).contains(&phrase.len()));
+    phrases.retain(|phrase| (1..=PHRASE_WORDS_MAX).contains(&phrase.len()));
     phrases
 }
 

@@ -8,7 +8,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::model::OutputType;
 
 /// The rules look at every pair of neighbours and at emoji by search; longer texts take too long.
-const LONGEST: u64 = 20_000;
+const LENGTH_MAX: u64 = 20_000;
 /// From here on a text counts as positive, and below its negative as negative: VADER's own bounds.
 const THRESHOLD: f64 = 0.05;
 
@@ -34,7 +34,7 @@ fn schema() -> Value {
                 "type": "string",
                 "title": "Text",
                 "description": "One or a few sentences, in English.",
-                "maxLength": LONGEST,
+                "maxLength": LENGTH_MAX,
             },
         },
     })

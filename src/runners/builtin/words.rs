@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use unicode_segmentation::UnicodeSegmentation;
 
 /// Words with fewer letters carry no topic.
-const SHORTEST: usize = 3;
+const LENGTH_MIN: usize = 3;
 
 /// The words of one language that carry no topic.
 pub(super) struct StopWords(HashSet<&'static str>);
@@ -26,7 +26,7 @@ impl StopWords {
 
     /// Whether a word in lower case carries a topic.
     pub(super) fn is_topical(&self, word: &str) -> bool {
-        word.chars().count() >= SHORTEST
+        word.chars().count() >= LENGTH_MIN
             && word.chars().any(char::is_alphabetic)
             && !self.0.contains(word)
     }

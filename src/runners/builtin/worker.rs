@@ -5,7 +5,7 @@
 //! # Protocol
 //!
 //! A job is a line of JSON ([`Head`]), then the bytes of the input's JSON, then those of the image.
-//! The worker answers with a line of JSON ([`Answer`]). For a model that works on an image it first
+//! The worker answers with a line of JSON ([`Message`]). For a model that works on an image it first
 //! answers with the run's weight and waits for a line with the bytes of memory that the run may take.
 
 use std::io::{self, BufRead, BufWriter, Read, Write};
@@ -60,7 +60,7 @@ pub(super) struct Head {
 /// What a worker says.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Answer {
+pub(super) enum Message {
     /// Bytes of memory that the run takes at most: the worker waits for a line that grants them.
     Weight(u64),
     Output(Value),
@@ -109,13 +109,13 @@ fn serve(
         let builtin = find(&head.model).ok_or(io::ErrorKind::InvalidInput)?;
         // The service has parsed it before.
         let Ok(parsed) = serde_json::from_slice::<Value>(&input) else {
-            say(answers, &Answer::Failed(refuse("the input nests too deeply")))?;
+            say(answers, &Message::Failed(refuse("the input nests too deeply")))?;
             continue;
         };
         drop(input);
         if matches!(builtin.work, Work::OnImage { .. }) {
-            let weighed = guarded(|| builtin.weigh(&parsed, &image), Answer::Weight);
-            let is_refused = !matches!(weighed, Answer::Weight(_));
+            let weighed = guarded(|| builtin.weigh(&parsed, &image), Message::Weight);
+            let is_refused = !matches!(weighed, Message::Weight(_));
             say(answers, &weighed)?;
             if is_refused {
                 continue;
@@ -123,17 +123,17 @@ fn serve(
             let Some(granted) = read_line::<u64>(jobs)? else { return Ok(()) };
             allow(granted)?;
         }
-        say(answers, &guarded(|| builtin.compute(&parsed, &image), Answer::Output))?;
+        say(answers, &guarded(|| builtin.compute(&parsed, &image), Message::Output))?;
     }
     Ok(())
 }
 
 /// What the model answers; a panic is an answer too.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Answer) -> Answer {
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>, good: fn(T) -> Message) -> Message {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(result)) => good(result),
-        Ok(Err(failure)) => Answer::Failed(failure),
-        Err(_panic) => Answer::Panicked,
+        Ok(Err(failure)) => Message::Failed(failure),
+        Err(_panic) => Message::Panicked,
     }
 }
 
@@ -152,7 +152,7 @@ fn read_bytes(jobs: &mut impl BufRead, count: usize) -> io::Result<Vec<u8>> {
     if read == count { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-fn say(answers: &mut impl Write, answer: &Answer) -> io::Result<()> {
+fn say(answers: &mut impl Write, answer: &Message) -> io::Result<()> {
     serde_json::to_writer(&mut *answers, answer)?;
     answers.write_all(b"\n")?;
     answers.flush()
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn worker_reports_panic_of_a_model() {
-        assert_eq!(guarded(|| panic!("broken"), Answer::Weight), Answer::Panicked);
-        assert_eq!(guarded(|| Err(refuse("x")), Answer::Weight), Answer::Failed(refuse("x")));
+        assert_eq!(guarded(|| panic!("broken"), Message::Weight), Message::Panicked);
+        assert_eq!(guarded(|| Err(refuse("x")), Message::Weight), Message::Failed(refuse("x")));
     }
 
     /// A job as the service sends it.
@@ -180,7 +180,7 @@ mod tests {
         [&serde_json::to_vec(&head).unwrap(), b"\n".as_slice(), input.as_bytes(), image].concat()
     }
 
-    fn answers(jobs: &[u8]) -> (Vec<Answer>, Vec<u64>) {
+    fn answers(jobs: &[u8]) -> (Vec<Message>, Vec<u64>) {
         let (mut said, allowed) = (Vec::new(), std::cell::RefCell::default());
         let allow = |memory| {
             std::cell::RefCell::<Vec<u64>>::borrow_mut(&allowed).push(memory);
@@ -204,13 +204,13 @@ mod tests {
         ];
         let (said, allowed) = answers(&jobs.concat());
         assert_eq!(said.len(), 5, "{said:?}");
-        assert_eq!(said[0], Answer::Output("a\nb".into()));
-        assert_eq!(said[1], Answer::Failed(refuse("the input nests too deeply")));
+        assert_eq!(said[0], Message::Output("a\nb".into()));
+        assert_eq!(said[1], Message::Failed(refuse("the input nests too deeply")));
         assert!(
-            matches!(&said[2], Answer::Failed(failure) if failure.message.contains("undefined"))
+            matches!(&said[2], Message::Failed(failure) if failure.message.contains("undefined"))
         );
-        assert_eq!(said[3], Answer::Failed(refuse("image: unknown format")));
-        assert_eq!(said[4], Answer::Output("end".into()));
+        assert_eq!(said[3], Message::Failed(refuse("image: unknown format")));
+        assert_eq!(said[4], Message::Output("end".into()));
         assert_eq!(allowed, [7; 5]);
     }
 
@@ -220,12 +220,12 @@ mod tests {
         image::GrayImage::new(9, 9).write_to(&mut png, image::ImageFormat::Png).unwrap();
         let asked = job("image-resize", r#"{"width":3,"format":"bmp"}"#, png.get_ref());
         let (said, _) = answers(&asked);
-        let [Answer::Weight(weight)] = said[..] else { panic!("{said:?}") };
+        let [Message::Weight(weight)] = said[..] else { panic!("{said:?}") };
         assert!(weight > 0);
         let (said, allowed) = answers(&[asked, b"99\n".to_vec()].concat());
         assert_eq!((said.len(), allowed), (2, vec![7, 99]));
         assert!(
-            matches!(&said[1], Answer::Output(image) if image.as_str().unwrap().contains("bmp"))
+            matches!(&said[1], Message::Output(image) if image.as_str().unwrap().contains("bmp"))
         );
     }
 

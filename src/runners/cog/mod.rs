@@ -24,7 +24,7 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::domain::money::Usd;
-use crate::http::client::{Answer, Client, Limits, Overflow};
+use crate::http::client::{Client, Limits, Overflow, Response};
 use crate::runtime::{self, Tasks};
 use crate::schema;
 
@@ -38,7 +38,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 const FACE_EVERY: Duration = Duration::from_secs(60);
 /// The pauses between two looks for a place: the first, and the longest.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_LONGEST: Duration = Duration::from_millis(500);
+const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// What manifests say of a runner of this type.
 pub const TYPE: Type =
@@ -104,7 +104,7 @@ impl CogRunner {
     }
 
     /// Asks until there is a place, and gives the answer of the run.
-    async fn ask(&self, id: &str, job: &Job) -> Result<Answer, Failure> {
+    async fn ask(&self, id: &str, job: &Job) -> Result<Response, Failure> {
         let body = Bytes::from(json!({"id": id, "input": *job.input}).to_string());
         let limits = Limits {
             total: self.model.timeout,
@@ -136,7 +136,7 @@ impl CogRunner {
                 return Ok(answer);
             }
             tokio::time::sleep(pause).await;
-            pause = pause.saturating_mul(2).min(LOOK_LONGEST);
+            pause = pause.saturating_mul(2).min(LOOK_MAX);
         }
     }
 
@@ -145,7 +145,12 @@ impl CogRunner {
         self.known().health == Health::Starting
     }
 
-    fn read(&self, answer: &Answer, job: &Job, waited: Duration) -> Result<Success, super::Error> {
+    fn read(
+        &self,
+        answer: &Response,
+        job: &Job,
+        waited: Duration,
+    ) -> Result<Success, super::Error> {
         let status = answer.status.as_u16();
         if let Some(class) = ErrorClass::of_http_status(status) {
             let what = format!("it answered {status}: {}", excerpt(&answer.body));
@@ -181,7 +186,7 @@ impl CogRunner {
         Err(super::Error { failure: self.failure(ErrorClass::ProviderError, &what), cost })
     }
 
-    async fn get(&self, path: &str) -> Result<Answer, String> {
+    async fn get(&self, path: &str) -> Result<Response, String> {
         let limits =
             Limits { total: PROBE_TIMEOUT, answer_bytes: ANSWER_MAX, overflow: Overflow::Fail };
         let request = Request::get(format!("{}{path}", self.options.url)).body(Bytes::new());

@@ -19,7 +19,7 @@ use self::pool::Pool;
 use self::protocol::Ended;
 use self::tail::Tail;
 pub use self::worker::GuardConfig;
-use self::worker::{Fault, Worker};
+use self::worker::Worker;
 use super::http::excerpt;
 use super::options::{self, Dependencies, Model, Type};
 use super::{Error, Folder, Health, Job, Maintenance, Run, Runner, Success};
@@ -171,8 +171,8 @@ impl CommandRunner {
             }
             Err(fault) => {
                 let reason = match fault {
-                    Fault::Ended => taken.reap().await,
-                    Fault::Nonsense(what) => format!("its worker {what}"),
+                    worker::Error::Ended => taken.reap().await,
+                    worker::Error::Nonsense(what) => format!("its worker {what}"),
                 };
                 Err(self.failure(ErrorClass::ProviderError, &reason))
             }
@@ -195,11 +195,11 @@ impl CommandRunner {
                 worker.leave().await;
                 (Health::Good, Ok((ended, folder)))
             }
-            Err(Fault::Nonsense(what)) => {
+            Err(worker::Error::Nonsense(what)) => {
                 let reason = format!("its process {what}");
                 (Health::Good, Err(self.failure(ErrorClass::ProviderError, &reason)))
             }
-            Err(Fault::Ended) => {
+            Err(worker::Error::Ended) => {
                 let status = worker.end().await;
                 let reason = describe(status, tail);
                 let failure = self.failure(ErrorClass::ProviderError, &reason);

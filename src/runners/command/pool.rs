@@ -21,7 +21,7 @@ use crate::runtime::shortage::is_shortage;
 /// The pause after the first failure; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A worker that has lived for so long has started well.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -104,7 +104,7 @@ impl Pool {
             };
             // Past the pause, only a worker that is returned can help.
             let pause = not_before.saturating_duration_since(runtime::monotonic_now());
-            let pause = if pause.is_zero() { LONGEST_PAUSE } else { pause };
+            let pause = if pause.is_zero() { PAUSE_MAX } else { pause };
             tokio::select! {
                 () = freed => {}
                 () = tokio::time::sleep(pause) => {}
@@ -174,7 +174,7 @@ impl Pool {
     fn pause(&self, state: &mut State) {
         let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(state.failures));
         state.failures = state.failures.saturating_add(1);
-        state.not_before = runtime::monotonic_now() + doubled.min(LONGEST_PAUSE);
+        state.not_before = runtime::monotonic_now() + doubled.min(PAUSE_MAX);
     }
 
     /// Sees to it that there is a worker, so that a model that cannot start is known before it is

@@ -95,7 +95,7 @@ pub struct Worker {
 
 /// Why a worker gave no answer.
 #[derive(Debug)]
-pub enum Fault {
+pub enum Error {
     /// It has ended.
     Ended,
     /// What it wrote is not understood, in words that follow "its worker".
@@ -168,29 +168,29 @@ impl Worker {
     /// that no other job will come.
     ///
     /// # Errors
-    /// [`Fault`]: then it is not to be used again.
+    /// [`Error`]: then it is not to be used again.
     pub async fn ask(
         &mut self,
         job: &Job,
         folder: Option<&str>,
         cost_report: &str,
         is_last: bool,
-    ) -> Result<Ended, Fault> {
+    ) -> Result<Ended, Error> {
         let id = job.attempt_key.as_str();
         let line = protocol::job(id, &job.input, folder);
         let (stdin, stdout) = (&mut self.stdin, &mut self.stdout);
         let writing = async {
-            let pipe = stdin.as_mut().ok_or(Fault::Ended)?;
-            pipe.write_all(line.as_bytes()).await.map_err(|_broken_pipe| Fault::Ended)?;
+            let pipe = stdin.as_mut().ok_or(Error::Ended)?;
+            pipe.write_all(line.as_bytes()).await.map_err(|_broken_pipe| Error::Ended)?;
             if is_last {
                 *stdin = None;
             }
-            Ok::<(), Fault>(())
+            Ok::<(), Error>(())
         };
         let reading = async {
             loop {
                 let line = read_line(stdout).await?;
-                match protocol::parse(&line, Some(id), cost_report).map_err(Fault::Nonsense)? {
+                match protocol::parse(&line, Some(id), cost_report).map_err(Error::Nonsense)? {
                     None | Some(Said::Ready) => {}
                     Some(Said::Log(text)) => job.progress.log(&text),
                     Some(Said::Part(part)) => job.progress.output(&part),
@@ -263,19 +263,19 @@ impl Drop for Worker {
 }
 
 /// One line, without its end.
-async fn read_line(stdout: &mut BufReader<ChildStdout>) -> Result<Vec<u8>, Fault> {
+async fn read_line(stdout: &mut BufReader<ChildStdout>) -> Result<Vec<u8>, Error> {
     let mut line = Vec::new();
     loop {
-        let block = stdout.fill_buf().await.map_err(|_broken_pipe| Fault::Ended)?;
+        let block = stdout.fill_buf().await.map_err(|_broken_pipe| Error::Ended)?;
         if block.is_empty() {
-            return Err(Fault::Ended);
+            return Err(Error::Ended);
         }
         let end = block.iter().position(|byte| *byte == b'\n');
         line.extend_from_slice(block.get(..end.unwrap_or(block.len())).unwrap_or_default());
         let used = end.map_or(block.len(), |end| end + 1);
         stdout.consume(used);
         if line.len() > LINE_MAX {
-            return Err(Fault::Nonsense(format!("wrote a line of more than {LINE_MAX} bytes")));
+            return Err(Error::Nonsense(format!("wrote a line of more than {LINE_MAX} bytes")));
         }
         match end {
             None => {}

@@ -30,7 +30,7 @@ const DELETED: u32 = u32::MAX;
 /// Records begin at multiples of this.
 pub const ALIGN: usize = 8;
 /// Bytes of rows that one record may hold.
-pub const RECORD_MOST: u64 = 1 << 30;
+pub const RECORD_BYTES_MAX: u64 = 1 << 30;
 
 /// What a segment begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,7 +34,7 @@ const HALF: &str = "half";
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// Zeros written ahead: at first, and at most at once.
 const ZEROS_FIRST: u64 = 256 * 1024;
-const ZEROS_MOST: u64 = 2 * 1024 * 1024;
+const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
 /// Old segments kept to be written again: their blocks are allocated already.
 const SPARES: usize = 2;
 
@@ -222,7 +222,7 @@ impl Log {
         if end <= self.filled {
             return Ok(());
         }
-        let step = self.filled.clamp(ZEROS_FIRST, ZEROS_MOST);
+        let step = self.filled.clamp(ZEROS_FIRST, ZEROS_BYTES_MAX);
         let until = (self.filled + step).min(self.capacity).max(end);
         write_zeros(&self.file, end.max(self.filled), until)?;
         self.filled = until;

@@ -9,7 +9,7 @@ use super::{first_of, path_of};
 
 /// What is wrong with a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum Error {
     /// A segment's header cannot be read.
     Header { segment: u64 },
     /// A newer release wrote it.
@@ -22,7 +22,7 @@ pub enum Fault {
     Gap { from: u64, to: u64 },
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Header { segment } => {
@@ -58,12 +58,12 @@ pub struct Found {
     pub last_micros: Option<i64>,
     /// Bytes behind the last whole record that are a part of one: a write that a kill cut.
     pub is_torn: bool,
-    pub faults: Vec<Fault>,
+    pub errors: Vec<Error>,
     /// The first number and the size of each segment, oldest first.
     pub segments: Vec<(u64, u64)>,
 }
 
-/// Shows every whole record to `take`, in order, up to the first fault; with `go_on`, those behind
+/// Shows every whole record to `take`, in order, up to the first error; with `go_on`, those behind
 /// it too. Segments of which every record has a number up to `applied` are not read: nothing needs
 /// them, and a kill left them. An absent folder is a log without segments.
 pub fn read(
@@ -83,7 +83,7 @@ pub fn read(
     found.first = firsts.first().copied().unwrap_or(1);
     found.last = found.first.saturating_sub(1);
     for (at, first) in firsts.iter().enumerate() {
-        if !found.faults.is_empty() && !go_on {
+        if !found.errors.is_empty() && !go_on {
             break;
         }
         let bytes = fs::read(path_of(folder, *first))?;
@@ -103,15 +103,15 @@ fn read_segment(
 ) {
     let header = match Header::decode(bytes) {
         Ok(header) if header.first == segment => header,
-        Ok(_) | Err(BadHeader::Damaged) => return found.faults.push(Fault::Header { segment }),
-        Err(BadHeader::Newer(format)) => return found.faults.push(Fault::Newer { format }),
+        Ok(_) | Err(BadHeader::Damaged) => return found.errors.push(Error::Header { segment }),
+        Err(BadHeader::Newer(format)) => return found.errors.push(Error::Newer { format }),
     };
     if *found.store.get_or_insert(header.store) != header.store {
-        return found.faults.push(Fault::Foreign { segment });
+        return found.errors.push(Error::Foreign { segment });
     }
     let mut expected = found.last + 1;
     if segment != expected {
-        found.faults.push(Fault::Gap { from: expected, to: segment });
+        found.errors.push(Error::Gap { from: expected, to: segment });
         if !go_on {
             return;
         }
@@ -131,13 +131,13 @@ fn read_segment(
             _ => {
                 // Neither a record nor, if a later one is whole, the end.
                 let Some(behind) = whole_behind(bytes, at, header.nonce, expected) else { break };
-                let fault = Fault::Record {
+                let error = Error::Record {
                     segment,
                     offset: at as u64,
                     number: expected,
                     behind: behind.number,
                 };
-                found.faults.push(fault);
+                found.errors.push(error);
                 if !go_on {
                     return;
                 }
@@ -147,7 +147,7 @@ fn read_segment(
     }
     match next {
         Some(next) if next != expected => {
-            found.faults.push(Fault::Gap { from: expected, to: next });
+            found.errors.push(Error::Gap { from: expected, to: next });
             found.last = next.saturating_sub(1);
         }
         Some(_) => {}

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::key::{Key, Table};
 use super::form::{BadHeader, decode, encode};
-use super::replay::{Fault, Found, read};
+use super::replay::{Error, Found, read};
 use super::*;
 
 fn row(number: u8, value: Option<&[u8]>) -> (Key, Option<Vec<u8>>) {
@@ -106,7 +106,7 @@ fn log_round_trips_records() {
     let (read, found) = all(folder.path(), false);
     assert_eq!(read, rows);
     assert_eq!((found.first, found.last, found.store), (1, 10, Some([7; 16])));
-    assert!(found.faults.is_empty() && !found.is_torn);
+    assert!(found.errors.is_empty() && !found.is_torn);
     assert_eq!(found.segments.len(), 2);
 }
 
@@ -130,7 +130,7 @@ fn log_torn_tail_and_damage_are_distinguished() {
             continue;
         }
         assert_eq!(read, rows[..9], "{cut}");
-        assert!(found.faults.is_empty() && found.last == 9, "{cut}: {found:?}");
+        assert!(found.errors.is_empty() && found.last == 9, "{cut}: {found:?}");
     }
     for (segment, index, number, behind) in [(6, 1, 7, 8), (1, 0, 1, 2)] {
         let folder = tempfile::tempdir().unwrap();
@@ -138,8 +138,8 @@ fn log_torn_tail_and_damage_are_distinguished() {
         let offset = 64 + index * record;
         change(&path_of(folder.path(), segment), offset + 50, |bytes| bytes[0] ^= 4);
         let (read, found) = all(folder.path(), false);
-        let fault = Fault::Record { segment, offset: offset as u64, number, behind };
-        assert_eq!(found.faults, [fault]);
+        let error = Error::Record { segment, offset: offset as u64, number, behind };
+        assert_eq!(found.errors, [error]);
         let before = usize::try_from(number).unwrap() - 1;
         assert_eq!(read, rows[..before]);
         let (read, found) = all(folder.path(), true);
@@ -160,7 +160,7 @@ fn log_flipped_byte_before_a_valid_record_is_reported() {
         for at in (0..64 + records * length).step_by(3) {
             change(&path, at, |bytes| bytes[0] ^= 0x20);
             let (read, found) = all(folder.path(), false);
-            assert!(!found.faults.is_empty(), "segment {first}, byte {at}");
+            assert!(!found.errors.is_empty(), "segment {first}, byte {at}");
             assert!(read.len() < 10);
             fs::write(&path, &whole).unwrap();
         }
@@ -173,16 +173,16 @@ fn log_missing_and_foreign_segments_are_reported() {
     written(folder.path(), 10);
     let other = Header { store: [8; 16], nonce: 1, first: 11, checkpoint: 0 };
     fs::write(path_of(folder.path(), 11), other.encode()).unwrap();
-    assert_eq!(all(folder.path(), false).1.faults, [Fault::Foreign { segment: 11 }]);
+    assert_eq!(all(folder.path(), false).1.errors, [Error::Foreign { segment: 11 }]);
     // Segments that are in the tree as a whole need not be whole.
     change(&path_of(folder.path(), 1), 70, |bytes| bytes[0] ^= 1);
     let found = read(folder.path(), 5, false, &mut |_| ()).unwrap();
-    assert_eq!((found.first, found.last, found.faults.len()), (6, 10, 1));
+    assert_eq!((found.first, found.last, found.errors.len()), (6, 10, 1));
     change(&path_of(folder.path(), 1), 70, |bytes| bytes[0] ^= 1);
     let later = Header { store: [7; 16], nonce: 1, first: 12, checkpoint: 0 };
     fs::remove_file(path_of(folder.path(), 11)).unwrap();
     fs::write(path_of(folder.path(), 12), later.encode()).unwrap();
-    assert_eq!(all(folder.path(), false).1.faults, [Fault::Gap { from: 11, to: 12 }]);
+    assert_eq!(all(folder.path(), false).1.errors, [Error::Gap { from: 11, to: 12 }]);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn log_old_segments_are_removed_or_recycled() {
     log.write(&Rows::from([row(2, None)]), 5, Timestamp::from_micros(1)).unwrap();
     let (rows, found) = all(folder.path(), false);
     assert_eq!((rows.last().unwrap().len(), found.last), (1, 8));
-    assert!(found.faults.is_empty());
+    assert!(found.errors.is_empty());
     segments.remove_through(99, false).unwrap();
     assert_eq!(all(folder.path(), false).1.segments.len(), 1);
     remove_leftovers(folder.path()).unwrap();

@@ -194,7 +194,7 @@ impl Service {
         let name = text.lines().next().unwrap().replace(|c: char| !c.is_alphanumeric(), "");
         self.manifest_file(&format!("{name}.toml"), text);
         let report = self.running.services.catalog.reload();
-        assert!(report.faults.is_empty(), "{:?}", report.faults);
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
         self.engine().models_changed();
     }
 

@@ -22,7 +22,7 @@ use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::ExecutionId;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
-use crate::domain::step::{self, Answer, Instance, Step};
+use crate::domain::step::{self, HttpResponse, Instance, Step};
 use crate::domain::time::{Now, Timestamp};
 
 /// The most items that a `map` takes.
@@ -70,7 +70,7 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Success {
     pub output: Payload,
-    pub answer: Option<Answer>,
+    pub answer: Option<HttpResponse>,
     pub cost: Usd,
     pub logs: Option<String>,
 }

@@ -21,7 +21,7 @@ use crate::domain::machine::workflow::{Event, StepProgress, Success};
 use crate::domain::mask::mask_value;
 use crate::domain::money::Usd;
 use crate::domain::reference::Scope;
-use crate::domain::step::{Answer, Instance};
+use crate::domain::step::{HttpResponse, Instance};
 use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::engine::query::events::{RunProgress, RunProgressSink};
 use crate::engine::run::attempt::{call_runner, model_removed};
@@ -384,11 +384,11 @@ impl Inner {
 
     async fn store_response(
         &self,
-        answer: request::Answer,
+        answer: request::Response,
         execution: ExecutionId,
         budget: &Budget,
     ) -> Result<Outcome, Error> {
-        let request::Answer { status, headers, body } = answer;
+        let request::Response { status, headers, body } = answer;
         let text = match serde_json::value::to_raw_value(&body) {
             Ok(text) => text,
             Err(error) => return Ok(Err(not_text(&error).into())),
@@ -400,7 +400,7 @@ impl Inner {
                 return Ok(Err(failure.into()));
             }
         };
-        let answer = Some(Answer { status_code: status, headers });
+        let answer = Some(HttpResponse { status_code: status, headers });
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
 

@@ -14,7 +14,7 @@ use crate::domain::definition::StepIndex;
 use crate::domain::ids::ExecutionId;
 use crate::domain::machine::workflow::StepProgress;
 use crate::domain::reference::{Field, Scope};
-use crate::domain::step::{Answer, Instance, Status};
+use crate::domain::step::{HttpResponse, Instance, Status};
 use crate::engine::Error;
 
 /// Bytes of parsed outputs that one execution keeps; past it, all are forgotten.
@@ -41,7 +41,7 @@ pub struct View {
 struct StepView {
     status: Status,
     output: Option<Arc<Value>>,
-    answer: Option<Answer>,
+    answer: Option<HttpResponse>,
 }
 
 impl Actor {

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 /// A source of random choices.
 #[derive(Debug, Clone)]
-pub struct Dice {
+pub struct Random {
     state: u64,
 }
 
-impl Dice {
+impl Random {
     /// Choices of `ORRERY_TEST_SEED`, or of a fresh seed. Says which, for the log of a failure.
     pub fn seeded() -> Self {
         let given = std::env::var("ORRERY_TEST_SEED").ok();
