@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::Error;
 use super::attempt::Context;
 use super::dispatcher::{CircuitChange, ENDPOINTS_MAX, EndpointName, Item};
+use super::endpoint::Refill;
 use super::outbox::Outbox;
 use super::rows::{self, Circuit, Due, RowIndex};
 use crate::domain::delivery::{Attempt, Status};
@@ -36,8 +37,8 @@ pub(super) enum DiskJob {
     Scan { after: Option<Key> },
     /// Move rows from the due index to their receivers' parked ones.
     Park(Vec<Item>),
-    /// Read a receiver's oldest parked rows.
-    LoadParked { receiver: EndpointName, limit: usize },
+    /// Read a page of a receiver's parked rows.
+    LoadParked(Refill),
     /// Write or delete circuits.
     KeepCircuits(Vec<CircuitChange>),
     /// Look which receivers have parked rows, from behind this key on.
@@ -106,7 +107,7 @@ pub(super) async fn run(
     let done = match &job {
         DiskJob::ReadCircuits => read_circuits(store).await.map(JobOutput::Circuits),
         DiskJob::Scan { after } => scan(store, after.clone(), now).await.map(JobOutput::Scanned),
-        DiskJob::LoadParked { receiver, limit } => load_parked(store, receiver, *limit).await,
+        DiskJob::LoadParked(refill) => load_parked(store, refill.clone()).await,
         DiskJob::KeepCircuits(changes) => keep_circuits(store, changes).await,
         DiskJob::FindParked { after } => {
             // A clock that jumps ahead must not fail what waits for its receiver.
@@ -187,19 +188,16 @@ async fn park(store: &Store, items: &[Item]) -> Result<(), Error> {
     Ok(store.commit(commit).await?)
 }
 
-async fn load_parked(
-    store: &Store,
-    receiver: &EndpointName,
-    limit: usize,
-) -> Result<JobOutput, Error> {
-    let prefix = rows::parked_at(receiver);
-    let rows = store.page(Page { prefix, after: None, before: None, limit }).await?;
+async fn load_parked(store: &Store, refill: Refill) -> Result<JobOutput, Error> {
+    let Refill { receiver, after, limit } = refill;
+    let prefix = rows::parked_at(&receiver);
+    let rows = store.page(Page { prefix, after, before: None, limit }).await?;
     let complete = rows.len() < limit;
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
         items.extend(item_of(store, row, RowIndex::Parked).await?);
     }
-    Ok(JobOutput::LoadedParked { receiver: Arc::clone(receiver), items, complete })
+    Ok(JobOutput::LoadedParked { receiver, items, complete })
 }
 
 async fn keep_circuits(store: &Store, changes: &[CircuitChange]) -> Result<JobOutput, Error> {

@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{CircuitState, Endpoint, earliest};
+use super::endpoint::{CircuitState, Endpoint, Refill};
 use super::rows::{self, Circuit, RowIndex};
 use crate::domain::delivery::Delivery;
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -174,7 +174,7 @@ impl Dispatcher {
             CircuitState::Open(_) => false,
         };
         if !takes && item.place == RowIndex::Parked {
-            receiver.parked = earliest(receiver.parked, item.due);
+            receiver.note_parked(item.due);
             return Admission::Full;
         }
         self.held.insert(item.execution, item.due);
@@ -236,7 +236,7 @@ impl Dispatcher {
             receiver.held_parked -= usize::from(item.place == RowIndex::Parked);
             // Its row may still be there, so it must be looked for.
             if health == Health::Unknown && item.place == RowIndex::Parked {
-                receiver.parked = earliest(receiver.parked, item.due);
+                receiver.note_parked(item.due);
             }
         });
         parked
@@ -249,7 +249,7 @@ impl Dispatcher {
             // Where memory has no place for the receiver, the sweep finds its rows later.
             if self.track(&item.receiver) {
                 self.change(&item.receiver, |receiver| {
-                    receiver.parked = earliest(receiver.parked, item.due);
+                    receiver.note_parked(item.due);
                 });
             }
         }
@@ -262,9 +262,9 @@ impl Dispatcher {
         }
     }
 
-    /// A receiver that wants its parked rows read, and how many of them. It stays out of the queue
-    /// until [`Dispatcher::refilled`].
-    pub(super) fn next_to_refill(&mut self) -> Option<(EndpointName, usize)> {
+    /// A receiver that wants its parked rows read. It stays out of the queue until
+    /// [`Dispatcher::refilled`].
+    pub(super) fn next_to_refill(&mut self) -> Option<Refill> {
         if self.held.len() >= WINDOW {
             return None;
         }
@@ -273,9 +273,11 @@ impl Dispatcher {
             let Some(receiver) = self.receivers.get_mut(&name) else { continue };
             receiver.hungry = receiver.wants_rows(room);
             if receiver.hungry {
-                // Rows of deliveries that are in memory are still before the others.
-                let limit = receiver.held_parked + room.min(receiver.waiting_limit());
-                return Some((name, limit));
+                let after = receiver.read_up_to.clone().map(|(_, key)| key);
+                // From the beginning, rows of deliveries that are in memory come first.
+                let held = if after.is_some() { 0 } else { receiver.held_parked };
+                let limit = held + room.min(receiver.waiting_limit());
+                return Some(Refill { receiver: name, after, limit });
             }
         }
         None
@@ -283,9 +285,8 @@ impl Dispatcher {
 
     /// Takes up parked rows of a receiver: oldest first; `complete` when there are no others.
     pub(super) fn refilled(&mut self, name: &EndpointName, items: Vec<Item>, complete: bool) {
-        let last = items.last().map(|item| item.due);
         if let Some(receiver) = self.receivers.get_mut(name) {
-            receiver.parked = if complete { None } else { last };
+            receiver.note_read(&items, complete);
             receiver.hungry = false;
         }
         for item in items {
@@ -319,7 +320,7 @@ impl Dispatcher {
         now: Timestamp,
     ) -> bool {
         if self.receivers.contains_key(name) {
-            self.change(name, |receiver| receiver.parked = earliest(receiver.parked, oldest));
+            self.change(name, |receiver| receiver.note_parked(oldest));
             return true;
         }
         if let Some(circuit) = circuit
@@ -330,7 +331,7 @@ impl Dispatcher {
         if !self.track(name) {
             return false;
         }
-        self.change(name, |receiver| receiver.parked = earliest(receiver.parked, oldest));
+        self.change(name, |receiver| receiver.note_parked(oldest));
         true
     }
 
@@ -502,15 +503,11 @@ impl Dispatcher {
     fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
         let (mut to_park, mut dropped) = (Vec::new(), Vec::new());
         self.change(name, |receiver| {
-            for item in receiver.waiting.drain(..) {
-                match item.place {
-                    RowIndex::Due => to_park.push(item),
-                    RowIndex::Parked => {
-                        receiver.held_parked -= 1;
-                        receiver.parked = earliest(receiver.parked, item.due);
-                        dropped.push(item);
-                    }
-                }
+            let waiting = std::mem::take(&mut receiver.waiting).into_iter();
+            (to_park, dropped) = waiting.partition(|item| item.place == RowIndex::Due);
+            for item in &dropped {
+                receiver.held_parked -= 1;
+                receiver.note_parked(item.due);
             }
         });
         self.forget(&dropped);

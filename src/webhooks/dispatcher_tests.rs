@@ -190,16 +190,16 @@ fn dispatcher_circuit_opens_probes_and_closes() {
         [(Health::Failing, until), (Health::Healthy, NOW.plus(2 * options.circuit_open))]
     {
         dispatcher.reopen(now);
-        let (name, _limit) = dispatcher.next_to_refill().unwrap();
-        dispatcher.refilled(&name, on_disk.clone(), true);
+        let refill = dispatcher.next_to_refill().unwrap();
+        dispatcher.refilled(&refill.receiver, on_disk.clone(), true);
         let probe = dispatcher.next().unwrap();
         assert!(dispatcher.next().is_none(), "one probe at a time");
         assert!(dispatcher.finish(&probe, health, now).is_empty());
     }
     assert_eq!(dispatcher.open_circuits(), 0);
     assert_eq!(dispatcher.take_changes().last(), Some(&CircuitChange::Closed(Arc::from("a"))));
-    let (name, _limit) = dispatcher.next_to_refill().unwrap();
-    dispatcher.refilled(&name, on_disk[1..].to_vec(), true);
+    let refill = dispatcher.next_to_refill().unwrap();
+    dispatcher.refilled(&refill.receiver, on_disk[1..].to_vec(), true);
     assert!(dispatcher.next().is_some());
 }
 
@@ -287,11 +287,14 @@ impl Play {
     }
 
     fn feed(&mut self) {
-        let Some((name, limit)) = self.dispatcher.next_to_refill() else { return };
-        let rows = self.disk.parked.values().filter(|item| item.receiver == name);
-        let items: Vec<Item> = rows.take(limit).cloned().collect();
-        let complete = items.len() < limit;
-        self.dispatcher.refilled(&name, items, complete);
+        let Some(refill) = self.dispatcher.next_to_refill() else { return };
+        let rows = self.disk.parked.values().filter(|item| item.receiver == refill.receiver);
+        let mut items: Vec<Item> = rows.cloned().collect();
+        items.sort_by_key(Item::key);
+        items.retain(|item| refill.after.as_ref().is_none_or(|after| item.key() > *after));
+        items.truncate(refill.limit);
+        let complete = items.len() < refill.limit;
+        self.dispatcher.refilled(&refill.receiver, items, complete);
     }
 
     fn start(&mut self) {
@@ -423,7 +426,9 @@ proptest! {
         for op in ops {
             match op {
                 Op::Arrive(receiver) => {
-                    let item = item(&format!("r{receiver}"), arrived);
+                    // Some are due before others that came earlier.
+                    let due = NOW.plus(Duration::from_micros(arrived / 2 % 7));
+                    let item = Item { due, ..item(&format!("r{receiver}"), arrived) };
                     arrived += 1;
                     play.disk.due.insert(item.execution, item.clone());
                     play.offer(item);

@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 
-use super::dispatcher::Item;
+use super::dispatcher::{EndpointName, Item};
 use crate::domain::time::Timestamp;
+use crate::storage::Key;
 
 /// Slots that a receiver begins with.
 const INITIAL_CONCURRENCY: usize = 2;
@@ -26,6 +27,14 @@ pub(super) enum CircuitState {
     HalfOpen,
 }
 
+/// A page of a receiver's parked rows that is to be read.
+#[derive(Debug, Clone)]
+pub(super) struct Refill {
+    pub(super) receiver: EndpointName,
+    pub(super) after: Option<Key>,
+    pub(super) limit: usize,
+}
+
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) waiting: VecDeque<Item>,
@@ -43,6 +52,9 @@ pub(super) struct Endpoint {
     /// The oldest of its rows that are parked on the disk and not in memory; `None` when there is
     /// no such row.
     pub(super) parked: Option<Timestamp>,
+    /// The last parked row that was read, where all rows up to it are in memory or gone. The next
+    /// page begins behind it: a page from the beginning would pass over all rows that were deleted.
+    pub(super) read_up_to: Option<(Timestamp, Key)>,
     /// How many of those in memory have a parked row.
     pub(super) held_parked: usize,
     /// Whether it is in a queue of those that can be sent to.
@@ -63,10 +75,25 @@ impl Endpoint {
             failures: 0,
             circuit: CircuitState::Closed,
             parked: None,
+            read_up_to: None,
             held_parked: 0,
             ready: false,
             hungry: false,
         }
+    }
+
+    /// Notes a parked row that is not in memory.
+    pub(super) fn note_parked(&mut self, due: Timestamp) {
+        self.parked = Some(self.parked.map_or(due, |parked| parked.min(due)));
+        self.read_up_to.take_if(|(read, _)| due <= *read);
+    }
+
+    /// Notes that rows from [`Endpoint::read_up_to`] on were read, oldest first; `complete` when
+    /// there are no others.
+    pub(super) fn note_read(&mut self, items: &[Item], complete: bool) {
+        let last = items.last().filter(|_| !complete);
+        self.parked = last.map(|item| item.due);
+        self.read_up_to = last.map(|item| (item.due, item.key()));
     }
 
     /// Whether memory holds deliveries for it.
@@ -105,9 +132,4 @@ impl Endpoint {
                 CircuitState::Open(_) => false,
             }
     }
-}
-
-/// The earlier of two moments, of which one may be missing.
-pub(super) fn earliest(one: Option<Timestamp>, other: Timestamp) -> Option<Timestamp> {
-    Some(one.map_or(other, |one| one.min(other)))
 }

@@ -358,8 +358,7 @@ impl SendLoop {
     }
 
     fn next_load(&mut self) -> Option<DiskJob> {
-        let (receiver, limit) = self.dispatcher.next_to_refill()?;
-        Some(DiskJob::LoadParked { receiver, limit })
+        self.dispatcher.next_to_refill().map(DiskJob::LoadParked)
     }
 
     fn next_find(&mut self, instant: Instant) -> Option<DiskJob> {
@@ -441,7 +440,7 @@ impl SendLoop {
             DiskJob::ReadCircuits => {}
             DiskJob::Scan { .. } => self.pass = Pass::Wanted,
             DiskJob::Park(items) | DiskJob::Expire(items) => self.dispatcher.forget(&items),
-            DiskJob::LoadParked { receiver, .. } => self.dispatcher.refill_failed(&receiver),
+            DiskJob::LoadParked(refill) => self.dispatcher.refill_failed(&refill.receiver),
             DiskJob::KeepCircuits(mut changes) => {
                 changes.append(&mut self.circuits);
                 self.circuits = changes;
