@@ -199,8 +199,7 @@ async fn hourly(services: &Services) {
     let options = SweepOptions { now: services.clock.believed(), accepts_loss: false };
     report("days of lost payloads", services.store.empty_payload_trash(options).await);
     report("days of lost files", services.files.empty_trash(options).await);
-    let swept = services.idempotency.sweep().await.map(|_| 0);
-    report("expired idempotency keys", swept);
+    report("expired idempotency keys", services.idempotency.sweep().await);
     if let Err(error) = apply_retention(services).await {
         tracing::error!(%error, "retention failed");
     }

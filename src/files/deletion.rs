@@ -3,10 +3,9 @@
 //! A deleted file leaves a tombstone for a while, so that deleting it again succeeds. Its blob is
 //! deleted with the last file that refers to it.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::rows;
@@ -14,7 +13,7 @@ use super::{Error, Files, Shared, blocking};
 use crate::domain::file::{Digest, File, Upload};
 use crate::domain::ids::{FileId, OrganizationId};
 use crate::domain::time::Timestamp;
-use crate::storage::{self, Commit, Page, SweepOptions, Swept, trash};
+use crate::storage::{self, Commit, DeferredDeletions, Page, SweepOptions, Swept, trash};
 
 /// How long the tombstone of a deleted file is kept.
 const TOMBSTONE_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -25,14 +24,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Blobs that one sweep takes at most; the rest goes with the next start.
 const SWEPT_MAX: usize = 100_000;
 
-/// Blobs whose deletion waits for backups or for the log archive.
-#[derive(Debug, Default)]
-pub struct PinnedBlobs {
-    backups: usize,
-    /// Each with the last record of the store's log when it was to go.
-    later: HashMap<Digest, u64>,
-}
-
 /// RAII guard: while it lives, no blob is deleted.
 #[derive(Debug)]
 pub struct BlobPin {
@@ -41,7 +32,7 @@ pub struct BlobPin {
 
 impl Drop for BlobPin {
     fn drop(&mut self) {
-        self.files.pinned().backups -= 1;
+        self.files.deferred().unpin();
     }
 }
 
@@ -54,14 +45,14 @@ struct Deletion {
 }
 
 impl Files {
-    fn pinned(&self) -> std::sync::MutexGuard<'_, PinnedBlobs> {
-        self.shared.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deferred(&self) -> MutexGuard<'_, DeferredDeletions<Digest>> {
+        self.shared.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps every blob that exists now until the pin is released.
     #[must_use]
     pub fn pin(&self) -> BlobPin {
-        self.pinned().backups += 1;
+        self.deferred().pin();
         BlobPin { files: self.clone() }
     }
 
@@ -80,34 +71,14 @@ impl Files {
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`].
     pub async fn remove_unpinned(&self) -> Result<(), Error> {
-        let kept = self.shared.store.archive_position().map_or(u64::MAX, |kept| kept.through);
-        let due: Vec<Digest> = {
-            let mut pinned = self.pinned();
-            if pinned.backups > 0 {
-                return Ok(());
-            }
-            pinned.later.extract_if(|_, record| *record <= kept).map(|(digest, _)| digest).collect()
-        };
+        let due = self.deferred().due(&self.shared.store);
         for digest in due {
-            self.remove_now(digest).await?;
+            let is_due = self.deferred().take(digest, &self.shared.store);
+            if is_due {
+                self.remove_now(digest).await?;
+            }
         }
         Ok(())
-    }
-
-    /// Whether a blob has to stay for now; it is deleted later then.
-    fn defer_deletion(&self, digest: Digest) -> bool {
-        let store = &self.shared.store;
-        let (record, is_needed) = (store.last_record(), !store.is_archived());
-        let mut pinned = self.pinned();
-        let stays = pinned.backups > 0 || is_needed;
-        if stays {
-            pinned.later.insert(digest, record);
-        }
-        stays
-    }
-
-    fn is_pinned(&self) -> bool {
-        self.pinned().backups > 0
     }
 
     /// The path of a blob, also when a sweep has moved it to the trash.
@@ -298,7 +269,7 @@ impl Files {
         }
         for digest in unused {
             let _nothing_is_on_its_way = self.shared.gate.write().await;
-            if !self.is_pinned() && !self.is_used(digest).await? {
+            if !self.deferred().is_pinned() && !self.is_used(digest).await? {
                 let blobs = self.shared.blobs.clone();
                 blocking(move || Ok(blobs.move_to_trash(digest, options.now)?)).await?;
                 swept.moved += 1;
@@ -323,7 +294,7 @@ impl Files {
 
     /// Deletes a blob that no file refers to; whether it did.
     pub(super) async fn remove_unused(&self, digest: Digest) -> Result<bool, Error> {
-        if self.defer_deletion(digest) {
+        if self.deferred().defer(digest, &self.shared.store) {
             return Ok(false);
         }
         self.remove_now(digest).await

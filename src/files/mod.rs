@@ -31,7 +31,7 @@ use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::runtime::Clock;
 use crate::signed_urls::SignedUrls;
-use crate::storage::{self, Commit, Store};
+use crate::storage::{self, Commit, DeferredDeletions, Store};
 
 /// The pauses before a file that cannot be read now is read again.
 const READ_AGAIN: [Duration; 4] = [
@@ -108,7 +108,7 @@ struct Shared {
     /// Held while an upload is counted against its quota.
     counting: Mutex<()>,
     /// Blobs that are deleted once no backup needs them.
-    pinned: std::sync::Mutex<deletion::PinnedBlobs>,
+    deferred: std::sync::Mutex<DeferredDeletions<Digest>>,
 }
 
 /// All files; clones share them.
@@ -142,7 +142,7 @@ impl Files {
             options,
             gate: Arc::default(),
             counting: Mutex::default(),
-            pinned: std::sync::Mutex::default(),
+            deferred: std::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }

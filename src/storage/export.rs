@@ -5,7 +5,6 @@
 //! when the reading had ended: a row that nobody wrote was read as it is, and of every other one the
 //! last value comes last. Payload files that were there at the beginning stay until the end.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
@@ -15,6 +14,7 @@ use std::sync::{MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::claims::Claims;
+use super::deferred_deletions::DeferredDeletions;
 use super::key::Key;
 use super::memtable::Rows;
 use super::payloads::path_of;
@@ -38,21 +38,6 @@ const TOMBSTONE: u32 = u32::MAX;
 /// A row, or that there is none under a key any more.
 pub type Change = (Key, Option<Vec<u8>>);
 
-/// Payload files whose deletion waits for exports or for the log archive.
-#[derive(Debug, Default)]
-pub struct PinnedPayloads {
-    exports: usize,
-    /// Each with the last record of the log when it was to go.
-    later: HashMap<PayloadId, u64>,
-}
-
-impl PinnedPayloads {
-    /// Takes a file off that is written again: it stays.
-    pub(super) fn keep(&mut self, id: PayloadId) {
-        self.later.remove(&id);
-    }
-}
-
 /// What an export has given.
 #[derive(Debug)]
 pub struct Exported {
@@ -72,54 +57,33 @@ pub struct PayloadPin {
 
 impl Drop for PayloadPin {
     fn drop(&mut self) {
-        {
-            let mut pinned = self.store.pinned();
-            pinned.exports = pinned.exports.saturating_sub(1);
-        }
+        self.store.deferred().unpin();
         self.store.delete_unpinned();
     }
 }
 
 impl Store {
-    fn pinned(&self) -> MutexGuard<'_, PinnedPayloads> {
-        self.shared.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn deferred(&self) -> MutexGuard<'_, DeferredDeletions<PayloadId>> {
+        self.shared.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps every payload file that exists now until the guard is dropped.
     #[must_use]
     pub fn pin_payloads(&self) -> PayloadPin {
-        self.pinned().exports += 1;
+        self.deferred().pin();
         PayloadPin { store: self.clone() }
-    }
-
-    /// Whether a payload file has to stay for now; it is deleted later then.
-    pub(super) fn defer_deletion(&self, id: PayloadId) -> bool {
-        let (record, is_needed) = (self.last_record(), !self.is_archived());
-        let mut pinned = self.pinned();
-        let stays = pinned.exports > 0 || is_needed;
-        if stays {
-            pinned.later.insert(id, record);
-        }
-        stays
     }
 
     /// Deletes the payload files whose deletion has waited long enough.
     pub(super) fn delete_unpinned(&self) {
-        let kept = self.archive_position().map_or(u64::MAX, |kept| kept.through);
-        let due: Vec<PayloadId> = {
-            let pinned = self.pinned();
-            pinned.later.iter().filter(|(_, record)| **record <= kept).map(|(id, _)| *id).collect()
-        };
+        let due = self.deferred().due(self);
         for id in due {
             // One at a time, under the lock: a file that is written again in between stays.
-            let mut pinned = self.pinned();
-            let is_due = pinned.later.get(&id).is_some_and(|record| *record <= kept);
-            if pinned.exports > 0 || !is_due {
-                continue;
+            let mut deferred = self.deferred();
+            if deferred.take(id, self) {
+                // What is not deleted now goes with the next start's sweep.
+                let _swept_later = std::fs::remove_file(self.payload_path(id));
             }
-            pinned.later.remove(&id);
-            // What is not deleted now goes with the next start's sweep.
-            let _swept_later = std::fs::remove_file(self.payload_path(id));
         }
     }
 

@@ -68,10 +68,16 @@ impl Store {
         self.shared.segments.archive_position()
     }
 
+    /// The last record of the log that no chain of backups needs any more.
+    #[must_use]
+    pub(super) fn archived_through(&self) -> u64 {
+        self.archive_position().map_or(u64::MAX, |kept| kept.through)
+    }
+
     /// Whether everything written is archived, or nothing has to be.
     #[must_use]
     pub fn is_archived(&self) -> bool {
-        self.archive_position().is_none_or(|kept| kept.through >= self.last_record())
+        self.archived_through() >= self.last_record()
     }
 
     /// Begins a chain of backups: from now on, the log and the files that it refers to stay until

@@ -35,6 +35,7 @@ mod claims;
 #[cfg(test)]
 pub mod crash_point;
 mod data_dir;
+mod deferred_deletions;
 mod disk_space;
 mod durable;
 mod encryption;
@@ -57,6 +58,7 @@ mod writer;
 
 pub use claims::Claims;
 pub use commit::Commit;
+pub use deferred_deletions::DeferredDeletions;
 pub use disk_space::DiskSpaceMonitor;
 pub use encryption::Sealer;
 pub use error::{Error, Kind};

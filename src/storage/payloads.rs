@@ -133,7 +133,7 @@ impl Store {
         let shared = Arc::clone(&self.shared);
         blocking(move || {
             shared.recent.note(id);
-            shared.pinned.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
+            shared.deferred.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
             let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
             let mut written = shared.payloads.ensure().and_then(|()| keep_file(&path, bytes));
             if written.as_ref().is_err_and(is_full) && shared.disk_space.release_ballast() {
@@ -228,7 +228,7 @@ impl Store {
     /// [`Error::Unavailable`] when the disk refuses.
     pub async fn remove_payload(&self, payload: &Payload) -> Result<(), Error> {
         let Some(file) = payload.file() else { return Ok(()) };
-        if self.defer_deletion(file.id) {
+        if self.deferred().defer(file.id, self) {
             return Ok(());
         }
         let path = path_of(&self.shared.folder, file.id);

@@ -21,9 +21,9 @@ use super::commit::Commit;
 #[cfg(test)]
 use super::crash_point::CrashPoint;
 use super::data_dir;
+use super::deferred_deletions::DeferredDeletions;
 use super::disk_space::DiskSpaceMonitor;
 use super::error::Error;
-use super::export::PinnedPayloads;
 #[cfg(test)]
 use super::faults::Faults;
 use super::key::Key;
@@ -35,6 +35,7 @@ use super::record::{Record, decode};
 use super::root_folder::RootFolder;
 use super::view::{Moment, View};
 use super::writer::{self, Message, Metrics, Writer};
+use crate::domain::ids::PayloadId;
 
 /// The format that this release writes. Since 2, values in the tree may be packed; a store of format 1
 /// has none, and is read as it is.
@@ -91,7 +92,7 @@ pub(super) struct Shared {
     pub(super) inline_bytes: usize,
     pub(super) writer_tx: mpsc::Sender<Message>,
     /// Payload files to be deleted once no backup needs them.
-    pub(super) pinned: Mutex<PinnedPayloads>,
+    pub(super) deferred: Mutex<DeferredDeletions<PayloadId>>,
     /// Held by the one export that there may be.
     pub(super) exporting: Mutex<()>,
     readers: Semaphore,
@@ -198,7 +199,7 @@ impl Store {
             payloads: Arc::new(RootFolder::new(folder.join(PAYLOADS))),
             inline_bytes: *inline_bytes,
             writer_tx,
-            pinned: Mutex::default(),
+            deferred: Mutex::default(),
             exporting: Mutex::default(),
             readers: Semaphore::new(READERS),
             metrics,
