@@ -511,7 +511,7 @@ impl Dispatcher {
             }
         });
         self.forget(&dropped);
-        for item in to_park.iter_mut() {
+        for item in to_park.iter_mut().chain(&mut dropped) {
             self.carried -= usize::from(item.carried.take().is_some());
         }
         to_park

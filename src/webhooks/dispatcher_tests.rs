@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::delivery::Webhook;
+use crate::domain::ids::DeliveryId;
 use crate::webhooks::Options;
 use crate::webhooks::endpoint::RECORDING_MAX;
 
@@ -21,6 +23,13 @@ fn item(receiver: &str, number: u64) -> Item {
         receiver: Arc::from(receiver),
         carried: None,
     }
+}
+
+fn delivery(item: &Item) -> Delivery {
+    let webhook = Webhook { url: "http://a/".to_owned(), secret: None };
+    let body = serde_json::from_value(serde_json::json!({"inline": {}})).unwrap();
+    let id = DeliveryId::from([1; 16]);
+    Delivery::new(id, item.organization, item.execution, webhook, body, item.due)
 }
 
 fn started(dispatcher: &mut Dispatcher) -> Vec<Item> {
@@ -293,12 +302,14 @@ impl Play {
         items.sort_by_key(Item::key);
         items.retain(|item| refill.after.as_ref().is_none_or(|after| item.key() > *after));
         items.truncate(refill.limit);
+        items.iter_mut().for_each(|item| item.carried = Some(Box::new(delivery(item))));
         let complete = items.len() < refill.limit;
         self.dispatcher.refilled(&refill.receiver, items, complete);
     }
 
     fn start(&mut self) {
-        self.in_flight.extend(self.dispatcher.next());
+        let started = self.dispatcher.next();
+        self.in_flight.extend(started.map(|item| Item { carried: None, ..item }));
     }
 
     fn finish(&mut self, which: usize, health: Health) {
@@ -369,6 +380,9 @@ impl Play {
         }
         let waiting: usize = dispatcher.receivers.values().map(|r| r.waiting.len()).sum();
         assert_eq!(dispatcher.queued(), waiting + attempts + self.to_park.len());
+        let queued = dispatcher.receivers.values().flat_map(|receiver| &receiver.waiting);
+        let carried = queued.filter(|item| item.carried.is_some()).count();
+        assert_eq!(dispatcher.carried, carried);
         let active = dispatcher.receivers.values().filter(|r| r.is_active()).count();
         assert_eq!(dispatcher.active, active);
         let proven = dispatcher.receivers.values().filter(|r| r.is_active() && r.proven).count();

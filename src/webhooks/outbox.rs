@@ -21,9 +21,9 @@ use crate::storage::{Sealer, Store};
 
 /// Fresh deliveries between the engine and the loop; what is over it is found on the disk.
 const INBOX_MAX: usize = 1024;
-/// A fresh delivery whose body is larger is read from the disk when its turn comes, so that what
-/// waits in memory stays small.
-const CARRIED_BYTES_MAX: u64 = 4096;
+/// A delivery whose body is larger is read from the disk when its turn comes, so that what waits in
+/// memory stays small.
+pub(super) const CARRIED_BYTES_MAX: u64 = 4096;
 
 /// The outbox: clones share it.
 #[derive(Clone)]

@@ -233,14 +233,43 @@ pub async fn load(
     organization: OrganizationId,
     execution: ExecutionId,
 ) -> Result<Option<Delivery>, Error> {
-    let keys = [delivery(organization, execution), progress(organization, execution)];
-    let mut rows = store.get_many(&keys).await?.into_iter();
-    let (contents, progress) = (rows.next().flatten(), rows.next().flatten());
+    let found = store.get_many(&keys(organization, execution)).await?;
+    let [contents, progress] = found.as_slice() else { return Ok(None) };
+    Ok(assemble(organization, execution, contents.as_deref(), progress.as_deref())?)
+}
+
+/// As [`load`] for many at once, in their order; `None` also for what cannot be read.
+///
+/// # Errors
+/// [`Error::Store`] when the disk cannot be read.
+pub(super) async fn load_many(
+    store: &Store,
+    ids: &[(OrganizationId, ExecutionId)],
+) -> Result<Vec<Option<Delivery>>, Error> {
+    let keys: Vec<Key> = ids.iter().flat_map(|(owner, id)| keys(*owner, *id)).collect();
+    let found = store.get_many(&keys).await?;
+    let assembled =
+        ids.iter().zip(found.as_chunks().0).map(|((owner, id), [contents, progress])| {
+            assemble(*owner, *id, contents.as_deref(), progress.as_deref()).unwrap_or_default()
+        });
+    Ok(assembled.collect())
+}
+
+/// The rows of a delivery: its contents, and its progress.
+fn keys(organization: OrganizationId, execution: ExecutionId) -> [Key; 2] {
+    [delivery(organization, execution), progress(organization, execution)]
+}
+
+fn assemble(
+    organization: OrganizationId,
+    execution: ExecutionId,
+    contents: Option<&[u8]>,
+    progress: Option<&[u8]>,
+) -> Result<Option<Delivery>, storage::Error> {
     let Some(contents) = contents else { return Ok(None) };
-    let Contents { id, webhook, body, created_at } =
-        decode(&contents).map_err(crate::storage::Error::from)?;
+    let Contents { id, webhook, body, created_at } = decode(contents)?;
     let progress = match progress {
-        Some(bytes) => decode(&bytes).map_err(crate::storage::Error::from)?,
+        Some(bytes) => decode(bytes)?,
         None => DeliveryProgress::new(created_at),
     };
     Ok(Some(Delivery { id, organization, execution, webhook, body, created_at, progress }))
