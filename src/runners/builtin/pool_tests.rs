@@ -52,7 +52,7 @@ impl Scripted {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), ending).await.expect("all workers end");
+        tokio::time::timeout(Duration::from_secs(60), ending).await.expect("all workers end");
     }
 }
 

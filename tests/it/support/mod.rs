@@ -23,7 +23,7 @@ pub use server::page;
 pub use service::Service;
 
 /// The longest that any test waits for one thing; far beyond what it takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What `waited_for` comes to, or a failed test that names it.
 pub async fn within<T>(what: &str, waited_for: impl Future<Output = T>) -> T {
