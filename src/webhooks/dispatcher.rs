@@ -276,7 +276,8 @@ impl Dispatcher {
                 let after = receiver.read_up_to.clone().map(|(_, key)| key);
                 // From the beginning, rows of deliveries that are in memory come first.
                 let held = if after.is_some() { 0 } else { receiver.held_parked };
-                let limit = held + room.min(receiver.waiting_limit());
+                let limit = room.min(receiver.waiting_limit());
+                let limit = held + limit.saturating_sub(receiver.waiting.len());
                 return Some(Refill { receiver: name, after, limit });
             }
         }

@@ -238,6 +238,29 @@ fn dispatcher_memory_is_bounded() {
     assert_eq!((most_held, most_receivers), (WINDOW, ENDPOINTS_MAX));
 }
 
+#[test]
+fn dispatcher_reads_each_parked_row_once() {
+    let mut play = Play::new();
+    for number in 0..1000 {
+        let parked = Item { place: RowIndex::Parked, ..item("a", number) };
+        play.disk.parked.insert((Arc::clone(&parked.receiver), parked.execution), parked);
+    }
+    play.dispatcher.restore_endpoint(&Arc::from("a"), NOW, None, NOW);
+    while play.disk.delivered.len() < 1000 {
+        play.feed();
+        play.start();
+        play.answer(0, Health::Healthy);
+        if play.recording.len() > 5 {
+            play.end_recording(true);
+        }
+        if play.in_flight.is_empty() {
+            play.end_recording(true);
+        }
+        play.check();
+    }
+    assert_eq!(play.rows_read, 1000);
+}
+
 /// The disk as the dispatcher's driver sees it, and what was delivered.
 #[derive(Debug, Default)]
 struct Disk {
@@ -254,6 +277,8 @@ struct Play {
     in_flight: Vec<Item>,
     /// Attempts that were answered, and how; their outcome is not on the disk.
     recording: Vec<(Item, Health)>,
+    /// Parked rows that were read, deleted ones aside.
+    rows_read: usize,
     now: Timestamp,
 }
 
@@ -271,6 +296,7 @@ impl Play {
             to_park: Vec::new(),
             in_flight: Vec::new(),
             recording: Vec::new(),
+            rows_read: 0,
             now: NOW,
         }
     }
@@ -302,6 +328,7 @@ impl Play {
         items.sort_by_key(Item::key);
         items.retain(|item| refill.after.as_ref().is_none_or(|after| item.key() > *after));
         items.truncate(refill.limit);
+        self.rows_read += items.len();
         items.iter_mut().for_each(|item| item.carried = Some(Box::new(delivery(item))));
         let complete = items.len() < refill.limit;
         self.dispatcher.refilled(&refill.receiver, items, complete);
