@@ -294,8 +294,8 @@ async fn command_reload_replaces_workers_only_on_change() {
     service.manifest(&manifest("odd", "concurrency = 2\n", ""));
     assert_ne!(pid().await, first);
     all_gone(&[first]).await;
-    std::fs::remove_file(service.models().join("slugodd.toml")).unwrap();
     let second = pid().await;
+    std::fs::remove_file(service.models().join("slugodd.toml")).unwrap();
     let _reloaded = service.running.services.catalog.reload();
     all_gone(&[second]).await;
 }
