@@ -11,6 +11,7 @@
 //! secret never appears in an error or in `Debug`.
 
 pub mod reader;
+mod router;
 pub mod secret;
 mod sections;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub struct Config {
     pub egress: Egress,
     pub files: Files,
     pub billing: Billing,
+    pub router: Router,
     pub audit: Audit,
     pub backup: Backup,
     pub compat: Compat,
@@ -157,6 +159,8 @@ pub struct Limits {
     pub connections_per_address: usize,
     /// Requests for each key.
     pub rate: Option<Rate>,
+    /// Tokens of chat and embeddings that one key may use in a day (UTC); none: no limit.
+    pub tokens_per_day: Option<u64>,
 }
 
 /// A token bucket.
@@ -238,6 +242,38 @@ pub struct Billing {
     pub enabled: bool,
     /// Whether what the balance cannot pay is refused.
     pub enforce: bool,
+}
+
+/// The chat router.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Router {
+    /// Where model ids go that are not local, with its `/v1` and without a slash at its end; none:
+    /// they do not exist.
+    pub upstream_url: Option<String>,
+    pub upstream_key: Option<Secret>,
+    /// The part of a price that is added to it: 0.05 adds 5 %.
+    pub platform_fee: f64,
+    /// What the upstream's models cost, each model once.
+    pub prices: Vec<ModelPrice>,
+    /// Whether the history keeps the answers of models.
+    pub keep_content: bool,
+    /// How long resolving, connecting and the TLS handshake may take together.
+    pub connect_timeout: Duration,
+    /// How long the first byte of an answer may take.
+    pub first_byte_timeout: Duration,
+    /// How long an answer that has begun may pause.
+    pub idle_timeout: Duration,
+    /// How long the upstream's list of models is used before it is asked for again.
+    pub catalog_ttl: Duration,
+}
+
+/// What a model of the upstream costs, in US dollars.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelPrice {
+    /// The id, as the upstream spells it.
+    pub model: String,
+    pub per_million_input_tokens: f64,
+    pub per_million_output_tokens: f64,
 }
 
 /// Backups on a timetable.

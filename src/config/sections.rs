@@ -12,6 +12,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::reader::{Known, Reader, Section};
+use super::router::router;
 use super::values::{
     addresses, duration, flag, host_name, list, log_level, memory_size, network, one_of,
     one_or_more, origin, path, positive, recipient, size, some_addresses, text, web_address, whole,
@@ -33,8 +34,11 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
+/// The largest budget of tokens a day: far more than a machine makes.
+const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
+
 /// Sections whose names are reserved for features that this version does not have.
-const PLANNED: [&str; 3] = ["router", "decisions", "agent"];
+const PLANNED: [&str; 2] = ["decisions", "agent"];
 const NOT_READ: &str = "this version does not have the feature that this configures; remove it";
 
 /// What differs between a service with a configuration file and one without.
@@ -110,6 +114,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         egress: root.section("egress", |section| egress(section, defaults)),
         files: root.section("files", files),
         billing: root.section("billing", billing),
+        router: root.section("router", |section| router(section, folder)),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),
         audit: root.section("audit", |section| Audit {
             folder: section.get("folder", data_dir.join("audit"), path(folder)),
@@ -289,6 +294,7 @@ fn limits(section: &mut Section<'_>) -> Limits {
         disk_reserve: section.optional("disk_reserve", size(MIB..=64 * TIB)),
         connections_per_address: section.get("connections_per_address", 1000, whole(1..=1_000_000)),
         rate: section.section("rate", rate),
+        tokens_per_day: section.optional("tokens_per_day", whole(1..=TOKENS_PER_DAY_MAX)),
         body_bytes,
     }
 }

@@ -77,12 +77,15 @@ fn config_example_lists_exactly_the_known_keys() {
 fn config_example_options_parse() {
     let text = example_with_options()
         .replace("mode = \"auto\"", "mode = \"files\"")
-        .replace("passphrase_file = ", "#");
+        .replace("passphrase_file = ", "#")
+        .replace("${file:/etc/orrery/upstream-key}", "sk-upstream");
     let config = good(&text);
     assert_eq!(config.limits.rate.unwrap().burst.get(), 200);
     assert_eq!(config.backup.every, Some(Duration::from_secs(86_400)));
     assert_eq!(config.backup.recipients.len(), 1);
     assert_eq!(config.backup.log, Some(Duration::from_secs(60)));
+    assert_eq!(config.limits.tokens_per_day, Some(1_000_000));
+    assert_eq!(config.router.upstream_url.as_deref(), Some("https://models.example/v1"));
     assert!(matches!(config.tls.mode, TlsMode::Files { .. }));
     assert_eq!(config.hosts.agent.public_url, "https://box.lan:8446");
 }
@@ -153,7 +156,26 @@ fn config_invalid_value_names_expected_form() {
         ("log.level = \"inof\"", "off, error, warn, info, debug or trace"),
         ("log.level = \"info,h2=trace\"", "off, error, warn, info, debug or trace"),
         ("log.format = \"xml\"", "one of \"auto\", \"text\", \"json\", found \"xml\""),
-        ("router = {}", "`router`: this version does not have the feature"),
+        ("router.upstream_url = \"ftp://models\"", "an address such as"),
+        ("router.upstream_key = \"k\"", "has no effect without `upstream_url`"),
+        (
+            "router = { upstream_url = \"http://m/v1\", upstream_key = \"a b\" }",
+            "visible ASCII characters only",
+        ),
+        ("router.platform_fee = -0.1", "expected a number from 0 to 10, found -0.1"),
+        ("router.platform_fee = nan", "expected a number from 0 to 10, found nan"),
+        ("router.prices = {}", "expected a list, found a table"),
+        ("router.prices = [1]", "expected a table such as { model ="),
+        ("router.prices = [{ model = \"m\" }]", "`per_million_input_tokens` is missing"),
+        ("router.prices = [{ price = 1 }]", "unknown key `price`; the keys here are model"),
+        (
+            "router.prices = [\n\
+             {model=\"m\", per_million_input_tokens=1, per_million_output_tokens=2},\n\
+             {model=\"m\", per_million_input_tokens=1, per_million_output_tokens=2}]",
+            "`router.prices`: \"m\" is listed twice",
+        ),
+        ("router.idle_timeout = \"0s\"", "from 1ms to 1h"),
+        ("limits.tokens_per_day = 0", "a whole number from 1 to 1000000000000, found 0"),
         ("[decisions]\naliases = { a = \"b\" }", "`decisions`: this version"),
         ("agent.model_id = \"x\"", "`agent`: this version does not have the feature"),
         ("retention.sessions = \"30d\"", "`retention.sessions`: this version"),
@@ -162,6 +184,19 @@ fn config_invalid_value_names_expected_form() {
         assert!(message.contains(expected), "{text}: {message}");
         assert!(!message.contains('\n'), "one error: {message}");
     }
+}
+
+#[test]
+fn config_router_prices_are_read_per_model() {
+    let text = "[router]\nplatform_fee = 0.05\n[[router.prices]]\nmodel = \"a/b\"\n\
+                per_million_input_tokens = 2.5\nper_million_output_tokens = 10\n";
+    let router = good(text).router;
+    let price = ModelPrice {
+        model: "a/b".to_owned(),
+        per_million_input_tokens: 2.5,
+        per_million_output_tokens: 10.0,
+    };
+    assert_eq!((router.platform_fee, router.prices), (0.05, vec![price]));
 }
 
 #[test]

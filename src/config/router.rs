@@ -1,0 +1,87 @@
+//! The section `[router]`: where chat models are that this box does not run itself, and what they
+//! cost. The only section with a list of tables; each of them is read as strictly as a section.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::reader::{Parsed, Section};
+use super::values::{self, Value, duration, flag, list, number, problem, text, web_address, wrong};
+use super::{ModelPrice, Router, Secret};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The largest fee: ten times the price.
+const FEE_MAX: f64 = 10.0;
+/// The largest price of a million tokens, in US dollars.
+const PRICE_MAX: f64 = 1_000_000.0;
+/// What a table of `prices` looks like.
+const PRICE: &str = "a table such as { model = \"openai/gpt-x\", per_million_input_tokens = 2.5, \
+                     per_million_output_tokens = 10.0 }";
+
+/// Reads the section; a secret's path starts at `folder`.
+pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
+    let time = || duration(MILLISECOND..=HOUR);
+    let upstream_url = section.optional("upstream_url", web_address);
+    let upstream_key = section.optional("upstream_key", |value| key(value, folder));
+    if section.span("upstream_key").is_some() && section.span("upstream_url").is_none() {
+        let message = "`router.upstream_key` has no effect without `upstream_url`";
+        section.fault("upstream_key", message.to_owned());
+    }
+    let prices = section.get("prices", Vec::new(), list(price));
+    for (index, price) in prices.iter().enumerate() {
+        if prices.iter().take(index).any(|earlier| earlier.model == price.model) {
+            let message = format!("`router.prices`: {:?} is listed twice", price.model);
+            section.fault("prices", message);
+        }
+    }
+    Router {
+        upstream_url,
+        upstream_key,
+        platform_fee: section.get("platform_fee", 0.0, number(0.0..=FEE_MAX)),
+        prices,
+        keep_content: section.get("keep_content", false, flag),
+        connect_timeout: section.get("connect_timeout", 5 * SECOND, time()),
+        first_byte_timeout: section.get("first_byte_timeout", 60 * SECOND, time()),
+        idle_timeout: section.get("idle_timeout", 60 * SECOND, time()),
+        catalog_ttl: section.get("catalog_ttl", 300 * SECOND, duration(SECOND..=DAY)),
+    }
+}
+
+/// A key that a header can carry.
+fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
+    let key = values::secret(folder)(value)?;
+    let is_good = |byte: u8| byte.is_ascii_graphic();
+    if key.expose().is_empty() || !key.expose().bytes().all(is_good) {
+        // The fault does not repeat it.
+        let message = "a key must have visible ASCII characters only, and at least one";
+        return Err(problem(value, message.to_owned()));
+    }
+    Ok(key)
+}
+
+fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
+    let table = value.get_ref().as_table().ok_or_else(|| wrong(value, PRICE))?;
+    let (mut model, mut input, mut output) = (None, None, None);
+    let dollars = number(0.0..=PRICE_MAX);
+    for (name, value) in table {
+        match name.get_ref().as_ref() {
+            "model" => model = Some(text(value)?),
+            "per_million_input_tokens" => input = Some(dollars(value)?),
+            "per_million_output_tokens" => output = Some(dollars(value)?),
+            other => {
+                let known = "model, per_million_input_tokens and per_million_output_tokens";
+                let message = format!("unknown key `{other}`; the keys here are {known}");
+                return Err(problem(value, message));
+            }
+        }
+    }
+    let missing = |name: &str| problem(value, format!("`{name}` is missing"));
+    Ok(ModelPrice {
+        model: model.ok_or_else(|| missing("model"))?,
+        per_million_input_tokens: input.ok_or_else(|| missing("per_million_input_tokens"))?,
+        per_million_output_tokens: output.ok_or_else(|| missing("per_million_output_tokens"))?,
+    })
+}
