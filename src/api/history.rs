@@ -30,14 +30,25 @@ const WORDS: [(&str, &[(Kind, Status)]); 10] = [
     ("created", &[(Kind::Prediction, Status::Created)]),
     ("starting", &[]),
     ("processing", &[(Kind::Prediction, Status::Processing)]),
-    ("success", &[(Kind::Prediction, Status::Success)]),
-    ("error", &[(Kind::Prediction, Status::Error)]),
-    ("cancelled", &[(Kind::Prediction, Status::Cancelled), (Kind::Workflow, Status::Cancelled)]),
+    ("success", &[(Kind::Prediction, Status::Success), (Kind::Chat, Status::Success)]),
+    ("error", &[(Kind::Prediction, Status::Error), (Kind::Chat, Status::Error)]),
+    (
+        "cancelled",
+        &[
+            (Kind::Prediction, Status::Cancelled),
+            (Kind::Workflow, Status::Cancelled),
+            (Kind::Chat, Status::Cancelled),
+        ],
+    ),
     ("queued", &[(Kind::Workflow, Status::Created)]),
     ("running", &[(Kind::Workflow, Status::Processing)]),
     ("completed", &[(Kind::Workflow, Status::Success)]),
     ("failed", &[(Kind::Workflow, Status::Error)]),
 ];
+
+/// The words that `type` takes.
+const TYPES: [(&str, Kind); 3] =
+    [("prediction", Kind::Prediction), ("workflow", Kind::Workflow), ("chat", Kind::Chat)];
 
 fn statuses() -> Vec<&'static str> {
     WORDS.iter().map(|(word, _)| *word).collect()
@@ -48,7 +59,7 @@ fn classes() -> Vec<&'static str> {
 }
 
 fn types() -> Vec<&'static str> {
-    vec!["prediction", "workflow"]
+    TYPES.iter().map(|(word, _)| *word).collect()
 }
 
 /// What both lists can be asked for, with their way of paging.
@@ -57,7 +68,7 @@ macro_rules! query {
         &[
             Param::new("model", Values::Text, "The model that ran, or the requested model"),
             Param::new("status", Values::ListOf(statuses), "Any of these"),
-            Param::new("type", Values::OneOf(types), "Predictions, or executions of workflows"),
+            Param::new("type", Values::OneOf(types), "Rows of this type"),
             Param::new(
                 "workflow_id",
                 Values::Uuid,
@@ -148,9 +159,11 @@ fn filter(context: &Context) -> Result<Filter, http::Error> {
     let refuse = |message: String| http::Error::bad_request(message);
     let kinds = match given("type") {
         None => None,
-        Some("prediction") => Some(Kind::Prediction),
-        Some("workflow") => Some(Kind::Workflow),
-        Some(_) => return Err(refuse("type must be one of prediction, workflow".to_owned())),
+        Some(word) => {
+            let found = TYPES.iter().find(|(known, _)| *known == word);
+            let wrong = || refuse(format!("type must be one of {}", types().join(", ")));
+            Some(found.ok_or_else(wrong)?.1)
+        }
     };
     let statuses = given("status").map(|list| each(list, "status", &WORDS)).transpose()?;
     let classes = ErrorClass::ALL.map(|class| (class.as_str(), class));
@@ -197,7 +210,7 @@ fn standings(
     }
 }
 
-async fn rows<'a>(
+pub async fn rows<'a>(
     services: &Services,
     organization: OrganizationId,
     executions: &'a [Execution],

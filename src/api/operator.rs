@@ -70,6 +70,11 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
             let detail = services.engine.detail(execution.organization, execution.id).await;
             serde_json::to_string(&detail?.view).map_err(http::Error::internal)?
         }
+        Kind::Chat => {
+            let one = std::slice::from_ref(&execution);
+            let rows = super::history::rows(services, execution.organization, one).await?;
+            serde_json::to_string(&rows.first()).map_err(http::Error::internal)?
+        }
     };
     Ok(response::json_text(StatusCode::OK, text.into()))
 }
@@ -124,8 +129,15 @@ fn describe(
     waiting_for: Option<String>,
 ) -> Shown {
     let lane = execution.lane();
-    let (kind, subject) = lane.split_once(':').unwrap_or(("", &lane));
-    let kind = if kind == "model" { "prediction" } else { kind };
+    let subject = match execution.call() {
+        Some(call) => &call.requested_model,
+        None => lane.split_once(':').map_or(&*lane, |(_, subject)| subject),
+    };
+    let kind = match execution.kind() {
+        Kind::Prediction => "prediction",
+        Kind::Workflow => "workflow",
+        Kind::Chat => "chat",
+    };
     Shown {
         id: execution.id,
         organization: organization.to_owned(),

@@ -1,6 +1,6 @@
 //! An execution: one accepted piece of work from its creation to its end, as it is stored.
 //!
-//! A prediction and a run of a workflow are both executions, in one history. Only the `machine`
+//! A prediction, a run of a workflow and a call of the chat router are executions, in one history. Only the `machine`
 //! changes one; nothing here decides anything.
 
 use std::net::IpAddr;
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Failure, Outcome};
+use super::chat;
 use super::classify::ErrorClass;
 use super::delivery::Webhook;
 use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, WorkflowId};
@@ -48,7 +49,7 @@ impl Status {
     #[must_use]
     pub const fn word(self, kind: Kind) -> &'static str {
         match kind {
-            Kind::Prediction => self.prediction_word(),
+            Kind::Prediction | Kind::Chat => self.prediction_word(),
             Kind::Workflow => self.execution_word(),
         }
     }
@@ -200,13 +201,17 @@ pub struct Execution {
 pub enum Work {
     Prediction(Prediction),
     Workflow(WorkflowRun),
+    /// Stored once it has ended.
+    Chat(chat::Call),
 }
 
-/// The two kinds of work.
+/// The kinds of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Prediction,
     Workflow,
+    /// A call of the chat router.
+    Chat,
 }
 
 /// A chain of models, of which the first that succeeds completes the execution.
@@ -363,12 +368,13 @@ pub fn append_logs(logs: &mut Option<String>, more: Option<String>) {
 }
 
 impl Execution {
-    /// Which of the two it is.
+    /// Which of them it is.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match &self.work {
             Work::Prediction(_) => Kind::Prediction,
             Work::Workflow(_) => Kind::Workflow,
+            Work::Chat(_) => Kind::Chat,
         }
     }
 
@@ -377,7 +383,7 @@ impl Execution {
     pub const fn prediction(&self) -> Option<&Prediction> {
         match &self.work {
             Work::Prediction(prediction) => Some(prediction),
-            Work::Workflow(_) => None,
+            Work::Workflow(_) | Work::Chat(_) => None,
         }
     }
 
@@ -385,17 +391,28 @@ impl Execution {
     #[must_use]
     pub const fn workflow(&self) -> Option<&WorkflowRun> {
         match &self.work {
-            Work::Prediction(_) => None,
+            Work::Prediction(_) | Work::Chat(_) => None,
             Work::Workflow(run) => Some(run),
         }
     }
 
-    /// The lane that it waits in or runs from: one for each model and each workflow.
+    /// The call of the chat router that it is, if it is one.
+    #[must_use]
+    pub const fn call(&self) -> Option<&chat::Call> {
+        match &self.work {
+            Work::Chat(call) => Some(call),
+            Work::Prediction(_) | Work::Workflow(_) => None,
+        }
+    }
+
+    /// The lane that it waits in or runs from: one for each model and each workflow. A call is in none;
+    /// its lane is a name in the history's indexes.
     #[must_use]
     pub fn lane(&self) -> String {
         match &self.work {
             Work::Prediction(prediction) => lane_of_model(prediction.model()),
             Work::Workflow(run) => lane_of_workflow(run.workflow),
+            Work::Chat(_) => chat::LANE.to_owned(),
         }
     }
 

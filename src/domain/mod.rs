@@ -7,6 +7,7 @@
 pub mod account;
 pub mod attempt;
 pub mod chain;
+pub mod chat;
 pub mod classify;
 pub mod condition;
 pub mod definition;
@@ -23,6 +24,7 @@ pub mod mask;
 pub mod model;
 pub mod money;
 pub mod payload;
+pub mod raw_object;
 pub mod reference;
 pub mod retry;
 pub mod signature;

@@ -146,6 +146,15 @@ impl Pricing {
         }
         match self {
             Self::Fixed { amount } => *amount,
+            Self::UsageBased { .. } => Usd::from_dollars(self.dollars(usage)).unwrap_or(Usd::ZERO),
+        }
+    }
+
+    /// The price of a run in dollars, not rounded, whatever cost was reported.
+    #[must_use]
+    pub fn dollars(&self, usage: &Usage) -> f64 {
+        match self {
+            Self::Fixed { amount } => amount.dollars(),
             Self::UsageBased {
                 per_second,
                 per_million_input_tokens,
@@ -155,7 +164,7 @@ impl Pricing {
                 let seconds = per_second.unwrap_or(0.0) * usage.run_time.as_secs_f64();
                 let input = tokens(*per_million_input_tokens, usage.input_tokens);
                 let output = tokens(*per_million_output_tokens, usage.output_tokens);
-                Usd::from_dollars(seconds + input + output).unwrap_or(Usd::ZERO)
+                seconds + input + output
             }
         }
     }

@@ -15,6 +15,7 @@ pub mod rows;
 pub mod run;
 
 mod active;
+mod calls;
 mod cancel;
 mod consistency;
 mod error;
@@ -27,6 +28,7 @@ mod scheduler;
 
 use self::handle::Inner;
 
+pub use self::calls::EndedCall;
 pub use self::error::Error;
 pub use self::handle::{Dependencies, Engine, OnDelivery, Options};
 pub use self::models::{CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture, Plans};
@@ -35,6 +37,7 @@ pub use self::query::follow::Follower;
 pub use self::resume::Resumed;
 pub use self::run::attempt::dry_run;
 pub use self::scheduler::lanes::Load;
+pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;
 pub use self::scheduler::submit::Submission;
 

@@ -24,13 +24,16 @@ const BATCH_MAX: usize = 64;
 /// Between two such commits.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Those that have ended, whole executions before the steps that go with them.
-const ENDED: [(Kind, Status); 6] = [
+const ENDED: [(Kind, Status); 9] = [
     (Kind::Workflow, Status::Success),
     (Kind::Workflow, Status::Error),
     (Kind::Workflow, Status::Cancelled),
     (Kind::Prediction, Status::Success),
     (Kind::Prediction, Status::Error),
     (Kind::Prediction, Status::Cancelled),
+    (Kind::Chat, Status::Success),
+    (Kind::Chat, Status::Error),
+    (Kind::Chat, Status::Cancelled),
 ];
 
 /// What goes of an execution.

@@ -174,6 +174,7 @@ pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key
     let kind = match kind {
         Kind::Prediction => b'p',
         Kind::Workflow => b'w',
+        Kind::Chat => b'c',
     };
     let status = if status.is_final() { byte_of(status) } else { b'u' };
     Key::table(Table::Standing).id(organization).raw(&[kind, status])
@@ -288,7 +289,18 @@ mod tests {
             "\"redriven_from\":\"08080808-0808-0808-0808-080808080808\",",
             "\"ran_ms\":5,\"aside_until\":9}},\"cost\":0,\"created_at\":1,\"started_at\":2}"
         );
-        for golden in [prediction, run] {
+        let call = concat!(
+            "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+            "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+            "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"api\",",
+            "\"status\":\"success\",\"input\":{\"inline\":null},",
+            "\"work\":{\"chat\":{\"operation\":\"chat\",\"model\":\"a/b\",",
+            "\"requested_model\":\"c\",\"is_upstream\":false,\"is_stream\":true,",
+            "\"tokens\":{\"input\":5,\"output\":6,\"is_estimated\":true},\"is_priced\":true,",
+            "\"first_byte_ms\":7}},\"cost\":2000,",
+            "\"created_at\":1,\"started_at\":1,\"completed_at\":3}"
+        );
+        for golden in [prediction, run, call] {
             let execution: Execution = decode(golden.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(&execution).unwrap()).unwrap(), golden);
         }

@@ -1,9 +1,13 @@
-//! The history of an organization: predictions and executions of workflows in one list.
+//! The history of an organization: predictions, executions of workflows and calls of the chat router
+//! in one list.
+
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{ExecutionStatus, PredictionStatus, Text, Time};
+use crate::domain::chat;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Kind, Prediction, Source, StepOf};
 use crate::domain::ids::{BulkId, ExecutionId, KeyId, WorkflowId};
@@ -45,6 +49,55 @@ pub struct Row<'a> {
     pub output_error: Option<String>,
     pub api_key_id: KeyId,
     pub source: Source,
+    /// What a call of the chat router used; absent in rows of other types.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat: Option<Call>,
+}
+
+/// A call of the chat router.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HistoryChatCall")]
+pub struct Call {
+    pub operation: CallOperation,
+    /// Whether the upstream was asked, and not a model of the catalog.
+    pub upstream: bool,
+    pub stream: bool,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// Whether the model did not count the tokens, so that they are estimated from the texts.
+    pub tokens_estimated: bool,
+    /// Whether the model has a price; without one the call costs nothing.
+    pub priced: bool,
+    /// Seconds from the request to the first byte of the answer.
+    pub first_byte_time: Option<f64>,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "HistoryChatOperation")]
+pub enum CallOperation {
+    Chat,
+    Embeddings,
+}
+
+impl From<&chat::Call> for Call {
+    fn from(call: &chat::Call) -> Self {
+        let first_byte = call.first_byte_ms.map(Duration::from_millis);
+        Self {
+            operation: match call.operation {
+                chat::Operation::Chat => CallOperation::Chat,
+                chat::Operation::Embeddings => CallOperation::Embeddings,
+            },
+            upstream: call.is_upstream,
+            stream: call.is_stream,
+            input_tokens: call.tokens.input,
+            output_tokens: call.tokens.output,
+            tokens_estimated: call.tokens.is_estimated,
+            priced: call.is_priced,
+            first_byte_time: first_byte.map(|time| time.as_secs_f64()),
+        }
+    }
 }
 
 /// What a row is.
@@ -54,6 +107,7 @@ pub struct Row<'a> {
 pub enum RowType {
     Prediction,
     Workflow,
+    Chat,
 }
 
 /// The status of a row, in the words of its type.
@@ -97,19 +151,22 @@ impl<'a> Row<'a> {
     #[must_use]
     pub fn of(execution: &'a Execution, workflow_name: Option<String>, output: Text) -> Self {
         let fault = execution.fault.as_ref();
-        let prediction = execution.prediction();
+        let (prediction, call) = (execution.prediction(), execution.call());
         let of = OfWorkflow::of(execution);
         let (kind, status) = match execution.kind() {
             Kind::Prediction => {
                 (RowType::Prediction, RowStatus::Prediction(execution.status.into()))
             }
             Kind::Workflow => (RowType::Workflow, RowStatus::Workflow(execution.status.into())),
+            Kind::Chat => (RowType::Chat, RowStatus::Prediction(execution.status.into())),
         };
         Self {
             id: execution.id,
             kind,
-            model: prediction.map(Prediction::model),
-            requested_model: prediction.map(Prediction::requested_model),
+            model: prediction.map(Prediction::model).or(call.map(|call| &*call.model)),
+            requested_model: prediction
+                .map(Prediction::requested_model)
+                .or(call.map(|call| &*call.requested_model)),
             workflow_id: of.map(|of| of.workflow),
             workflow_name,
             version_id: of.map(|of| of.version),
@@ -128,6 +185,7 @@ impl<'a> Row<'a> {
             output_error: output.error,
             api_key_id: execution.key,
             source: execution.source,
+            chat: call.map(Call::from),
         }
     }
 }

@@ -150,10 +150,10 @@ pub struct LedgerLine {
 pub struct Execution {
     pub id: ExecutionId,
     pub organization: String,
-    /// `prediction` or `workflow`.
+    /// `prediction`, `workflow` or `chat`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The model's slug, or the workflow's id.
+    /// The model's slug or id, or the workflow's id.
     pub subject: String,
     pub status: String,
     /// How often the process has died while it ran, since it last got on.

@@ -55,6 +55,8 @@ pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     match &execution.work {
         Work::Prediction(_) => prediction::apply(execution, prediction::Event::Cancelled, now),
         Work::Workflow(_) => finish(execution, Status::Cancelled, now),
+        // It has ended before it is stored.
+        Work::Chat(_) => Vec::new(),
     }
 }
 
@@ -89,7 +91,7 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
             run.aside_until = None;
             vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }]
         }
-        Work::Workflow(_) | Work::Prediction(_) => Vec::new(),
+        Work::Workflow(_) | Work::Prediction(_) | Work::Chat(_) => Vec::new(),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The history of an organization: predictions and executions of workflows in one list, newest
-//! first, by any combination of filters.
+//! The history of an organization: predictions, executions of workflows and calls of the chat router
+//! in one list, newest first, by any combination of filters.
 //!
 //! Which index serves which filter: `indexes`. A page costs what it shows and the seeks between the
 //! indexes of its filters, at most [`SEEKS_MAX`]; past that it ends early, and the next one goes on
@@ -81,7 +81,7 @@ impl Filter {
     fn statuses(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
         let standings = self.standings.as_ref()?;
         let mut found = Vec::new();
-        for kind in [Kind::Prediction, Kind::Workflow] {
+        for kind in [Kind::Prediction, Kind::Workflow, Kind::Chat] {
             let has = |status: &Status| standings.contains(&(kind, *status));
             let (ended, unfinished): (Vec<Status>, Vec<Status>) =
                 Status::ALL.into_iter().filter(has).partition(|status| status.is_final());
@@ -205,7 +205,7 @@ impl Inner {
         }));
         groups.extend(filter.model.as_deref().map(|model| {
             let mut group = in_lane(organization, Kind::Prediction, &lane_of_model(model));
-            group.push(index(Attribute::FallbackModel(model)));
+            group.push(index(Attribute::Model(model)));
             group
         }));
         if !filter.classes.is_empty() {

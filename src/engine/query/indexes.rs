@@ -15,8 +15,9 @@ use crate::storage::{Commit, Key, Table};
 /// What to ask for beside standing and lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute<'a> {
-    /// The model that it ended with, where that is not the one that was asked for.
-    FallbackModel(&'a str),
+    /// The model that it ended with, where that is not the one that was asked for. Of a call of the
+    /// chat router, which is in the lane of no model, either of them.
+    Model(&'a str),
     ErrorClass(ErrorClass),
     /// The workflow that the prediction was a step of.
     StepOfWorkflow(WorkflowId),
@@ -29,7 +30,7 @@ pub enum Attribute<'a> {
 pub fn index(organization: OrganizationId, facet: Attribute<'_>) -> Key {
     let key = Key::table(Table::Facet).id(organization);
     match facet {
-        Attribute::FallbackModel(slug) => key.raw(b"m").text(slug),
+        Attribute::Model(slug) => key.raw(b"m").text(slug),
         Attribute::ErrorClass(class) => key.raw(b"c").text(class.as_str()),
         Attribute::StepOfWorkflow(workflow) => key.raw(b"w").id(workflow),
         Attribute::Parent(execution) => key.raw(b"p").id(execution),
@@ -76,11 +77,17 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     }
     if let Some(prediction) = execution.prediction() {
         if prediction.model() != prediction.requested_model() {
-            put(Attribute::FallbackModel(prediction.model()));
+            put(Attribute::Model(prediction.model()));
         }
         if let Some(step) = &prediction.step {
             put(Attribute::StepOfWorkflow(step.workflow));
             put(Attribute::Parent(step.execution));
+        }
+    }
+    if let Some(call) = execution.call() {
+        put(Attribute::Model(&call.model));
+        if call.model != call.requested_model {
+            put(Attribute::Model(&call.requested_model));
         }
     }
     found
@@ -93,7 +100,7 @@ fn status_row(execution: &Execution, status: Status) -> Key {
     {
         (Some(model), _) => lane_of_model(model),
         (None, Some(run)) => lane_of_workflow(run.workflow),
-        (None, None) => String::new(),
+        (None, None) => execution.lane(),
     };
     rows::standing(execution.organization, execution.kind(), status)
         .text(&lane)

@@ -125,6 +125,7 @@ impl Inner {
             let (kind, status) = match &execution.work {
                 Work::Prediction(_) => ("prediction", execution.status.prediction_word()),
                 Work::Workflow(_) => ("workflow", execution.status.execution_word()),
+                Work::Chat(_) => ("chat", execution.status.prediction_word()),
             };
             metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
                 .increment(1);

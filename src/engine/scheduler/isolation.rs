@@ -148,6 +148,7 @@ impl Inner {
                     |step: &Step| usize::from(step.status.is_final()) + ended(&step.attempts);
                 steps.iter().map(|(_, step)| of_step(step)).sum()
             }
+            Work::Chat(_) => 0,
         };
         Ok(Some((execution, progress as u64)))
     }
@@ -169,10 +170,12 @@ impl Inner {
         }
         let effects = machine::fail_permanently(&mut execution, fault, now);
         let body = match &execution.work {
-            Work::Prediction(_) => crate::engine::run::outcome::webhook_body(&execution, None)
-                .map_err(|error| {
-                    crate::engine::run::commit::not_serializable("webhook body", &error)
-                })?,
+            Work::Prediction(_) | Work::Chat(_) => {
+                crate::engine::run::outcome::webhook_body(&execution, None)
+                    .map_err(|error| {
+                        crate::engine::run::commit::not_serializable("webhook body", &error)
+                    })?
+            }
             Work::Workflow(_) => self.workflow_body(&execution, None, Vec::new()).await?,
         };
         self.write(commit, &execution, &effects, Some(body)).await?;

@@ -5,6 +5,7 @@ mod dispatch;
 pub(super) mod in_flight;
 mod isolation;
 pub(super) mod lanes;
+pub(super) mod permit;
 mod recovery;
 pub(super) mod retries;
 pub(super) mod submit;

@@ -140,6 +140,8 @@ impl Inner {
                     price.open |= first.open || second.open;
                 }
             }
+            // Its price is reserved before it is made.
+            Work::Chat(_) => {}
         }
         Ok(price)
     }

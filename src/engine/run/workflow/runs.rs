@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::oneshot;
 
 use super::Actor;
 use super::resolve::{REFERENCE_ERROR, StepResult, split_step_error, unresolved};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model};
-use crate::domain::execution::{Fault, lane_of_model};
+use crate::domain::execution::Fault;
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::{Event, StepProgress, Success};
 use crate::domain::mask::mask_value;
@@ -27,6 +26,7 @@ use crate::engine::query::events::{RunProgress, RunProgressSink};
 use crate::engine::run::attempt::{call_runner, model_removed};
 use crate::engine::run::budget::Budget;
 use crate::engine::scheduler::in_flight::Run;
+use crate::engine::scheduler::permit::ModelPermit;
 use crate::engine::{Error, Inner, Models};
 use crate::files::Origin;
 use crate::runners;
@@ -69,7 +69,7 @@ enum Call {
 /// What became of a run, or of the wait for it.
 pub enum Report {
     /// There is a place at the model now.
-    PermitGranted { job: Box<Job>, permit: StepPermit },
+    PermitGranted { job: Box<Job>, permit: ModelPermit },
     Ended {
         instance: Instance,
         attempt: u32,
@@ -93,14 +93,6 @@ impl From<Failure> for Failed {
     fn from(failure: Failure) -> Self {
         Self { fault: Fault::of_step(&failure), cost: Usd::ZERO, logs: None }
     }
-}
-
-/// A place at a model, or the wait for one; dropping it gives it up.
-pub struct StepPermit {
-    inner: Arc<Inner>,
-    lane: String,
-    /// The guest's number and what tells it, while it waits.
-    wait: Option<(u64, oneshot::Receiver<()>)>,
 }
 
 impl Job {
@@ -154,8 +146,8 @@ impl Actor {
             self.push(instance, run);
             return true;
         };
-        let permit = inner.acquire_permit(slug, self.id);
-        let has_place = permit.wait.is_none();
+        let permit = inner.acquire_permit(slug, inner.runs_as_suspect(self.id));
+        let has_place = permit.is_granted();
         let run = if has_place {
             self.admitted.insert(instance.clone());
             inner.run_with_permit(job, permit)
@@ -326,7 +318,7 @@ impl Inner {
         })
     }
 
-    fn run_with_permit(self: &Arc<Self>, job: Job, permit: StepPermit) -> Running {
+    fn run_with_permit(self: &Arc<Self>, job: Job, permit: ModelPermit) -> Running {
         let inner = Arc::clone(self);
         let Job { instance, attempt, key, organization, api_key, execution, budget, limit, call } =
             job;
@@ -403,25 +395,6 @@ impl Inner {
         let answer = Some(HttpResponse { status_code: status, headers });
         Ok(Ok(Success { output, answer, cost: Usd::ZERO, logs: None }))
     }
-
-    /// A place at the model, or the wait for one. What runs because of a crash waits before all
-    /// others: what is still held back behind it would wait as often as there are places taken.
-    fn acquire_permit(self: &Arc<Self>, slug: &str, id: ExecutionId) -> StepPermit {
-        let lane = lane_of_model(slug);
-        self.open_lane(&lane);
-        let inner = Arc::clone(self);
-        let mut lanes = self.lanes();
-        if lanes.try_acquire(&lane) {
-            drop(lanes);
-            return StepPermit { inner, lane, wait: None };
-        }
-        let (sender, granted) = oneshot::channel();
-        let number = lanes.enqueue_step(&lane, sender, self.runs_as_suspect(id));
-        drop(lanes);
-        // A place may be free that only the turn keeps from it.
-        self.scheduler.wake();
-        StepPermit { inner, lane, wait: Some((number, granted)) }
-    }
 }
 
 fn not_text(error: &serde_json::Error) -> Failure {
@@ -429,30 +402,4 @@ fn not_text(error: &serde_json::Error) -> Failure {
         ErrorClass::InternalError,
         format!("its output cannot be written as JSON: {error}"),
     )
-}
-
-impl StepPermit {
-    /// The place, once it is given.
-    async fn granted(mut self) -> Self {
-        if let Some((_, granted)) = &mut self.wait
-            && granted.await.is_ok()
-        {
-            self.wait = None;
-        }
-        self
-    }
-}
-
-impl Drop for StepPermit {
-    fn drop(&mut self) {
-        if let Some((number, granted)) = &mut self.wait {
-            granted.close();
-            if granted.try_recv().is_err() {
-                self.inner.lanes().cancel_wait(&self.lane, *number);
-                return;
-            }
-        }
-        self.inner.lanes().release_step(&self.lane);
-        self.inner.scheduler.wake();
-    }
 }

@@ -355,6 +355,16 @@ impl<T, G> Lanes<T, G> {
         is_free
     }
 
+    /// Whether one more guest may wait.
+    ///
+    /// # Errors
+    /// [`Full`] when as many wait as the lane's queue may hold.
+    pub fn has_room_for_step(&self, name: &str) -> Result<(), Full> {
+        let Some(lane) = self.lanes.get(name) else { return Ok(()) };
+        let queued = lane.waiting_steps.len();
+        if queued >= lane.queue_limit.max(1) { Err(Full { queued }) } else { Ok(()) }
+    }
+
     /// Puts a guest at the end of those that wait, or before them; its number takes it back.
     pub fn enqueue_step(&mut self, name: &str, waiter: G, is_first: bool) -> u64 {
         self.last_waiter += 1;
