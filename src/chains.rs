@@ -124,6 +124,26 @@ impl Chains {
         }
     }
 
+    /// The first by name of a model's enabled chains, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]
+    pub async fn first_enabled(
+        &self,
+        organization: OrganizationId,
+        model: &str,
+    ) -> Result<Option<Chain>, Error> {
+        let prefix = Key::table(Table::Chain).id(organization).text(model);
+        let page = Page { prefix, after: None, before: None, limit: CHAINS_MAX };
+        for (_, row) in self.store.page(page).await? {
+            let chain: Chain = decode(&row)?;
+            if chain.enabled {
+                return Ok(Some(chain));
+            }
+        }
+        Ok(None)
+    }
+
     /// Changes a chain, for predictions that are created from then on.
     ///
     /// # Errors

@@ -14,6 +14,7 @@
 //! cli
 //! app
 //! api
+//! chat
 //! catalog     workflows
 //! engine      chains
 //! runners     backup
@@ -47,6 +48,7 @@
 //! | [`chains`] | fallback chains: the models to try when one fails |
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
+//! | [`chat`] | the chat router: OpenAI's chat and embeddings, by local models or the upstream |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
 //! | [`app`] | the composition root: opens everything in order, stops it in reverse |
 //! | [`cli`] | the command line |
@@ -95,6 +97,7 @@ pub mod backup;
 pub mod billing;
 pub mod catalog;
 pub mod chains;
+pub mod chat;
 pub mod cli;
 pub mod config;
 pub mod dashboard;

@@ -64,6 +64,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The catalog answers the engine's question which models there are.
     ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),
     (
+        "chat",
+        &[
+            "billing", "catalog", "chains", "domain", "engine", "http", "runtime", "storage", "wire",
+        ],
+    ),
+    (
         "api",
         &[
             "accounts",
@@ -72,6 +78,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "billing",
             "catalog",
             "chains",
+            "chat",
             "config",
             "dashboard",
             "domain",
@@ -98,6 +105,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "billing",
             "catalog",
             "chains",
+            "chat",
             "config",
             "domain",
             "engine",

@@ -7,6 +7,7 @@ use hyper::body::Body as _;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{HeaderMap, Method, StatusCode};
 
+use super::doc::ErrorForm;
 use super::request_metrics::RequestMetrics;
 use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access, context};
 use crate::http::body::Counted;
@@ -65,7 +66,10 @@ impl Host {
         let (route, result) = self.route(request, peer, &id).await;
         let mut answer = result.unwrap_or_else(|error| {
             report(&error, &id, &method, &path);
-            error.into_response()
+            match route.map_or(ErrorForm::Plain, |route| route.doc.errors) {
+                ErrorForm::Plain => error.into_response(),
+                ErrorForm::OpenAi => error.into_open_ai_response(),
+            }
         });
         let path_of_route = route.map_or("", |route| route.path);
         describe(answer.headers_mut());
@@ -273,7 +277,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.append(hyper::header::VARY, HeaderValue::from_static("origin"));
     headers.insert(
         hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("deprecation, link, retry-after, x-request-id, x-total-count"),
+        HeaderValue::from_static("deprecation, link, retry-after, x-execution-id, x-request-id, x-total-count"),
     );
 }
 

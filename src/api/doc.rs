@@ -19,6 +19,8 @@ pub struct Doc {
     pub request: Option<RequestDoc>,
     /// Whether it takes an `Idempotency-Key`.
     pub is_idempotent: bool,
+    /// How its errors are written.
+    pub errors: ErrorForm,
     /// The answers of the handler. Those that follow from the route's columns, such as 401 and 429,
     /// are added in the document.
     pub responses: &'static [ResponseDoc],
@@ -36,9 +38,19 @@ impl Doc {
             query: &[],
             request: None,
             is_idempotent: false,
+            errors: ErrorForm::Plain,
             responses: &[],
         }
     }
+}
+
+/// How errors are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorForm {
+    /// The error body of the service.
+    Plain,
+    /// As OpenAI's clients read them, a missing key aside.
+    OpenAi,
 }
 
 /// A parameter of the query.
@@ -142,6 +154,8 @@ pub struct ResponseDoc {
 pub enum Content {
     Nothing,
     Json(SchemaOf),
+    /// JSON, or server-sent events where the request asks for them.
+    JsonOrEvents(SchemaOf),
     /// The error body.
     Error,
     /// Text or bytes of this media type.
@@ -162,6 +176,12 @@ impl ResponseDoc {
     #[must_use]
     pub const fn json<T: JsonSchema>(status: u16, description: &'static str) -> Self {
         Self::new(status, description, Content::Json(schema_of::<T>))
+    }
+
+    /// JSON of this type, or server-sent events.
+    #[must_use]
+    pub const fn json_or_events<T: JsonSchema>(status: u16, description: &'static str) -> Self {
+        Self::new(status, description, Content::JsonOrEvents(schema_of::<T>))
     }
 
     /// No body.

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
+use hyper::header::RETRY_AFTER;
 
 use crate::http::Error;
+use crate::http::error::OpenAi;
 use crate::wire::error::{Quota, Unpaid};
-use crate::{accounts, chains, engine, files, idempotency, storage, workflows};
+use crate::{accounts, chains, chat, engine, files, idempotency, storage, workflows};
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
@@ -99,6 +101,43 @@ impl From<chains::Error> for Error {
                 super::body::validation_unavailable(unavailable)
             }
             chains::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<chat::Error> for Error {
+    fn from(error: chat::Error) -> Self {
+        let coded = |code: &str, param: Option<&str>| OpenAi {
+            kind: None,
+            param: param.map(str::to_owned),
+            code: Some(code.to_owned()),
+        };
+        match error {
+            chat::Error::Invalid { message, param, code } => {
+                Self::bad_request(message).with_open_ai(coded(code, param))
+            }
+            chat::Error::NoModel { .. } => Self::not_found(error.to_string())
+                .with_open_ai(coded("model_not_found", Some("model"))),
+            chat::Error::TokensUsedUp { retry_after, .. } => {
+                Self::too_many(error.to_string(), retry_after)
+                    .with_open_ai(coded("tokens_per_day", None))
+            }
+            chat::Error::Failed { execution, failure } => {
+                let status = StatusCode::from_u16(failure.status);
+                let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
+                let open_ai =
+                    OpenAi { kind: failure.kind, param: failure.param, code: failure.code };
+                let mut refused = Self::status(status, failure.message).with_open_ai(open_ai);
+                let retry_after = failure.retry_after.map(|value| (RETRY_AFTER, value));
+                for (name, value) in
+                    retry_after.into_iter().chain(super::chat::execution_header(execution))
+                {
+                    refused = refused.with_header(name, value);
+                }
+                refused
+            }
+            chat::Error::Engine(error) => error.into(),
+            chat::Error::Chains(error) => error.into(),
         }
     }
 }

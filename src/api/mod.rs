@@ -12,6 +12,7 @@ mod backup;
 mod billing;
 mod body;
 mod chains;
+mod chat;
 mod content;
 mod context;
 mod cursor;
@@ -227,6 +228,10 @@ pub const ROUTES: &[Route] = &[
 
     route!(&[Base], GET, "/v1/executions", Key, Bare, Keyed, history::by_offset, history::BY_OFFSET),
     route!(&[Base], GET, "/v2/executions", Key, Bare, Keyed, history::by_cursor, history::BY_CURSOR),
+
+    route!(&[Base], POST, "/v1/chat/completions", Key, Body, Keyed, chat::completions, chat::COMPLETIONS),
+    route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
+    route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),
 
     route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list, webhooks::LIST),
     route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get, webhooks::GET),

@@ -14,13 +14,14 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
 
-use super::doc::{Content, Doc, Kind, Param, RequestDoc, ResponseDoc};
+use super::doc::{Content, Doc, ErrorForm, Kind, Param, RequestDoc, ResponseDoc};
 use super::{Access, BodyLimit, ROUTES, Rate, Role, Route, dispatch};
 use crate::domain::workflow::VERSION_ID_MAX;
 use crate::idempotency;
 use crate::wire;
 
 const ERROR: &str = "#/components/schemas/Error";
+const OPEN_AI_ERROR: &str = "#/components/schemas/OpenAiError";
 
 /// The documents of all hosts, each made once: anyone may ask for them, any number of times.
 #[derive(Debug, Default)]
@@ -110,6 +111,7 @@ impl Schemas {
 
     fn take(mut self) -> Map<String, Value> {
         self.sent.subschema_for::<wire::error::Error<'static>>();
+        self.sent.subschema_for::<wire::openai::Error<'static>>();
         let mut schemas = self.sent.take_definitions(true);
         schemas.extend(self.read.take_definitions(true));
         schemas
@@ -291,13 +293,26 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     }
     let has_id = !dispatch::has_no_request_id(route.path);
     let described = by_status.into_values().map(|response| {
-        let described = describe(&response, has_id, schemas);
+        let described = describe(&response, error_schema(route, response.status), has_id, schemas);
         (response.status.to_string(), described)
     });
     Value::Object(described.collect())
 }
 
-fn describe(response: &ResponseDoc, has_id: bool, schemas: &mut Schemas) -> Value {
+/// The schema of an error. A missing key reads the same on every route.
+fn error_schema(route: &Route, status: u16) -> &'static str {
+    match route.doc.errors {
+        ErrorForm::OpenAi if status != 401 => OPEN_AI_ERROR,
+        ErrorForm::OpenAi | ErrorForm::Plain => ERROR,
+    }
+}
+
+fn describe(
+    response: &ResponseDoc,
+    error: &'static str,
+    has_id: bool,
+    schemas: &mut Schemas,
+) -> Value {
     let mut described = json!({"description": response.description});
     let Value::Object(fields) = &mut described else { return described };
     let own = response.headers.iter().copied();
@@ -311,7 +326,11 @@ fn describe(response: &ResponseDoc, has_id: bool, schemas: &mut Schemas) -> Valu
     }
     let content = match response.content {
         Content::Nothing => return described,
-        Content::Error => json!({"application/json": {"schema": {"$ref": ERROR}}}),
+        Content::Error => json!({"application/json": {"schema": {"$ref": error}}}),
+        Content::JsonOrEvents(schema) => json!({
+            "application/json": {"schema": schema(&mut schemas.sent).to_value()},
+            "text/event-stream": {},
+        }),
         Content::Json(schema) => {
             json!({"application/json": {"schema": schema(&mut schemas.sent).to_value()}})
         }

@@ -12,6 +12,7 @@ use crate::audit::Audit;
 use crate::billing::Billing;
 use crate::catalog::Catalog;
 use crate::chains::Chains;
+use crate::chat::Chat;
 use crate::config::secret::Secret;
 use crate::domain::time::Timestamp;
 use crate::engine::Engine;
@@ -104,6 +105,7 @@ pub struct Services {
     pub signed_urls: SignedUrls,
     pub catalog: Catalog,
     pub chains: Chains,
+    pub chat: Chat,
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,

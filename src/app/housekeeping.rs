@@ -57,6 +57,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, started: PayloadId, acce
         }
         report("expired files", services.files.remove_expired().await);
         if look == 0 {
+            report("token counts of past days", services.chat.forget_past_days().await);
             tokio::select! {
                 () = tasks.stopping() => return,
                 () = hourly(&services) => {}

@@ -9,9 +9,11 @@ mod control;
 mod descriptors;
 mod housekeeping;
 mod journal;
+mod offline;
 mod private;
 mod reload;
 mod rotation;
+mod router;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -42,10 +44,8 @@ use crate::http::budget::{Budget, Share};
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::http::rate::Limiter;
-use crate::http::request::Peer;
 use crate::http::server::{Limits, Listener};
 use crate::http::tls::{Certificates, machine_name};
-use crate::http::{Body, Response};
 use crate::idempotency::Idempotency;
 use crate::runners::builtin::{BuiltinContext, Workers};
 use crate::runners::command::GuardConfig;
@@ -55,9 +55,10 @@ use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
-use crate::{config, telemetry};
+use crate::{chat, config, telemetry};
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
+pub use self::offline::{Offline, offline};
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 
 /// The control socket's name within the data folder.
@@ -147,7 +148,18 @@ fn open(
         let rate = config.limits.rate.as_ref();
         rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
     };
+    let chains = Chains::new(store.clone(), clock.clone());
+    let chat = chat::Dependencies {
+        store: store.clone(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+        catalog: catalog.clone(),
+        chains: chains.clone(),
+        engine: engine.clone(),
+        client: router::client(config),
+    };
     Ok(Arc::new(Services {
+        chat: router::open(config, chat)?,
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
@@ -155,7 +167,7 @@ fn open(
         accounts,
         audit: Audit::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),
-        chains: Chains::new(store.clone(), clock.clone()),
+        chains,
         files,
         signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
@@ -564,27 +576,4 @@ async fn first_key(services: &Services, make: bool) -> anyhow::Result<Option<Str
     let made = services.accounts.create_key(organization.id, FIRST_KEY, "first start", None);
     let (_, full) = made.await?;
     Ok(Some(full))
-}
-
-/// A service for the command line's own requests: it answers as the control socket would, but
-/// listens nowhere and runs no work.
-#[derive(Debug)]
-pub struct Offline {
-    control: HostService,
-}
-
-impl Offline {
-    /// Answers one request.
-    pub async fn call(&self, request: hyper::Request<Body>) -> Response {
-        self.control.answer(request, Peer::InProcess).await
-    }
-}
-
-/// Opens the store of `config` while no service runs on it.
-///
-/// # Errors
-/// When a service does run on it, or it cannot be opened.
-pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
-    let services = open(config, &Tasks::new(), Vec::new(), None)?;
-    Ok(Offline { control: HostService::new(Role::Control, services)? })
 }

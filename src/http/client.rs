@@ -205,6 +205,13 @@ impl Builder {
         }
     }
 
+    /// Bounds resolving, connecting and the TLS handshake together.
+    #[must_use]
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
     /// Resolves names by `resolver`.
     #[must_use]
     pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {

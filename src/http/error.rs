@@ -30,6 +30,17 @@ struct More {
     is_busy: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
     source: Option<BoxError>,
+    open_ai: OpenAi,
+}
+
+/// What OpenAI's error body says beyond the message.
+#[derive(Debug, Default)]
+pub struct OpenAi {
+    /// Instead of the type that follows from the status.
+    pub kind: Option<String>,
+    /// The field of the request that is wrong.
+    pub param: Option<String>,
+    pub code: Option<String>,
 }
 
 impl Error {
@@ -135,6 +146,13 @@ impl Error {
         self
     }
 
+    /// Adds what OpenAI's clients read.
+    #[must_use]
+    pub fn with_open_ai(mut self, open_ai: OpenAi) -> Self {
+        self.more.open_ai = open_ai;
+        self
+    }
+
     /// Adds a header to the response.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
@@ -172,12 +190,35 @@ impl Error {
             status: (!self.more.bare).then_some(self.status.as_u16()),
             details: self.more.details.as_ref(),
         };
-        let mut response = response::json(self.status, &body);
-        for (name, value) in self.more.headers {
-            response.headers_mut().append(name, value);
-        }
-        response
+        let response = response::json(self.status, &body);
+        with_headers(response, self.more.headers)
     }
+
+    /// The response that one of OpenAI's clients gets. A missing key reads the same on every route.
+    #[must_use]
+    pub fn into_open_ai_response(self) -> Response {
+        if self.status == StatusCode::UNAUTHORIZED {
+            return self.into_response();
+        }
+        let (status, open_ai) = (self.status.as_u16(), &self.more.open_ai);
+        let body = wire::openai::Error {
+            error: wire::openai::Body {
+                message: &self.message,
+                kind: open_ai.kind.as_deref().unwrap_or_else(|| wire::openai::kind_of(status)),
+                param: open_ai.param.as_deref(),
+                code: open_ai.code.as_deref().or(wire::openai::code_of(status)),
+            },
+        };
+        let response = response::json(self.status, &body);
+        with_headers(response, self.more.headers)
+    }
+}
+
+fn with_headers(mut response: Response, headers: Vec<(HeaderName, HeaderValue)>) -> Response {
+    for (name, value) in headers {
+        response.headers_mut().append(name, value);
+    }
+    response
 }
 
 impl fmt::Display for Error {
@@ -223,6 +264,32 @@ mod tests {
             (
                 Error::bad_request("no").with_details(serde_json::json!([1])),
                 r#"{"error":"no","status":400,"details":[1]}"#,
+            ),
+        ] {
+            assert_eq!(text(error).await, body);
+        }
+    }
+
+    #[tokio::test]
+    async fn http_error_body_for_openai_clients_names_type_param_and_code() {
+        let text = async |error: Error| {
+            let body = error.into_open_ai_response().into_body().collect().await.unwrap();
+            String::from_utf8(body.to_bytes().to_vec()).unwrap()
+        };
+        let param = OpenAi { param: Some("n".to_owned()), ..OpenAi::default() };
+        for (error, body) in [
+            (Error::unauthorized(), r#"{"error":"Invalid or missing API key"}"#),
+            (
+                Error::bad_request("n is wrong").with_open_ai(param),
+                r#"{"error":{"message":"n is wrong","type":"invalid_request_error","param":"n","code":"invalid_value"}}"#,
+            ),
+            (
+                Error::too_large(8),
+                r#"{"error":{"message":"the request body is larger than 8 bytes","type":"invalid_request_error","param":null,"code":null}}"#,
+            ),
+            (
+                Error::busy("full"),
+                r#"{"error":{"message":"full","type":"upstream_error","param":null,"code":null}}"#,
             ),
         ] {
             assert_eq!(text(error).await, body);

@@ -11,6 +11,7 @@ mod connection;
 pub mod connector;
 pub mod egress;
 pub mod error;
+pub mod event_stream;
 mod head_lines;
 pub mod query;
 pub mod rate;

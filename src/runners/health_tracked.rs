@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Health, Job, Run, Runner};
+use super::{Health, Job, Run, Runner, openai};
+use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 
 /// Runs in a row that got no answer before a model counts as failing.
@@ -29,16 +30,23 @@ impl Runner for HealthTracked {
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
             let result = self.runner.run(job).await;
-            let mut misses = self.misses.lock().unwrap_or_else(PoisonError::into_inner);
-            match &result {
-                Err(error) if error.failure.class == ErrorClass::ProviderUnavailable => {
-                    *misses = (misses.0.saturating_add(1), error.failure.message.clone());
-                }
-                Ok(_) | Err(_) => *misses = (0, String::new()),
-            }
-            drop(misses);
+            self.note_call(result.as_ref().err().map(|error| &error.failure));
             result
         })
+    }
+
+    fn openai(&self) -> Option<&openai::Options> {
+        self.runner.openai()
+    }
+
+    fn note_call(&self, failure: Option<&Failure>) {
+        let mut misses = self.misses.lock().unwrap_or_else(PoisonError::into_inner);
+        *misses = match failure {
+            Some(failure) if failure.class == ErrorClass::ProviderUnavailable => {
+                (misses.0.saturating_add(1), failure.message.clone())
+            }
+            Some(_) | None => (0, String::new()),
+        };
     }
 
     fn health(&self) -> Health {
@@ -56,7 +64,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::attempt::Failure;
     use crate::domain::model::Usage;
     use crate::runners::{RecordingProgress, Success};
 

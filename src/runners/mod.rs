@@ -152,6 +152,15 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// How an OpenAI-compatible server is asked for this model, where one answers for it: the chat
+    /// router passes requests on to it.
+    fn openai(&self) -> Option<&openai::Options> {
+        None
+    }
+
+    /// Notes how a request ended that the chat router has passed on; `None`: it was answered.
+    fn note_call(&self, _failure: Option<&Failure>) {}
+
     /// What the model's processes wrote for the operator, the end of it.
     fn diagnostics(&self) -> Option<String> {
         None

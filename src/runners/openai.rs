@@ -21,6 +21,7 @@ use super::{Job, Run, Runner, Success};
 use crate::config::reader::Section;
 use crate::config::values::{self, one_of};
 use crate::domain::attempt::Failure;
+use crate::domain::chat::Operation;
 use crate::domain::classify::ErrorClass;
 use crate::domain::model::Usage;
 use crate::http::client::{Client, Limits, Overflow};
@@ -47,7 +48,7 @@ pub const TYPE: Type = Type {
 
 /// How one model is asked.
 #[derive(Debug, PartialEq)]
-struct Options {
+pub struct Options {
     /// With its `/v1`, without a slash at its end.
     url: String,
     /// What the server calls the model.
@@ -57,7 +58,33 @@ struct Options {
     authorization: Option<HeaderValue>,
 }
 
+/// Where a server answers for one model.
+#[derive(Debug, Clone, Copy)]
+pub struct Server<'o> {
+    /// With its `/v1`, without a slash at its end.
+    pub url: &'o str,
+    /// What the server calls the model.
+    pub model: &'o str,
+    /// `Bearer …`, marked as sensitive.
+    pub authorization: Option<&'o HeaderValue>,
+}
+
 impl Options {
+    /// The server, if the model is for this operation.
+    #[must_use]
+    pub fn server(&self, operation: Operation) -> Option<Server<'_>> {
+        let is_for = match self.kind {
+            Kind::Chat => operation == Operation::Chat,
+            Kind::Embeddings => operation == Operation::Embeddings,
+            Kind::Images => false,
+        };
+        is_for.then_some(Server {
+            url: &self.url,
+            model: &self.model,
+            authorization: self.authorization.as_ref(),
+        })
+    }
+
     fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
         let url = section.required("url", base_url);
         let model = section.required("model", values::text);
@@ -140,8 +167,8 @@ impl Kind {
 
     const fn path(self) -> &'static str {
         match self {
-            Self::Chat => "/chat/completions",
-            Self::Embeddings => "/embeddings",
+            Self::Chat => Operation::Chat.path(),
+            Self::Embeddings => Operation::Embeddings.path(),
             Self::Images => "/images/generations",
         }
     }
@@ -360,6 +387,10 @@ impl OpenAiRunner {
 }
 
 impl Runner for OpenAiRunner {
+    fn openai(&self) -> Option<&Options> {
+        Some(&self.options)
+    }
+
     fn run(&self, job: Job) -> Run<'_> {
         Box::pin(async move {
             let request = self.request(&job)?;

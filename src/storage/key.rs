@@ -75,6 +75,8 @@ tables! {
     Ledger = b'G',
     /// Balances by organization: a counter.
     Balance = b'B',
+    /// Tokens that keys have used, by organization, key and day: counters.
+    TokenUse = b't',
     /// What unfinished work may cost, by organization: a counter.
     Reserved = b'e',
     /// First answers to requests with an `Idempotency-Key`.

@@ -7,6 +7,7 @@
 //!
 //! Nothing here is stored, and nothing here reads JSON that the service made itself.
 
+pub mod chat;
 pub mod delivery;
 pub mod error;
 pub mod event;
@@ -15,6 +16,7 @@ pub mod file;
 pub mod history;
 pub mod legacy;
 pub mod model;
+pub mod openai;
 pub mod operator;
 pub mod prediction;
 pub mod scalars;

@@ -1,0 +1,32 @@
+//! A service without listeners, for the command line while no service runs on the data folder. It runs
+//! no work.
+
+use super::open;
+use crate::api::{HostService, Role};
+use crate::config::Config;
+use crate::http::request::Peer;
+use crate::http::{Body, Response};
+use crate::runtime::Tasks;
+
+/// A service for the command line's own requests: it answers as the control socket would, but
+/// listens nowhere and runs no work.
+#[derive(Debug)]
+pub struct Offline {
+    control: HostService,
+}
+
+impl Offline {
+    /// Answers one request.
+    pub async fn call(&self, request: hyper::Request<Body>) -> Response {
+        self.control.answer(request, Peer::InProcess).await
+    }
+}
+
+/// Opens the store of `config` while no service runs on it.
+///
+/// # Errors
+/// When a service does run on it, or it cannot be opened.
+pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
+    let services = open(config, &Tasks::new(), Vec::new(), None)?;
+    Ok(Offline { control: HostService::new(Role::Control, services)? })
+}

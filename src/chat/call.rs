@@ -1,0 +1,315 @@
+//! A call from its admission to its record.
+//!
+//! It runs in a task of its own. A client that goes away ends it: the connection to the model is
+//! closed, and the call is recorded with what was sent until then. What is reserved and what is
+//! counted as in flight is released when the record is on the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::error::{Error, Failure};
+use super::meter::Meter;
+use super::request::Request;
+use super::route::Candidate;
+use super::service::{Chat, Inner};
+use super::tokens::InFlight;
+use super::upstream::{Limits, Opened};
+use crate::billing::{Price, Reservation};
+use crate::domain::chat::{self, Operation, Tokens};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Fault, Source, Status, Work};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::time::Timestamp;
+use crate::engine::{self, EndedCall, ModelPermit};
+use crate::http::budget::Lease;
+use crate::http::sse::HEARTBEAT;
+use crate::runtime::{self, new_id};
+use crate::storage::Commit;
+
+/// How long a stream may take as a whole. A local model has its own limit.
+const STREAM_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Who calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// JSON.
+    Whole { execution: ExecutionId, body: Bytes },
+    /// Server-sent events, as they come. Dropping the receiver ends the call.
+    Stream { execution: ExecutionId, pieces: mpsc::Receiver<Bytes> },
+}
+
+/// Where the answer goes. Closed when the client has gone away.
+pub(super) type Reply = oneshot::Sender<Result<Answer, Error>>;
+
+/// A call that was admitted.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) inner: Arc<Inner>,
+    pub(super) id: ExecutionId,
+    pub(super) request: Request,
+    /// Covers what is held in memory of a whole answer.
+    pub(super) lease: Lease,
+    pub(super) started: Instant,
+    caller: Caller,
+    created_at: Timestamp,
+    reservation: Option<Reservation>,
+    in_flight: Option<InFlight>,
+    /// The request's body, which is counted while it is in memory.
+    _body: Bytes,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Done,
+    /// The client has gone away.
+    Cancelled,
+    Failed(Failure),
+}
+
+/// What came of an answer.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    pub(super) tokens: Tokens,
+    pub(super) cost: Usd,
+    pub(super) first_byte: Option<Duration>,
+    pub(super) is_stream: bool,
+    pub(super) content: Option<Box<RawValue>>,
+}
+
+impl Chat {
+    /// Makes a call. `body` is the request's, `lease` covers what is held of the answer.
+    ///
+    /// # Errors
+    /// [`Error`]; only [`Error::Failed`] is recorded.
+    pub async fn call(
+        &self,
+        caller: Caller,
+        operation: Operation,
+        body: Bytes,
+        lease: Lease,
+    ) -> Result<Answer, Error> {
+        let inner = Arc::clone(&self.inner);
+        let request = Request::read(operation, &body)?;
+        let Caller { organization, key } = caller;
+        let candidates = inner.route(organization, &request).await?;
+        let in_flight = inner.tokens.admit(organization, key, request.prompt_tokens).await?;
+        let keeps = inner.options.keep_content;
+        let price = dearest(&candidates, &request);
+        let reservation = inner.engine.admit_call(organization, price, keeps).await?;
+        let call = Call {
+            id: new_id(),
+            started: runtime::monotonic_now(),
+            created_at: inner.clock.now(),
+            request,
+            lease,
+            caller,
+            reservation,
+            in_flight,
+            inner,
+            _body: body,
+        };
+        let (reply, answer) = oneshot::channel();
+        // In a task of its own: what a client that goes away has used is recorded.
+        self.inner.tasks.spawn(call.run(candidates, reply));
+        answer.await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
+    }
+}
+
+/// What the dearest of the models may cost.
+fn dearest(candidates: &[Candidate], request: &Request) -> Price {
+    candidates.iter().map(|candidate| candidate.price.most(request)).fold(
+        Price::default(),
+        |dearest, price| Price {
+            known: dearest.known.max(price.known),
+            open: dearest.open || price.open,
+        },
+    )
+}
+
+impl Call {
+    /// Tries the models in order until one begins to answer.
+    async fn run(self, candidates: Vec<Candidate>, mut reply: Reply) {
+        let last = candidates.len().saturating_sub(1);
+        for (index, candidate) in candidates.into_iter().enumerate() {
+            let opened = tokio::select! {
+                biased;
+                () = reply.closed() => {
+                    self.end_unanswered(&candidate, End::Cancelled).await;
+                    return;
+                }
+                opened = self.open(&candidate) => opened,
+            };
+            match opened {
+                Ok((opened, permit)) => {
+                    self.answer(candidate, opened, reply).await;
+                    drop(permit);
+                    return;
+                }
+                Err(failure) => {
+                    note(&candidate, Some(&failure));
+                    if index < last && failure.may_fall_back() {
+                        continue;
+                    }
+                    let execution = self.id;
+                    self.end_unanswered(&candidate, End::Failed(failure.clone())).await;
+                    // A client that has gone away needs no answer.
+                    let _unsent = reply.send(Err(Error::Failed { execution, failure }));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits for a place at the model and for its answer to begin.
+    async fn open(
+        &self,
+        candidate: &Candidate,
+    ) -> Result<(Opened, Option<ModelPermit>), Failure> {
+        let name = &candidate.name;
+        let permit = match &candidate.local {
+            Some(_) => Some(self.place_at(name).await?),
+            None => None,
+        };
+        let body = self.request.body(candidate.target.model(), candidate.fields.as_ref());
+        let body = body.map_err(|error| {
+            let message = format!("the request to the model '{name}' cannot be made: {error}");
+            Failure::new(500, ErrorClass::InternalError, message)
+        })?;
+        let first_byte = match &candidate.local {
+            // An answer that comes at once takes as long as the model.
+            Some(model) if !self.request.is_stream => model.timeout,
+            Some(_) | None => self.inner.options.first_byte_timeout,
+        };
+        let now = runtime::monotonic_now();
+        let first_byte = now.checked_add(first_byte).unwrap_or(now);
+        let first_byte = first_byte.min(self.deadline(candidate));
+        let limits = Limits { first_byte, head: HEARTBEAT };
+        let is_stream = self.request.is_stream;
+        let opened = self.inner.open(name, &candidate.target, &body, is_stream, limits).await?;
+        Ok((opened, permit))
+    }
+
+    async fn place_at(&self, model: &str) -> Result<ModelPermit, Failure> {
+        let patience = self.inner.options.first_byte_timeout;
+        match tokio::time::timeout(patience, self.inner.engine.place_at(model)).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(error)) => {
+                let message = format!("the model '{model}': {error}");
+                Err(Failure::new(429, ErrorClass::ProviderRateLimit, message))
+            }
+            Err(_elapsed) => {
+                let message = format!("the model '{model}' had no place free in time");
+                Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
+            }
+        }
+    }
+
+    /// Until when the model has to have answered.
+    pub(super) fn deadline(&self, candidate: &Candidate) -> Instant {
+        let limit = candidate.local.as_ref().map_or(STREAM_TIME_MAX, |model| model.timeout);
+        self.started.checked_add(limit).unwrap_or(self.started)
+    }
+
+    async fn answer(self, candidate: Candidate, opened: Opened, reply: Reply) {
+        if opened.is_stream {
+            self.relay(candidate, opened, reply).await;
+        } else {
+            self.whole(candidate, opened, reply).await;
+        }
+    }
+
+    /// What an answer has used until now, and what that costs.
+    pub(super) fn came(&self, candidate: &Candidate, meter: &Meter) -> Came {
+        let tokens = meter.tokens();
+        let cost = candidate.price.of(tokens, self.started.elapsed());
+        Came { tokens, cost, ..Came::default() }
+    }
+
+    /// Records a call of which nothing came.
+    async fn end_unanswered(self, candidate: &Candidate, end: End) {
+        if let Err(error) = self.record(candidate, &end, Came::default()).await {
+            tracing::error!(%error, "a call of the chat router could not be recorded");
+        }
+    }
+
+    /// Records the call as it ended.
+    ///
+    /// # Errors
+    /// [`engine::Error`]: nothing of it is recorded.
+    pub(super) async fn record(
+        self,
+        candidate: &Candidate,
+        end: &End,
+        came: Came,
+    ) -> Result<(), engine::Error> {
+        let Caller { organization, key } = self.caller;
+        let (status, failure) = match end {
+            End::Done => (Status::Success, None),
+            End::Cancelled => (Status::Cancelled, None),
+            End::Failed(failure) => (Status::Error, Some(failure)),
+        };
+        let (created_at, now) = (self.created_at, self.inner.clock.now());
+        let first_byte_ms =
+            came.first_byte.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let call = chat::Call {
+            operation: self.request.operation,
+            model: candidate.name.clone(),
+            requested_model: self.request.model.clone(),
+            is_upstream: candidate.local.is_none(),
+            is_stream: came.is_stream,
+            tokens: came.tokens,
+            is_priced: candidate.price.is_known(),
+            first_byte_ms,
+        };
+        let execution = Execution {
+            id: self.id,
+            organization,
+            key,
+            source: Source::Api,
+            status,
+            input: Payload::nothing(),
+            work: Work::Chat(call),
+            output: None,
+            fault: failure.map(|failure| Fault::of(&failure.recorded())),
+            cost: came.cost,
+            reserved: Usd::ZERO,
+            webhook: None,
+            created_at,
+            started_at: Some(created_at),
+            completed_at: Some(now.max(created_at)),
+        };
+        let mut beside = Commit::new();
+        self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
+        let (in_flight, reservation) = (self.in_flight, self.reservation);
+        beside.after_durable(move || drop(in_flight));
+        let ended = EndedCall { execution, output: came.content, beside, reservation };
+        self.inner.engine.record_call(ended).await
+    }
+}
+
+/// Tells the model's runner how a call ended: its health depends on it.
+pub(super) fn note(candidate: &Candidate, failure: Option<&Failure>) {
+    if let Some(model) = &candidate.local {
+        model.runner.note_call(failure.map(Failure::recorded).as_ref());
+    }
+}
+
+/// Whether the operation has texts that are kept.
+pub(super) fn keeps_content(inner: &Inner, operation: Operation) -> bool {
+    inner.options.keep_content && operation == Operation::Chat
+}

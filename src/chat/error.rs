@@ -1,0 +1,84 @@
+//! Why a call is refused, or got no answer.
+
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+
+use crate::domain::attempt;
+use crate::domain::classify::ErrorClass;
+use crate::domain::ids::ExecutionId;
+use crate::domain::json_object::Mismatch;
+use crate::{chains, engine};
+
+/// Why a call is refused, or got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is wrong. Nothing was called.
+    #[error("{message}")]
+    Invalid { message: String, param: Option<&'static str>, code: &'static str },
+    /// No model has this id, and there is no upstream. Nothing was called.
+    #[error("the model '{model}' does not exist")]
+    NoModel { model: String },
+    /// The key has used its tokens of the day. Nothing was called.
+    #[error("the API key has used its {limit} tokens of today")]
+    TokensUsedUp { limit: u64, retry_after: Duration },
+    /// The model did not answer. The call is recorded under this id.
+    #[error("{}", failure.message)]
+    Failed { execution: ExecutionId, failure: Failure },
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    #[error(transparent)]
+    Chains(#[from] chains::Error),
+}
+
+impl Error {
+    /// A field that is not what it must be.
+    pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into(), param: Some(param), code: "invalid_value" }
+    }
+
+    /// A field that must be there.
+    pub fn missing(param: &'static str) -> Self {
+        let message = format!("{param} is required");
+        Self::Invalid { message, param: Some(param), code: "missing_required_parameter" }
+    }
+}
+
+impl From<Mismatch> for Error {
+    fn from(mismatch: Mismatch) -> Self {
+        Self::invalid(mismatch.field, mismatch.to_string())
+    }
+}
+
+/// How one model failed, in the words of OpenAI's error body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The status that the client gets.
+    pub status: u16,
+    pub class: ErrorClass,
+    /// A sentence. Holds no secret.
+    pub message: String,
+    /// What the model's server says beyond that.
+    pub kind: Option<String>,
+    pub param: Option<String>,
+    pub code: Option<String>,
+    pub retry_after: Option<HeaderValue>,
+}
+
+impl Failure {
+    /// A failure with nothing more to say than its sentence.
+    pub fn new(status: u16, class: ErrorClass, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, class, message, kind: None, param: None, code: None, retry_after: None }
+    }
+
+    /// Whether another model may do better: not where the request itself is wrong.
+    pub fn may_fall_back(&self) -> bool {
+        self.class != ErrorClass::InvalidUserInput
+    }
+
+    /// As the history has it.
+    pub fn recorded(&self) -> attempt::Failure {
+        attempt::Failure::new(self.class, self.message.clone())
+    }
+}

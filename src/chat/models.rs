@@ -1,0 +1,186 @@
+//! The ids that can be called: the models of the catalog, and those that the upstream lists.
+//!
+//! The upstream's list is kept for `router.catalog_ttl` and asked for by one request at a time. While
+//! the upstream does not answer, the last list is shown and marked as stale.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::header::{ACCEPT, AUTHORIZATION};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::service::{Chat, Inner, Upstream};
+use crate::domain::chat::Operation;
+use crate::domain::model::Pricing;
+use crate::domain::time::Timestamp;
+use crate::http::client::{Limits, Overflow};
+use crate::runtime;
+
+/// The upstream's list: bytes, models, characters of an id, and how long it may take.
+const LIST_BYTES_MAX: usize = 8 * 1024 * 1024;
+const LIST_MODELS_MAX: usize = 10_000;
+const ID_CHARS_MAX: usize = 256;
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// An upstream that did not answer is not asked again before this.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Everything that can be called.
+#[derive(Debug)]
+pub struct ModelCatalog {
+    /// Local models by slug, then the upstream's in its order.
+    pub models: Vec<CatalogModel>,
+    /// `None` where there is no upstream.
+    pub upstream: Option<UpstreamList>,
+}
+
+/// A model that can be called.
+#[derive(Debug, Clone)]
+pub struct CatalogModel {
+    pub id: String,
+    /// What it is for; `None` where the upstream does not say.
+    pub operation: Option<Operation>,
+    pub is_upstream: bool,
+    /// Who owns it, where the upstream says so.
+    pub owned_by: Option<String>,
+    /// Unix seconds, where the upstream says so.
+    pub created: Option<i64>,
+    pub pricing: Option<Pricing>,
+    /// Whether it has stopped answering.
+    pub is_failing: bool,
+}
+
+/// How current the upstream's list is.
+#[derive(Debug, Clone)]
+pub struct UpstreamList {
+    pub fetched_at: Option<Timestamp>,
+    /// Why the list could not be had when it was last asked for: what is shown is stale.
+    pub error: Option<String>,
+}
+
+/// The upstream's list as it was last seen.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamModels {
+    cached: Mutex<Cached>,
+}
+
+#[derive(Debug, Default)]
+struct Cached {
+    models: Arc<Vec<Listed>>,
+    fetched_at: Option<Timestamp>,
+    error: Option<String>,
+    /// Until when nothing is asked.
+    fresh_until: Option<Instant>,
+}
+
+#[derive(Debug, Deserialize)]
+struct List {
+    data: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    id: String,
+    created: Option<i64>,
+    owned_by: Option<String>,
+}
+
+impl Chat {
+    /// The models that can be called.
+    pub async fn models(&self) -> ModelCatalog {
+        let inner = &self.inner;
+        let mut models: Vec<CatalogModel> =
+            inner.catalog.list().into_iter().filter_map(|model| inner.listed(model)).collect();
+        let Some(upstream) = &inner.options.upstream else {
+            return ModelCatalog { models, upstream: None };
+        };
+        let (listed, state) = inner.upstream_list(upstream).await;
+        // A local model of the same id is the one that answers.
+        let local: HashSet<String> = models.iter().map(|model| model.id.clone()).collect();
+        let of_upstream = listed.iter().filter(|listed| !local.contains(&listed.id));
+        let of_upstream: Vec<CatalogModel> = of_upstream
+            .map(|listed| CatalogModel {
+                id: listed.id.clone(),
+                operation: None,
+                is_upstream: true,
+                owned_by: listed.owned_by.clone(),
+                created: listed.created,
+                pricing: inner.options.prices.get(&listed.id).cloned(),
+                is_failing: false,
+            })
+            .collect();
+        models.extend(of_upstream);
+        ModelCatalog { models, upstream: Some(state) }
+    }
+}
+
+impl Inner {
+    /// A model of the catalog, if it can be called.
+    fn listed(&self, model: Arc<crate::catalog::Model>) -> Option<CatalogModel> {
+        let operations = [Operation::Chat, Operation::Embeddings];
+        let server = model.runner.openai()?;
+        let operation =
+            operations.into_iter().find(|operation| server.server(*operation).is_some())?;
+        Some(CatalogModel {
+            id: model.slug.to_string(),
+            operation: Some(operation),
+            is_upstream: false,
+            owned_by: None,
+            created: None,
+            pricing: model.pricing.clone(),
+            is_failing: model.failing().is_some(),
+        })
+    }
+
+    /// The upstream's list, asked for when it is old. One request asks, the others wait for it.
+    async fn upstream_list(&self, upstream: &Upstream) -> (Arc<Vec<Listed>>, UpstreamList) {
+        let mut cached = self.upstream_models.cached.lock().await;
+        let now = runtime::monotonic_now();
+        if cached.fresh_until.is_none_or(|until| until <= now) {
+            let fresh_for = match self.ask_upstream(upstream).await {
+                Ok(models) => {
+                    cached.models = Arc::new(models);
+                    cached.fetched_at = Some(self.clock.now());
+                    cached.error = None;
+                    self.options.catalog_ttl
+                }
+                Err(error) => {
+                    cached.error = Some(error);
+                    RETRY.min(self.options.catalog_ttl)
+                }
+            };
+            cached.fresh_until = runtime::monotonic_now().checked_add(fresh_for);
+        }
+        let state = UpstreamList { fetched_at: cached.fetched_at, error: cached.error.clone() };
+        (Arc::clone(&cached.models), state)
+    }
+
+    async fn ask_upstream(&self, upstream: &Upstream) -> Result<Vec<Listed>, String> {
+        let mut request =
+            Request::get(format!("{}/models", upstream.url)).header(ACCEPT, "application/json");
+        if let Some(authorization) = &upstream.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let request = request.body(Bytes::new()).map_err(|error| error.to_string())?;
+        let limits = Limits {
+            total: LIST_TIMEOUT,
+            answer_bytes: LIST_BYTES_MAX,
+            overflow: Overflow::Fail,
+        };
+        let answer =
+            self.client.send(request, &limits).await.map_err(|error| error.to_string())?;
+        if !answer.status.is_success() {
+            return Err(format!("the upstream answered {}", answer.status.as_u16()));
+        }
+        let list: List = serde_json::from_slice(&answer.body)
+            .map_err(|_other| "the upstream's answer is not a list of models".to_owned())?;
+        let is_good = |model: &Listed| {
+            !model.id.is_empty() && model.id.chars().nth(ID_CHARS_MAX).is_none()
+        };
+        Ok(list.data.into_iter().filter(is_good).take(LIST_MODELS_MAX).collect())
+    }
+}

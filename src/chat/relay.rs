@@ -1,0 +1,335 @@
+//! An answer that comes as a stream: each event leaves as it comes, byte for byte.
+//!
+//! Between the model and the client are the event that is not complete and a few pieces, so a client
+//! that reads slowly slows its model down, until the server's write timeout ends the connection. The
+//! usage and `[DONE]` wait until the call is recorded. A client that goes away closes the connection
+//! to the model at once. A model that breaks off ends the stream with an error event.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::call::{Answer, Call, Came, End, Reply, keeps_content, note};
+use super::error::Failure;
+use super::meter::{Meter, Seen};
+use super::route::Candidate;
+use super::upstream::{Opened, broken, next, too_late};
+use super::whole::with_cost;
+use crate::domain::chat::Tokens;
+use crate::domain::classify::ErrorClass;
+use crate::domain::money::Usd;
+use crate::domain::raw_object::RawObject;
+use crate::http::event_stream::{Event, EventReader};
+use crate::http::sse::HEARTBEAT;
+use crate::runtime;
+use crate::wire::openai;
+
+/// The longest event, in bytes.
+const EVENT_MAX: usize = 1024 * 1024;
+/// Pieces that wait for the client, each at most an event and what came with its end.
+const PIECES_MAX: usize = 4;
+/// The largest stream, in bytes.
+const STREAM_MAX: usize = 256 * 1024 * 1024;
+/// How long the end of the model's answer is waited for behind `[DONE]`, so that its connection can be
+/// used again.
+const DRAIN: Duration = Duration::from_millis(100);
+
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+const DONE: &[u8] = b"[DONE]";
+
+/// A stream on its way.
+struct Relay {
+    name: String,
+    reader: EventReader,
+    meter: Meter,
+    pieces: mpsc::Sender<Bytes>,
+    wants_usage: bool,
+    /// The event with the usage alone, which waits for the record.
+    usage: Option<Bytes>,
+    /// The model has said that it is done.
+    is_done: bool,
+    bytes: usize,
+    started: Instant,
+    first_byte: Option<Duration>,
+    last_sent: Instant,
+}
+
+impl Call {
+    /// Replies with the stream and passes the answer on until it ends.
+    pub(super) async fn relay(self, candidate: Candidate, opened: Opened, reply: Reply) {
+        let (sender, pieces) = mpsc::channel(PIECES_MAX);
+        // Where the client has gone away, the receiver is dropped, and the stream ends at once.
+        let _unsent = reply.send(Ok(Answer::Stream { execution: self.id, pieces }));
+        let keeps = keeps_content(&self.inner, self.request.operation);
+        let mut relay = Relay {
+            name: candidate.name.clone(),
+            reader: EventReader::new(EVENT_MAX),
+            meter: Meter::new(self.request.prompt_tokens, keeps),
+            pieces: sender,
+            wants_usage: self.request.wants_usage,
+            usage: None,
+            is_done: false,
+            bytes: 0,
+            started: self.started,
+            first_byte: None,
+            last_sent: runtime::monotonic_now(),
+        };
+        let Opened { first, mut body, .. } = opened;
+        let end = relay.run(&self, &candidate, first, &mut body).await;
+        let came = relay.came(&self, &candidate, &end);
+        let (tokens, cost) = (came.tokens, came.cost);
+        note(&candidate, if let End::Failed(failure) = &end { Some(failure) } else { None });
+        let recorded = if matches!(end, End::Done) {
+            let drained = timeout(DRAIN, async { while let Ok(Some(_)) = next(&mut body).await {} });
+            tokio::join!(self.record(&candidate, &end, came), drained).0
+        } else {
+            // The connection is closed before anything else: the model stops.
+            drop(body);
+            self.record(&candidate, &end, came).await
+        };
+        let end = match recorded {
+            Ok(()) => end,
+            Err(error) => {
+                tracing::error!(%error, "a call of the chat router could not be recorded");
+                let message = "the call could not be recorded";
+                End::Failed(Failure::new(500, ErrorClass::InternalError, message))
+            }
+        };
+        relay.finish(end, tokens, cost).await;
+    }
+}
+
+impl Relay {
+    /// Passes events on until the stream ends, in whichever way.
+    async fn run(
+        &mut self,
+        call: &Call,
+        candidate: &Candidate,
+        first: Option<Bytes>,
+        body: &mut Incoming,
+    ) -> End {
+        let options = &call.inner.options;
+        let deadline = call.deadline(candidate);
+        let stopped = async {
+            call.inner.tasks.stopping().await;
+            tokio::time::sleep(options.stop_grace).await;
+        };
+        tokio::pin!(stopped);
+        let mut pending = first;
+        let mut silent_until = later(call.started, options.first_byte_timeout);
+        loop {
+            if let Some(piece) = pending.take() {
+                silent_until = later(runtime::monotonic_now(), options.idle_timeout);
+                match self.pass_on(&piece, deadline).await {
+                    Ok(()) if self.is_done => return End::Done,
+                    Ok(()) => {}
+                    Err(end) => return end,
+                }
+            }
+            let beat = later(self.last_sent, HEARTBEAT);
+            let pieces = self.pieces.clone();
+            tokio::select! {
+                biased;
+                () = pieces.closed() => return End::Cancelled,
+                came = next(body) => match came {
+                    Ok(Some(piece)) => pending = Some(piece),
+                    Ok(None) => return self.ended(deadline).await,
+                    Err(error) => {
+                        return End::Failed(broken(&self.name, &format!("its stream broke: {error}")));
+                    }
+                },
+                () = sleep_until(silent_until.min(deadline)) => {
+                    return End::Failed(too_late(&self.name));
+                }
+                () = &mut stopped => return End::Failed(stopping()),
+                () = sleep_until(beat) => {
+                    if let Err(end) = self.send(Bytes::from_static(KEEP_ALIVE), deadline).await {
+                        return end;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Passes on what came, as far as it is complete.
+    async fn pass_on(&mut self, piece: &[u8], deadline: Instant) -> Result<(), End> {
+        self.first_byte.get_or_insert_with(|| self.started.elapsed());
+        self.bytes = self.bytes.saturating_add(piece.len());
+        if self.bytes > STREAM_MAX {
+            let what = format!("its stream has more than {STREAM_MAX} bytes");
+            return Err(End::Failed(broken(&self.name, &what)));
+        }
+        self.reader.push(piece);
+        let mut passed: Vec<Bytes> = Vec::new();
+        let mut end = None;
+        while end.is_none() && !self.is_done {
+            match self.reader.next_event() {
+                Ok(None) => break,
+                Ok(Some(event)) => end = self.take(event, &mut passed).err(),
+                Err(too_long) => {
+                    end = Some(End::Failed(broken(&self.name, &format!("in its stream {too_long}"))));
+                }
+            }
+        }
+        if let Some(joined) = joined(passed) {
+            self.send(joined, deadline).await?;
+        }
+        end.map_or(Ok(()), Err)
+    }
+
+    /// Looks at an event; what the client gets of it now is put into `passed`.
+    fn take(&mut self, event: Event, passed: &mut Vec<Bytes>) -> Result<(), End> {
+        let Some(data) = &event.data else {
+            passed.push(event.raw);
+            return Ok(());
+        };
+        if data.trim_ascii() == DONE {
+            self.is_done = true;
+            return Ok(());
+        }
+        match self.meter.event(data).map_err(End::Failed)? {
+            Seen::Part => passed.push(event.raw),
+            Seen::Usage => self.usage = Some(data.clone()),
+            Seen::Failed(failure) => return Err(End::Failed(*failure)),
+        }
+        Ok(())
+    }
+
+    /// The model's answer has ended. Without `[DONE]` it is whole if the model has said why it stopped.
+    async fn ended(&mut self, deadline: Instant) -> End {
+        if let Some(event) = self.reader.rest() {
+            let mut passed = Vec::new();
+            if let Err(end) = self.take(event, &mut passed) {
+                return end;
+            }
+            if let Some(last) = joined(passed) {
+                // It has no blank line of its own.
+                let last = [&last[..], b"\n\n"].concat();
+                if let Err(end) = self.send(last.into(), deadline).await {
+                    return end;
+                }
+            }
+        }
+        if self.is_done || self.meter.is_finished() {
+            return End::Done;
+        }
+        End::Failed(broken(&self.name, "its stream ended before the answer did"))
+    }
+
+    /// Sends a piece once the client has room for it.
+    async fn send(&mut self, piece: Bytes, deadline: Instant) -> Result<(), End> {
+        let sent = tokio::time::timeout_at(deadline, self.pieces.send(piece)).await;
+        self.last_sent = runtime::monotonic_now();
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_closed)) => Err(End::Cancelled),
+            Err(_elapsed) => Err(End::Failed(too_late(&self.name))),
+        }
+    }
+
+    /// What came, and what it costs. A fixed price is not charged for an answer that the model broke.
+    fn came(&mut self, call: &Call, candidate: &Candidate, end: &End) -> Came {
+        let mut came = call.came(candidate, &self.meter);
+        if matches!(end, End::Failed(_)) && candidate.price.is_fixed() {
+            came.cost = Usd::ZERO;
+        }
+        Came {
+            first_byte: self.first_byte,
+            is_stream: true,
+            content: self.meter.take_content(),
+            ..came
+        }
+    }
+
+    /// Sends what waited for the record: the usage with its cost and `[DONE]`, or the error.
+    async fn finish(mut self, end: End, tokens: Tokens, cost: Usd) {
+        let last = match end {
+            End::Cancelled => return,
+            End::Failed(failure) => error_event(&failure),
+            End::Done => {
+                let usage = self.usage.take().filter(|_| self.wants_usage);
+                let usage = usage.map(|usage| usage_event(&usage, tokens, cost));
+                [&usage.unwrap_or_default()[..], b"data: [DONE]\n\n"].concat().into()
+            }
+        };
+        // A client that has gone away needs no end.
+        let _sent = self.pieces.send(last).await;
+    }
+}
+
+fn later(time: Instant, by: Duration) -> Instant {
+    time.checked_add(by).unwrap_or(time)
+}
+
+fn stopping() -> Failure {
+    Failure::new(503, ErrorClass::InternalError, "the service is stopping; try again in a moment")
+}
+
+/// Several events as one piece; `None` of none.
+fn joined(mut events: Vec<Bytes>) -> Option<Bytes> {
+    if events.len() < 2 {
+        return events.pop();
+    }
+    let mut all = BytesMut::with_capacity(events.iter().map(Bytes::len).sum());
+    events.iter().for_each(|event| all.extend_from_slice(event));
+    Some(all.freeze())
+}
+
+/// The event of a usage, with its cost. One that cannot be read is passed on as it is.
+fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
+    let object: Option<RawObject> = serde_json::from_slice(data).ok();
+    let text = object.and_then(|mut object| with_cost(&mut object, tokens, cost).ok());
+    event_of(&text.unwrap_or_else(|| data.to_vec()))
+}
+
+fn error_event(failure: &Failure) -> Bytes {
+    let kind = failure.kind.as_deref().unwrap_or_else(|| openai::kind_of(failure.status));
+    let body = openai::Error {
+        error: openai::Body {
+            message: &failure.message,
+            kind,
+            param: failure.param.as_deref(),
+            code: failure.code.as_deref().or(openai::code_of(failure.status)),
+        },
+    };
+    // It is text and nothing else, so it has a JSON form.
+    event_of(&serde_json::to_vec(&body).unwrap_or_default())
+}
+
+fn event_of(data: &[u8]) -> Bytes {
+    [b"data: ", data, b"\n\n"].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relay_usage_event_gets_the_cost() {
+        let data = br#"{"id":"x","choices":[],"usage":{"prompt_tokens":1}}"#;
+        let event = usage_event(data, Tokens::default(), Usd::from_micros(7));
+        let expected = "data: {\"id\":\"x\",\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"cost\":7e-6}}\n\n";
+        assert_eq!(String::from_utf8(event.to_vec()).unwrap(), expected);
+    }
+
+    #[test]
+    fn relay_error_event_has_the_error_body() {
+        let event = error_event(&broken("m", "its stream ended before the answer did"));
+        let expected = "data: {\"error\":{\"message\":\"the model 'm': its stream ended before the \
+                        answer did\",\"type\":\"upstream_error\",\"param\":null,\"code\":null}}\n\n";
+        assert_eq!(String::from_utf8(event.to_vec()).unwrap(), expected);
+    }
+
+    #[test]
+    fn relay_joins_events_that_came_together() {
+        let events = |texts: &[&'static str]| -> Vec<Bytes> {
+            texts.iter().map(|text| Bytes::from_static(text.as_bytes())).collect()
+        };
+        assert_eq!(joined(events(&[])), None);
+        assert_eq!(joined(events(&["a"])).unwrap(), "a");
+        assert_eq!(joined(events(&["a", "bc"])).unwrap(), "abc");
+    }
+}

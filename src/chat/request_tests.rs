@@ -1,0 +1,183 @@
+//! Requests: what is refused, with the field's name, and what is passed on.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn chat(body: &Value) -> Result<Request, (String, Option<&'static str>, &'static str)> {
+    read(Operation::Chat, &body.to_string())
+}
+
+fn read(
+    operation: Operation,
+    body: &str,
+) -> Result<Request, (String, Option<&'static str>, &'static str)> {
+    Request::read(operation, body.as_bytes()).map_err(|error| match error {
+        Error::Invalid { message, param, code } => (message, param, code),
+        other => panic!("{other}"),
+    })
+}
+
+/// A good request with some fields set.
+fn with(fields: Value) -> Value {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[test]
+fn chat_request_names_the_wrong_field() {
+    let stops: Vec<String> = (0..10_000).map(|number| number.to_string()).collect();
+    let many = vec![json!({"role": "user", "content": ""}); MESSAGES_MAX + 1];
+    for (fields, param, message) in [
+        (json!({"model": null}), "model", "model is required"),
+        (json!({"model": ""}), "model", "model is required"),
+        (json!({"model": 7}), "model", "model must be a string"),
+        (json!({"model": "a\u{0}b"}), "model", "model must have at most 256 characters"),
+        (json!({"model": "x".repeat(257)}), "model", "model must have at most 256 characters"),
+        (json!({"messages": null}), "messages", "messages is required"),
+        (json!({"messages": []}), "messages", "messages must not be empty"),
+        (json!({"messages": "hi"}), "messages", "messages must be an array of objects"),
+        (json!({"messages": many}), "messages", "messages must have at most 10000 items"),
+        (json!({"messages": [1]}), "messages", "messages[0] must be an object"),
+        (json!({"messages": [{"content": "a"}]}), "messages", "messages[0].role must be a string"),
+        (
+            json!({"messages": [{"role": "user", "content": 1}]}),
+            "messages",
+            "messages[0].content must be a string or an array of objects",
+        ),
+        (json!({"stream": "yes"}), "stream", "stream must be true or false"),
+        (json!({"stream_options": []}), "stream_options", "stream_options must be an object"),
+        (
+            json!({"stream_options": {"include_usage": 1}}),
+            "stream_options",
+            "stream_options.include_usage must be true or false",
+        ),
+        (json!({"n": 0}), "n", "n must be a whole number from 1 to 128"),
+        (json!({"n": 1.5}), "n", "n must be a whole number from 1 to 128"),
+        (json!({"max_tokens": -1}), "max_tokens", "max_tokens must be a whole number from 1"),
+        (json!({"max_completion_tokens": "9"}), "max_completion_tokens", "must be a whole number"),
+        (json!({"temperature": 3}), "temperature", "temperature must be a number from 0 to 2"),
+        (json!({"top_p": -0.1}), "top_p", "top_p must be a number from 0 to 1"),
+        (json!({"presence_penalty": 9}), "presence_penalty", "must be a number from -2 to 2"),
+        (json!({"frequency_penalty": []}), "frequency_penalty", "must be a number from -2 to 2"),
+        (json!({"top_logprobs": 21}), "top_logprobs", "must be a whole number from 0 to 20"),
+        (json!({"stop": stops}), "stop", "stop must be a string, or an array of at most 64"),
+        (json!({"stop": [1]}), "stop", "stop must be a string, or an array of at most 64"),
+        (json!({"stop": {}}), "stop", "stop must be a string, or an array of at most 64"),
+        (json!({"fallback_selector": 1}), "fallback_selector", "must be a string"),
+    ] {
+        let (found, of, _) = chat(&with(fields)).unwrap_err();
+        assert_eq!(of, Some(param), "{found}");
+        assert!(found.contains(message), "{found} is not {message}");
+    }
+    let (_, _, code) = chat(&json!({"messages": []})).unwrap_err();
+    assert_eq!(code, "missing_required_parameter");
+}
+
+#[test]
+fn chat_request_that_is_not_a_json_object_is_refused() {
+    for (body, message) in [
+        ("", "model is required"),
+        ("{", "invalid JSON body: EOF while parsing"),
+        ("{\"n\": NaN}", "invalid JSON body: expected value"),
+        ("[]", "invalid request body: invalid type: sequence, expected a JSON object"),
+        ("{\"stop\":[[[", "invalid JSON body: EOF while parsing"),
+    ] {
+        let (found, _, _) = read(Operation::Chat, body).unwrap_err();
+        assert!(found.starts_with(message), "{found}");
+    }
+    let deep = format!("{{\"model\":\"m\",\"stop\":{}{}}}", "[".repeat(9999), "]".repeat(9999));
+    let (_, param, _) = read(Operation::Chat, &deep).unwrap_err();
+    assert_eq!(param, Some("stop"));
+}
+
+#[test]
+fn chat_request_body_changes_only_what_the_router_needs() {
+    let sent = r#"{"model":"a","messages":[{"role":"user","content":"x"}],"seed":12345678901234567890123,"x":{ }}"#;
+    let request = read(Operation::Chat, sent).unwrap();
+    assert_eq!(request.body(None, None).unwrap(), sent);
+    let renamed = sent.replace(r#""a""#, r#""b""#);
+    assert_eq!(request.body(Some("b"), None).unwrap(), renamed);
+}
+
+#[test]
+fn chat_stream_always_asks_for_its_usage() {
+    let body = with(json!({"stream": true, "stream_options": {"x": 1, "include_usage": false}}));
+    let request = chat(&body).unwrap();
+    assert!(request.is_stream && !request.wants_usage);
+    let sent: Value = serde_json::from_slice(&request.body(None, None).unwrap()).unwrap();
+    assert_eq!(sent["stream_options"], json!({"x": 1, "include_usage": true}));
+    let request = chat(&with(json!({"stream": true}))).unwrap();
+    let sent: Value = serde_json::from_slice(&request.body(None, None).unwrap()).unwrap();
+    assert_eq!(sent["stream_options"], json!({"include_usage": true}));
+}
+
+#[test]
+fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
+    let request = chat(&with(json!({"stream": true, "seed": 1}))).unwrap();
+    let mapped = json!({"messages": [], "model": "evil", "stream": false});
+    let body = request.body(Some("b"), mapped.as_object()).unwrap();
+    let sent: Value = serde_json::from_slice(&body).unwrap();
+    let options = json!({"include_usage": true});
+    let expected =
+        json!({"model": "b", "messages": [], "stream": true, "stream_options": options});
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn chat_request_selector_is_not_passed_on() {
+    let request = chat(&with(json!({"fallback_selector": "safe"}))).unwrap();
+    assert_eq!(request.selector.as_deref(), Some("safe"));
+    let body = request.body(None, None).unwrap();
+    assert!(!String::from_utf8(body.to_vec()).unwrap().contains("fallback_selector"));
+}
+
+#[test]
+fn chat_prompt_tokens_are_estimated_from_texts() {
+    for (messages, tokens) in [
+        (json!([{"role": "user", "content": "12345678"}]), 2),
+        (json!([{"role": "user", "content": null}]), 0),
+        (json!([{"role": "user", "content": [{"type": "text", "text": "1234"}]}]), 1),
+        (json!([{"role": "user", "content": [{"type": "image_url"}]}]), PART_TOKENS),
+        (json!([{"role": "assistant", "tool_calls": [1]}]), 1),
+    ] {
+        let request = chat(&json!({"model": "m", "messages": messages})).unwrap();
+        assert_eq!(request.prompt_tokens, tokens, "{messages}");
+    }
+    let request = chat(&with(json!({"n": 3, "max_tokens": 10}))).unwrap();
+    assert_eq!(request.output_tokens_max, Some(30));
+    assert_eq!(chat(&with(json!({}))).unwrap().output_tokens_max, None);
+}
+
+#[test]
+fn embeddings_request_takes_texts_and_tokens() {
+    let read = |input: Value| {
+        read(Operation::Embeddings, &json!({"model": "m", "input": input}).to_string())
+            .map(|request| request.prompt_tokens)
+    };
+    for (input, tokens) in [
+        (json!("12345"), 2),
+        (json!(["1234", "1234"]), 2),
+        (json!([1, 2, 3]), 3),
+        (json!([[1, 2], [3]]), 3),
+    ] {
+        assert_eq!(read(input.clone()), Ok(tokens), "{input}");
+    }
+    for input in [json!(null), json!(""), json!([]), json!({}), json!([{}]), json!([1, "a"])] {
+        let (message, param, _) = read(input).unwrap_err();
+        assert_eq!(param, Some("input"), "{message}");
+    }
+    let (message, ..) = read(json!(vec!["x"; INPUTS_MAX + 1])).unwrap_err();
+    assert_eq!(message, "input must have at most 2048 items");
+}
+
+proptest::proptest! {
+    #[test]
+    fn request_reader_never_panics(body in "[\\[\\]{}:,\"a-z0-9 .-]{0,60}") {
+        let _read = Request::read(Operation::Chat, body.as_bytes());
+        let wrapped = format!("{{\"model\":\"m\",\"messages\":{body},\"input\":{body}}}");
+        let _read = Request::read(Operation::Chat, wrapped.as_bytes());
+        let _read = Request::read(Operation::Embeddings, wrapped.as_bytes());
+    }
+}

@@ -1,0 +1,222 @@
+//! Which models a call tries, where each of them is, and what it costs.
+//!
+//! A model of the catalog that serves the operation answers under its slug, then those of its fallback
+//! chain. Any other id goes to the upstream exactly as it was sent. A model that runs in a process of
+//! this service is a further kind of [`Target`]: nothing else of a call depends on where it goes.
+
+use std::sync::Arc;
+
+use hyper::header::HeaderValue;
+use serde_json::{Map, Value};
+
+use super::error::Error;
+use super::request::Request;
+use super::service::Inner;
+use crate::billing;
+use crate::catalog::Model;
+use crate::chains;
+use crate::domain::chat::{Operation, Tokens};
+use crate::domain::ids::OrganizationId;
+use crate::domain::input_template::fill_object;
+use crate::domain::model::{Pricing, Usage};
+use crate::domain::money::Usd;
+
+/// One model to try.
+#[derive(Debug)]
+pub struct Candidate {
+    /// The slug, or the upstream's id.
+    pub name: String,
+    pub target: Target,
+    /// The model of the catalog; `None`: the upstream's.
+    pub local: Option<Arc<Model>>,
+    pub price: Price,
+    /// What a fallback chain makes of the request.
+    pub fields: Option<Map<String, Value>>,
+}
+
+/// Where a model answers.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// An OpenAI-compatible server.
+    Server {
+        url: String,
+        /// What the server calls the model; `None`: as the client does.
+        model: Option<String>,
+        /// `Bearer …`, marked as sensitive.
+        authorization: Option<HeaderValue>,
+    },
+}
+
+impl Target {
+    /// What the server calls the model, where that is not what the client does.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        let Self::Server { model, .. } = self;
+        model.as_deref()
+    }
+}
+
+/// What a model costs.
+#[derive(Debug, Clone)]
+pub struct Price {
+    pricing: Option<Pricing>,
+    /// The part that is added to the price.
+    fee: f64,
+}
+
+impl Price {
+    /// A price with a fee; without `pricing` the model costs nothing.
+    #[must_use]
+    pub const fn new(pricing: Option<Pricing>, fee: f64) -> Self {
+        Self { pricing, fee }
+    }
+
+    /// Whether the model has a price.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.pricing.is_some()
+    }
+
+    /// Whether it is the same for each answer.
+    #[must_use]
+    pub const fn is_fixed(&self) -> bool {
+        matches!(self.pricing, Some(Pricing::Fixed { .. }))
+    }
+
+    /// What was used costs. A fixed price is for an answer, so that none is charged where nothing came.
+    #[must_use]
+    pub fn of(&self, tokens: Tokens, run_time: std::time::Duration) -> Usd {
+        let Some(pricing) = &self.pricing else { return Usd::ZERO };
+        if tokens == Tokens::default() {
+            return Usd::ZERO;
+        }
+        let usage = Usage { run_time, ..tokens.into() };
+        Usd::from_dollars(pricing.dollars(&usage) * (1.0 + self.fee)).unwrap_or(Usd::ZERO)
+    }
+
+    /// What is reserved for a call, before it is made.
+    #[must_use]
+    pub fn most(&self, request: &Request) -> billing::Price {
+        let output = request.output_tokens_max;
+        let tokens = Tokens {
+            input: request.prompt_tokens.max(1),
+            output: output.unwrap_or(0),
+            is_estimated: true,
+        };
+        billing::Price {
+            known: self.of(tokens, std::time::Duration::ZERO),
+            open: match &self.pricing {
+                None | Some(Pricing::Fixed { .. }) => false,
+                Some(Pricing::UsageBased { per_second, .. }) => {
+                    output.is_none() || per_second.is_some()
+                }
+            },
+        }
+    }
+}
+
+impl Inner {
+    /// The models that a call tries, in order; at least one.
+    ///
+    /// # Errors
+    /// [`Error::NoModel`]; [`Error::Invalid`] for an unknown chain; [`Error::Chains`].
+    pub async fn route(
+        &self,
+        organization: OrganizationId,
+        request: &Request,
+    ) -> Result<Vec<Candidate>, Error> {
+        if let Some(model) = self.catalog.get(&request.model)
+            && let Some(first) = self.local(model, request.operation)
+        {
+            return self.with_fallbacks(organization, first, request).await;
+        }
+        if let Some(name) = &request.selector {
+            return Err(unknown_chain(name, &request.model));
+        }
+        let model = request.model.clone();
+        let Some(upstream) = &self.options.upstream else { return Err(Error::NoModel { model }) };
+        let pricing = self.options.prices.get(&model).cloned();
+        Ok(vec![Candidate {
+            name: model,
+            target: Target::Server {
+                url: format!("{}{}", upstream.url, request.operation.path()),
+                model: None,
+                authorization: upstream.authorization.clone(),
+            },
+            local: None,
+            price: Price::new(pricing, self.options.fee),
+            fields: None,
+        }])
+    }
+
+    /// A model of the catalog, if it serves the operation.
+    pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
+        let server = model.runner.openai()?.server(operation)?;
+        Some(Candidate {
+            name: model.slug.to_string(),
+            target: Target::Server {
+                url: format!("{}{}", server.url, operation.path()),
+                model: Some(server.model.to_owned()),
+                authorization: server.authorization.cloned(),
+            },
+            price: Price::new(model.pricing.clone(), self.options.fee),
+            local: Some(model),
+            fields: None,
+        })
+    }
+
+    /// The model and those of its chain: the one that the request names, else the first one by name
+    /// that is enabled. Models that do not serve the operation are passed over.
+    async fn with_fallbacks(
+        &self,
+        organization: OrganizationId,
+        first: Candidate,
+        request: &Request,
+    ) -> Result<Vec<Candidate>, Error> {
+        let chain = match &request.selector {
+            Some(name) => {
+                let found = self.chains.enabled(organization, &first.name, name).await;
+                Some(found.map_err(|error| {
+                    if matches!(error, chains::Error::NotFound { .. }) {
+                        return unknown_chain(name, &first.name);
+                    }
+                    error.into()
+                })?)
+            }
+            None => self.chains.first_enabled(organization, &first.name).await?,
+        };
+        let mut candidates = vec![first];
+        for entry in chain.into_iter().flat_map(|chain| chain.entries) {
+            let model = self.catalog.get(&entry.model);
+            let found = model.and_then(|model| self.local(model, request.operation));
+            let Some(mut candidate) = found else { continue };
+            if let Some(map) = &entry.input_map {
+                let Some(fields) = mapped(map, request) else { continue };
+                candidate.fields = Some(fields);
+            }
+            candidates.push(candidate);
+        }
+        Ok(candidates)
+    }
+}
+
+/// What a chain's mapping makes of a request; `None` where it cannot be made, or makes something that
+/// is not a request.
+fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Map<String, Value>> {
+    let filled = fill_object(map, &request.value().ok()?).ok()?;
+    let needed = match request.operation {
+        Operation::Chat => "messages",
+        Operation::Embeddings => "input",
+    };
+    filled.contains_key(needed).then_some(filled)
+}
+
+fn unknown_chain(name: &str, model: &str) -> Error {
+    let shown: String = name.chars().take(50).collect();
+    let message = format!("unknown fallback_selector '{shown}' for model '{model}'");
+    Error::invalid("fallback_selector", message)
+}
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod tests;

@@ -1,0 +1,117 @@
+//! The handle of the chat router: what it is made of, and its settings.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+
+use super::models::UpstreamModels;
+use super::tokens::TokenBudgets;
+use crate::catalog::Catalog;
+use crate::chains::Chains;
+use crate::domain::model::Pricing;
+use crate::engine::Engine;
+use crate::http::client::Client;
+use crate::runtime::{Clock, Tasks};
+use crate::storage::{self, Store};
+
+/// The settings of the router.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub upstream: Option<Upstream>,
+    /// The part of a price that is added to it.
+    pub fee: f64,
+    /// What the upstream's models cost, by id.
+    pub prices: HashMap<String, Pricing>,
+    /// Whether the history keeps the answers.
+    pub keep_content: bool,
+    /// Tokens of a key in a day.
+    pub tokens_per_day: Option<u64>,
+    /// How long the first byte of an answer may take.
+    pub first_byte_timeout: Duration,
+    /// How long an answer may pause.
+    pub idle_timeout: Duration,
+    /// How long the upstream's list of models is used.
+    pub catalog_ttl: Duration,
+    /// How long answers go on once the service stops.
+    pub stop_grace: Duration,
+}
+
+/// The server of all models that are not local.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// With its `/v1`, without a slash at its end.
+    pub url: String,
+    /// `Bearer …`, marked as sensitive.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// What the router works with.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub store: Store,
+    pub clock: Clock,
+    pub tasks: Tasks,
+    pub catalog: Catalog,
+    pub chains: Chains,
+    pub engine: Engine,
+    /// For the operator's own URLs.
+    pub client: Client,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) options: Options,
+    pub(super) clock: Clock,
+    pub(super) tasks: Tasks,
+    pub(super) catalog: Catalog,
+    pub(super) chains: Chains,
+    pub(super) engine: Engine,
+    pub(super) client: Client,
+    pub(super) tokens: TokenBudgets,
+    pub(super) upstream_models: UpstreamModels,
+}
+
+/// The chat router; clones share it.
+#[derive(Debug, Clone)]
+pub struct Chat {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl Chat {
+    /// A router with these settings.
+    #[must_use]
+    pub fn new(dependencies: Dependencies, options: Options) -> Self {
+        let Dependencies { store, clock, tasks, catalog, chains, engine, client } = dependencies;
+        let tokens = TokenBudgets::new(store, clock.clone(), options.tokens_per_day);
+        let upstream_models = UpstreamModels::default();
+        Self {
+            inner: Arc::new(Inner {
+                options,
+                clock,
+                tasks,
+                catalog,
+                chains,
+                engine,
+                client,
+                tokens,
+                upstream_models,
+            }),
+        }
+    }
+
+    /// The part of a price that is added to it.
+    #[must_use]
+    pub fn fee(&self) -> f64 {
+        self.inner.options.fee
+    }
+
+    /// Removes the token counts of days that are over. Answers how many.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
+        self.inner.tokens.forget_past_days().await
+    }
+}

@@ -1,0 +1,182 @@
+//! The daily budgets of keys (`limits.tokens_per_day`): how many tokens each key has used since
+//! midnight UTC. The counts are on the disk, added in the commit of the call that used them.
+//!
+//! A call is admitted while the budget is not used up, the prompts of calls in flight included; one
+//! that has begun is never broken off.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::error::Error;
+use crate::domain::ids::{KeyId, OrganizationId};
+use crate::runtime::Clock;
+use crate::storage::{self, Commit, Key, Page, Store, Table};
+
+const DAY_SECONDS: i64 = 86_400;
+/// Rows that are removed at once, and how often in one sweep.
+const BATCH_MAX: usize = 500;
+const BATCHES_MAX: usize = 10_000;
+
+/// The budgets of all keys; clones share what is in flight.
+#[derive(Debug, Clone)]
+pub struct TokenBudgets {
+    store: Store,
+    clock: Clock,
+    /// Tokens of a day; `None`: no limit, and nothing is counted.
+    limit: Option<u64>,
+    in_flight: Arc<Mutex<HashMap<KeyId, u64>>>,
+}
+
+/// A call's prompt, counted as in flight until this is dropped.
+#[derive(Debug)]
+pub struct InFlight {
+    budgets: TokenBudgets,
+    key: KeyId,
+    tokens: u64,
+}
+
+impl TokenBudgets {
+    /// Budgets of so many tokens.
+    #[must_use]
+    pub fn new(store: Store, clock: Clock, limit: Option<u64>) -> Self {
+        Self { store, clock, limit, in_flight: Arc::default() }
+    }
+
+    /// Admits a call whose prompt has about so many tokens.
+    ///
+    /// # Errors
+    /// [`Error::TokensUsedUp`]; [`Error::Engine`] when the store cannot be read.
+    pub async fn admit(
+        &self,
+        organization: OrganizationId,
+        key: KeyId,
+        prompt: u64,
+    ) -> Result<Option<InFlight>, Error> {
+        let Some(limit) = self.limit else { return Ok(None) };
+        let counter = row(organization, key, self.today());
+        let used = self.store.counter(&counter).await;
+        let used = used.map_err(crate::engine::Error::from)?;
+        let mut in_flight = self.lock();
+        let flying = in_flight.get(&key).copied().unwrap_or(0);
+        if u64::try_from(used).unwrap_or(0).saturating_add(flying) >= limit {
+            return Err(Error::TokensUsedUp { limit, retry_after: self.until_midnight() });
+        }
+        in_flight.insert(key, flying.saturating_add(prompt));
+        Ok(Some(InFlight { budgets: self.clone(), key, tokens: prompt }))
+    }
+
+    /// Adds to the commit of a call what it used.
+    pub fn count(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        key: KeyId,
+        tokens: u64,
+    ) {
+        if self.limit.is_some() && tokens > 0 {
+            let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
+            commit.add(row(organization, key, self.today()), tokens);
+        }
+    }
+
+    /// Removes the counts of days that are over. Answers how many.
+    ///
+    /// # Errors
+    /// [`storage::Error`]; what was removed until then stays removed.
+    pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
+        let today = self.today().to_be_bytes();
+        let (mut after, mut count) = (None, 0);
+        for _ in 0..BATCHES_MAX {
+            let prefix = Key::table(Table::TokenUse);
+            let page = Page { prefix, after, before: None, limit: BATCH_MAX };
+            let rows = self.store.page(page).await?;
+            let mut commit = Commit::new();
+            for (key, _) in rows.iter().filter(|(key, _)| !key.as_bytes().ends_with(&today)) {
+                commit.delete(key.clone());
+                count += 1;
+            }
+            if !commit.is_empty() {
+                self.store.commit(commit).await?;
+            }
+            after = rows.last().map(|(key, _)| key.clone());
+            if rows.len() < BATCH_MAX {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// The day since 1970.
+    fn today(&self) -> u32 {
+        let days = self.clock.now().unix_seconds().div_euclid(DAY_SECONDS);
+        u32::try_from(days).unwrap_or_default()
+    }
+
+    fn until_midnight(&self) -> Duration {
+        let left = DAY_SECONDS - self.clock.now().unix_seconds().rem_euclid(DAY_SECONDS);
+        Duration::from_secs(u64::try_from(left).unwrap_or_default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, u64>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut in_flight = self.budgets.lock();
+        let left = in_flight.get(&self.key).copied().unwrap_or(0).saturating_sub(self.tokens);
+        if left > 0 {
+            in_flight.insert(self.key, left);
+        } else {
+            in_flight.remove(&self.key);
+        }
+    }
+}
+
+/// A key's tokens of one day: a counter.
+fn row(organization: OrganizationId, key: KeyId, day: u32) -> Key {
+    Key::table(Table::TokenUse).id(organization).id(key).raw(&day.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time::Timestamp;
+    use crate::storage::Options;
+
+    const NOON: i64 = 20_000 * DAY_SECONDS + DAY_SECONDS / 2;
+
+    fn ids() -> (OrganizationId, KeyId) {
+        ([1; 16].into(), [2; 16].into())
+    }
+
+    #[tokio::test]
+    async fn token_budget_counts_prompts_in_flight_and_used_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: folder.path().to_owned(), inline_bytes: 1024 };
+        let store = Store::open(&options).unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(NOON * 1_000_000));
+        let budgets = TokenBudgets::new(store.clone(), clock.clone(), Some(100));
+        let (organization, key) = ids();
+        let first = budgets.admit(organization, key, 100).await.unwrap();
+        let refused = budgets.admit(organization, key, 1).await.unwrap_err();
+        let Error::TokensUsedUp { limit, retry_after } = refused else { panic!("{refused}") };
+        assert_eq!((limit, retry_after), (100, Duration::from_secs(12 * 3600)));
+        assert!(budgets.admit(organization, [3; 16].into(), 1).await.is_ok(), "another key");
+        drop(first);
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, key, 99);
+        store.commit(commit).await.unwrap();
+        assert!(budgets.admit(organization, key, 500).await.is_ok(), "one token is left");
+        let mut commit = Commit::new();
+        budgets.count(&mut commit, organization, key, 1);
+        store.commit(commit).await.unwrap();
+        assert!(budgets.admit(organization, key, 1).await.is_err());
+        clock.advance(Duration::from_secs(12 * 3600));
+        assert!(budgets.admit(organization, key, 1).await.is_ok(), "a new day");
+        assert_eq!(budgets.forget_past_days().await.unwrap(), 1);
+        assert_eq!(budgets.forget_past_days().await.unwrap(), 0);
+    }
+}

@@ -1,0 +1,224 @@
+//! One try at a model's server: a connection, the request, and the first byte of the answer, each
+//! within its time.
+//!
+//! Only a connection that was not made is tried again: nothing of the request has left this machine
+//! then. What a server answers other than success is a [`Failure`], with the server's status.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use hyper::{Request, Response};
+use tokio::time::{Instant, timeout_at};
+
+use super::error::Failure;
+use super::meter::{cut, said_of};
+use super::route::Target;
+use super::service::Inner;
+use crate::domain::classify::ErrorClass;
+use crate::http::{client, connector};
+use crate::runtime;
+
+/// How often a connection is tried.
+const CONNECTS_MAX: u32 = 2;
+/// Between two tries.
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of a refusal that are read, and how long that may take.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An answer that has begun.
+#[derive(Debug)]
+pub struct Opened {
+    /// Whether it is a stream of events.
+    pub is_stream: bool,
+    /// Its first bytes; `None` where they have not come yet.
+    pub first: Option<Bytes>,
+    pub body: Incoming,
+}
+
+/// How long a try may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Until when the first byte has to come.
+    pub first_byte: Instant,
+    /// How long a stream's first byte is waited for before the client gets its head.
+    pub head: Duration,
+}
+
+impl Inner {
+    /// Sends a request and waits for the answer to begin. `name` is the model's, for messages.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub async fn open(
+        &self,
+        name: &str,
+        target: &Target,
+        body: &Bytes,
+        is_stream: bool,
+        limits: Limits,
+    ) -> Result<Opened, Failure> {
+        let Target::Server { url, authorization, .. } = target;
+        let accept = if is_stream { "text/event-stream" } else { "application/json" };
+        let mut request =
+            Request::post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let request = request.body(body.clone()).map_err(|error| {
+            let message = format!("the request to the model '{name}' cannot be made: {error}");
+            Failure::new(502, ErrorClass::InvalidModelConfig, message)
+        })?;
+        let answer = timeout_at(limits.first_byte, self.connect(name, &request)).await;
+        let answer = answer.map_err(|_elapsed| too_late(name))??;
+        if !answer.status().is_success() {
+            return Err(refusal(name, answer, target).await);
+        }
+        let is_stream = is_event_stream(answer.headers());
+        let mut body = answer.into_body();
+        if !is_stream {
+            return Ok(Opened { is_stream, first: None, body });
+        }
+        let now = runtime::monotonic_now();
+        let until = limits.first_byte.min(now.checked_add(limits.head).unwrap_or(now));
+        let first = match timeout_at(until, next(&mut body)).await {
+            Ok(Ok(Some(first))) => Some(first),
+            Ok(Ok(None)) => return Err(broken(name, "its stream ended before it began")),
+            Ok(Err(error)) => return Err(broken(name, &format!("its stream broke: {error}"))),
+            Err(_elapsed) if until == limits.first_byte => return Err(too_late(name)),
+            Err(_elapsed) => None,
+        };
+        Ok(Opened { is_stream, first, body })
+    }
+
+    async fn connect(
+        &self,
+        name: &str,
+        request: &Request<Bytes>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut tries = 1;
+        loop {
+            match self.client.open(request.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if tries < CONNECTS_MAX && may_connect_again(&error) => {
+                    tries += 1;
+                    tokio::time::sleep(CONNECT_PAUSE).await;
+                }
+                Err(error) => return Err(unreached(name, &error)),
+            }
+        }
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+///
+/// # Errors
+/// When it breaks off.
+pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data()
+            && !data.is_empty()
+        {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// The failure of an answer that broke off, with what was seen of it.
+pub fn broken(name: &str, what: &str) -> Failure {
+    let message = format!("the model '{name}': {what}");
+    Failure::new(502, ErrorClass::ProviderUnavailable, message)
+}
+
+/// The failure of an answer that takes too long.
+pub fn too_late(name: &str) -> Failure {
+    let message = format!("the model '{name}' did not answer in time");
+    Failure::new(504, ErrorClass::ExecutionTimeout, message)
+}
+
+/// Whether nothing of the request has left this machine, and another try may do better. A connection
+/// that was waited for in vain is not waited for again.
+fn may_connect_again(error: &client::Error) -> bool {
+    use connector::Error as E;
+    match error {
+        client::Error::Connection(
+            E::Connect { .. } | E::Tls { .. } | E::Resolve { .. } | E::Local { .. },
+        ) => true,
+        client::Error::Connection(
+            E::Timeout { .. } | E::Forbidden(_) | E::LeadsAstray { .. } | E::NoHost,
+        )
+        | client::Error::Timeout { .. }
+        | client::Error::TooLarge { .. }
+        | client::Error::Protocol { .. } => false,
+    }
+}
+
+fn unreached(name: &str, error: &client::Error) -> Failure {
+    let status = match error {
+        client::Error::Connection(_) => 503,
+        client::Error::Timeout { .. } => 504,
+        client::Error::TooLarge { .. } | client::Error::Protocol { .. } => 502,
+    };
+    let message = format!("the model '{name}': {error}");
+    Failure::new(status, ErrorClass::ProviderUnavailable, message)
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"))
+}
+
+/// What a server says that does not answer. Its status stays, except where it speaks of this service's
+/// own key or account, or where it is not an answer: then it is 502.
+async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Failure {
+    let status = answer.status().as_u16();
+    let retry_after = answer.headers().get(RETRY_AFTER).cloned();
+    let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
+    if matches!(status, 401 | 402 | 407) {
+        let message = format!("the server of the model '{name}' refuses this service ({status})");
+        return Failure::new(502, ErrorClass::ProviderAuth, message);
+    }
+    let Target::Server { authorization, .. } = target;
+    let text = read_refusal(answer.into_body()).await;
+    let key = authorization.as_ref().and_then(|value| value.to_str().ok());
+    let key = key.and_then(|value| value.strip_prefix("Bearer ")).filter(|key| !key.is_empty());
+    let text = match key {
+        Some(key) => text.replace(key, "…"),
+        None => text,
+    };
+    let body: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let mut failure = match body.get("error") {
+        Some(error) => said_of(status, error.to_string().as_bytes()),
+        None => {
+            let said = if text.trim().is_empty() { "nothing more" } else { text.trim() };
+            let message = format!("the model '{name}' answered {status}: {}", cut(said));
+            Failure::new(status, class, message)
+        }
+    };
+    failure.retry_after = retry_after;
+    if !(400..600).contains(&status) {
+        failure.status = 502;
+    }
+    failure
+}
+
+/// The beginning of a refusal, as far as it comes in time.
+async fn read_refusal(mut body: Incoming) -> String {
+    let mut read = BytesMut::new();
+    let reading = async {
+        while let Ok(Some(data)) = next(&mut body).await {
+            let room = REFUSAL_BYTES_MAX.saturating_sub(read.len());
+            read.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+            if read.len() >= REFUSAL_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // What has come by then has to do.
+    let _ended = tokio::time::timeout(REFUSAL_TIMEOUT, reading).await;
+    String::from_utf8_lossy(&read).into_owned()
+}

@@ -1,0 +1,182 @@
+//! Reads server-sent events as they arrive, piece by piece, as the HTML standard writes them; the
+//! counterpart of `sse`. It holds at most one unfinished event, which has a limit, and changes
+//! nothing: the text of an event is what came.
+
+use bytes::{Bytes, BytesMut};
+
+/// An event with the blank line behind it, or a comment alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// As it came.
+    pub raw: Bytes,
+    /// Its `data` lines, joined by line breaks; `None` where it has none.
+    pub data: Option<Bytes>,
+}
+
+/// An event is longer than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event has more than {limit} bytes")]
+pub struct TooLong {
+    pub limit: usize,
+}
+
+/// Takes pieces of a stream apart into events.
+#[derive(Debug)]
+pub struct EventReader {
+    pending: BytesMut,
+    /// Where the line begins that is not complete yet.
+    line: usize,
+    /// Bytes that were searched for the end of a line.
+    scanned: usize,
+    limit: usize,
+}
+
+impl EventReader {
+    /// A reader of events of up to `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { pending: BytesMut::new(), line: 0, scanned: 0, limit }
+    }
+
+    /// Adds what came.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.pending.extend_from_slice(piece);
+    }
+
+    /// The next complete event.
+    ///
+    /// # Errors
+    /// [`TooLong`], also while it is not complete.
+    pub fn next_event(&mut self) -> Result<Option<Event>, TooLong> {
+        let too_long = TooLong { limit: self.limit };
+        while let Some((end, next)) = self.line_end() {
+            let is_blank = end == self.line;
+            (self.line, self.scanned) = (next, next);
+            if is_blank {
+                (self.line, self.scanned) = (0, 0);
+                let raw = self.pending.split_to(next).freeze();
+                return if raw.len() > self.limit { Err(too_long) } else { Ok(Some(raw.into())) };
+            }
+        }
+        if self.pending.len() > self.limit { Err(too_long) } else { Ok(None) }
+    }
+
+    /// What is left when the stream has ended: an event without its blank line.
+    #[must_use]
+    pub fn rest(&mut self) -> Option<Event> {
+        (self.line, self.scanned) = (0, 0);
+        let raw = self.pending.split().freeze();
+        (!raw.is_empty()).then(|| raw.into())
+    }
+
+    /// Where the current line ends and the next one begins. The byte behind a carriage return decides
+    /// whether it is the whole end of the line.
+    fn line_end(&mut self) -> Option<(usize, usize)> {
+        let behind = self.pending.get(self.scanned..).unwrap_or_default();
+        let Some(at) = behind.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            self.scanned = self.pending.len();
+            return None;
+        };
+        let end = self.scanned.saturating_add(at);
+        let next = end.saturating_add(1);
+        match (self.pending.get(end), self.pending.get(next)) {
+            (Some(b'\r'), None) => {
+                self.scanned = end;
+                None
+            }
+            (Some(b'\r'), Some(b'\n')) => Some((end, next.saturating_add(1))),
+            _ => Some((end, next)),
+        }
+    }
+}
+
+impl From<Bytes> for Event {
+    fn from(raw: Bytes) -> Self {
+        let mut lines = raw.split(|byte| matches!(byte, b'\n' | b'\r')).filter_map(data_of);
+        let first = lines.next();
+        let second = lines.next();
+        let data = match (first, second) {
+            (None, _) => None,
+            (Some(only), None) => Some(raw.slice_ref(only)),
+            (Some(first), Some(second)) => {
+                let all: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
+                Some(Bytes::from(all.join(&b'\n')))
+            }
+        };
+        Self { raw, data }
+    }
+}
+
+/// The value of a `data` line.
+fn data_of(line: &[u8]) -> Option<&[u8]> {
+    let value = line.strip_prefix(b"data")?;
+    if value.is_empty() {
+        return Some(value);
+    }
+    let value = value.strip_prefix(b":")?;
+    Some(value.strip_prefix(b" ").unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The events of a stream that comes in pieces of this size: raw text and data.
+    fn events(text: &str, size: usize) -> Vec<(String, Option<String>)> {
+        let mut reader = EventReader::new(100);
+        let mut found = Vec::new();
+        for piece in text.as_bytes().chunks(size) {
+            reader.push(piece);
+            while let Some(event) = reader.next_event().unwrap() {
+                found.push(event);
+            }
+        }
+        found.extend(reader.rest());
+        let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+        found.iter().map(|event| (text(&event.raw), event.data.as_ref().map(text))).collect()
+    }
+
+    #[test]
+    fn event_stream_is_read_alike_in_pieces_of_any_size() {
+        for (stream, expected) in [
+            ("data: a\n\ndata:b\n\n", vec![("data: a\n\n", Some("a")), ("data:b\n\n", Some("b"))]),
+            ("data: a\r\n\r\n: hi\r\n\r\n", vec![
+                ("data: a\r\n\r\n", Some("a")),
+                (": hi\r\n\r\n", None),
+            ]),
+            ("event: x\ndata: a\ndata\ndata:  b\n\n", vec![(
+                "event: x\ndata: a\ndata\ndata:  b\n\n",
+                Some("a\n\n b"),
+            )]),
+            ("data: a\r\rdata: b\r\rx", vec![
+                ("data: a\r\r", Some("a")),
+                ("data: b\r\r", Some("b")),
+                ("x", None),
+            ]),
+            ("database: a\n\n", vec![("database: a\n\n", None)]),
+            ("data: cut", vec![("data: cut", Some("cut"))]),
+            ("", vec![]),
+        ] {
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(raw, data)| ((*raw).to_owned(), data.map(str::to_owned)))
+                .collect();
+            for size in 1..=stream.len().max(1) {
+                assert_eq!(events(stream, size), expected, "{stream:?} in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn event_stream_refuses_event_over_limit() {
+        let refused = Err(TooLong { limit: 10 });
+        let mut reader = EventReader::new(10);
+        reader.push(b"data: a\n\n");
+        assert!(reader.next_event().unwrap().is_some());
+        reader.push(b"data: 12345");
+        assert_eq!(reader.next_event(), refused, "before it is complete");
+        let mut reader = EventReader::new(10);
+        reader.push(b"data: 12345\n\n");
+        assert_eq!(reader.next_event(), refused);
+    }
+}
