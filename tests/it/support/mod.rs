@@ -8,6 +8,7 @@ mod python;
 mod receiver;
 mod server;
 mod service;
+pub mod upstream;
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,6 +22,7 @@ pub use python::installed;
 pub use receiver::Receiver;
 pub use server::page;
 pub use service::Service;
+pub use upstream::Upstream;
 
 /// The longest that any test waits for one thing; far beyond what it takes.
 const PATIENCE: Duration = Duration::from_secs(60);

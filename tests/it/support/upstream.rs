@@ -1,0 +1,232 @@
+//! An OpenAI-compatible server that does what the test says: each request gets the next of the answers
+//! that were put in line, and a stream is fed by hand.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use orrery::http::body;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::server::{Response, Whole, respond, serve};
+use super::within;
+
+/// What a request gets.
+#[derive(Debug)]
+enum Line {
+    /// Status, headers, and text.
+    Whole(u16, Vec<(&'static str, String)>, String),
+    /// The pieces of a stream, until the sender is dropped; an empty piece breaks the connection.
+    Stream(mpsc::UnboundedReceiver<Bytes>),
+    /// No answer at all, until the client goes away.
+    Silence,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    line: Mutex<VecDeque<Line>>,
+    requests: Mutex<Vec<Whole>>,
+    arrived: watch::Sender<usize>,
+    hung_up: watch::Sender<usize>,
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct Upstream {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+/// A stream that the test feeds; dropping it ends the answer.
+#[derive(Debug)]
+pub struct Feed(mpsc::UnboundedSender<Bytes>);
+
+impl Feed {
+    /// Sends bytes as they are.
+    pub fn raw(&self, text: &str) {
+        // The server has gone away with its client.
+        let _sent = self.0.send(Bytes::from(text.to_owned()));
+    }
+
+    /// Sends an event.
+    pub fn event(&self, data: &Value) {
+        self.raw(&format!("data: {data}\n\n"));
+    }
+
+    /// Sends a part of the answer.
+    pub fn say(&self, text: &str) {
+        self.event(&delta(text));
+    }
+
+    /// Ends the answer as a good server does, with so many tokens counted.
+    pub fn finish(self, input: u64, output: u64) {
+        self.event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+        self.event(&usage(input, output));
+        self.raw("data: [DONE]\n\n");
+    }
+
+    /// Breaks the connection.
+    pub fn cut(self) {
+        let _sent = self.0.send(Bytes::new());
+    }
+}
+
+/// A part of an answer.
+pub fn delta(text: &str) -> Value {
+    json!({"id": "c", "choices": [{"index": 0, "delta": {"content": text}}]})
+}
+
+/// The event of a usage.
+pub fn usage(input: u64, output: u64) -> Value {
+    let usage = json!({
+        "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
+    });
+    json!({"id": "c", "choices": [], "usage": usage})
+}
+
+impl Upstream {
+    pub async fn start() -> Self {
+        let state = Arc::<State>::default();
+        let shared = Arc::clone(&state);
+        let address = serve(move |request| Arc::clone(&shared).answer(request)).await;
+        Self { address, state }
+    }
+
+    /// With its `/v1`.
+    pub fn url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Lines for the configuration of a service whose upstream this is.
+    pub fn config(&self, more: &str) -> String {
+        format!("[router]\nupstream_url = \"{}\"\nupstream_key = \"sk-up\"\n{more}", self.url())
+    }
+
+    /// The manifest of a local model on this server; `more` are further top-level keys.
+    pub fn manifest(&self, slug: &str, kind: &str, more: &str) -> String {
+        let url = self.url();
+        format!(
+            "slug = '{slug}'\noutput_type = 'string'\n{more}\n[runner]\ntype = 'openai'\nurl = '{url}'\n\
+             model = 'real-{slug}'\nkind = '{kind}'\nkey = 'sk-local'\n"
+        )
+    }
+
+    fn put(&self, line: Line) {
+        self.state.line.lock().unwrap().push_back(line);
+    }
+
+    /// The next request is answered with this text.
+    pub fn answers(&self, status: u16, text: impl Into<String>) {
+        self.put(Line::Whole(status, Vec::new(), text.into()));
+    }
+
+    /// The same with a header.
+    pub fn answers_with(&self, status: u16, header: (&'static str, &str), text: &str) {
+        self.put(Line::Whole(status, vec![(header.0, header.1.to_owned())], text.to_owned()));
+    }
+
+    /// The next request is answered with a completion.
+    pub fn says(&self, text: &str, input: u64, output: u64) {
+        let message = json!({"role": "assistant", "content": text});
+        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+        let mut answer = usage(input, output);
+        answer["choices"] = json!([choice]);
+        self.answers(200, answer.to_string());
+    }
+
+    /// The next request is answered with a stream.
+    pub fn streams(&self) -> Feed {
+        let (sender, pieces) = mpsc::unbounded_channel();
+        self.put(Line::Stream(pieces));
+        Feed(sender)
+    }
+
+    /// The next request gets no answer.
+    pub fn is_silent(&self) {
+        self.put(Line::Silence);
+    }
+
+    /// What has come so far.
+    pub fn requests(&self) -> Vec<Whole> {
+        self.state.requests.lock().unwrap().clone()
+    }
+
+    /// The JSON of the newest request.
+    pub fn newest(&self) -> Value {
+        serde_json::from_slice(self.requests().last().unwrap().body()).unwrap()
+    }
+
+    /// Waits until that many requests have come, in all.
+    pub async fn arrived(&self, count: usize) {
+        let mut arrived = self.state.arrived.subscribe();
+        within("request", arrived.wait_for(|seen| *seen >= count)).await.unwrap();
+    }
+
+    /// Waits until that many clients have gone without the end of their answer.
+    pub async fn hung_up(&self, count: usize) {
+        let mut hung_up = self.state.hung_up.subscribe();
+        within("hang-up", hung_up.wait_for(|seen| *seen >= count)).await.unwrap();
+    }
+}
+
+impl State {
+    async fn answer(self: Arc<Self>, request: Whole) -> Response {
+        self.requests.lock().unwrap().push(request);
+        self.arrived.send_modify(|count| *count += 1);
+        let line = self.line.lock().unwrap().pop_front();
+        let mut open = Open { state: Arc::clone(&self), is_over: false };
+        match line.expect("an answer for each request") {
+            Line::Whole(status, headers, text) => {
+                open.is_over = true;
+                let mut answer = respond(status, text);
+                for (name, value) in headers {
+                    answer.headers_mut().insert(name, value.parse().unwrap());
+                }
+                answer
+            }
+            Line::Silence => {
+                let _until_the_client_goes = open;
+                std::future::pending().await
+            }
+            Line::Stream(pieces) => {
+                let state = (pieces, open);
+                let stream = futures_util::stream::unfold(state, |(mut pieces, mut open)| async move {
+                    let Some(piece) = pieces.recv().await else {
+                        open.end();
+                        return None;
+                    };
+                    if piece.is_empty() {
+                        let cut = Err("cut off".into());
+                        open.is_over = true;
+                        return Some((cut, (pieces, open)));
+                    }
+                    Some((Ok(piece), (pieces, open)))
+                });
+                let answer = hyper::Response::builder().header("content-type", "text/event-stream");
+                answer.body(body::stream(stream)).unwrap()
+            }
+        }
+    }
+}
+
+/// Tells when it is dropped before the end of its answer.
+struct Open {
+    state: Arc<State>,
+    is_over: bool,
+}
+
+impl Open {
+    fn end(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.state.hung_up.send_modify(|count| *count += 1);
+        }
+    }
+}
