@@ -65,9 +65,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),
     (
         "chat",
-        &[
-            "billing", "catalog", "chains", "domain", "engine", "http", "runtime", "storage", "wire",
-        ],
+        &["billing", "catalog", "chains", "domain", "engine", "http", "runtime", "storage", "wire"],
     ),
     (
         "api",

@@ -277,7 +277,9 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.append(hyper::header::VARY, HeaderValue::from_static("origin"));
     headers.insert(
         hyper::header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("deprecation, link, retry-after, x-execution-id, x-request-id, x-total-count"),
+        HeaderValue::from_static(
+            "deprecation, link, retry-after, x-execution-id, x-request-id, x-total-count",
+        ),
     );
 }
 

@@ -125,10 +125,10 @@ impl From<chat::Error> for Error {
             chat::Error::Failed { execution, failure } => {
                 let status = StatusCode::from_u16(failure.status);
                 let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
-                let open_ai =
-                    OpenAi { kind: failure.kind, param: failure.param, code: failure.code };
+                let chat::Said { kind, param, code, retry_after } = *failure.said;
+                let open_ai = OpenAi { kind, param, code };
                 let mut refused = Self::status(status, failure.message).with_open_ai(open_ai);
-                let retry_after = failure.retry_after.map(|value| (RETRY_AFTER, value));
+                let retry_after = retry_after.map(|value| (RETRY_AFTER, value));
                 for (name, value) in
                     retry_after.into_iter().chain(super::chat::execution_header(execution))
                 {

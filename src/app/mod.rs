@@ -55,7 +55,7 @@ use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
 use crate::workflows::Workflows;
-use crate::{chat, config, telemetry};
+use crate::{config, telemetry};
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
 pub use self::offline::{Offline, offline};
@@ -149,17 +149,8 @@ fn open(
         rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
     };
     let chains = Chains::new(store.clone(), clock.clone());
-    let chat = chat::Dependencies {
-        store: store.clone(),
-        clock: clock.clone(),
-        tasks: tasks.clone(),
-        catalog: catalog.clone(),
-        chains: chains.clone(),
-        engine: engine.clone(),
-        client: router::client(config),
-    };
     Ok(Arc::new(Services {
-        chat: router::open(config, chat)?,
+        chat: router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?,
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),

@@ -3,16 +3,21 @@
 use anyhow::Context;
 use hyper::header::HeaderValue;
 
+use crate::catalog::Catalog;
+use crate::chains::Chains;
 use crate::chat::{Chat, Dependencies, Options, Upstream};
 use crate::config::Config;
 use crate::domain::model::Pricing;
+use crate::engine::Engine;
 use crate::http::client::{Builder, Client};
+use crate::runtime::{Clock, Tasks};
+use crate::storage::Store;
 
 /// The part of a shutdown's grace that answers may go on for; the rest is for recording them.
 const STOP_GRACE_DIVISOR: u32 = 2;
 
 /// What sends the requests: to the operator's own URLs, as those of manifests.
-pub fn client(config: &Config) -> Client {
+fn client(config: &Config) -> Client {
     Builder::new(None).connect_timeout(config.router.connect_timeout).build()
 }
 
@@ -20,7 +25,24 @@ pub fn client(config: &Config) -> Client {
 ///
 /// # Errors
 /// When the upstream's key cannot be sent in a header.
-pub fn open(config: &Config, dependencies: Dependencies) -> anyhow::Result<Chat> {
+pub fn open(
+    config: &Config,
+    tasks: &Tasks,
+    store: &Store,
+    clock: &Clock,
+    catalog: &Catalog,
+    chains: &Chains,
+    engine: &Engine,
+) -> anyhow::Result<Chat> {
+    let dependencies = Dependencies {
+        store: store.clone(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+        catalog: catalog.clone(),
+        chains: chains.clone(),
+        engine: engine.clone(),
+        client: client(config),
+    };
     let router = &config.router;
     let authorization = match &router.upstream_key {
         None => None,

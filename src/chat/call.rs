@@ -176,10 +176,7 @@ impl Call {
     }
 
     /// Waits for a place at the model and for its answer to begin.
-    async fn open(
-        &self,
-        candidate: &Candidate,
-    ) -> Result<(Opened, Option<ModelPermit>), Failure> {
+    async fn open(&self, candidate: &Candidate) -> Result<(Opened, Option<ModelPermit>), Failure> {
         let name = &candidate.name;
         let permit = match &candidate.local {
             Some(_) => Some(self.place_at(name).await?),

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::meter::{Choice, Said};
+use super::meter::{self, Choice};
 
 /// Bytes of text that are kept of one call.
 const CONTENT_MAX: usize = 1024 * 1024;
@@ -84,7 +84,7 @@ impl Content {
     }
 }
 
-fn add(message: &mut Message, said: &Said<'_>, bytes: &mut usize) {
+fn add(message: &mut Message, said: &meter::Message<'_>, bytes: &mut usize) {
     let text = said.content.and_then(|text| serde_json::from_str::<String>(text.get()).ok());
     if let Some(text) = text {
         let is_whole = append(message.content.get_or_insert_default(), &text, bytes);

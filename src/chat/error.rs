@@ -58,7 +58,14 @@ pub struct Failure {
     pub class: ErrorClass,
     /// A sentence. Holds no secret.
     pub message: String,
-    /// What the model's server says beyond that.
+    /// Boxed, so that a failure stays small beside the answers that it takes the place of.
+    pub said: Box<Said>,
+}
+
+/// What a model's server says of its error beyond a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Said {
+    /// The type.
     pub kind: Option<String>,
     pub param: Option<String>,
     pub code: Option<String>,
@@ -68,8 +75,7 @@ pub struct Failure {
 impl Failure {
     /// A failure with nothing more to say than its sentence.
     pub fn new(status: u16, class: ErrorClass, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { status, class, message, kind: None, param: None, code: None, retry_after: None }
+        Self { status, class, message: message.into(), said: Box::default() }
     }
 
     /// Whether another model may do better: not where the request itself is wrong.

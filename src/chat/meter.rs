@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::content::Content;
-use super::error::Failure;
+use super::error::{self, Failure};
 use super::request::text_bytes;
 use crate::domain::chat::{Operation, Tokens, estimate};
 use crate::domain::classify::ErrorClass;
@@ -58,15 +58,15 @@ struct Chunk<'a> {
 pub struct Choice<'a> {
     pub index: Option<u64>,
     #[serde(borrow)]
-    delta: Option<Said<'a>>,
+    delta: Option<Message<'a>>,
     #[serde(borrow)]
-    message: Option<Said<'a>>,
+    message: Option<Message<'a>>,
     finish_reason: Option<IgnoredAny>,
 }
 
 /// What a model says.
 #[derive(Debug, Deserialize)]
-pub struct Said<'a> {
+pub struct Message<'a> {
     #[serde(borrow)]
     pub content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -87,7 +87,7 @@ struct Counted {
 
 impl<'a> Choice<'a> {
     /// What it adds to the answer.
-    pub const fn said(&self) -> Option<&Said<'a>> {
+    pub const fn said(&self) -> Option<&Message<'a>> {
         match &self.delta {
             Some(delta) => Some(delta),
             None => self.message.as_ref(),
@@ -95,7 +95,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-impl Said<'_> {
+impl Message<'_> {
     fn bytes(&self) -> u64 {
         let texts = [self.content, self.reasoning.or(self.reasoning_content), self.refusal];
         let texts = texts.into_iter().flatten().map(|text| text_bytes(text.get()));
@@ -153,7 +153,7 @@ impl Meter {
             self.counted = counted(usage.get()).or(self.counted);
         }
         for choice in chunk.choices.iter().flatten() {
-            let bytes = choice.said().map_or(0, Said::bytes);
+            let bytes = choice.said().map_or(0, Message::bytes);
             self.bytes = self.bytes.saturating_add(bytes);
             self.is_finished |= choice.finish_reason.is_some();
             if let Some(content) = &mut self.content {
@@ -210,7 +210,8 @@ pub fn said_of(status: u16, error: &[u8]) -> Failure {
     let message = message.unwrap_or_else(|| format!("the model answered {status}"));
     let class = if is_moderated { ErrorClass::ContentModeration } else { class };
     let (kind, param) = (text("type"), text("param"));
-    Failure { kind, param, code, ..Failure::new(status, class, message) }
+    let said = error::Said { kind, param, code, retry_after: None };
+    Failure { said: Box::new(said), ..Failure::new(status, class, message) }
 }
 
 /// The text up to the most that is passed on.

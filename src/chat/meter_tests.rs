@@ -52,12 +52,17 @@ fn meter_counts_unknown_forms_by_their_bytes_and_refuses_garbage() {
 
 #[test]
 fn meter_reads_an_error_in_a_stream() {
-    let event = r#"{"error":{"message":"overloaded","code":"content_filter","type":"t","param":1}}"#;
+    let event =
+        r#"{"error":{"message":"overloaded","code":"content_filter","type":"t","param":1}}"#;
     let Seen::Failed(failure) = seen(&mut Meter::new(1, false), event) else { panic!() };
-    let expected = Failure {
+    let said = error::Said {
         kind: Some("t".to_owned()),
         param: Some("1".to_owned()),
         code: Some("content_filter".to_owned()),
+        retry_after: None,
+    };
+    let expected = Failure {
+        said: Box::new(said),
         ..Failure::new(502, ErrorClass::ContentModeration, "overloaded")
     };
     assert_eq!(*failure, expected);

@@ -32,6 +32,6 @@ mod upstream;
 mod whole;
 
 pub use self::call::{Answer, Caller};
-pub use self::error::{Error, Failure};
+pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
 pub use self::service::{Chat, Dependencies, Options, Upstream};

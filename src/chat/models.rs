@@ -166,21 +166,16 @@ impl Inner {
             request = request.header(AUTHORIZATION, authorization);
         }
         let request = request.body(Bytes::new()).map_err(|error| error.to_string())?;
-        let limits = Limits {
-            total: LIST_TIMEOUT,
-            answer_bytes: LIST_BYTES_MAX,
-            overflow: Overflow::Fail,
-        };
-        let answer =
-            self.client.send(request, &limits).await.map_err(|error| error.to_string())?;
+        let limits =
+            Limits { total: LIST_TIMEOUT, answer_bytes: LIST_BYTES_MAX, overflow: Overflow::Fail };
+        let answer = self.client.send(request, &limits).await.map_err(|error| error.to_string())?;
         if !answer.status.is_success() {
             return Err(format!("the upstream answered {}", answer.status.as_u16()));
         }
         let list: List = serde_json::from_slice(&answer.body)
             .map_err(|_other| "the upstream's answer is not a list of models".to_owned())?;
-        let is_good = |model: &Listed| {
-            !model.id.is_empty() && model.id.chars().nth(ID_CHARS_MAX).is_none()
-        };
+        let is_good =
+            |model: &Listed| !model.id.is_empty() && model.id.chars().nth(ID_CHARS_MAX).is_none();
         Ok(list.data.into_iter().filter(is_good).take(LIST_MODELS_MAX).collect())
     }
 }

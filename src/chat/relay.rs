@@ -83,7 +83,8 @@ impl Call {
         let (tokens, cost) = (came.tokens, came.cost);
         note(&candidate, if let End::Failed(failure) = &end { Some(failure) } else { None });
         let recorded = if matches!(end, End::Done) {
-            let drained = timeout(DRAIN, async { while let Ok(Some(_)) = next(&mut body).await {} });
+            let drained =
+                timeout(DRAIN, async { while let Ok(Some(_)) = next(&mut body).await {} });
             tokio::join!(self.record(&candidate, &end, came), drained).0
         } else {
             // The connection is closed before anything else: the model stops.
@@ -170,7 +171,8 @@ impl Relay {
                 Ok(None) => break,
                 Ok(Some(event)) => end = self.take(event, &mut passed).err(),
                 Err(too_long) => {
-                    end = Some(End::Failed(broken(&self.name, &format!("in its stream {too_long}"))));
+                    end =
+                        Some(End::Failed(broken(&self.name, &format!("in its stream {too_long}"))));
                 }
             }
         }
@@ -286,13 +288,14 @@ fn usage_event(data: &[u8], tokens: Tokens, cost: Usd) -> Bytes {
 }
 
 fn error_event(failure: &Failure) -> Bytes {
-    let kind = failure.kind.as_deref().unwrap_or_else(|| openai::kind_of(failure.status));
+    let said = &failure.said;
+    let kind = said.kind.as_deref().unwrap_or_else(|| openai::kind_of(failure.status));
     let body = openai::Error {
         error: openai::Body {
             message: &failure.message,
             kind,
-            param: failure.param.as_deref(),
-            code: failure.code.as_deref().or(openai::code_of(failure.status)),
+            param: said.param.as_deref(),
+            code: said.code.as_deref().or(openai::code_of(failure.status)),
         },
     };
     // It is text and nothing else, so it has a JSON form.
@@ -311,7 +314,8 @@ mod tests {
     fn relay_usage_event_gets_the_cost() {
         let data = br#"{"id":"x","choices":[],"usage":{"prompt_tokens":1}}"#;
         let event = usage_event(data, Tokens::default(), Usd::from_micros(7));
-        let expected = "data: {\"id\":\"x\",\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"cost\":7e-6}}\n\n";
+        let expected =
+            "data: {\"id\":\"x\",\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"cost\":7e-6}}\n\n";
         assert_eq!(String::from_utf8(event.to_vec()).unwrap(), expected);
     }
 

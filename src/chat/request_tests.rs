@@ -12,9 +12,9 @@ fn read(
     operation: Operation,
     body: &str,
 ) -> Result<Request, (String, Option<&'static str>, &'static str)> {
-    Request::read(operation, body.as_bytes()).map_err(|error| match error {
-        Error::Invalid { message, param, code } => (message, param, code),
-        other => panic!("{other}"),
+    Request::read(operation, body.as_bytes()).map_err(|error| {
+        let Error::Invalid { message, param, code } = error else { panic!("{error}") };
+        (message, param, code)
     })
 }
 
@@ -120,8 +120,7 @@ fn chat_request_of_a_chain_entry_keeps_model_and_stream() {
     let body = request.body(Some("b"), mapped.as_object()).unwrap();
     let sent: Value = serde_json::from_slice(&body).unwrap();
     let options = json!({"include_usage": true});
-    let expected =
-        json!({"model": "b", "messages": [], "stream": true, "stream_options": options});
+    let expected = json!({"model": "b", "messages": [], "stream": true, "stream_options": options});
     assert_eq!(sent, expected);
 }
 

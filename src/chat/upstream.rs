@@ -199,7 +199,7 @@ async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Fai
             Failure::new(status, class, message)
         }
     };
-    failure.retry_after = retry_after;
+    failure.said.retry_after = retry_after;
     if !(400..600).contains(&status) {
         failure.status = 502;
     }

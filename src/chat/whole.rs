@@ -80,11 +80,7 @@ impl Call {
         }
     }
 
-    async fn read(
-        &mut self,
-        candidate: &Candidate,
-        opened: &mut Opened,
-    ) -> Result<Bytes, Failure> {
+    async fn read(&mut self, candidate: &Candidate, opened: &mut Opened) -> Result<Bytes, Failure> {
         let (name, deadline) = (&candidate.name, self.deadline(candidate));
         let mut read = BytesMut::new();
         loop {

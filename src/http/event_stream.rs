@@ -140,19 +140,18 @@ mod tests {
     fn event_stream_is_read_alike_in_pieces_of_any_size() {
         for (stream, expected) in [
             ("data: a\n\ndata:b\n\n", vec![("data: a\n\n", Some("a")), ("data:b\n\n", Some("b"))]),
-            ("data: a\r\n\r\n: hi\r\n\r\n", vec![
-                ("data: a\r\n\r\n", Some("a")),
-                (": hi\r\n\r\n", None),
-            ]),
-            ("event: x\ndata: a\ndata\ndata:  b\n\n", vec![(
+            (
+                "data: a\r\n\r\n: hi\r\n\r\n",
+                vec![("data: a\r\n\r\n", Some("a")), (": hi\r\n\r\n", None)],
+            ),
+            (
                 "event: x\ndata: a\ndata\ndata:  b\n\n",
-                Some("a\n\n b"),
-            )]),
-            ("data: a\r\rdata: b\r\rx", vec![
-                ("data: a\r\r", Some("a")),
-                ("data: b\r\r", Some("b")),
-                ("x", None),
-            ]),
+                vec![("event: x\ndata: a\ndata\ndata:  b\n\n", Some("a\n\n b"))],
+            ),
+            (
+                "data: a\r\rdata: b\r\rx",
+                vec![("data: a\r\r", Some("a")), ("data: b\r\r", Some("b")), ("x", None)],
+            ),
             ("database: a\n\n", vec![("database: a\n\n", None)]),
             ("data: cut", vec![("data: cut", Some("cut"))]),
             ("", vec![]),

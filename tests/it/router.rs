@@ -46,7 +46,9 @@ async fn router_catalog_lists_local_and_upstream_models() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|model| (model["id"].as_str().unwrap(), model["source"].as_str().unwrap(), &model["kind"]))
+        .map(|model| {
+            (model["id"].as_str().unwrap(), model["source"].as_str().unwrap(), &model["kind"])
+        })
         .collect();
     let expected = [
         ("near", "local", &json!("chat")),
@@ -89,4 +91,50 @@ async fn router_catalog_without_upstream_is_local() {
     let service = Service::start().await;
     let list = service.get("/v1/llm-router/model-catalog").await;
     list.expect_text(200, r#"{"object":"list","data":[],"upstream":null}"#);
+}
+
+/// The code blocks of a language in `docs/chat.md`.
+fn blocks(language: &str) -> Vec<&'static str> {
+    const PAGE: &str = include_str!("../../docs/chat.md");
+    let fence = format!("```{language}\n");
+    PAGE.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[tokio::test]
+async fn router_page_shows_a_manifest_and_a_configuration_that_load() {
+    let [manifest, config] = blocks("toml")[..] else { panic!("two blocks") };
+    let service = Service::configured(config).await;
+    service.manifest(manifest);
+    let router = &service.config.router;
+    assert_eq!((router.platform_fee, router.prices.len()), (0.05, 1));
+}
+
+#[tokio::test]
+async fn router_page_shows_calls_that_work() {
+    let near = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&near.manifest("llama", "chat", ""));
+    service.manifest(&near.manifest("vectors", "embeddings", ""));
+    let mut calls = 0;
+    for line in blocks("sh").iter().flat_map(|block| block.split("curl ").skip(1)) {
+        let path = line.split_once("$BASE").unwrap().1;
+        let path = path.split([' ', '"']).next().unwrap();
+        let answer = match line.split_once("-d '") {
+            None => service.get(path).await,
+            Some((_, body)) => {
+                let body: Value = serde_json::from_str(body.split('\'').next().unwrap()).unwrap();
+                if body["stream"] == true {
+                    let feed = near.streams();
+                    feed.say("hello");
+                    feed.finish(1, 1);
+                } else {
+                    near.says("hello", 1, 1);
+                }
+                service.post(path, &body).send().await
+            }
+        };
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        calls += 1;
+    }
+    assert_eq!(calls, 5);
 }

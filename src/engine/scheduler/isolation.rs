@@ -171,10 +171,9 @@ impl Inner {
         let effects = machine::fail_permanently(&mut execution, fault, now);
         let body = match &execution.work {
             Work::Prediction(_) | Work::Chat(_) => {
-                crate::engine::run::outcome::webhook_body(&execution, None)
-                    .map_err(|error| {
-                        crate::engine::run::commit::not_serializable("webhook body", &error)
-                    })?
+                crate::engine::run::outcome::webhook_body(&execution, None).map_err(|error| {
+                    crate::engine::run::commit::not_serializable("webhook body", &error)
+                })?
             }
             Work::Workflow(_) => self.workflow_body(&execution, None, Vec::new()).await?,
         };

@@ -177,7 +177,7 @@ impl State {
         self.arrived.send_modify(|count| *count += 1);
         let line = self.line.lock().unwrap().pop_front();
         let mut open = Open { state: Arc::clone(&self), is_over: false };
-        match line.expect("an answer for each request") {
+        match line.unwrap() {
             Line::Whole(status, headers, text) => {
                 open.is_over = true;
                 let mut answer = respond(status, text);
@@ -192,18 +192,19 @@ impl State {
             }
             Line::Stream(pieces) => {
                 let state = (pieces, open);
-                let stream = futures_util::stream::unfold(state, |(mut pieces, mut open)| async move {
-                    let Some(piece) = pieces.recv().await else {
-                        open.end();
-                        return None;
-                    };
-                    if piece.is_empty() {
-                        let cut = Err("cut off".into());
-                        open.is_over = true;
-                        return Some((cut, (pieces, open)));
-                    }
-                    Some((Ok(piece), (pieces, open)))
-                });
+                let stream =
+                    futures_util::stream::unfold(state, |(mut pieces, mut open)| async move {
+                        let Some(piece) = pieces.recv().await else {
+                            open.end();
+                            return None;
+                        };
+                        if piece.is_empty() {
+                            let cut = Err("cut off".into());
+                            open.is_over = true;
+                            return Some((cut, (pieces, open)));
+                        }
+                        Some((Ok(piece), (pieces, open)))
+                    });
                 let answer = hyper::Response::builder().header("content-type", "text/event-stream");
                 answer.body(body::stream(stream)).unwrap()
             }
