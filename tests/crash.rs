@@ -20,6 +20,8 @@
 mod abuse;
 #[path = "crash/backups.rs"]
 mod backups;
+#[path = "crash/chat.rs"]
+mod chat;
 #[path = "crash/checkpoints.rs"]
 mod checkpoints;
 #[path = "crash/clocks.rs"]

@@ -1,0 +1,313 @@
+//! The chat router beside a bare hyper proxy, both before one stub of a model server:
+//! `cargo bench --bench chat`.
+//!
+//! The proxy reads a request, sends it on over kept connections, and passes the answer back: no key, no
+//! price, no record. The router does that too, and each of its answers waits for a durable commit of
+//! the call's row, its charge and its index rows. Stub, proxy and router are processes of their own and
+//! are asked by the same client in rounds that alternate.
+//!
+//! - Answers at once: requests per second and processor time for each, over many connections.
+//! - One at a time: the median of the latency, and how much it is above the proxy's and the stub's.
+//! - Streams, one at a time: the median of the time to the first event.
+//!
+//! `ORRERY_BENCH_ROUNDS` (7), `ORRERY_BENCH_SECONDS` (2: of each round),
+//! `ORRERY_BENCH_CONNECTIONS` (64), `ORRERY_BENCH_CALLS` (500: of each round, one at a time).
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "a benchmark that cannot go on says so and ends; it counts far below 2^53"
+)]
+#![expect(clippy::indexing_slicing, clippy::print_stdout, reason = "it is a program that prints")]
+#![expect(clippy::disallowed_methods, reason = "its tasks end with it; it measures time")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use support::client::{self, Connection, Load};
+use support::process::{self, Killed};
+use support::service::Setup;
+use support::table::{Table, number, ratio};
+
+const PATH: &str = "/v1/chat/completions";
+const MODEL: &str = "stub";
+/// Where the proxy sends what it gets.
+const TARGET: &str = "ORRERY_BENCH_TARGET";
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    match process::role().as_deref() {
+        Some("proxy") => runtime.block_on(proxy()),
+        Some(_stub) => runtime.block_on(stub()),
+        None => runtime.block_on(measure()),
+    }
+}
+
+// --- the stub ---
+
+/// What a model of 64 tokens answers.
+fn answer_text() -> String {
+    let content = "word ".repeat(64);
+    format!(
+        "{{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1700000000,\
+         \"model\":\"{MODEL}\",\"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\
+         \"content\":\"{content}\"}},\"finish_reason\":\"stop\"}}],\
+         \"usage\":{{\"prompt_tokens\":12,\"completion_tokens\":64,\"total_tokens\":76}}}}"
+    )
+}
+
+/// The same as a stream of 64 events.
+fn stream_text() -> String {
+    let event = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"choices\":\
+                 [{\"index\":0,\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n";
+    let usage = "data: {\"id\":\"chatcmpl-1\",\"choices\":[],\"usage\":{\"prompt_tokens\":12,\
+                 \"completion_tokens\":64,\"total_tokens\":76}}\n\ndata: [DONE]\n\n";
+    format!("{}{usage}", event.repeat(64))
+}
+
+/// Answers every request at once; one that asks for a stream, as a stream.
+async fn stub() {
+    let answer = answer_text();
+    let whole: Arc<[u8]> = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}",
+        answer.len()
+    )
+    .into_bytes()
+    .into();
+    let events = stream_text();
+    let stream: Arc<[u8]> = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\n\r\n{events}",
+        events.len()
+    )
+    .into_bytes()
+    .into();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    loop {
+        let (connection, _) = listener.accept().await.unwrap();
+        tokio::spawn(answer_all(connection, Arc::clone(&whole), Arc::clone(&stream)));
+    }
+}
+
+async fn answer_all(mut connection: TcpStream, whole: Arc<[u8]>, stream: Arc<[u8]>) {
+    const STREAM: &[u8] = b"\"stream\":true";
+    connection.set_nodelay(true).unwrap();
+    let mut buffer = vec![0; 64 * 1024];
+    let mut length = 0;
+    loop {
+        match connection.read(&mut buffer[length..]).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => length += read,
+        }
+        let Some(end) = client::whole_length(&buffer[..length]).filter(|end| length >= *end) else {
+            continue;
+        };
+        let is_stream = buffer[..end].windows(STREAM.len()).any(|part| part == STREAM);
+        let answer = if is_stream { &stream } else { &whole };
+        if connection.write_all(answer).await.is_err() {
+            return;
+        }
+        buffer.copy_within(end..length, 0);
+        length -= end;
+    }
+}
+
+// --- the proxy ---
+
+type Connections = Client<HttpConnector, Full<Bytes>>;
+
+/// The whole of the bare proxy.
+async fn proxy() {
+    let target = std::env::var(TARGET).unwrap();
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let connections: Connections = Client::builder(TokioExecutor::new()).build(connector);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let (connections, target) = (connections.clone(), target.clone());
+        tokio::spawn(async move {
+            let answer = service_fn(move |request| {
+                let (connections, target) = (connections.clone(), target.clone());
+                async move { Ok::<_, Infallible>(forward(request, &connections, &target).await) }
+            });
+            let http = hyper::server::conn::http1::Builder::new();
+            http.serve_connection(TokioIo::new(stream), answer).await.ok();
+        });
+    }
+}
+
+async fn forward(
+    request: Request<Incoming>,
+    connections: &Connections,
+    target: &str,
+) -> Response<Incoming> {
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let request = Request::post(target).header(CONTENT_TYPE, "application/json");
+    connections.request(request.body(Full::new(body)).unwrap()).await.unwrap()
+}
+
+// --- the measurement ---
+
+/// Starts this program in a role; it prints its address.
+fn start(role: &str, target: &str) -> (Killed, SocketAddr) {
+    let mut child = Killed(process::again(role).env(TARGET, target).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim().parse().unwrap())
+}
+
+/// What is measured of one server.
+#[derive(Default)]
+struct Samples {
+    rates: Vec<f64>,
+    /// Microseconds of the server's processor time for each answer.
+    costs: Vec<f64>,
+    /// Microseconds of each round's median, one call at a time.
+    latencies: Vec<f64>,
+    first_bytes: Vec<f64>,
+}
+
+/// A server under measurement.
+struct Subject {
+    name: &'static str,
+    pid: u32,
+    load: Load,
+    stream: Arc<[u8]>,
+    samples: Samples,
+}
+
+impl Subject {
+    fn new(name: &'static str, pid: u32, address: SocketAddr, key: &str, connections: u64) -> Self {
+        let body = |stream: bool| {
+            format!(
+                "{{\"model\":\"{MODEL}\",\"messages\":[{{\"role\":\"user\",\"content\":\
+                 \"Say sixty-four words.\"}}],\"stream\":{stream}}}"
+            )
+        };
+        let request = client::post(address, PATH, key, &body(false));
+        let load = Load { address, connections, request };
+        let stream = client::post(address, PATH, key, &body(true));
+        Self { name, pid, load, stream, samples: Samples::default() }
+    }
+
+    async fn round(&mut self, time: Duration, calls: u64) {
+        let before = process::processor_seconds(self.pid);
+        let round = self.load.run(time).await;
+        assert_eq!(round.other, 0, "every answer of {} is a 200", self.name);
+        let spent = process::processor_seconds(self.pid) - before;
+        self.samples.rates.push(round.rate());
+        self.samples.costs.push(spent * 1e6 / round.good as f64);
+        let mut connection = Connection::open(self.load.address).await;
+        let (mut latencies, mut first_bytes) = (Vec::new(), Vec::new());
+        for _ in 0..calls {
+            let started = Instant::now();
+            connection.ask(&self.load.request).await;
+            latencies.push(started.elapsed().as_secs_f64() * 1e6);
+            first_bytes.push(first_event(self.load.address, &self.stream).await);
+        }
+        self.samples.latencies.push(support::median(latencies));
+        self.samples.first_bytes.push(support::median(first_bytes));
+    }
+}
+
+/// Microseconds from a request for a stream to the first bytes of its first event. The stream is read to
+/// its end.
+async fn first_event(address: SocketAddr, request: &[u8]) -> f64 {
+    const END: &[u8] = b"data: [DONE]\n\n";
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut read = Vec::with_capacity(32 * 1024);
+    let started = Instant::now();
+    stream.write_all(request).await.unwrap();
+    let mut first = None;
+    while !read.windows(END.len()).rev().take(64).any(|part| part == END) {
+        let count = stream.read_buf(&mut read).await.unwrap();
+        assert!(count > 0, "a stream ended early: {}", String::from_utf8_lossy(&read));
+        if first.is_none() && read.windows(5).any(|part| part == b"data:") {
+            first = Some(started.elapsed());
+        }
+    }
+    first.unwrap().as_secs_f64() * 1e6
+}
+
+async fn measure() {
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 7);
+    let time = Duration::from_secs(support::knob("ORRERY_BENCH_SECONDS", 2));
+    let connections = support::knob("ORRERY_BENCH_CONNECTIONS", 64);
+    let calls = support::knob("ORRERY_BENCH_CALLS", 500);
+    let (stub, stub_address) = start("stub", "");
+    let (proxy, proxy_address) = start("proxy", &format!("http://{stub_address}{PATH}"));
+    let folder = support::folder();
+    let lines = format!(
+        "[router]\nupstream_url = \"http://{stub_address}/v1\"\nprices = [{{ model = \"{MODEL}\", \
+         per_million_input_tokens = 1.0, per_million_output_tokens = 2.0 }}]\n"
+    );
+    let setup = Setup::with(folder.path(), &lines);
+    let (orrery, _) = setup.start();
+    let key = setup.key();
+    let mut subjects = [
+        Subject::new("stub alone", stub.0.id(), stub_address, "-", connections),
+        Subject::new("bare hyper proxy", proxy.0.id(), proxy_address, "-", connections),
+        Subject::new("orrery", orrery.0.id(), setup.base, &key, connections),
+    ];
+    for subject in &subjects {
+        subject.load.run(Duration::from_millis(500)).await;
+    }
+    for _ in 0..rounds {
+        for subject in &mut subjects {
+            subject.round(time, calls).await;
+        }
+    }
+    let base = &subjects[1].samples;
+    let mut table = Table::new(&[
+        "POST /v1/chat/completions",
+        "answers/s",
+        "of the proxy",
+        "µs CPU/answer",
+        "median µs",
+        "above the proxy",
+        "first event µs",
+        "above the proxy",
+    ]);
+    let difference = |ours: &[f64], theirs: &[f64]| {
+        let pairs = ours.iter().zip(theirs).map(|(ours, theirs)| ours - theirs);
+        format!("{:+.0}", support::median(pairs.collect()))
+    };
+    for Subject { name, samples, .. } in &subjects {
+        let rates = samples.rates.iter().zip(&base.rates).map(|(ours, theirs)| ours / theirs);
+        table.row([
+            (*name).to_owned(),
+            number(support::median(samples.rates.clone())),
+            ratio(support::median(rates.collect())),
+            format!("{:.1}", support::median(samples.costs.clone())),
+            format!("{:.0}", support::median(samples.latencies.clone())),
+            difference(&samples.latencies, &base.latencies),
+            format!("{:.0}", support::median(samples.first_bytes.clone())),
+            difference(&samples.first_bytes, &base.first_bytes),
+        ]);
+    }
+    table.print();
+    println!(
+        "{rounds} rounds of {time:?} each, {connections} connections, then {calls} calls each"
+    );
+}
