@@ -233,7 +233,11 @@ impl Call {
     /// What an answer has used until now, and what that costs.
     pub(super) fn came(&self, candidate: &Candidate, meter: &Meter) -> Came {
         let tokens = meter.tokens();
-        let cost = candidate.price.of(tokens, self.started.elapsed());
+        let cost = if meter.is_empty() {
+            Usd::ZERO
+        } else {
+            candidate.price.of(tokens, self.started.elapsed())
+        };
         Came { tokens, cost, ..Came::default() }
     }
 

@@ -117,6 +117,9 @@ impl Meter {
     /// # Errors
     /// [`Failure`] when it is not JSON.
     pub fn event(&mut self, data: &[u8]) -> Result<Seen, Failure> {
+        if data.trim_ascii().is_empty() {
+            return Ok(Seen::Part);
+        }
         let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(data) else {
             if serde_json::from_slice::<IgnoredAny>(data).is_err() {
                 let message = "the model's stream contains an event that is not valid JSON";
@@ -168,13 +171,19 @@ impl Meter {
         self.is_finished
     }
 
+    /// Whether nothing of an answer has come.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.counted.is_none() && self.bytes == 0 && !self.is_finished
+    }
+
     /// What was used. Of an answer of which nothing came, nothing.
     #[must_use]
     pub fn tokens(&self) -> Tokens {
         if let Some(counted) = self.counted {
             return counted;
         }
-        if self.bytes == 0 && !self.is_finished {
+        if self.is_empty() {
             return Tokens::default();
         }
         Tokens { input: self.prompt_tokens, output: estimate(self.bytes), is_estimated: true }

@@ -30,6 +30,7 @@ fn meter_estimates_by_all_texts_where_nothing_was_counted() {
     }
     assert_eq!(meter.tokens(), Tokens { input: 100, output: 3, is_estimated: true });
     assert!(!meter.is_finished());
+    assert_eq!(seen(&mut meter, " "), Seen::Part, "an event without a text");
     seen(&mut meter, r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#);
     assert!(meter.is_finished());
 }

@@ -83,13 +83,10 @@ impl Price {
         matches!(self.pricing, Some(Pricing::Fixed { .. }))
     }
 
-    /// What was used costs. A fixed price is for an answer, so that none is charged where nothing came.
+    /// The cost of an answer that used so much.
     #[must_use]
     pub fn of(&self, tokens: Tokens, run_time: std::time::Duration) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
-        if tokens == Tokens::default() {
-            return Usd::ZERO;
-        }
         let usage = Usage { run_time, ..tokens.into() };
         Usd::from_dollars(pricing.dollars(&usage) * (1.0 + self.fee)).unwrap_or(Usd::ZERO)
     }

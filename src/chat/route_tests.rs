@@ -31,7 +31,7 @@ fn price_is_usage_times_list_price_and_fee_rounded_once() {
         (Some(by_usage()), 0.05, tokens(1000, 100), 3150),
         (Some(by_usage()), 0.5, tokens(1, 0), 3),
         (Some(by_usage()), 0.0, tokens(0, 0), 0),
-        (Some(Pricing::Fixed { amount: Usd::from_micros(2000) }), 0.1, tokens(1, 1), 2200),
+        (Some(Pricing::Fixed { amount: Usd::from_micros(2000) }), 0.1, tokens(0, 0), 2200),
         (None, 0.5, tokens(1000, 1000), 0),
     ] {
         let price = Price::new(pricing, fee);

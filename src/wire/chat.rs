@@ -20,7 +20,7 @@ use super::Time;
 )]
 pub struct CompletionRequest {
     /// The slug of a local chat model, or an id of the upstream exactly as it lists it.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     pub model: String,
     #[schemars(length(min = 1, max = 10_000))]
     pub messages: Vec<Message>,
@@ -31,10 +31,10 @@ pub struct CompletionRequest {
     #[schemars(range(min = 1, max = 128))]
     pub n: Option<u64>,
     /// The older name of `max_completion_tokens`.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub max_tokens: Option<u32>,
     /// The most tokens of one answer.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub max_completion_tokens: Option<u32>,
     #[schemars(range(min = 0, max = 2))]
     pub temperature: Option<f64>,
@@ -85,7 +85,7 @@ pub struct StreamOptions {
 #[schemars(rename = "OneTextOrSeveral")]
 pub enum Texts {
     One(String),
-    Several(Vec<String>),
+    Several(#[schemars(length(max = 64))] Vec<String>),
 }
 
 /// Texts to embed. Fields that are not listed are passed on to the model as they are.
@@ -96,10 +96,10 @@ pub enum Texts {
 )]
 pub struct EmbeddingsRequest {
     /// The slug of a local embedding model, or an id of the upstream exactly as it lists it.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = 256), regex(pattern = "^[ -~]+$"))]
     pub model: String,
     pub input: EmbeddingsInput,
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub dimensions: Option<u32>,
     /// The fallback chain of a local model that is to be used; without it, the first by name.
     pub fallback_selector: Option<String>,
@@ -109,10 +109,10 @@ pub struct EmbeddingsRequest {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum EmbeddingsInput {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u64>),
-    TokenLists(Vec<Vec<u64>>),
+    Text(#[schemars(length(min = 1))] String),
+    Texts(#[schemars(length(min = 1, max = 2048))] Vec<String>),
+    Tokens(#[schemars(length(min = 1))] Vec<u64>),
+    TokenLists(#[schemars(length(min = 1, max = 2048))] Vec<Vec<u64>>),
 }
 
 /// What a model answers, as OpenAI's API has it, with the cost in `usage`.
