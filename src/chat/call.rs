@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -29,12 +30,14 @@ use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
 use crate::engine::{self, EndedCall, ModelPermit};
 use crate::http::budget::Lease;
-use crate::http::sse::HEARTBEAT;
 use crate::runtime::{self, new_id};
 use crate::storage::Commit;
 
 /// How long a stream may take as a whole. A local model has its own limit.
 const STREAM_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// When a full queue is worth another try, in seconds.
+const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
@@ -192,10 +195,8 @@ impl Call {
             Some(model) if !self.request.is_stream => model.timeout,
             Some(_) | None => self.inner.options.first_byte_timeout,
         };
-        let now = runtime::monotonic_now();
-        let first_byte = now.checked_add(first_byte).unwrap_or(now);
-        let first_byte = first_byte.min(self.deadline(candidate));
-        let limits = Limits { first_byte, head: HEARTBEAT };
+        let whole = candidate.local.as_ref().map_or(STREAM_TIME_MAX, |model| model.timeout);
+        let limits = Limits::from_now(first_byte, whole);
         let is_stream = self.request.is_stream;
         let opened = self.inner.open(name, &candidate.target, &body, is_stream, limits).await?;
         Ok((opened, permit))
@@ -207,19 +208,15 @@ impl Call {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(error)) => {
                 let message = format!("the model '{model}': {error}");
-                Err(Failure::new(429, ErrorClass::ProviderRateLimit, message))
+                let mut failure = Failure::new(429, ErrorClass::ProviderRateLimit, message);
+                failure.said.retry_after = Some(QUEUE_RETRY);
+                Err(failure)
             }
             Err(_elapsed) => {
                 let message = format!("the model '{model}' had no place free in time");
                 Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
             }
         }
-    }
-
-    /// Until when the model has to have answered.
-    pub(super) fn deadline(&self, candidate: &Candidate) -> Instant {
-        let limit = candidate.local.as_ref().map_or(STREAM_TIME_MAX, |model| model.timeout);
-        self.started.checked_add(limit).unwrap_or(self.started)
     }
 
     async fn answer(self, candidate: Candidate, opened: Opened, reply: Reply) {
@@ -230,14 +227,11 @@ impl Call {
         }
     }
 
-    /// What an answer has used until now, and what that costs.
-    pub(super) fn came(&self, candidate: &Candidate, meter: &Meter) -> Came {
+    /// What an answer has used until now, and what that costs. The model works since `begun`.
+    pub(super) fn came(candidate: &Candidate, meter: &Meter, begun: Instant) -> Came {
         let tokens = meter.tokens();
-        let cost = if meter.is_empty() {
-            Usd::ZERO
-        } else {
-            candidate.price.of(tokens, self.started.elapsed())
-        };
+        let cost =
+            if meter.is_empty() { Usd::ZERO } else { candidate.price.of(tokens, begun.elapsed()) };
         Came { tokens, cost, ..Came::default() }
     }
 

@@ -16,7 +16,7 @@ use super::call::{Answer, Call, Came, End, Reply, keeps_content, note};
 use super::error::Failure;
 use super::meter::{Meter, Seen};
 use super::route::Candidate;
-use super::upstream::{Opened, broken, next, too_late};
+use super::upstream::{Limits, Opened, broken, next, too_late};
 use super::whole::with_cost;
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
@@ -77,9 +77,9 @@ impl Call {
             first_byte: None,
             last_sent: runtime::monotonic_now(),
         };
-        let Opened { first, mut body, .. } = opened;
-        let end = relay.run(&self, &candidate, first, &mut body).await;
-        let came = relay.came(&self, &candidate, &end);
+        let Opened { first, mut body, limits, .. } = opened;
+        let end = relay.run(&self, first, &mut body, limits).await;
+        let came = relay.came(&candidate, &end, limits.begun);
         let (tokens, cost) = (came.tokens, came.cost);
         note(&candidate, if let End::Failed(failure) = &end { Some(failure) } else { None });
         let recorded = if matches!(end, End::Done) {
@@ -108,19 +108,19 @@ impl Relay {
     async fn run(
         &mut self,
         call: &Call,
-        candidate: &Candidate,
         first: Option<Bytes>,
         body: &mut Incoming,
+        limits: Limits,
     ) -> End {
         let options = &call.inner.options;
-        let deadline = call.deadline(candidate);
+        let deadline = limits.whole;
         let stopped = async {
             call.inner.tasks.stopping().await;
             tokio::time::sleep(options.stop_grace).await;
         };
         tokio::pin!(stopped);
         let mut pending = first;
-        let mut silent_until = later(call.started, options.first_byte_timeout);
+        let mut silent_until = limits.first_byte;
         loop {
             if let Some(piece) = pending.take() {
                 silent_until = later(runtime::monotonic_now(), options.idle_timeout);
@@ -233,8 +233,8 @@ impl Relay {
     }
 
     /// What came, and what it costs. A fixed price is not charged for an answer that the model broke.
-    fn came(&mut self, call: &Call, candidate: &Candidate, end: &End) -> Came {
-        let mut came = call.came(candidate, &self.meter);
+    fn came(&mut self, candidate: &Candidate, end: &End, begun: Instant) -> Came {
+        let mut came = Call::came(candidate, &self.meter, begun);
         if matches!(end, End::Failed(_)) && candidate.price.is_fixed() {
             came.cost = Usd::ZERO;
         }

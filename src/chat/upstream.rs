@@ -18,6 +18,7 @@ use super::meter::{cut, said_of};
 use super::route::Target;
 use super::service::Inner;
 use crate::domain::classify::ErrorClass;
+use crate::http::sse::HEARTBEAT;
 use crate::http::{client, connector};
 use crate::runtime;
 
@@ -37,19 +38,33 @@ pub struct Opened {
     /// Its first bytes; `None` where they have not come yet.
     pub first: Option<Bytes>,
     pub body: Incoming,
+    pub limits: Limits,
 }
 
 /// How long a try may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// When it began.
+    pub begun: Instant,
     /// Until when the first byte has to come.
     pub first_byte: Instant,
-    /// How long a stream's first byte is waited for before the client gets its head.
-    pub head: Duration,
+    /// Until when the whole answer has to have come.
+    pub whole: Instant,
+}
+
+impl Limits {
+    /// Of a try that begins now.
+    #[must_use]
+    pub fn from_now(first_byte: Duration, whole: Duration) -> Self {
+        let begun = runtime::monotonic_now();
+        let after = |time: Duration| begun.checked_add(time).unwrap_or(begun);
+        Self { begun, first_byte: after(first_byte.min(whole)), whole: after(whole) }
+    }
 }
 
 impl Inner {
-    /// Sends a request and waits for the answer to begin. `name` is the model's, for messages.
+    /// Sends a request and waits for the answer to begin; a stream that does not begin before the client
+    /// expects a sign of life is given without its first bytes. `name` is the model's, for messages.
     ///
     /// # Errors
     /// [`Failure`]
@@ -80,10 +95,10 @@ impl Inner {
         let is_stream = is_event_stream(answer.headers());
         let mut body = answer.into_body();
         if !is_stream {
-            return Ok(Opened { is_stream, first: None, body });
+            return Ok(Opened { is_stream, first: None, body, limits });
         }
         let now = runtime::monotonic_now();
-        let until = limits.first_byte.min(now.checked_add(limits.head).unwrap_or(now));
+        let until = limits.first_byte.min(now.checked_add(HEARTBEAT).unwrap_or(now));
         let first = match timeout_at(until, next(&mut body)).await {
             Ok(Ok(Some(first))) => Some(first),
             Ok(Ok(None)) => return Err(broken(name, "its stream ended before it began")),
@@ -91,7 +106,7 @@ impl Inner {
             Err(_elapsed) if until == limits.first_byte => return Err(too_late(name)),
             Err(_elapsed) => None,
         };
-        Ok(Opened { is_stream, first, body })
+        Ok(Opened { is_stream, first, body, limits })
     }
 
     async fn connect(

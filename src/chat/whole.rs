@@ -57,7 +57,7 @@ impl Call {
                 return;
             }
         };
-        let came = self.came(&candidate, &meter);
+        let came = Self::came(&candidate, &meter, opened.limits.begun);
         let body = with_cost(&mut answer, came.tokens, came.cost);
         let came = Came { first_byte, content: meter.take_content(), ..came };
         let recorded = self.record(&candidate, &End::Done, came).await;
@@ -81,7 +81,7 @@ impl Call {
     }
 
     async fn read(&mut self, candidate: &Candidate, opened: &mut Opened) -> Result<Bytes, Failure> {
-        let (name, deadline) = (&candidate.name, self.deadline(candidate));
+        let (name, deadline) = (&candidate.name, opened.limits.whole);
         let mut read = BytesMut::new();
         loop {
             let now = runtime::monotonic_now();

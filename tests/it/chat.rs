@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use orrery::domain::account::EntryKind;
@@ -306,6 +308,44 @@ async fn chat_falls_back_along_the_chain_of_the_slug() {
     let answer = ask(&service, &named).send().await;
     let param = Some("fallback_selector");
     expect_error(&answer, 400, "invalid_request_error", param, Some("invalid_value"));
+}
+
+#[tokio::test]
+async fn chat_fallback_has_a_time_of_its_own() {
+    let (first, second) = (Upstream::start().await, Upstream::start().await);
+    let service = Service::start().await;
+    service.manifest(&first.manifest("first", "chat", "timeout = '2s'"));
+    service.manifest(&second.manifest("second", "chat", "timeout = '2s'"));
+    let models = service.running.services.catalog.clone();
+    let schema = |slug: &str| models.get(slug).map(|model| model.schema.text().clone());
+    let entries = serde_json::from_value(json!([{"model": "second"}])).unwrap();
+    let chains = &service.running.services.chains;
+    chains.create(service.organization.id, "first", "a", entries, &schema).await.unwrap();
+    first.is_silent();
+    second.says("hi", 1, 1);
+    ask(&service, &request("first")).send().await.expect(200);
+}
+
+#[tokio::test]
+async fn chat_queue_of_a_model_is_bounded() {
+    let near = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&near.manifest("near", "chat", "concurrency = 1\nqueue_limit = 1"));
+    let feed = near.streams();
+    feed.say("x");
+    let mut reading = Reading::open(ask(&service, &stream("near"))).await;
+    reading.until("x").await;
+    near.says("hi", 1, 1);
+    let mut answers: FuturesUnordered<_> =
+        (0..3).map(|_| ask(&service, &request("near")).send()).collect();
+    for _ in 0..2 {
+        let refused = within("refusal", answers.next()).await.unwrap();
+        expect_error(&refused, 429, "rate_limit_error", None, None);
+        assert_eq!(refused.header("retry-after"), "5");
+    }
+    feed.finish(1, 1);
+    reading.rest().await;
+    within("answer", answers.next()).await.unwrap().expect(200);
 }
 
 #[tokio::test]
