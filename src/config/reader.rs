@@ -213,7 +213,7 @@ impl<'r> Section<'r> {
     }
 
     /// Notes an error at `at`, or at no place in particular.
-    pub fn fault_at(&self, at: Option<&Range<usize>>, message: String) {
+    pub fn error_at(&self, at: Option<&Range<usize>>, message: String) {
         self.reader.error(at, message);
     }
 

@@ -28,13 +28,13 @@ pub(super) fn router(section: &mut Section<'_>, folder: &Path) -> Router {
     let upstream_key = section.optional("upstream_key", |value| key(value, folder));
     if section.span("upstream_key").is_some() && section.span("upstream_url").is_none() {
         let message = "`router.upstream_key` has no effect without `upstream_url`";
-        section.fault("upstream_key", message.to_owned());
+        section.error("upstream_key", message.to_owned());
     }
     let prices = section.get("prices", Vec::new(), list(price));
     for (index, price) in prices.iter().enumerate() {
         if prices.iter().take(index).any(|earlier| earlier.model == price.model) {
             let message = format!("`router.prices`: {:?} is listed twice", price.model);
-            section.fault("prices", message);
+            section.error("prices", message);
         }
     }
     Router {

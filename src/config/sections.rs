@@ -198,7 +198,7 @@ fn refuse_shared_addresses(root: &Section<'_>, taken: &[Listener]) {
                 } else {
                     format!("{one} ({other}) and {two} ({address}) listen on one address")
                 };
-                root.fault_at(at, message);
+                root.error_at(at, message);
             }
         }
     }
