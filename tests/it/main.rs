@@ -32,6 +32,7 @@ mod keys;
 mod limits;
 mod links;
 mod models;
+mod openai_client;
 mod openapi;
 mod payloads;
 mod predictions;
