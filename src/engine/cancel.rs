@@ -77,6 +77,7 @@ impl Inner {
             if let Work::Prediction(prediction) = &mut next.work {
                 prediction.add_logs(run_progress.logs());
             }
+            self.sum_cost(&mut next).await?;
             let effects = machine::cancel(&mut next, now.wall);
             self.write(Commit::new(), &next, &effects, None).await?;
             loaded.execution = next;

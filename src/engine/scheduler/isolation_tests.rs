@@ -7,9 +7,11 @@ use tempfile::TempDir;
 use super::*;
 use crate::domain::execution::{Candidate, Prediction, Source, Status};
 use crate::domain::ids::KeyId;
+use crate::domain::money::Usd;
 use crate::engine::simulation_tests::{
-    ORGANIZATION, PATIENCE, Process, check_books, runtime, until,
+    ORGANIZATION, PATIENCE, Process, Script, check_books, runtime, until,
 };
+use crate::engine::workflow_tests::{self, case, model};
 use crate::engine::{Options, Submission};
 use crate::runtime::new_id;
 
@@ -39,9 +41,14 @@ async fn called(process: &Process, count: usize) -> Vec<ExecutionId> {
 
 /// One life of the process. It ends in a crash, or, where `live` closes the record, in a stop.
 fn life<T>(folder: &TempDir, live: impl AsyncFnOnce(&Process) -> T) -> T {
+    life_of(folder, Script::default(), live)
+}
+
+/// The same with workflows.
+fn life_of<T>(folder: &TempDir, script: Script, live: impl AsyncFnOnce(&Process) -> T) -> T {
     runtime().block_on(async {
         let options = Options { active: 100, ..Options::default() };
-        let process = Process::start_with(folder, i64::MAX, Default::default(), options);
+        let process = Process::start_with(folder, i64::MAX, script, options);
         process.engine.recover().await.unwrap();
         let lived = live(&process).await;
         process.engine.inner.in_flight.die();
@@ -114,6 +121,56 @@ fn isolation_fails_execution_after_three_crashes() {
         }
         until(|| process.engine.totals() == (0, 0)).await;
         check_books(&process.store).await;
+    });
+}
+
+/// A workflow whose first step has cost something, and whose second never ends.
+fn costly() -> (Script, Submission) {
+    let steps = json!([model("paid", "works", json!(1)), model("last", "endless", json!(2))]);
+    let case = case("costly", steps, json!({}), Ok(json!(null)));
+    (workflow_tests::script(std::slice::from_ref(&case)), workflow_tests::submission(0, &case))
+}
+
+/// Submits the workflow in a first life, then crashes as often as said, with it and whatever `beside`
+/// submits running.
+fn crash_with_costly(folder: &TempDir, crashes: u32, beside: Option<&str>) -> ExecutionId {
+    let mut first: Vec<Submission> = beside.map(submission).into_iter().collect();
+    let (script, costly) = costly();
+    let id = costly.id;
+    first.push(costly);
+    for crash in 0..crashes {
+        let script = Script { plans: script.plans.clone(), ..Script::default() };
+        life_of(folder, script, async |process| {
+            for submission in first.drain(..) {
+                process.engine.submit(vec![submission], Commit::new()).await.unwrap();
+            }
+            let paid = usize::from(crash == 0);
+            called(process, 1 + paid + usize::from(beside.is_some())).await;
+        });
+    }
+    id
+}
+
+#[test]
+fn isolation_keeps_cost_of_finished_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = crash_with_costly(&folder, 3, None);
+    life_of(&folder, costly().0, async |process| {
+        let ended = get(process, id).await;
+        assert_eq!((ended.status, ended.cost), (Status::Error, Usd::from_micros(100)));
+        check_books(&process.store).await;
+    });
+}
+
+#[test]
+fn isolation_cancel_of_held_back_workflow_keeps_its_cost() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = crash_with_costly(&folder, 2, Some("stalls"));
+    life_of(&folder, costly().0, async |process| {
+        called(process, 1).await;
+        process.engine.cancel(ORGANIZATION.into(), id).await.unwrap();
+        let ended = get(process, id).await;
+        assert_eq!((ended.status, ended.cost), (Status::Cancelled, Usd::from_micros(100)));
     });
 }
 

@@ -198,6 +198,9 @@ impl Inner {
         fault: Fault,
     ) -> Result<(), Error> {
         let mut next = loaded.execution.clone();
+        if let Err(error) = self.sum_cost(&mut next).await {
+            tracing::error!(execution = %next.id, %error, "the cost of its steps cannot be read");
+        }
         let effects = machine::fail(&mut next, fault, self.clock.now());
         let body = self.workflow_body(&next, None, Vec::new()).await?;
         self.write(Commit::new(), &next, &effects, Some(body)).await?;

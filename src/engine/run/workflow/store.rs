@@ -86,6 +86,16 @@ impl Inner {
         })
     }
 
+    /// Adds up what a workflow has cost that ends without being loaded: until its end, only its steps
+    /// say so.
+    pub(in crate::engine) async fn sum_cost(&self, execution: &mut Execution) -> Result<(), Error> {
+        if execution.workflow().is_some() {
+            let steps = self.read_steps(execution.id).await?;
+            execution.cost = steps.iter().map(|(_, step)| step.cost).sum();
+        }
+        Ok(())
+    }
+
     /// Everything that is stored of an execution's steps.
     pub(in crate::engine) async fn read_steps(
         &self,
