@@ -1,7 +1,7 @@
 //! The composition root: opens every layer in order, serves, and stops them in reverse.
 //!
 //! The only place that knows all layers. [`start`] is a whole service in this process, [`serve`]
-//! runs one until a signal, [`offline`] opens one for the command line's own requests, without
+//! runs one until a signal, [`offline()`] opens one for the command line's own requests, without
 //! listeners and without running any work.
 
 mod backups;
