@@ -77,7 +77,9 @@ impl Inner {
             if let Work::Prediction(prediction) = &mut next.work {
                 prediction.add_logs(run_progress.logs());
             }
-            self.sum_cost(&mut next).await?;
+            if next.workflow().is_some() {
+                self.sum_cost(&mut next).await?;
+            }
             let effects = machine::cancel(&mut next, now.wall);
             self.write(Commit::new(), &next, &effects, None).await?;
             loaded.execution = next;

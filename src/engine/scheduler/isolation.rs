@@ -161,9 +161,8 @@ impl Inner {
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
         let (id, now) = (execution.id, execution.stamp(self.clock.now()));
         let mut commit = Commit::new();
-        self.sum_cost(&mut execution).await?;
         if execution.workflow().is_some() {
-            for (instance, mut step) in self.read_steps(id).await? {
+            for (instance, mut step) in self.sum_cost(&mut execution).await? {
                 if step.abandon(&fault, now) {
                     commit.put(rows::step(id, &instance), &step)?;
                 }

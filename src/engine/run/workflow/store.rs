@@ -87,13 +87,14 @@ impl Inner {
     }
 
     /// Adds up what a workflow has cost that ends without being loaded: until its end, only its steps
-    /// say so.
-    pub(in crate::engine) async fn sum_cost(&self, execution: &mut Execution) -> Result<(), Error> {
-        if execution.workflow().is_some() {
-            let steps = self.read_steps(execution.id).await?;
-            execution.cost = steps.iter().map(|(_, step)| step.cost).sum();
-        }
-        Ok(())
+    /// say so. Returns them.
+    pub(in crate::engine) async fn sum_cost(
+        &self,
+        execution: &mut Execution,
+    ) -> Result<Vec<(Instance, Step)>, Error> {
+        let steps = self.read_steps(execution.id).await?;
+        execution.cost = steps.iter().map(|(_, step)| step.cost).sum();
+        Ok(steps)
     }
 
     /// Everything that is stored of an execution's steps.
