@@ -14,11 +14,12 @@
 //! cli
 //! app
 //! api
+//! agent       decisions
 //! chat
 //! catalog     workflows
 //! engine      chains
 //! runners     backup
-//! files       accounts    billing
+//! files       accounts    billing     members
 //! webhooks    audit       signed_urls idempotency   dashboard   telemetry
 //! storage     http        guard       config
 //! wire        runtime
@@ -36,10 +37,11 @@
 //! | [`http`] | server, router, requests, responses, TLS; the outbound client and its egress guard |
 //! | [`config`] | the configuration file; the strict TOML reader and the secrets that it shares with the manifests |
 //! | [`telemetry`] | logs and metrics |
-//! | [`dashboard`] | the embedded files of the status page |
+//! | [`dashboard`] | the embedded files of the dashboard |
 //! | [`audit`] | the audit log: who did what, in the commit of what was done |
 //! | [`signed_urls`] | signed URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | organizations and keys, balances and ledger, the first answers to repeated requests |
+//! | [`members`] | the people who use the dashboard: their sessions, their links, what they may do |
 //! | [`files`] | bytes that belong to an organization, stored by digest, each with a URL |
 //! | [`backup`] | everything in one file, written while the service runs; restored only when it is complete |
 //! | [`webhooks`] | the durable outbox: every requested completion is delivered at least once |
@@ -49,6 +51,8 @@
 //! | [`workflows`] | stored definitions and their versions, compiled when they are run |
 //! | [`catalog`] | manifests to models, reloaded while the service runs |
 //! | [`chat`] | the chat router: OpenAI's chat and embeddings, by local models or the upstream |
+//! | [`agent`] | an agent that uses models and workflows on behalf of a client, and remembers |
+//! | [`decisions`] | typed questions about one state, answered with probabilities by chat models |
 //! | [`api`] | what clients see: the route table on one screen, one file for each resource |
 //! | [`app`] | the composition root: opens everything in order, stops it in reverse |
 //! | [`cli`] | the command line |
@@ -90,6 +94,7 @@
 //! - What clients send for the built-in models is parsed in sandboxed processes, not in the service.
 
 pub mod accounts;
+pub mod agent;
 pub mod api;
 pub mod app;
 pub mod audit;
@@ -101,12 +106,14 @@ pub mod chat;
 pub mod cli;
 pub mod config;
 pub mod dashboard;
+pub mod decisions;
 pub mod domain;
 pub mod engine;
 pub mod files;
 pub mod guard;
 pub mod http;
 pub mod idempotency;
+pub mod members;
 pub mod runners;
 pub mod runtime;
 pub mod schema;

@@ -1,119 +1,165 @@
-// Shows what GET /status.json says, and asks again every few seconds while the page is in view.
-// Everything that comes from the service is put in as text, never as markup.
-"use strict";
+// The dashboard: who is logged in, the frame with the navigation, and the screen that the URL names.
+// Screens are loaded when they are first opened.
 
-const EVERY_MS = 3000;
-const PATIENCE_MS = 5000;
-const WORDS = { base: "Base", workflows: "Workflows", flows: "Flows", agent: "Agent", dashboard: "Dashboard" };
+import { html, render, signal, useEffect, useState } from "/static/vendor/preact.js";
+import {
+  Button, Dialog, Icon, IconButton, Link, Notice, Page, ask, go, interrupted, place, refreshSession, sentence, session,
+} from "/static/core.js";
 
-const number = new Intl.NumberFormat();
-const element = (id) => document.getElementById(id);
-let asking = false;
+// Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
+const SCREENS = [
+  ["/app", "Home", "house", "home", true],
+  ["/app/models", "Models", "box", "models", true],
+  ["/app/chat", "Chat", "message-square", "chat", true],
+  ["/app/runs", "Runs", "activity", "runs", true],
+  ["/app/webhooks", "Webhooks", "webhook", "webhooks", false],
+  ["/app/files", "Files", "file", "files", false],
+  ["/app/balance", "Balance", "wallet", "balance", false],
+  ["/app/keys", "API keys", "key-round", "keys", false],
+  ["/app/members", "Members", "users", "members", false],
+  ["/app/audit", "Audit log", "scroll-text", "audit", false],
+  ["/app/health", "Health", "heart-pulse", "health", false],
+];
+const HIDDEN = [["/app/account", "Your account", "circle-user", "account"]];
+// Pages that links open, without a log-in.
+const DOORS = { "/setup": "Setup", "/invite": "Invitation", "/reset": "Reset" };
 
-function show(id, text) {
-  const place = element(id);
-  // Only what has changed: a screen reader announces each change.
-  if (place.textContent !== text) place.textContent = text;
+const THEMES = { auto: ["sun-moon", "Colours as the system"], light: ["sun", "Light colours"], dark: ["moon", "Dark colours"] };
+const theme = signal(stored("theme", "auto"));
+
+function stored(name, otherwise) {
+  try { return localStorage.getItem(name) ?? otherwise; } catch { return otherwise; }
 }
 
-function count(value) {
-  return Number.isFinite(value) ? number.format(value) : "–";
+function showTheme() {
+  document.documentElement.dataset.theme = theme.value;
 }
 
-function span(seconds) {
-  if (!Number.isFinite(seconds) || seconds < 0) return "–";
-  const whole = Math.floor(seconds);
-  const days = Math.floor(whole / 86400);
-  const hours = Math.floor(whole / 3600) % 24;
-  const minutes = Math.floor(whole / 60) % 60;
-  if (days > 0) return `${days} d ${hours} h`;
-  if (hours > 0) return `${hours} h ${minutes} min`;
-  if (minutes > 0) return `${minutes} min ${whole % 60} s`;
-  return `${whole} s`;
+function nextTheme() {
+  const names = Object.keys(THEMES);
+  theme.value = names[(names.indexOf(theme.value) + 1) % names.length];
+  try { localStorage.setItem("theme", theme.value); } catch { /* It lasts as long as the page. */ }
+  showTheme();
 }
 
-function state(kind, text) {
-  element("state").className = `state ${kind}`;
-  show("state-text", text);
-  document.body.classList.toggle("stale", kind === "bad");
+const loaded = new Map();
+
+// A part of a module that is loaded when it is needed.
+function Lazy({ file, part, ...rest }) {
+  const [state, setState] = useState(loaded.get(file) ?? null);
+  useEffect(() => {
+    let isThere = true;
+    import(`/static/screens/${file}.js`).then(
+      (module) => { loaded.set(file, module); if (isThere) setState(module); },
+      (error) => { if (isThere) setState({ error }); },
+    );
+    return () => { isThere = false; };
+  }, [file]);
+  if (state?.error) return html`<main id="main"><${Notice} kind="error" action=${html`<${Button} onClick=${() => location.reload()}>Load again</${Button}>`}>This part of the dashboard could not be loaded.</${Notice}></main>`;
+  const Part = state?.[part];
+  return Part ? html`<${Part} ...${rest} />` : html`<main id="main"><p class="loading" role="status">Loading…</p></main>`;
 }
 
-// Only addresses of the web become links.
-function address(url) {
-  if (!/^https?:\/\//i.test(url)) return document.createTextNode(url);
-  const link = document.createElement("a");
-  link.href = url;
-  link.rel = "noreferrer";
-  link.textContent = url;
-  return link;
+function screenOf(path) {
+  const known = [...SCREENS, ...HIDDEN].filter(([base]) => path === base || (base !== "/app" && path.startsWith(`${base}/`)));
+  const [base, , , file] = known[0] ?? [];
+  if (!base) return null;
+  const rest = path.slice(base.length + 1);
+  return { file, base, id: rest ? rest.split("/").map(decodeURIComponent).join("/") : null };
 }
 
-function health(healthy) {
-  const mark = document.createElement("span");
-  mark.className = `state ${healthy ? "good" : "bad"}`;
-  const dot = document.createElement("span");
-  dot.className = "dot";
-  dot.setAttribute("aria-hidden", "true");
-  mark.append(dot, healthy ? "Healthy" : "Not answering");
-  return mark;
+function NavLink({ to, name, icon, current }) {
+  return html`<${Link} to=${to} class="nav-link" aria-current=${current ? "page" : undefined}><${Icon} name=${icon} /><span>${name}</span></${Link}>`;
 }
 
-function row(host) {
-  const line = document.createElement("tr");
-  const role = document.createElement("th");
-  role.scope = "row";
-  role.textContent = WORDS[host.role] ?? String(host.role);
-  const place = document.createElement("td");
-  place.append(address(String(host.url ?? "")));
-  const how = document.createElement("td");
-  how.append(health(host.healthy === true));
-  line.append(role, place, how);
-  return line;
+async function logOut() {
+  await ask("DELETE", "/session", undefined, { isLogIn: true }).catch(() => null);
+  session.value = { set_up: true, member: null, organization: null };
+  go("/");
 }
 
-let shownHosts = "";
-function showHosts(hosts) {
-  // The rows are replaced only when they differ, so that a link in focus keeps it.
-  const key = JSON.stringify(hosts);
-  if (key === shownHosts) return;
-  shownHosts = key;
-  element("hosts").replaceChildren(...hosts.map(row));
+function Frame({ screen }) {
+  const [isOpen, setOpen] = useState(false);
+  const { member, organization } = session.value;
+  const [icon, word] = THEMES[theme.value] ?? THEMES.auto;
+  const links = (which) => which.map(([path, name, sign, file]) => html`
+    <${NavLink} key=${path} to=${path} name=${name} icon=${sign} current=${screen?.file === file} />`);
+  useEffect(() => setOpen(false), [place.value.path]);
+  return html`
+    <a class="skip" href="#main">Skip to the content</a>
+    <div class="frame">
+      <nav class="rail" aria-label="Dashboard">
+        <${Link} to="/app" class="brand"><img src="/static/icon.svg" alt="" width="28" height="28" /><span>Orrery</span></${Link}>
+        <div class="nav-links">${links(SCREENS)}</div>
+        <div class="rail-foot">
+          <${Link} to="/app/account" class="person" aria-current=${screen?.file === "account" ? "page" : undefined}>
+            <strong><bdi>${member.name}</bdi></strong><span class="quiet"><bdi>${organization.name}</bdi></span></${Link}>
+          <${IconButton} icon=${icon} label=${word} onClick=${nextTheme} />
+          <${IconButton} icon="log-out" label="Log out" onClick=${logOut} />
+        </div>
+      </nav>
+      <div class="content">${screen
+        ? html`<${Lazy} key=${`${screen.file}/${screen.id ?? ""}`} file=${screen.file} part=${screen.id === null ? "List" : "Detail"} id=${screen.id} />`
+        : html`<${Page} title="There is no such page"><p>The address may be mistyped. <${Link} to="/app">Go to Home</${Link}>.</p></${Page}>`}</div>
+      <nav class="bar" aria-label="Dashboard, short">
+        ${links(SCREENS.filter((one) => one[4]))}
+        <button type="button" class="nav-link" aria-expanded=${isOpen} onClick=${() => setOpen(true)}><${Icon} name="menu" /><span>More</span></button>
+      </nav>
+      ${isOpen ? html`<${Dialog} title="More" onClose=${() => setOpen(false)}><div class="nav-links">
+        ${links(SCREENS.filter((one) => !one[4]))}
+        <${NavLink} to="/app/account" name="Your account" icon="circle-user" current=${screen?.file === "account"} />
+        <button type="button" class="nav-link" onClick=${nextTheme}><${Icon} name=${icon} /><span>${word}</span></button>
+        <button type="button" class="nav-link" onClick=${logOut}><${Icon} name="log-out" /><span>Log out</span></button></div></${Dialog}>` : null}
+    </div>`;
 }
 
-function showStatus(status) {
-  const name = String(status.name ?? "orrery");
-  show("name", name);
-  show("version", `Version ${status.version ?? "unknown"}`);
-  show("models", count(status.models));
-  show("running", count(status.executions?.running));
-  show("queued", count(status.executions?.queued));
-  show("pending", count(status.webhooks?.pending));
-  show("uptime", span(status.uptime_seconds));
-  showHosts(Array.isArray(status.hosts) ? status.hosts : []);
-  if (status.ready === true) state("good", "Ready");
-  else state("waiting", "Starting");
-  show("asked", `As of ${new Date().toLocaleTimeString()}; asked again every ${EVERY_MS / 1000} seconds.`);
+// The session has ended while somebody was at work: the page stays as it is below the log-in.
+function Interruption() {
+  if (!interrupted.value) return null;
+  const done = async () => {
+    const resume = interrupted.value;
+    const now = await refreshSession();
+    interrupted.value = null;
+    if (now?.member) session.value = now;
+    resume?.();
+  };
+  return html`<${Dialog} title="Please log in again" modal=${false}>
+    <p>Your session has ended. What you were doing is kept: log in and it goes on.</p>
+    <${Lazy} file="enter" part="LogInForm" email=${session.value?.member?.email} onDone=${done} /></${Dialog}>`;
 }
 
-async function ask() {
-  if (asking || document.hidden) return;
-  asking = true;
-  try {
-    const answer = await fetch("/status.json", {
-      cache: "no-store",
-      signal: AbortSignal.timeout(PATIENCE_MS),
-    });
-    if (!answer.ok) throw new Error(`the service answered ${answer.status}`);
-    showStatus(await answer.json());
-  } catch (error) {
-    state("bad", "No answer");
-    show("asked", `Asked in vain at ${new Date().toLocaleTimeString()}; trying again.`);
-    console.warn(error);
-  } finally {
-    asking = false;
+function App() {
+  const [error, setError] = useState(null);
+  const start = () => { setError(null); refreshSession().catch(setError); };
+  useEffect(start, []);
+  const { path } = place.value;
+  if (DOORS[path]) return html`<${Lazy} file="enter" part=${DOORS[path]} />`;
+  if (error) return html`<main class="door"><${Notice} kind="error" action=${html`<${Button} onClick=${start}>Try again</${Button}>`}>${sentence(error)}</${Notice}></main>`;
+  if (!session.value) return null;
+  if (!session.value.set_up) return html`<${Lazy} file="enter" part="NotSetUp" />`;
+  if (!session.value.member) return html`<${Lazy} file="enter" part="LogIn" />`;
+  if (path === "/") { queueMicrotask(() => go("/app", { replace: true })); return null; }
+  return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
+}
+
+// What may have changed while the page was out of view: the member's permissions.
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && session.value?.member && !interrupted.value) refreshSession().catch(() => null);
+});
+
+const PLACES = { h: "/app", m: "/app/models", c: "/app/chat", r: "/app/runs", w: "/app/webhooks", k: "/app/keys" };
+let waitsForPlace = false;
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
+  if (isTyping || event.metaKey || event.ctrlKey || event.altKey || !session.value?.member || document.querySelector("dialog[open]")) return;
+  if (stored("shortcuts", "on") === "off") return;
+  if (waitsForPlace && PLACES[event.key]) { event.preventDefault(); go(PLACES[event.key]); }
+  waitsForPlace = event.key === "g";
+  if (event.key === "/") {
+    const search = document.querySelector("input[type=search]");
+    if (search) { event.preventDefault(); search.focus(); }
   }
-}
+});
 
-document.addEventListener("visibilitychange", ask);
-setInterval(ask, EVERY_MS);
-ask();
+showTheme();
+render(html`<${App} />`, document.getElementById("app"));

@@ -4,7 +4,7 @@
 //! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
 //! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`,
 //! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`,
-//! `ORRERY_CRASH_MOMENTS=1000`.
+//! `ORRERY_CRASH_MOMENTS=1000`, `ORRERY_CRASH_AGENT=50`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test proves.
 
@@ -18,6 +18,8 @@
 
 #[path = "crash/abuse.rs"]
 mod abuse;
+#[path = "crash/agent.rs"]
+mod agent;
 #[path = "crash/backups.rs"]
 mod backups;
 #[path = "crash/chat.rs"]
@@ -187,7 +189,7 @@ fn a_kill_during_the_start_after_a_kill_does_no_harm() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs mkfs.ext4 and a mount: run tests/run")]
+#[ignore = "needs mkfs.ext4 and a mount: run tests/run"]
 fn nothing_acknowledged_is_lost_by_a_power_cut() {
     if !image::can_mount() {
         return;
@@ -218,7 +220,7 @@ fn nothing_acknowledged_is_lost_by_a_power_cut() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs mkfs.ext4 and a mount: run tests/run")]
+#[ignore = "needs mkfs.ext4 and a mount: run tests/run"]
 fn full_disk_refuses_work_and_loses_nothing() {
     if !image::can_mount() {
         return;

@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::audit::{Actor, Recorder};
-use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Organization};
+use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Organization, dashboard_key};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::runtime::{Clock, Tasks, new_id, random_bytes};
@@ -83,6 +83,9 @@ impl From<storage::record::Malformed> for Error {
 pub struct Prefix([u8; SHOWN]);
 
 impl Prefix {
+    /// Where the dashboard calls and no key is presented.
+    pub const DASHBOARD: Self = Self(*b"--------");
+
     /// Of a key in its full form, or of its prefix; shorter text is filled up with `_`.
     fn of(key: &str) -> Self {
         let mut shown = [b'_'; SHOWN];
@@ -241,6 +244,15 @@ impl Accounts {
         rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
     }
 
+    /// An organization by its id.
+    ///
+    /// # Errors
+    /// [`Error::NoOrganization`], [`Error::Storage`].
+    pub async fn organization_of(&self, id: OrganizationId) -> Result<Organization, Error> {
+        let found = self.store.read(&organization_key(id)).await?;
+        found.ok_or_else(|| Error::NoOrganization(id.to_string()))
+    }
+
     /// Makes a key. The text is the full key: it is not kept and cannot be shown again.
     ///
     /// # Errors
@@ -346,8 +358,11 @@ impl Accounts {
         Ok(())
     }
 
-    /// A key that is there and has not expired.
+    /// A key that is there and has not expired; the dashboard's own is always there.
     async fn live(&self, organization: OrganizationId, id: KeyId) -> Result<Option<Live>, Error> {
+        if id == dashboard_key(organization) {
+            return Ok(Some(Live { organization, expires_at: None }));
+        }
         let (held, deletions) = {
             let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
             (cache.live.get(&id).copied(), cache.deletions)

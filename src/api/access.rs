@@ -8,15 +8,19 @@ use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use subtle::ConstantTimeEq as _;
 
+use super::browser::Site;
 use super::{Access, Rate, Services};
-use crate::accounts::Caller;
-use crate::domain::ids::KeyId;
+use crate::accounts::{Caller, Prefix};
+use crate::domain::account::dashboard_key;
+use crate::domain::ids::{Id as _, KeyId};
+use crate::domain::member::Member;
 use crate::http::request::Peer;
 use crate::http::{self, Request};
+use crate::members::Visit;
 use crate::signed_urls::{self, Link};
 
 /// Who is let in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
     /// Nobody identified: a public route.
     Anonymous,
@@ -24,23 +28,32 @@ pub enum Principal {
     Caller(Caller),
     /// The holder of a link.
     Link(Link),
+    /// A member, by the session of the dashboard.
+    Member(Box<Visit>),
 }
 
 impl Principal {
-    /// The holder of a key, if it is one.
+    /// The organization in whose name the request is made, and the key, if there is one. A member has
+    /// none: what members make is recorded under the dashboard's own id.
     #[must_use]
-    pub const fn caller(&self) -> Option<Caller> {
+    pub fn caller(&self) -> Option<Caller> {
         match self {
             Self::Caller(caller) => Some(*caller),
+            Self::Member(visit) => {
+                let organization = visit.member.organization;
+                let key = dashboard_key(organization);
+                Some(Caller { organization, key, prefix: Prefix::DASHBOARD })
+            }
             Self::Anonymous | Self::Link(_) => None,
         }
     }
 
-    /// The key that is presented, or that the link was made with.
-    const fn key(&self) -> Option<KeyId> {
+    /// The key that is presented, or that the link was made with; the id of a member.
+    fn key(&self) -> Option<KeyId> {
         match self {
             Self::Caller(caller) => Some(caller.key),
             Self::Link(link) => Some(link.key),
+            Self::Member(visit) => Some(KeyId::from(visit.member.id.bytes())),
             Self::Anonymous => None,
         }
     }
@@ -52,15 +65,21 @@ const KEY_WITHIN: usize = 64 * 1024;
 /// Authenticates a request as `access` demands. Keys in headers are checked before a byte of the body is read.
 ///
 /// # Errors
-/// 401 without a valid key or link; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
+/// 401 without a valid key, link or session; 403 without the permission; what reading the body refuses, where it carries the key; 503 when the store cannot be read.
 pub async fn check(
     services: &Services,
     access: Access,
     request: &mut Request,
+    site: Option<&Site>,
 ) -> Result<Principal, http::Error> {
     match access {
         Access::Public => return Ok(Principal::Anonymous),
         Access::Local => return local(services, request),
+        Access::Member => return by_session(services, request, site, |_| true).await,
+        Access::KeyManager => {
+            return by_session(services, request, site, Member::may_manage_keys).await;
+        }
+        Access::Owner => return by_session(services, request, site, Member::is_owner).await,
         Access::Key | Access::Link | Access::BodyKey => {}
     }
     let by_header = match presented_key(&request.headers) {
@@ -77,9 +96,34 @@ pub async fn check(
     };
     let caller = match access {
         Access::BodyKey => by_body(services, request, by_header).await?,
-        Access::Public | Access::Local | Access::Key | Access::Link => by_header,
+        Access::Public
+        | Access::Local
+        | Access::Member
+        | Access::KeyManager
+        | Access::Owner
+        | Access::Key
+        | Access::Link => by_header,
     };
     caller.map(Principal::Caller).ok_or_else(http::Error::unauthorized)
+}
+
+/// The member whose session the request's cookie is of.
+async fn by_session(
+    services: &Services,
+    request: &Request,
+    site: Option<&Site>,
+    may: impl Fn(&Member) -> bool,
+) -> Result<Principal, http::Error> {
+    let visit = match site.and_then(|site| site.token(&request.headers)) {
+        Some(token) => services.members.authenticate(token).await?,
+        None => None,
+    };
+    let visit = visit
+        .ok_or_else(|| http::Error::status(StatusCode::UNAUTHORIZED, "you are not logged in"))?;
+    if !may(&visit.member) {
+        return Err(http::Error::status(StatusCode::FORBIDDEN, "you may not do this"));
+    }
+    Ok(Principal::Member(Box::new(visit)))
 }
 
 /// Who calls where the key may be in the body: the body's `api_key` wins over the headers. With a

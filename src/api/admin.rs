@@ -1,21 +1,28 @@
 //! The operator's routes on the control socket: what the command line asks for. Every process that can open
-//! the socket owns the data folder; no key is asked for.
+//! the socket owns the data folder; no key is asked for. And what of it members may see.
 
 use std::time::Duration;
 
+use futures_util::stream;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::Context;
-use super::doc::Doc;
+use super::doc::{Doc, ResponseDoc};
 use crate::domain::ids::KeyId;
-use crate::engine;
-use crate::http::{self, Response, response};
+use crate::engine::{self, Report};
+use crate::http::{self, Response, response, sse};
 use crate::runtime;
+use crate::wire::member::{ModelLoad, ModelLoads};
 use crate::wire::operator::{
-    Key, Keys, ListedKey, Model, ModelTest, Models, NewKey, Organization, Organizations, Reloaded,
+    Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
+    Organization, Organizations, Reloaded,
 };
+
+/// Reports of a test that wait for the client.
+const REPORTS_MAX: usize = 256;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,10 +131,41 @@ pub async fn list_models(context: Context) -> Result<Response, http::Error> {
             running: load.running,
             queued: load.queued,
             concurrency: model.concurrency,
+            local: model.runner.local().map(|local| LocalModel {
+                file_bytes: local.file_bytes,
+                quantization: local.quantization.map(str::to_owned),
+                context: local.context,
+                resident_bytes: local.resident_bytes,
+            }),
         }
     };
     let models = models.iter().map(describe).collect();
     Ok(response::json(StatusCode::OK, &Models { models }))
+}
+
+pub const LIST_LOADS: Doc = Doc {
+    responses: &[ResponseDoc::json::<ModelLoads>(200, "The models, with what runs and what waits")],
+    ..Doc::new("models", "list_model_loads", "List models with their load")
+};
+
+/// `GET /models` of the dashboard. What runs and waits is counted over all organizations.
+pub async fn list_loads(context: Context) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let describe = |model: &std::sync::Arc<crate::catalog::Model>| {
+        let load = services.engine.load(model.slug.as_str());
+        ModelLoad {
+            slug: model.slug.to_string(),
+            title: model.title.clone(),
+            runner: model.runner_type.to_owned(),
+            health: model.health_word().to_owned(),
+            reason: model.failing(),
+            running: load.running,
+            queued: load.queued,
+            concurrency: model.concurrency,
+        }
+    };
+    let models = services.catalog.list().iter().map(describe).collect();
+    Ok(response::json(StatusCode::OK, &ModelLoads { models }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,7 +179,8 @@ struct Trial {
 pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input through a model");
 
 /// `POST /admin/models/test`: runs one input through a model's runner, beside its queue. Nothing is
-/// stored and nobody pays. A run that fails is a good answer.
+/// stored and nobody pays. Answers with events: what the model reports while it runs, then the outcome;
+/// a run that fails is a good answer. A client that goes away ends the run.
 pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
     let trial: Trial = context.request.json().await?;
     let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
@@ -149,9 +188,42 @@ pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
     let input = input.map_err(super::body::validation_error)?;
     let work = engine::Models::model(&context.services.catalog, &trial.slug);
     let work = work.ok_or_else(super::models::not_found)?;
-    let started = runtime::monotonic_now();
     let key = format!("{}:test:1", context.request.request_id);
-    let (result, logs) = engine::dry_run(&work, &trial.slug, key, input).await;
+    let (sender, reports) = mpsc::channel(REPORTS_MAX);
+    let run = Box::pin(test(work, trial.slug, key, input, sender));
+    let events = stream::unfold(Some((run, reports)), |running| async {
+        let (mut run, mut reports) = running?;
+        let outcome = tokio::select! {
+            biased;
+            Some(report) = reports.recv() => {
+                let event = match report {
+                    Report::Log(text) => ModelTestEvent::Log(text),
+                    Report::Output(part) => ModelTestEvent::Output(part),
+                };
+                return Some((vec![as_event(&event)], Some((run, reports))));
+            }
+            outcome = &mut run => outcome,
+        };
+        Some((vec![as_event(&ModelTestEvent::End(outcome))], None))
+    });
+    Ok(sse::response(events))
+}
+
+fn as_event(event: &ModelTestEvent) -> sse::Event {
+    // Texts and JSON alone: it has a JSON form.
+    let data = serde_json::to_string(event).unwrap_or_default();
+    sse::Event { id: String::new(), name: "test", data }
+}
+
+async fn test(
+    work: engine::ModelSpec,
+    slug: String,
+    key: String,
+    input: Value,
+    reports: mpsc::Sender<Report>,
+) -> ModelTest {
+    let started = runtime::monotonic_now();
+    let (result, logs) = engine::dry_run(&work, &slug, key, input, reports).await;
     let seconds = started.elapsed().as_secs_f64();
     let stderr = work.runner.diagnostics();
     let mut body = ModelTest {
@@ -174,7 +246,7 @@ pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
             body.error_classification = Some(error.failure.class);
         }
     }
-    Ok(response::json(StatusCode::OK, &body))
+    body
 }
 
 pub const RELOAD: Doc = Doc::new("admin", "admin_reload", "Read the models folder again");

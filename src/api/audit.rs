@@ -1,12 +1,13 @@
-//! The audit log, for the operator: who did what.
+//! The audit log, for the operator and, of their organization, for members: who did what.
 
 use hyper::StatusCode;
 
 use super::Context;
-use super::doc::Doc;
+use super::doc::{self, Doc, ResponseDoc};
 use crate::audit::Filter;
 use crate::domain::time::Timestamp;
 use crate::http::{self, Response, response};
+use crate::wire::member::{AuditEvent, AuditEvents};
 use crate::wire::operator::Acts;
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -40,4 +41,37 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
     let entries = services.audit.list(&filter, limit).await?;
     let entries = entries.iter().map(|entry| entry.show(None)).collect();
     Ok(response::json(StatusCode::OK, &Acts { entries }))
+}
+
+const OWN_LIMIT_MAX: u64 = 1000;
+
+pub const OF_ORGANIZATION: Doc = Doc {
+    query: &[
+        doc::Param::new("action", doc::Kind::Text, "The beginning of the action, such as `key`"),
+        doc::Param::limit(OWN_LIMIT_MAX, LIMIT_DEFAULT),
+    ],
+    responses: &[ResponseDoc::json::<AuditEvents>(200, "What was done, newest first")],
+    ..Doc::new("audit", "list_audit", "The audit log of the organization")
+};
+
+/// `GET /audit?action=&limit=`: of the member's organization.
+pub async fn of_organization(context: Context) -> Result<Response, http::Error> {
+    let query = &context.request.query;
+    let filter = Filter {
+        action: query.get("action").filter(|text| !text.is_empty()).map(str::to_owned),
+        organization: Some(context.organization()?),
+        ..Filter::default()
+    };
+    let limit = usize::try_from(query.number("limit", 1..=OWN_LIMIT_MAX, LIMIT_DEFAULT)?)?;
+    let entries = context.services.audit.list(&filter, limit).await?;
+    let event = |entry: crate::audit::Entry| AuditEvent {
+        at: entry.at.into(),
+        actor: entry.actor,
+        from: entry.from,
+        action: entry.action,
+        subject: entry.subject,
+        result: entry.result,
+    };
+    let events = entries.into_iter().map(event).collect();
+    Ok(response::json(StatusCode::OK, &AuditEvents { events }))
 }

@@ -4,10 +4,11 @@ use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::Context;
-use super::doc::{Doc, ResponseDoc};
+use super::doc::{self, Doc, ResponseDoc};
 use crate::billing;
 use crate::domain::money::Usd;
 use crate::http::{self, Response, response};
+use crate::wire::member::{Ledger, LedgerLine};
 use crate::wire::operator;
 use crate::wire::service::Balance;
 
@@ -80,4 +81,19 @@ pub async fn ledger(context: Context) -> Result<Response, http::Error> {
     let entries = entries.iter().map(operator::LedgerLine::from).collect();
     let body = operator::Ledger { organization: organization.name, entries };
     Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const OWN_LEDGER: Doc = Doc {
+    query: &[doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
+    responses: &[ResponseDoc::json::<Ledger>(200, "The newest entries, newest first")],
+    ..Doc::new("ledger", "list_ledger", "The entries that add up to the balance")
+};
+
+/// `GET /ledger?limit=`: of the member's organization.
+pub async fn own_ledger(context: Context) -> Result<Response, http::Error> {
+    let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let limit = usize::try_from(limit)?;
+    let entries = context.services.billing.ledger(context.organization()?, None, limit).await?;
+    let entries = entries.iter().map(LedgerLine::from).collect();
+    Ok(response::json(StatusCode::OK, &Ledger { entries }))
 }

@@ -10,7 +10,8 @@ use super::Context;
 use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
 use crate::chat::{Answer, Caller, CatalogModel};
 use crate::domain::chat::Operation;
-use crate::domain::ids::ExecutionId;
+use crate::domain::execution::Source;
+use crate::domain::ids::{ExecutionId, KeyId};
 use crate::domain::model::Pricing;
 use crate::http::{self, Response, body, response};
 use crate::wire::chat::{
@@ -18,10 +19,10 @@ use crate::wire::chat::{
     ModelSource, Upstream,
 };
 
-const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
+pub const X_EXECUTION_ID: HeaderName = HeaderName::from_static("x-execution-id");
 
 /// The call's row in the history.
-const EXECUTION: (&str, &str) = ("X-Execution-Id", "The id of the call in the history");
+pub const EXECUTION: (&str, &str) = ("X-Execution-Id", "The id of the call in the history");
 
 /// What both operations answer when there is no answer. A server's own status is passed on.
 macro_rules! failures {
@@ -66,9 +67,32 @@ pub async fn embeddings(context: Context) -> Result<Response, http::Error> {
     call(context, Operation::Embeddings).await
 }
 
-async fn call(mut context: Context, operation: Operation) -> Result<Response, http::Error> {
+async fn call(context: Context, operation: Operation) -> Result<Response, http::Error> {
     let caller = context.caller()?;
-    let caller = Caller { organization: caller.organization, key: caller.key };
+    let (organization, key) = (caller.organization, caller.key);
+    let caller = Caller { organization, key, source: context.source() };
+    answer(context, caller, operation).await
+}
+
+pub const CONVERSE: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    ..Doc::new("admin", "admin_chat", "Complete a conversation for an organization")
+};
+
+/// `POST /admin/chat?organization=`: the call of an operator, which has no key.
+pub async fn converse(context: Context) -> Result<Response, http::Error> {
+    let accounts = &context.services.accounts;
+    let name = context.request.query.get("organization");
+    let organization = accounts.organization_or_default(name).await?.id;
+    let caller = Caller { organization, key: KeyId::from([0; 16]), source: Source::Api };
+    answer(context, caller, Operation::Chat).await
+}
+
+async fn answer(
+    mut context: Context,
+    caller: Caller,
+    operation: Operation,
+) -> Result<Response, http::Error> {
     let body = context.request.body().await?;
     let services = &context.services;
     let lease = services.bodies.lease(&context.request.peer);
@@ -92,7 +116,7 @@ async fn call(mut context: Context, operation: Operation) -> Result<Response, ht
     })
 }
 
-fn identified(execution: ExecutionId, mut answer: Response) -> Response {
+pub fn identified(execution: ExecutionId, mut answer: Response) -> Response {
     if let Ok(id) = HeaderValue::from_str(&execution.to_string()) {
         answer.headers_mut().insert(X_EXECUTION_ID, id);
     }
@@ -113,7 +137,9 @@ pub const MODELS: Doc = Doc {
     ..Doc::new("chat", "list_chat_models", "The models that can be called")
 };
 
-/// `GET /v1/llm-router/model-catalog`
+pub const MODELS_OF: Doc = Doc { tag: "admin", id: "admin_chat_models", ..MODELS };
+
+/// `GET /v1/llm-router/model-catalog`, and for operators `GET /admin/chat/models`
 pub async fn models(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let catalog = services.chat.models().await;

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use super::access::Principal;
+use super::browser::Site;
 use super::{Role, Services};
 use crate::accounts::Caller;
 use crate::audit::Actor;
-use crate::domain::account::Organization;
+use crate::domain::account::{Organization, dashboard_key};
+use crate::domain::execution::Source;
 use crate::domain::ids::{KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::http::request::Peer;
 use crate::http::{self, Request};
+use crate::members::Visit;
 use crate::signed_urls::Link;
 
 /// The operator at the other end.
@@ -23,12 +26,14 @@ pub fn actor(peer: &Peer) -> Actor {
 }
 
 /// The key by which a request is allowed, and its organization.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Grant {
     pub organization: OrganizationId,
     pub key: KeyId,
     /// When the link expires, where it is one.
     pub until: Option<Timestamp>,
+    /// The session, where it is one: with it the permission ends.
+    pub visit: Option<Visit>,
 }
 
 impl Grant {
@@ -45,6 +50,8 @@ pub struct Context {
     pub services: Arc<Services>,
     pub request: Request,
     pub role: Role,
+    /// The dashboard as the request reaches it; on no other host.
+    site: Option<Site>,
     principal: Principal,
 }
 
@@ -55,9 +62,40 @@ impl Context {
         services: Arc<Services>,
         request: Request,
         role: Role,
+        site: Option<Site>,
         principal: Principal,
     ) -> Self {
-        Self { services, request, role, principal }
+        Self { services, request, role, site, principal }
+    }
+
+    /// The dashboard as the request reaches it.
+    ///
+    /// # Errors
+    /// 404 on another host.
+    pub fn site(&self) -> Result<&Site, http::Error> {
+        self.site.as_ref().ok_or_else(|| http::Error::not_found("not found"))
+    }
+
+    /// The member who calls.
+    ///
+    /// # Errors
+    /// 401 on a route that asks for no session.
+    pub fn visit(&self) -> Result<&Visit, http::Error> {
+        match &self.principal {
+            Principal::Member(visit) => Ok(visit),
+            Principal::Anonymous | Principal::Caller(_) | Principal::Link(_) => {
+                Err(http::Error::unauthorized())
+            }
+        }
+    }
+
+    /// Through what the request was made, as the history says it.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        match self.principal {
+            Principal::Member(_) => Source::Dashboard,
+            Principal::Anonymous | Principal::Caller(_) | Principal::Link(_) => Source::Api,
+        }
     }
 
     /// Who calls.
@@ -68,10 +106,15 @@ impl Context {
         self.principal.caller().ok_or_else(http::Error::unauthorized)
     }
 
-    /// Who acts, as the audit log names the caller of the operator's routes.
+    /// Who acts, as the audit log names the caller of the operator's routes and of the dashboard's.
     #[must_use]
     pub fn actor(&self) -> Actor {
-        self::actor(&self.request.peer)
+        match &self.principal {
+            Principal::Member(visit) => Actor::member(&visit.member.email, self.request.peer.ip()),
+            Principal::Anonymous | Principal::Caller(_) | Principal::Link(_) => {
+                self::actor(&self.request.peer)
+            }
+        }
     }
 
     /// The organization that the operator's query names, or all.
@@ -99,12 +142,20 @@ impl Context {
     /// # Errors
     /// 401 on a route that asks for neither.
     pub fn grant(&self) -> Result<Grant, http::Error> {
-        match self.principal {
+        match &self.principal {
             Principal::Caller(Caller { organization, key, .. }) => {
-                Ok(Grant { organization, key, until: None })
+                Ok(Grant { organization: *organization, key: *key, until: None, visit: None })
             }
-            Principal::Link(Link { organization, key, expires_at }) => {
-                Ok(Grant { organization, key, until: Some(expires_at) })
+            Principal::Link(Link { organization, key, expires_at }) => Ok(Grant {
+                organization: *organization,
+                key: *key,
+                until: Some(*expires_at),
+                visit: None,
+            }),
+            Principal::Member(visit) => {
+                let organization = visit.member.organization;
+                let key = dashboard_key(organization);
+                Ok(Grant { organization, key, until: None, visit: Some((**visit).clone()) })
             }
             Principal::Anonymous => Err(http::Error::unauthorized()),
         }

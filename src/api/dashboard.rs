@@ -1,4 +1,4 @@
-//! The dashboard host: the status page and the figures that it shows.
+//! The dashboard host: its page, the files of it, and the figures of the service.
 
 use hyper::StatusCode;
 
@@ -8,12 +8,23 @@ use crate::dashboard;
 use crate::http::{self, Response, response};
 use crate::wire::service::{Executions, Host, Status, Webhooks};
 
-pub const PAGE: Doc = Doc {
-    responses: &[ResponseDoc::raw(200, "text/html", "The page")],
-    ..Doc::new("dashboard", "page", "The status page")
-};
+pub const PAGE: Doc = page_doc("page", "The dashboard");
+pub const PAGE_OF_APP: Doc = page_doc("page_of_app", "The dashboard");
+pub const PAGE_IN_APP: Doc = page_doc("page_in_app", "A screen of the dashboard");
+pub const PAGE_OF_SETUP: Doc = page_doc("page_of_setup", "What a link for setting up opens");
+pub const PAGE_OF_INVITATION: Doc = page_doc("page_of_invitation", "What an invitation opens");
+pub const PAGE_OF_RESET: Doc = page_doc("page_of_reset", "What a link for a new password opens");
 
-/// `GET /`: the page itself.
+const PAGE_ANSWERS: &[ResponseDoc] = &[
+    ResponseDoc::raw(200, "text/html", "The page"),
+    ResponseDoc::empty(304, "The client has it already"),
+];
+
+const fn page_doc(id: &'static str, summary: &'static str) -> Doc {
+    Doc { responses: PAGE_ANSWERS, ..Doc::new("dashboard", id, summary) }
+}
+
+/// `GET /` and every path of a screen: the page itself, which shows the screen of its path.
 pub async fn page(context: Context) -> Result<Response, http::Error> {
     asset_reply(&context, "index.html")
 }
@@ -24,7 +35,7 @@ pub const ASSET: Doc = Doc {
         ResponseDoc::empty(304, "The client has it already"),
         ResponseDoc::error(404, "There is no such file"),
     ],
-    ..Doc::new("dashboard", "asset", "A file of the status page")
+    ..Doc::new("dashboard", "asset", "A file of the dashboard")
 };
 
 /// `GET /static/{file}`
@@ -33,13 +44,16 @@ pub async fn asset(context: Context) -> Result<Response, http::Error> {
 }
 
 fn asset_reply(context: &Context, path: &str) -> Result<Response, http::Error> {
-    dashboard::asset(path, context.request.headers.get(hyper::header::IF_NONE_MATCH))
+    dashboard::asset(path, &context.request.headers)
         .ok_or_else(|| http::Error::not_found("not found"))
 }
 
 pub const STATUS: Doc = Doc {
-    responses: &[ResponseDoc::json::<Status<'static>>(200, "What the status page shows")],
-    ..Doc::new("dashboard", "status", "The figures of the status page")
+    responses: &[ResponseDoc::json::<Status<'static>>(
+        200,
+        "Counts only, nothing of any organization",
+    )],
+    ..Doc::new("dashboard", "status", "The figures of the service")
 };
 
 /// `GET /status.json`: what the page shows; counts only, nothing of any organization.

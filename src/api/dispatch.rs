@@ -7,9 +7,13 @@ use hyper::body::Body as _;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{HeaderMap, Method, StatusCode};
 
+use super::browser::Site;
 use super::doc::ErrorForm;
 use super::request_metrics::RequestMetrics;
-use super::{Access, BodyLimit, Context, ROUTES, Role, Route, Services, access, context};
+use super::{Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access};
+use crate::audit::Actor;
+use crate::dashboard;
+use crate::domain::ids::OrganizationId;
 use crate::http::body::Counted;
 use crate::http::budget::Lease;
 use crate::http::request::{self as http_request, Limits};
@@ -25,35 +29,74 @@ const WITHOUT_REQUEST_ID: [&str; 4] = ["", "/health", "/ready", "/metrics"];
 const SMALL_RESPONSE: usize = 16 * 1024;
 /// Heads up to this size, in bytes, count as part of the request.
 const SMALL_HEAD: usize = 4 * 1024;
+/// The largest body of a few fields.
+const SMALL_BODY: usize = 64 * 1024;
 /// What a form may put around a file.
 const FORM_BYTES: usize = 16 * 1024;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A route where a host serves it.
+#[derive(Debug, Clone, Copy)]
+struct Mounted {
+    route: &'static Route,
+    /// The host that the route belongs to.
+    role: Role,
+    access: Access,
+    /// Characters before the path of the route.
+    prefix: usize,
+}
 
 /// One host: its role, its routes, and what they call.
 #[derive(Debug, Clone)]
 pub struct Host {
     role: Role,
-    router: Arc<Router<&'static Route>>,
+    /// Whether its connections are encrypted.
+    is_encrypted: bool,
+    router: Arc<Router<Mounted>>,
     metrics: Arc<RequestMetrics>,
     services: Arc<Services>,
 }
 
 impl Host {
-    /// The host of `role`, with the rows of [`ROUTES`] that name it.
+    /// The host of `role`, with the rows of [`ROUTES`] that name it; the dashboard also has those of the
+    /// hosts in [`MOUNTED`]. `is_encrypted`: whether its connections are.
     ///
     /// # Errors
     /// When two rows of the table conflict.
-    pub fn new(role: Role, services: Arc<Services>) -> Result<Self, http::router::Error> {
+    pub fn new(
+        role: Role,
+        services: Arc<Services>,
+        is_encrypted: bool,
+    ) -> Result<Self, http::router::Error> {
         let mut router = Router::new();
         for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
-            router.insert(route.method.clone(), route.path, route)?;
+            let mounted = Mounted { route, role, access: route.access, prefix: 0 };
+            router.insert(route.method.clone(), route.path, mounted)?;
+        }
+        let mounts = if role == Role::Dashboard { &MOUNTED[..] } else { &[] };
+        for (name, role) in mounts {
+            let is_of_api =
+                |route: &&Route| route.hosts.contains(role) && !Self::is_of_every_host(route);
+            for route in ROUTES.iter().filter(is_of_api) {
+                let prefix = format!("/api/{name}");
+                let path = format!("{prefix}{}", route.path);
+                let prefix = prefix.len();
+                let mounted = Mounted { route, role: *role, access: Access::Member, prefix };
+                router.insert(route.method.clone(), &path, mounted)?;
+            }
         }
         Ok(Self {
             role,
+            is_encrypted,
             router: Arc::new(router),
             metrics: Arc::new(RequestMetrics::new(role)),
             services,
         })
+    }
+
+    /// Whether a route describes the host itself.
+    fn is_of_every_host(route: &Route) -> bool {
+        has_no_request_id(route.path) || route.path == "/openapi.json"
     }
 
     /// Answers one request.
@@ -73,6 +116,9 @@ impl Host {
         });
         let path_of_route = route.map_or("", |route| route.path);
         describe(answer.headers_mut());
+        if self.role == Role::Dashboard {
+            dashboard::protect(answer.headers_mut());
+        }
         if !has_no_request_id(&path)
             && let Ok(value) = HeaderValue::from_str(&id)
         {
@@ -100,6 +146,18 @@ impl Host {
         {
             return (None, Err(error));
         }
+        let site = match self.role {
+            Role::Dashboard => match Site::of(&self.services, &request, self.is_encrypted) {
+                Ok(site) => Some(site),
+                Err(error) => return (None, Err(error)),
+            },
+            Role::Base
+            | Role::Workflows
+            | Role::Flows
+            | Role::Agent
+            | Role::Metrics
+            | Role::Control => None,
+        };
         let found = match self.router.find(request.method(), request.uri().path()) {
             Ok(Outcome::Found { value, params }) => (*value, params),
             Ok(Outcome::WrongMethod { allow }) => {
@@ -112,16 +170,18 @@ impl Host {
             Ok(Outcome::NotFound) => return (None, Err(http::Error::not_found("not found"))),
             Err(error) => return (None, Err(error)),
         };
-        let (route, params) = found;
+        let (mounted, params) = found;
+        let route = mounted.route;
         let limits = Limits {
             body_bytes: match route.body {
                 BodyLimit::None => 0,
+                BodyLimit::Small => SMALL_BODY,
                 BodyLimit::Configured => self.services.settings.body_bytes,
                 BodyLimit::File => self.services.settings.file_bytes.saturating_add(FORM_BYTES),
             },
             body_idle: self.services.settings.body_timeout,
             body_total: match route.body {
-                BodyLimit::None | BodyLimit::Configured => {
+                BodyLimit::None | BodyLimit::Small | BodyLimit::Configured => {
                     Some(self.services.settings.body_total_timeout)
                 }
                 BodyLimit::File => None,
@@ -129,18 +189,20 @@ impl Host {
             body_rate: self.services.settings.body_min_rate,
         };
         let bodies = &self.services.bodies;
-        let request =
+        let mut request =
             Request::new(request, peer, id.to_owned(), params, limits, bodies.lease(&peer));
-        (Some(route), self.counted(route, request).await)
+        request.path.drain(..mounted.prefix);
+        (Some(route), self.counted(mounted, request, site).await)
     }
 
     /// Answers, and counts the request and the bytes of its answer until the last of them is sent.
     async fn counted(
         &self,
-        route: &'static Route,
+        mounted: Mounted,
         request: Request,
+        site: Option<Site>,
     ) -> Result<Response, http::Error> {
-        let slot = if has_no_request_id(route.path) {
+        let slot = if has_no_request_id(mounted.route.path) {
             None
         } else {
             let mut slot = self.services.requests.lease(&request.peer);
@@ -156,49 +218,72 @@ impl Host {
         }
         let bytes = self.services.bodies.lease(&request.peer);
         let may_refuse = request.method.is_safe();
-        let answer = self.handle(route, request).await?;
+        let answer = self.handle(mounted, request, site).await?;
         drop(head);
         count_response(answer, bytes, slot, may_refuse)
     }
 
     async fn handle(
         &self,
-        route: &'static Route,
+        mounted: Mounted,
         mut request: Request,
+        site: Option<Site>,
     ) -> Result<Response, http::Error> {
+        let Mounted { route, role, access, .. } = mounted;
+        if let Some(site) = &site
+            && (access.is_by_session() || !route.method.is_safe())
+        {
+            site.check_origin(&request, route.body == BodyLimit::File)?;
+        }
         if route.access == Access::Local && !request.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
         let peer = request.peer;
-        let checked = access::check(&self.services, route.access, &mut request).await;
+        let checked = access::check(&self.services, access, &mut request, site.as_ref()).await;
         let principal = checked.inspect_err(|error| {
-            if error.status == StatusCode::UNAUTHORIZED {
+            // A session that has ended is not a failed authentication.
+            if error.status == StatusCode::UNAUTHORIZED && !access.is_by_session() {
                 self.services.audit.denied(peer.ip());
             }
         })?;
         access::check_rate_limit(&self.services, route.rate, &principal)?;
         let path = request.path.clone();
-        let context = Context::new(Arc::clone(&self.services), request, self.role, principal);
+        let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
+        let is_audited =
+            access == Access::Local || matches!(access, Access::KeyManager | Access::Owner);
+        let by = is_audited.then(|| (context.actor(), context.organization().ok()));
         let answer = (route.handler)(context).await;
-        if let Err(error) = &answer
-            && route.access == Access::Local
+        if let (Err(error), Some((actor, organization))) = (&answer, by)
             && !route.method.is_safe()
         {
-            self.note_refused(route, &path, &peer, error).await;
+            self.note_refused(route, &path, (&actor, organization), error).await;
         }
         answer
     }
 
-    /// Writes into the audit log that an act of the operator was refused.
-    async fn note_refused(&self, route: &Route, path: &str, peer: &Peer, error: &http::Error) {
+    /// Writes into the audit log that an act of the operator or of a member was refused.
+    async fn note_refused(
+        &self,
+        route: &Route,
+        path: &str,
+        (actor, organization): (&Actor, Option<OrganizationId>),
+        error: &http::Error,
+    ) {
         let action = format!("{} {}", route.method, route.path);
         let audit = &self.services.audit;
-        let entry = audit.entry(&context::actor(peer), &action, path).refused(&error.message);
+        let entry = audit.entry(actor, &action, path).refused(&error.message);
+        let entry = match organization {
+            Some(organization) => entry.of(organization),
+            None => entry,
+        };
         audit.write_or_log(&entry).await;
     }
 
     /// The request's origin, where the configuration allows it.
     fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        if self.role == Role::Dashboard {
+            return None;
+        }
         let origin = headers.get(hyper::header::ORIGIN)?;
         let allowed = &self.services.settings.cors_origins;
         let text = origin.to_str().ok()?;

@@ -5,10 +5,14 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
 
+use crate::domain::ids::ExecutionId;
 use crate::http::Error;
 use crate::http::error::OpenAi;
 use crate::wire::error::{Quota, Unpaid};
-use crate::{accounts, chains, chat, engine, files, idempotency, storage, workflows};
+use crate::{
+    accounts, agent, chains, chat, decisions, engine, files, idempotency, members, storage,
+    workflows,
+};
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
@@ -87,6 +91,36 @@ impl From<accounts::Error> for Error {
     }
 }
 
+impl From<members::Error> for Error {
+    fn from(error: members::Error) -> Self {
+        use members::Error as Of;
+        let message = error.to_string();
+        match error {
+            Of::WrongPassword => Self::status(StatusCode::UNAUTHORIZED, message),
+            Of::TooManyAttempts(wait) => Self::too_many(message, wait),
+            Of::Busy => Self::busy(message),
+            Of::InvalidName => of_field("name", message),
+            Of::InvalidEmail => of_field("email", message),
+            Of::PasswordLength => of_field("password", message),
+            Of::EmailTaken | Of::TooManyMembers | Of::TooManyInvitations | Of::OwnerStays => {
+                Self::conflict(message)
+            }
+            Of::NoMember | Of::NoInvitation => Self::not_found(message),
+            Of::LinkUnknown | Of::LinkUsed | Of::LinkWithdrawn | Of::LinkExpired => {
+                Self::status(StatusCode::GONE, message)
+            }
+            Of::Hash(_) | Of::Randomness(_) => Self::internal(error),
+            Of::Storage(error) => error.into(),
+        }
+    }
+}
+
+/// 400 that names the field of the form.
+fn of_field(field: &str, message: String) -> Error {
+    Error::bad_request(message.clone())
+        .with_details(serde_json::json!([{"path": format!("/{field}"), "message": message}]))
+}
+
 impl From<chains::Error> for Error {
     fn from(error: chains::Error) -> Self {
         match error {
@@ -122,24 +156,57 @@ impl From<chat::Error> for Error {
                 Self::too_many(error.to_string(), retry_after)
                     .with_open_ai(coded("tokens_per_day", None))
             }
-            chat::Error::Failed { execution, failure } => {
-                let status = StatusCode::from_u16(failure.status);
-                let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
-                let chat::Said { kind, param, code, retry_after } = *failure.said;
-                let open_ai = OpenAi { kind, param, code };
-                let mut refused = Self::status(status, failure.message).with_open_ai(open_ai);
-                let retry_after = retry_after.map(|value| (RETRY_AFTER, value));
-                for (name, value) in
-                    retry_after.into_iter().chain(super::chat::execution_header(execution))
-                {
-                    refused = refused.with_header(name, value);
-                }
-                refused
-            }
+            chat::Error::Failed { execution, failure } => failed(execution, failure),
             chat::Error::Engine(error) => error.into(),
             chat::Error::Chains(error) => error.into(),
         }
     }
+}
+
+impl From<agent::Error> for Error {
+    fn from(error: agent::Error) -> Self {
+        match error {
+            agent::Error::Invalid { message, param, code } => {
+                let (param, code) = (param.map(str::to_owned), Some(code.to_owned()));
+                Self::bad_request(message).with_open_ai(OpenAi { kind: None, param, code })
+            }
+            agent::Error::NoModel => Self::unavailable(error.to_string()),
+            agent::Error::SessionBusy { .. } => Self::conflict(error.to_string()),
+            agent::Error::NotFound => Self::not_found(error.to_string()),
+            agent::Error::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<decisions::Error> for Error {
+    fn from(error: decisions::Error) -> Self {
+        match error {
+            decisions::Error::Invalid { message, param, code } => {
+                let code = Some(code.to_owned());
+                Self::bad_request(message).with_open_ai(OpenAi { kind: None, param, code })
+            }
+            decisions::Error::Chat(error) => error.into(),
+            decisions::Error::Failed { execution, question, mut failure } => {
+                // The model's own parameters are not those of the request.
+                failure.said.param = question.map(|name| format!("questions.{name}"));
+                failed(execution, failure)
+            }
+        }
+    }
+}
+
+/// A model that did not answer, with the row of the call in the history.
+fn failed(execution: ExecutionId, failure: chat::Failure) -> Error {
+    let status = StatusCode::from_u16(failure.status);
+    let status = status.unwrap_or(StatusCode::BAD_GATEWAY);
+    let chat::Said { kind, param, code, retry_after } = *failure.said;
+    let open_ai = OpenAi { kind, param, code };
+    let mut refused = Error::status(status, failure.message).with_open_ai(open_ai);
+    let retry_after = retry_after.map(|value| (RETRY_AFTER, value));
+    for (name, value) in retry_after.into_iter().chain(super::chat::execution_header(execution)) {
+        refused = refused.with_header(name, value);
+    }
+    refused
 }
 
 impl From<workflows::Error> for Error {

@@ -65,15 +65,21 @@ pub async fn follow(context: Context) -> Result<Response, http::Error> {
     Ok(sse::response(events))
 }
 
-/// Resolves when the call is not allowed any more: its key is deleted or expires, or its link does.
+/// Resolves when the call is not allowed any more: its key is deleted or expires, its link does, or its
+/// session ends.
 async fn over(services: Arc<Services>, grant: Grant) {
     let expiry = async {
         let Some(until) = grant.until else { return std::future::pending().await };
         tokio::time::sleep(until.since(services.clock.now())).await;
     };
+    let session = async {
+        let Some(visit) = &grant.visit else { return std::future::pending().await };
+        services.members.ended(visit).await;
+    };
     tokio::select! {
         () = services.accounts.ended(grant.organization, grant.key) => {}
         () = expiry => {}
+        () = session => {}
     }
 }
 

@@ -14,7 +14,7 @@ use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Begun};
 use super::{Context, Role};
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{self, Execution, Source, Work, WorkflowRun};
+use crate::domain::execution::{self, Execution, Work, WorkflowRun};
 use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
 use crate::domain::workflow::{Status, Version, Workflow};
 use crate::engine::query::lists::Query;
@@ -303,7 +303,7 @@ pub fn submission(
         id: new_id(),
         organization: caller.organization,
         key: caller.key,
-        source: Source::Api,
+        source: context.source(),
         work: Work::Workflow(run),
         input: to_raw_value(inputs).map_err(http::Error::internal)?,
         webhook,
@@ -464,7 +464,8 @@ pub async fn redrive(mut context: Context) -> Result<Response, http::Error> {
     let id: ExecutionId = new_id();
     let mut commit = claim.commit(StoredResponse::created(id))?;
     count_trigger(&mut commit, run.workflow, &run.version);
-    let taken = services.engine.redrive(organization, caller.key, source, id, commit).await?;
+    let by = (caller.key, context.source());
+    let taken = services.engine.redrive(organization, by, source, id, commit).await?;
     Ok(redriven(&taken, source))
 }
 

@@ -27,17 +27,35 @@ const OFFSET_ROWS: u64 = 1000;
 const SHOWN_MAX: usize = 4 * 1024 * 1024;
 /// The words that `status` takes, with what they mean. No run of ours is ever `starting`.
 const WORDS: [(&str, &[(Kind, Status)]); 10] = [
-    ("created", &[(Kind::Prediction, Status::Created)]),
+    ("created", &[(Kind::Prediction, Status::Created), (Kind::Agent, Status::Created)]),
     ("starting", &[]),
-    ("processing", &[(Kind::Prediction, Status::Processing)]),
-    ("success", &[(Kind::Prediction, Status::Success), (Kind::Chat, Status::Success)]),
-    ("error", &[(Kind::Prediction, Status::Error), (Kind::Chat, Status::Error)]),
+    ("processing", &[(Kind::Prediction, Status::Processing), (Kind::Agent, Status::Processing)]),
+    (
+        "success",
+        &[
+            (Kind::Prediction, Status::Success),
+            (Kind::Chat, Status::Success),
+            (Kind::Decision, Status::Success),
+            (Kind::Agent, Status::Success),
+        ],
+    ),
+    (
+        "error",
+        &[
+            (Kind::Prediction, Status::Error),
+            (Kind::Chat, Status::Error),
+            (Kind::Decision, Status::Error),
+            (Kind::Agent, Status::Error),
+        ],
+    ),
     (
         "cancelled",
         &[
             (Kind::Prediction, Status::Cancelled),
             (Kind::Workflow, Status::Cancelled),
             (Kind::Chat, Status::Cancelled),
+            (Kind::Decision, Status::Cancelled),
+            (Kind::Agent, Status::Cancelled),
         ],
     ),
     ("queued", &[(Kind::Workflow, Status::Created)]),
@@ -47,8 +65,13 @@ const WORDS: [(&str, &[(Kind, Status)]); 10] = [
 ];
 
 /// The words that `type` takes.
-const TYPES: [(&str, Kind); 3] =
-    [("prediction", Kind::Prediction), ("workflow", Kind::Workflow), ("chat", Kind::Chat)];
+const TYPES: [(&str, Kind); 5] = [
+    ("prediction", Kind::Prediction),
+    ("workflow", Kind::Workflow),
+    ("chat", Kind::Chat),
+    ("decision", Kind::Decision),
+    ("agent", Kind::Agent),
+];
 
 fn statuses() -> Vec<&'static str> {
     WORDS.iter().map(|(word, _)| *word).collect()

@@ -7,16 +7,19 @@
 
 mod access;
 mod admin;
+mod agent;
 mod audit;
 mod backup;
 mod billing;
 mod body;
+mod browser;
 mod chains;
 mod chat;
 mod content;
 mod context;
 mod cursor;
 mod dashboard;
+mod decisions;
 mod dispatch;
 pub mod doc;
 mod error_mapping;
@@ -27,6 +30,9 @@ mod flow_executions;
 mod flows;
 mod history;
 mod idempotency_key;
+mod keys;
+mod links;
+mod members;
 mod models;
 mod openapi;
 mod operator;
@@ -34,6 +40,7 @@ mod predictions;
 mod request_metrics;
 mod root;
 mod services;
+mod sessions;
 mod uploads;
 mod webhooks;
 mod workflows;
@@ -88,8 +95,22 @@ pub enum Access {
     BodyKey,
     /// The holder of an API key, or of a link that the service gave out: its `token` opens this path.
     Link,
+    /// A member of an organization, by the session of the dashboard.
+    Member,
+    /// A member with the permission 'Can manage API keys', or the Owner.
+    KeyManager,
+    /// The organization's Owner.
+    Owner,
     /// Every client that can reach the listener: the control socket is its owner's alone.
     Local,
+}
+
+impl Access {
+    /// Whether the session of a member is asked for.
+    #[must_use]
+    pub const fn is_by_session(self) -> bool {
+        matches!(self, Self::Member | Self::KeyManager | Self::Owner)
+    }
 }
 
 /// How much body a route takes.
@@ -97,6 +118,8 @@ pub enum Access {
 pub enum BodyLimit {
     /// None is read.
     None,
+    /// 64 KiB: a few fields.
+    Small,
     /// `limits.body_bytes` of the configuration.
     Configured,
     /// A file: `files.max_bytes` of the configuration, and what a form puts around it.
@@ -118,6 +141,10 @@ pub enum Rate {
 pub type HandlerFuture =
     std::pin::Pin<Box<dyn Future<Output = Result<http::Response, http::Error>> + Send>>;
 
+/// The routes of other hosts that the dashboard serves too, each below `/api/{name}`, with the session of
+/// a member in the place of a key.
+pub const MOUNTED: [(&str, Role); 3] = [("base", Base), ("workflows", Workflows), ("agent", Agent)];
+
 /// A row of the table.
 #[derive(Debug, Clone)]
 pub struct Route {
@@ -132,8 +159,8 @@ pub struct Route {
     pub doc: Doc,
 }
 
-use Access::{BodyKey, Key, Link, Local, Public};
-use BodyLimit::{Configured as Body, File, None as Bare};
+use Access::{BodyKey, Key, KeyManager, Link, Local, Member, Owner, Public};
+use BodyLimit::{Configured as Body, File, None as Bare, Small};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
 
@@ -233,6 +260,17 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/embeddings", Key, Body, Keyed, chat::embeddings, chat::EMBEDDINGS),
     route!(&[Base], GET, "/v1/llm-router/model-catalog", Key, Bare, Keyed, chat::models, chat::MODELS),
 
+    route!(&[Agent], POST, "/v1/chat/completions", Key, Body, Keyed, agent::completions, agent::COMPLETIONS),
+    route!(&[Agent], POST, "/chat", Key, Body, Keyed, agent::chat, agent::CHAT),
+    route!(&[Agent], GET, "/v1/tasks/{task}/events", Key, Bare, Keyed, agent::follow, agent::FOLLOW),
+    route!(&[Agent], POST, "/v1/tasks/{task}/cancel", Key, Body, Keyed, agent::cancel, agent::CANCEL),
+    route!(&[Agent], GET, "/memory", Key, Bare, Keyed, agent::memory, agent::MEMORY),
+    route!(&[Agent], DELETE, "/memory", Key, Bare, Keyed, agent::clear, agent::CLEAR),
+    route!(&[Agent], GET, "/sessions", Key, Bare, Keyed, agent::sessions, agent::SESSIONS),
+    route!(&[Agent], GET, "/v1/models", Key, Bare, Keyed, agent::models, agent::MODELS),
+
+    route!(&[Base], POST, "/v1/decisions", Key, Body, Keyed, decisions::decide, decisions::DECIDE),
+
     route!(&[Base], GET, "/v1/webhooks", Key, Bare, Keyed, webhooks::list, webhooks::LIST),
     route!(&[Base], GET, "/v1/webhooks/{execution}", Key, Bare, Keyed, webhooks::get, webhooks::GET),
     route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, Body, Keyed, webhooks::redeliver, webhooks::REDELIVER),
@@ -251,13 +289,41 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
 
     route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
+    route!(&[Dashboard], GET, "/app", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_APP),
+    route!(&[Dashboard], GET, "/app/{*page}", Public, Bare, Free, dashboard::page, dashboard::PAGE_IN_APP),
+    route!(&[Dashboard], GET, "/setup", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_SETUP),
+    route!(&[Dashboard], GET, "/invite", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_INVITATION),
+    route!(&[Dashboard], GET, "/reset", Public, Bare, Free, dashboard::page, dashboard::PAGE_OF_RESET),
     route!(&[Dashboard], GET, "/status.json", Public, Bare, Free, dashboard::status, dashboard::STATUS),
     route!(&[Dashboard], GET, "/static/{*file}", Public, Bare, Free, dashboard::asset, dashboard::ASSET),
+    route!(&[Dashboard], GET, "/session", Public, Bare, Free, sessions::get, sessions::GET),
+    route!(&[Dashboard], POST, "/session", Public, Small, Free, sessions::create, sessions::CREATE),
+    route!(&[Dashboard], DELETE, "/session", Member, Bare, Free, sessions::delete, sessions::DELETE),
+    route!(&[Dashboard], POST, "/session/reset", Public, Small, Free, sessions::reset, sessions::RESET),
+    route!(&[Dashboard], POST, "/session/password", Member, Small, Free, sessions::change_password, sessions::CHANGE_PASSWORD),
+    route!(&[Dashboard], POST, "/links", Public, Small, Free, links::describe, links::DESCRIBE),
+    route!(&[Dashboard], POST, "/setup", Public, Small, Free, links::set_up, links::SET_UP),
+    route!(&[Dashboard], POST, "/invitations/accept", Public, Small, Free, links::accept, links::ACCEPT),
+    route!(&[Dashboard], POST, "/invitations", Owner, Small, Free, links::invite, links::INVITE),
+    route!(&[Dashboard], GET, "/invitations", Owner, Bare, Free, links::invitations, links::INVITATIONS),
+    route!(&[Dashboard], DELETE, "/invitations/{id}", Owner, Bare, Free, links::withdraw, links::WITHDRAW),
+    route!(&[Dashboard], GET, "/members", Member, Bare, Free, members::list, members::LIST),
+    route!(&[Dashboard], PATCH, "/members/{id}", Owner, Small, Free, members::change, members::CHANGE),
+    route!(&[Dashboard], DELETE, "/members/{id}", Owner, Bare, Free, members::remove, members::REMOVE),
+    route!(&[Dashboard], POST, "/members/{id}/reset", Owner, Small, Free, members::reset, members::RESET),
+    route!(&[Dashboard], GET, "/keys", Member, Bare, Free, keys::list, keys::LIST),
+    route!(&[Dashboard], POST, "/keys", KeyManager, Small, Free, keys::create, keys::CREATE),
+    route!(&[Dashboard], DELETE, "/keys/{id}", KeyManager, Bare, Free, keys::delete, keys::DELETE),
+    route!(&[Dashboard], GET, "/ledger", Member, Bare, Free, billing::own_ledger, billing::OWN_LEDGER),
+    route!(&[Dashboard], GET, "/models", Member, Bare, Free, admin::list_loads, admin::LIST_LOADS),
+    route!(&[Dashboard], GET, "/audit", Member, Bare, Free, audit::of_organization, audit::OF_ORGANIZATION),
 
     route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key, admin::CREATE_KEY),
     route!(&[Control], GET, "/admin/keys", Local, Bare, Free, admin::list_keys, admin::LIST_KEYS),
     route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key, admin::DELETE_KEY),
     route!(&[Control], POST, "/admin/organizations", Local, Body, Free, admin::create_organization, admin::CREATE_ORGANIZATION),
+    route!(&[Control], POST, "/admin/owner-link", Local, Body, Free, links::owner_link, links::OWNER_LINK),
+    route!(&[Control], GET, "/admin/members", Local, Bare, Free, members::list_all, members::LIST_ALL),
     route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
     route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
@@ -276,6 +342,10 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/audit", Local, Bare, Free, audit::list, audit::LIST),
     route!(&[Control], GET, "/admin/models", Local, Bare, Free, admin::list_models, admin::LIST_MODELS),
     route!(&[Control], POST, "/admin/models/test", Local, Body, Free, admin::test_model, admin::TEST_MODEL),
+    route!(&[Control], POST, "/admin/chat", Local, Body, Free, chat::converse, chat::CONVERSE),
+    route!(&[Control], GET, "/admin/chat/models", Local, Bare, Free, chat::models, chat::MODELS_OF),
     route!(&[Control], GET, "/admin/backup", Local, Bare, Free, backup::write, backup::WRITE),
+    route!(&[Control], POST, "/admin/agent/chat", Local, Body, Free, agent::chat_for, agent::CHAT_FOR),
+    route!(&[Control], POST, "/admin/decisions", Local, Body, Free, decisions::decide_for, decisions::DECIDE_FOR),
     route!(&[Control], POST, "/admin/reload", Local, Body, Free, admin::reload, admin::RELOAD),
 ];

@@ -70,6 +70,13 @@ pub fn of_host(role: Role, url: &str) -> Value {
             "securitySchemes": {
                 "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
                 "Bearer": {"type": "http", "scheme": "bearer"},
+                "Session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "__Host-orrery_session",
+                    "description": "The session of a member in a browser; without TLS the cookie is \
+                                    orrery_session_PORT",
+                },
                 "Link": {
                     "type": "apiKey",
                     "in": "query",
@@ -143,13 +150,19 @@ fn security(access: Access) -> Value {
     let by_key = [json!({"ApiKey": []}), json!({"Bearer": []})];
     let mut ways = match access {
         Access::Public | Access::Local => Vec::new(),
+        Access::Member | Access::KeyManager | Access::Owner => vec![json!({"Session": []})],
         Access::Key | Access::BodyKey | Access::Link => by_key.to_vec(),
     };
     match access {
         Access::Link => ways.push(json!({"Link": []})),
         // The key in the body is not a security scheme.
         Access::BodyKey => ways.push(json!({})),
-        Access::Public | Access::Local | Access::Key => {}
+        Access::Public
+        | Access::Local
+        | Access::Key
+        | Access::Member
+        | Access::KeyManager
+        | Access::Owner => {}
     }
     ways.into()
 }
@@ -196,6 +209,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
             ("The id of the version", json!({"type": "string", "pattern": pattern}))
         }
         "slug" => ("The slug of the model, which may contain `/`", text()),
+        "page" => ("The path of the page", text()),
         _ => ("The path of the file", text()),
     }
 }
@@ -259,6 +273,14 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     ];
     if matches!(route.access, Access::Key | Access::BodyKey | Access::Link) {
         all.push(ResponseDoc::error(401, "Invalid or missing API key"));
+    }
+    if route.access.is_by_session() {
+        all.push(ResponseDoc::error(401, "Nobody is logged in"));
+        all.push(ResponseDoc::error(
+            403,
+            "The member may not do this, or the request did not come from a page of the dashboard",
+        ));
+        all.push(ResponseDoc::error(415, "The body is not application/json"));
     }
     if request.is_some() && route.body != BodyLimit::None {
         all.push(ResponseDoc::error(408, "The body arrived too slowly"));

@@ -70,7 +70,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
             let detail = services.engine.detail(execution.organization, execution.id).await;
             serde_json::to_string(&detail?.view).map_err(http::Error::internal)?
         }
-        Kind::Chat => {
+        Kind::Chat | Kind::Decision | Kind::Agent => {
             let one = std::slice::from_ref(&execution);
             let rows = super::history::rows(services, execution.organization, one).await?;
             serde_json::to_string(&rows.first()).map_err(http::Error::internal)?
@@ -129,19 +129,18 @@ fn describe(
     waiting_for: Option<String>,
 ) -> Shown {
     let lane = execution.lane();
-    let subject = match execution.call() {
-        Some(call) => &call.requested_model,
-        None => lane.split_once(':').map_or(&*lane, |(_, subject)| subject),
+    let subject = match execution.kind() {
+        Kind::Prediction | Kind::Workflow => None,
+        Kind::Chat | Kind::Decision | Kind::Agent => {
+            execution.models().map(|(_, requested)| requested)
+        }
     };
-    let kind = match execution.kind() {
-        Kind::Prediction => "prediction",
-        Kind::Workflow => "workflow",
-        Kind::Chat => "chat",
-    };
+    let subject =
+        subject.unwrap_or_else(|| lane.split_once(':').map_or(&*lane, |(_, subject)| subject));
     Shown {
         id: execution.id,
         organization: organization.to_owned(),
-        kind: kind.to_owned(),
+        kind: execution.kind().as_str().to_owned(),
         subject: subject.to_owned(),
         status: execution.status.word(execution.kind()).to_owned(),
         crashes,

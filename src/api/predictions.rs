@@ -245,7 +245,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
         Begun::Replay(answered) => return idempotency_key::created_id(&answered),
     };
     let services = &context.services;
-    let submission = check(services, caller, fields).await?;
+    let submission = check(services, caller, context.source(), fields).await?;
     let id = submission.id;
     let commit = claim.commit(StoredResponse::created(id))?;
     services.engine.submit(vec![submission], commit).await?;
@@ -256,6 +256,7 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
 async fn check(
     services: &Services,
     caller: Caller,
+    source: Source,
     mut fields: JsonObject,
 ) -> Result<Submission, http::Error> {
     let input = fields.take("input");
@@ -280,7 +281,7 @@ async fn check(
         id: new_id(),
         organization: caller.organization,
         key: caller.key,
-        source: Source::Api,
+        source,
         work: Work::Prediction(execution::Prediction::new(version.unwrap_or_default(), chain)),
         input: to_raw_value(&input).map_err(http::Error::internal)?,
         webhook,

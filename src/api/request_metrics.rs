@@ -77,6 +77,7 @@ fn known_method(method: &Method) -> &'static str {
         Method::POST => "POST",
         Method::PUT => "PUT",
         Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
         Method::OPTIONS => "OPTIONS",
         _ => "other",
     }

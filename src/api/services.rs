@@ -8,12 +8,14 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::{Documents, Role};
 use crate::accounts::Accounts;
+use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::billing::Billing;
 use crate::catalog::Catalog;
 use crate::chains::Chains;
 use crate::chat::Chat;
 use crate::config::secret::Secret;
+use crate::decisions::Decisions;
 use crate::domain::time::Timestamp;
 use crate::engine::Engine;
 use crate::files::Files;
@@ -21,6 +23,7 @@ use crate::http::budget::Budget;
 use crate::http::egress;
 use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
+use crate::members::Members;
 use crate::runtime::Clock;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
@@ -59,6 +62,8 @@ pub struct Keep {
     /// Their inputs and outputs.
     pub payloads: Duration,
     pub deliveries: Duration,
+    /// Sessions of the agent in which nothing is said.
+    pub sessions: Duration,
 }
 
 /// Settings that handlers read.
@@ -83,6 +88,8 @@ pub struct Settings {
     pub billing_enabled: bool,
     pub keep: Keep,
     pub hosts: Vec<HostAddress>,
+    /// Names of this machine, beside those in the URLs of its hosts.
+    pub names: Vec<String>,
     /// What a request over the control socket has to bring; `None` where there is no socket.
     pub control_token: Option<Secret>,
 }
@@ -99,6 +106,7 @@ pub struct Services {
     pub sealer: Sealer,
     pub accounts: Accounts,
     pub audit: Audit,
+    pub members: Members,
     pub billing: Billing,
     pub idempotency: Idempotency,
     pub files: Files,
@@ -106,6 +114,8 @@ pub struct Services {
     pub catalog: Catalog,
     pub chains: Chains,
     pub chat: Chat,
+    pub agent: Agent,
+    pub decisions: Decisions,
     pub engine: Engine,
     pub workflows: Workflows,
     pub outbox: Outbox,

@@ -200,6 +200,7 @@ async fn hourly(services: &Services) {
     let options = SweepOptions { now: services.clock.believed(), accepts_loss: false };
     report("days of lost payloads", services.store.empty_payload_trash(options).await);
     report("days of lost files", services.files.empty_trash(options).await);
+    report("sessions and links of the dashboard", services.members.sweep().await);
     report("expired idempotency keys", services.idempotency.sweep().await);
     if let Err(error) = apply_retention(services).await {
         tracing::error!(%error, "retention failed");
@@ -223,6 +224,8 @@ async fn apply_retention(services: &Services) -> anyhow::Result<()> {
             let swept = services.outbox.purge_before(organization.id, cutoff).await;
             report("old deliveries", swept);
         }
+        let unused = services.agent.forget_unused(organization.id, keep.sessions).await;
+        report("unused sessions", unused);
         if let Some(cutoff) = now.before(keep.executions) {
             let swept = services.engine.purge_before(organization.id, cutoff).await;
             report("old executions", swept);

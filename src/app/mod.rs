@@ -7,6 +7,7 @@
 mod backups;
 mod control;
 mod descriptors;
+mod first_start;
 mod housekeeping;
 mod journal;
 mod offline;
@@ -47,8 +48,10 @@ use crate::http::rate::Limiter;
 use crate::http::server::{Limits, Listener};
 use crate::http::tls::{Certificates, machine_name};
 use crate::idempotency::Idempotency;
+use crate::members::{self, Members};
 use crate::runners::builtin::{BuiltinContext, Workers};
 use crate::runners::command::GuardConfig;
+use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
 use crate::runtime::{Clock, Tasks, memory, new_id};
 use crate::signed_urls::SignedUrls;
@@ -58,6 +61,7 @@ use crate::workflows::Workflows;
 use crate::{config, telemetry};
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
+pub use self::first_start::FirstStart;
 pub use self::offline::{Offline, offline};
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
 
@@ -74,6 +78,9 @@ const BALANCE_PER_SECOND: u32 = 3;
 const OPERATOR_CONNECTIONS: usize = 128;
 /// The name of the key that a first start makes.
 const FIRST_KEY: &str = "first key";
+
+/// The hosts in the order of `config::Hosts::named`.
+const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
 
 /// A service in this process.
 #[derive(Debug)]
@@ -144,28 +151,31 @@ fn open(
         on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
     };
     let engine = Engine::new(doors, engine_options(config, &store));
-    let limiter = || {
-        let rate = config.limits.rate.as_ref();
-        rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
-    };
     let chains = Chains::new(store.clone(), clock.clone());
+    let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
+    let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
+    let kept = (&store, &clock, &files, &signed_urls);
+    let agent = router::agent(config, kept, &chat, &catalog, &workflows, &engine, &bodies);
     Ok(Arc::new(Services {
-        chat: router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?,
+        agent,
+        decisions: router::decisions(config, tasks, &clock, &chat),
+        chat,
         settings: Settings { control_token, ..settings(config, hosts) },
         started_at: clock.now(),
         readiness: Readiness::default(),
         documents: Documents::default(),
         accounts,
+        members: Members::new(store.clone(), clock.clone(), members_options(config)),
         audit: Audit::new(store.clone(), clock.clone()),
         billing: Billing::new(store.clone(), clock.clone()),
         chains,
         files,
         signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
-        bodies: Budget::new(config.limits.bodies_in_flight, Share::Fair),
+        bodies,
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
-        rate: limiter(),
-        link_rate: limiter(),
+        rate: limiter(config),
+        link_rate: limiter(config),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,
         egress: policy,
@@ -177,6 +187,12 @@ fn open(
         workflows,
         outbox,
     }))
+}
+
+/// The rate of each key or link, where the configuration limits it.
+fn limiter(config: &Config) -> Option<Limiter> {
+    let rate = config.limits.rate.as_ref();
+    rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
 }
 
 fn engine_options(config: &Config, store: &Store) -> engine::Options {
@@ -268,6 +284,7 @@ fn open_catalog(
             groups,
             tasks: tasks.clone(),
         },
+        room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);
     reload::log_errors(&report);
@@ -289,8 +306,10 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
             executions: config.retention.executions,
             payloads: config.retention.payloads,
             deliveries: config.retention.deliveries,
+            sessions: config.retention.sessions,
         },
         hosts,
+        names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
         control_token: None,
     }
 }
@@ -301,6 +320,11 @@ pub fn policy(config: &Config) -> Policy {
     let (allow, deny) = (config.egress.allow.clone(), config.egress.deny.clone());
     let single_label_names = config.egress.single_label_names;
     Policy { allow, deny, single_label_names, ..Policy::default() }
+}
+
+fn members_options(config: &Config) -> members::Options {
+    let config::Dashboard { session_idle, session_max } = config.dashboard;
+    members::Options { session_idle, session_max }
 }
 
 fn files_options(config: &Config) -> files::Options {
@@ -321,6 +345,12 @@ fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
     }
 }
 
+/// The hosts of a service that does not listen, by the addresses of its configuration.
+fn configured_hosts(config: &Config) -> Vec<HostAddress> {
+    let hosts = ROLES.into_iter().zip(config.hosts.named());
+    hosts.map(|(role, (_, host))| HostAddress { role, url: host.public_url.clone() }).collect()
+}
+
 /// A listener that is bound but does not serve yet.
 struct Bound {
     role: Role,
@@ -330,8 +360,6 @@ struct Bound {
 
 /// Binds every address of every host, so that a taken port is known before anything else happens.
 fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
-    const ROLES: [Role; 5] =
-        [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
     let (mut bound, mut hosts) = (Vec::new(), Vec::new());
     for (role, (name, host)) in ROLES.into_iter().zip(config.hosts.named()) {
         let mut url = host.public_url.clone();
@@ -466,7 +494,7 @@ fn listen(
     limits: Limits,
     tasks: &Tasks,
 ) -> anyhow::Result<()> {
-    let host = Arc::new(HostService::new(role, Arc::clone(services))?);
+    let host = Arc::new(HostService::new(role, Arc::clone(services), tls.is_some())?);
     tasks.spawn(listener.serve(tls, host, limits, tasks.clone()));
     Ok(())
 }
@@ -511,25 +539,24 @@ async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is
-/// ready, `ready` is called with the first key, which is made only if `make_first_key` and the
-/// store holds no organization yet.
+/// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is ready,
+/// `ready` is called with what a start makes that a person watches: nothing unless `is_watched`.
 ///
 /// # Errors
 /// When it cannot start, or when the disk refused a write: what was acknowledged is kept, and the
 /// next start takes up the rest.
 pub async fn serve(
     config: Config,
-    make_first_key: bool,
-    ready: impl FnOnce(Option<String>) + Send + 'static,
+    is_watched: bool,
+    ready: impl FnOnce(FirstStart) + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let running = start(&config).await?;
-    let key = first_key(&running.services, make_first_key).await?;
+    let first = first_start::prepare(&running.services, is_watched).await?;
     notify(sd_notify::NotifyState::Ready);
-    ready(key);
+    ready(first);
     let services = Arc::clone(&running.services);
     let failure = loop {
         tokio::select! {
@@ -555,16 +582,4 @@ fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "sd_notify failed");
     }
-}
-
-/// The organization `default` and, on a first start that a person watches, a key for it.
-async fn first_key(services: &Services, make: bool) -> anyhow::Result<Option<String>> {
-    let is_first = services.accounts.organizations().await?.is_empty();
-    let (organization, _made) = services.accounts.ensure_default().await?;
-    if !(is_first && make) {
-        return Ok(None);
-    }
-    let made = services.accounts.create_key(organization.id, FIRST_KEY, "first start", None);
-    let (_, full) = made.await?;
-    Ok(Some(full))
 }

@@ -1,7 +1,7 @@
 //! A service without listeners, for the command line while no service runs on the data folder. It runs
 //! no work.
 
-use super::open;
+use super::{configured_hosts, open};
 use crate::api::{HostService, Role};
 use crate::config::Config;
 use crate::http::request::Peer;
@@ -27,6 +27,6 @@ impl Offline {
 /// # Errors
 /// When a service does run on it, or it cannot be opened.
 pub async fn offline(config: &Config) -> anyhow::Result<Offline> {
-    let services = open(config, &Tasks::new(), Vec::new(), None)?;
-    Ok(Offline { control: HostService::new(Role::Control, services)? })
+    let services = open(config, &Tasks::new(), configured_hosts(config), None)?;
+    Ok(Offline { control: HostService::new(Role::Control, services, false)? })
 }

@@ -1,17 +1,26 @@
-//! The chat router as the configuration asks for it.
+//! The chat router, decisions by its models and the agent, as the configuration asks for them.
+
+use std::sync::Arc;
 
 use anyhow::Context;
 use hyper::header::HeaderValue;
 
+use crate::agent::{self, Agent};
 use crate::catalog::Catalog;
 use crate::chains::Chains;
 use crate::chat::{Chat, Dependencies, Options, Upstream};
 use crate::config::Config;
+use crate::decisions::{self, Decisions};
 use crate::domain::model::Pricing;
+use crate::domain::money::Usd;
 use crate::engine::Engine;
+use crate::files::Files;
+use crate::http::budget::Budget;
 use crate::http::client::{Builder, Client};
 use crate::runtime::{Clock, Tasks};
+use crate::signed_urls::SignedUrls;
 use crate::storage::Store;
+use crate::workflows::Workflows;
 
 /// The part of a shutdown's grace that answers may go on for; the rest is for recording them.
 const STOP_GRACE_DIVISOR: u32 = 2;
@@ -75,4 +84,46 @@ pub fn open(
         stop_grace: config.engine.shutdown_grace / STOP_GRACE_DIVISOR,
     };
     Ok(Chat::new(dependencies, options))
+}
+
+/// Decisions with the settings of the configuration.
+pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> Decisions {
+    let dependencies =
+        decisions::Dependencies { clock: clock.clone(), tasks: tasks.clone(), chat: chat.clone() };
+    let aliases = config.decisions.aliases.iter().cloned().collect();
+    let options = decisions::Options { aliases, samples: config.decisions.samples };
+    Decisions::new(dependencies, options)
+}
+
+/// The agent with the settings of the configuration. `kept` is where it finds what is kept.
+pub fn agent(
+    config: &Config,
+    (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
+    chat: &Chat,
+    catalog: &Catalog,
+    workflows: &Workflows,
+    engine: &Engine,
+    bodies: &Arc<Budget>,
+) -> Agent {
+    let dependencies = agent::Dependencies {
+        store: store.clone(),
+        clock: clock.clone(),
+        chat: chat.clone(),
+        catalog: catalog.clone(),
+        workflows: workflows.clone(),
+        files: files.clone(),
+        signed_urls: signed_urls.clone(),
+        engine: engine.clone(),
+        bodies: Arc::clone(bodies),
+    };
+    let agent = &config.agent;
+    let options = agent::Options {
+        model: agent.model.clone(),
+        eco_model: agent.eco_model.clone(),
+        model_id: agent.model_id.clone(),
+        timeout: agent.timeout,
+        steps_max: agent.max_steps,
+        cost_max: agent.max_cost.and_then(Usd::from_dollars),
+    };
+    Agent::new(dependencies, options)
 }

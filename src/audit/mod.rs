@@ -52,6 +52,13 @@ impl Actor {
         Self { who: "service".to_owned(), from: event.to_owned() }
     }
 
+    /// A member of an organization, through the dashboard, from this address.
+    #[must_use]
+    pub fn member(email: &str, from: Option<IpAddr>) -> Self {
+        let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
+        Self { who: email.to_owned(), from }
+    }
+
     /// The owner of the data folder: over the control socket, or by the command line on a stopped
     /// store.
     #[must_use]

@@ -33,8 +33,11 @@ use crate::runners::options::Dependencies;
 use crate::runners::{Health, ModelInterface, Runner, builtin};
 use crate::schema::{Patience, Schema, ValidationError};
 
-/// Manifests that one folder may hold.
-const MANIFESTS_MAX: usize = 10_000;
+/// Manifests, and model files, that one folder may hold.
+const FILES_MAX: usize = 10_000;
+/// How the names of manifests end, and those of model files.
+const MANIFEST: &str = "toml";
+const MODEL_FILE: &str = "gguf";
 
 /// A model that the service offers.
 #[derive(Debug)]
@@ -194,7 +197,11 @@ impl Catalog {
         let was_served =
             |model: &Arc<Model>| files.values().any(|loaded| Arc::ptr_eq(&loaded.model, model));
         let mut sources: BTreeMap<Slug, PathBuf> = BTreeMap::new();
-        for (path, Loaded { model, .. }) in &found {
+        // A manifest goes before a file that has none.
+        let is_model_file = |path: &Path| path.extension().is_some_and(|end| end == MODEL_FILE);
+        let (bare, written): (Vec<_>, Vec<_>) =
+            found.iter().partition(|(path, _)| is_model_file(path));
+        for (path, Loaded { model, .. }) in written.into_iter().chain(bare) {
             if let Some(first) = sources.get(&model.slug) {
                 let message =
                     format!("the slug '{}' is already defined in {}", model.slug, first.display());
@@ -219,7 +226,7 @@ impl Catalog {
     /// Every manifest in its present or, where that is broken, its last good state.
     fn read_folder(&self, before: &Files, report: &mut Report) -> Files {
         let mut found = Files::new();
-        for path in manifests(&self.shared.folder, report) {
+        for path in files(&self.shared.folder, MANIFEST, report) {
             let loaded = manifest::read(&path).and_then(|manifest| {
                 // What has not changed goes on with the runner that it has, and its processes.
                 match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
@@ -239,7 +246,40 @@ impl Catalog {
                 }
             }
         }
+        self.add_model_files(before, &mut found, report);
         found
+    }
+
+    /// Adds the model files that no manifest names.
+    fn add_model_files(&self, before: &Files, found: &mut Files, report: &mut Report) {
+        let named: Vec<PathBuf> = found
+            .values()
+            .filter_map(|loaded| loaded.manifest.runner.options.model_file().map(resolved))
+            .collect();
+        // A manifest that cannot be read may name a file, and its price.
+        let is_manifest = |file: &Path| file.extension().is_some_and(|end| end == MANIFEST);
+        let is_unclear = report
+            .errors
+            .iter()
+            .any(|error| is_manifest(&error.file) && !found.contains_key(&error.file));
+        for path in files(&self.shared.folder, MODEL_FILE, &mut Report::default()) {
+            if named.contains(&resolved(&path)) || (is_unclear && !before.contains_key(&path)) {
+                continue;
+            }
+            let Some(manifest) = manifest::of_model_file(&path) else {
+                let message = "its name makes no slug: give it a manifest".to_owned();
+                report.errors.push(Error { file: path, line: 0, column: 0, message });
+                continue;
+            };
+            let loaded = match before.get(&path).filter(|loaded| *loaded.manifest == manifest) {
+                Some(loaded) => Ok(loaded.clone()),
+                None => self.load(manifest, &path),
+            };
+            match loaded {
+                Ok(loaded) => drop(found.insert(path, loaded)),
+                Err(errors) => report.errors.extend(errors),
+            }
+        }
     }
 
     fn load(&self, manifest: Manifest, path: &Path) -> Result<Loaded, Vec<Error>> {
@@ -302,8 +342,13 @@ fn built(
     })
 }
 
-/// The manifests of a folder, by name. A folder that is not there holds none.
-fn manifests(folder: &Path, report: &mut Report) -> Vec<PathBuf> {
+/// A path without symbolic links.
+fn resolved(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_gone| path.to_path_buf())
+}
+
+/// The files of a folder whose names end so, by name. A folder that is not there holds none.
+fn files(folder: &Path, ending: &str, report: &mut Report) -> Vec<PathBuf> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
@@ -313,11 +358,11 @@ fn manifests(folder: &Path, report: &mut Report) -> Vec<PathBuf> {
             return Vec::new();
         }
     };
-    let is_manifest = |path: &PathBuf| path.extension().is_some_and(|end| end == "toml");
+    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|end| end == ending);
     let mut paths: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(is_manifest)
-        .take(MANIFESTS_MAX)
+        .filter(is_wanted)
+        .take(FILES_MAX)
         .collect();
     paths.sort();
     paths

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use super::error::{Error, Failure};
 use super::meter::Meter;
 use super::request::Request;
-use super::route::Candidate;
+use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
-use super::upstream::{Limits, Opened};
+use super::upstream::{Asked, Limits, Opened};
 use crate::billing::{Price, Reservation};
 use crate::domain::chat::{self, Operation, Tokens};
 use crate::domain::classify::ErrorClass;
@@ -33,9 +33,6 @@ use crate::http::budget::Lease;
 use crate::runtime::{self, new_id};
 use crate::storage::Commit;
 
-/// How long a stream may take as a whole. A local model has its own limit.
-const STREAM_TIME_MAX: Duration = Duration::from_secs(3600);
-
 /// When a full queue is worth another try, in seconds.
 const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 
@@ -44,6 +41,7 @@ const QUEUE_RETRY: HeaderValue = HeaderValue::from_static("5");
 pub struct Caller {
     pub organization: OrganizationId,
     pub key: KeyId,
+    pub source: Source,
 }
 
 /// An answer.
@@ -108,7 +106,7 @@ impl Chat {
     ) -> Result<Answer, Error> {
         let inner = Arc::clone(&self.inner);
         let request = Request::read(operation, &body)?;
-        let Caller { organization, key } = caller;
+        let Caller { organization, key, .. } = caller;
         let candidates = inner.route(organization, &request).await?;
         let in_flight = inner.tokens.admit(organization, key, request.prompt_tokens).await?;
         let keeps = inner.options.keep_content;
@@ -155,7 +153,7 @@ impl Call {
                     self.end_unanswered(&candidate, End::Cancelled).await;
                     return;
                 }
-                opened = self.open(&candidate) => opened,
+                opened = self.open(&candidate, index < last) => opened,
             };
             match opened {
                 Ok((opened, permit)) => {
@@ -179,10 +177,14 @@ impl Call {
     }
 
     /// Waits for a place at the model and for its answer to begin.
-    async fn open(&self, candidate: &Candidate) -> Result<(Opened, Option<ModelPermit>), Failure> {
+    async fn open(
+        &self,
+        candidate: &Candidate,
+        may_fall_back: bool,
+    ) -> Result<(Opened, Option<ModelPermit>), Failure> {
         let name = &candidate.name;
         let permit = match &candidate.local {
-            Some(_) => Some(self.place_at(name).await?),
+            Some(_) => Some(place_at(&self.inner, name).await?),
             None => None,
         };
         let body = self.request.body(candidate.target.model(), candidate.fields.as_ref());
@@ -190,33 +192,20 @@ impl Call {
             let message = format!("the request to the model '{name}' cannot be made: {error}");
             Failure::new(500, ErrorClass::InternalError, message)
         })?;
-        let first_byte = match &candidate.local {
-            // An answer that comes at once takes as long as the model.
-            Some(model) if !self.request.is_stream => model.timeout,
-            Some(_) | None => self.inner.options.first_byte_timeout,
-        };
-        let whole = candidate.local.as_ref().map_or(STREAM_TIME_MAX, |model| model.timeout);
-        let limits = Limits::from_now(first_byte, whole);
         let is_stream = self.request.is_stream;
-        let opened = self.inner.open(name, &candidate.target, &body, is_stream, limits).await?;
+        let first_byte = match (&candidate.local, &candidate.target) {
+            // An answer that comes at once takes as long as the model, and so may the loading of a
+            // model and the reading of a prompt.
+            (Some(model), target) if !is_stream || matches!(target, Target::Process(_)) => {
+                model.timeout
+            }
+            _ => self.inner.options.first_byte_timeout,
+        };
+        let limits = Limits::from_now(first_byte, candidate.time_max());
+        let operation = self.request.operation;
+        let asked = Asked { operation, body: &body, is_stream, may_fall_back };
+        let opened = self.inner.open(name, &candidate.target, asked, limits).await?;
         Ok((opened, permit))
-    }
-
-    async fn place_at(&self, model: &str) -> Result<ModelPermit, Failure> {
-        let patience = self.inner.options.first_byte_timeout;
-        match tokio::time::timeout(patience, self.inner.engine.place_at(model)).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(error)) => {
-                let message = format!("the model '{model}': {error}");
-                let mut failure = Failure::new(429, ErrorClass::ProviderRateLimit, message);
-                failure.said.retry_after = Some(QUEUE_RETRY);
-                Err(failure)
-            }
-            Err(_elapsed) => {
-                let message = format!("the model '{model}' had no place free in time");
-                Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
-            }
-        }
     }
 
     async fn answer(self, candidate: Candidate, opened: Opened, reply: Reply) {
@@ -252,7 +241,7 @@ impl Call {
         end: &End,
         came: Came,
     ) -> Result<(), engine::Error> {
-        let Caller { organization, key } = self.caller;
+        let Caller { organization, key, source } = self.caller;
         let (status, failure) = match end {
             End::Done => (Status::Success, None),
             End::Cancelled => (Status::Cancelled, None),
@@ -275,7 +264,7 @@ impl Call {
             id: self.id,
             organization,
             key,
-            source: Source::Api,
+            source,
             status,
             input: Payload::nothing(),
             work: Work::Chat(call),
@@ -294,6 +283,27 @@ impl Call {
         beside.after_durable(move || drop(in_flight));
         let ended = EndedCall { execution, output: came.content, beside, reservation };
         self.inner.engine.record_call(ended).await
+    }
+}
+
+/// A place at a model of the catalog, once one is free.
+///
+/// # Errors
+/// [`Failure`] when too many wait, or none is free in time.
+pub(super) async fn place_at(inner: &Inner, model: &str) -> Result<ModelPermit, Failure> {
+    let patience = inner.options.first_byte_timeout;
+    match tokio::time::timeout(patience, inner.engine.place_at(model)).await {
+        Ok(Ok(permit)) => Ok(permit),
+        Ok(Err(error)) => {
+            let message = format!("the model '{model}': {error}");
+            let mut failure = Failure::new(429, ErrorClass::ProviderRateLimit, message);
+            failure.said.retry_after = Some(QUEUE_RETRY);
+            Err(failure)
+        }
+        Err(_elapsed) => {
+            let message = format!("the model '{model}' had no place free in time");
+            Err(Failure::new(503, ErrorClass::ProviderUnavailable, message))
+        }
     }
 }
 

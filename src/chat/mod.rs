@@ -12,6 +12,7 @@
 //! | `call` | a call from its admission to its record |
 //! | `relay`, `whole` | the answer on its way: as a stream, or at once |
 //! | `meter`, `content` | what an answer used, and what is kept of it |
+//! | `part` | answers that are parts of larger work: decisions, the agent |
 //! | `tokens` | the daily budgets of keys |
 //! | `models` | the ids that can be called |
 //!
@@ -23,6 +24,7 @@ mod content;
 mod error;
 mod meter;
 mod models;
+mod part;
 mod relay;
 mod request;
 mod route;
@@ -34,4 +36,5 @@ mod whole;
 pub use self::call::{Answer, Caller};
 pub use self::error::{Error, Failure, Said};
 pub use self::models::{CatalogModel, ModelCatalog, UpstreamList};
+pub use self::part::{Admission, BoundModel, Completion};
 pub use self::service::{Chat, Dependencies, Options, Upstream};

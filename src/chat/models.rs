@@ -122,9 +122,8 @@ impl Inner {
     /// A model of the catalog, if it can be called.
     fn listed(&self, model: Arc<crate::catalog::Model>) -> Option<CatalogModel> {
         let operations = [Operation::Chat, Operation::Embeddings];
-        let server = model.runner.openai()?;
-        let operation =
-            operations.into_iter().find(|operation| server.server(*operation).is_some())?;
+        let serves = |operation: &Operation| model.runner.server(*operation).is_some();
+        let operation = operations.into_iter().find(serves)?;
         Some(CatalogModel {
             id: model.slug.to_string(),
             operation: Some(operation),

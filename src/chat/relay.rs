@@ -16,7 +16,7 @@ use super::call::{Answer, Call, Came, End, Reply, keeps_content, note};
 use super::error::Failure;
 use super::meter::{Meter, Seen};
 use super::route::Candidate;
-use super::upstream::{Limits, Opened, broken, next, too_late};
+use super::upstream::{Limits, Opened, broken, next, too_late, unopened};
 use super::whole::with_cost;
 use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
@@ -24,6 +24,7 @@ use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
 use crate::http::event_stream::{Event, EventReader};
 use crate::http::sse::HEARTBEAT;
+use crate::runners::llm::OpenError;
 use crate::runtime;
 use crate::wire::openai;
 
@@ -77,8 +78,14 @@ impl Call {
             first_byte: None,
             last_sent: runtime::monotonic_now(),
         };
-        let Opened { first, mut body, limits, .. } = opened;
-        let end = relay.run(&self, first, &mut body, limits).await;
+        let Opened { first, mut body, limits, in_use, .. } = opened;
+        let mut end = relay.run(&self, first, &mut body, limits, in_use.is_some()).await;
+        if let (End::Failed(failure), Some(in_use)) = (&mut end, &in_use)
+            && failure.class == ErrorClass::ProviderUnavailable
+            && let Some(reason) = in_use.ended().await
+        {
+            *failure = unopened(&candidate.name, &OpenError::Ended(reason));
+        }
         let came = relay.came(&candidate, &end, limits.begun);
         let (tokens, cost) = (came.tokens, came.cost);
         note(&candidate, if let End::Failed(failure) = &end { Some(failure) } else { None });
@@ -111,6 +118,7 @@ impl Relay {
         first: Option<Bytes>,
         body: &mut Incoming,
         limits: Limits,
+        is_local: bool,
     ) -> End {
         let options = &call.inner.options;
         let deadline = limits.whole;
@@ -123,7 +131,9 @@ impl Relay {
         let mut silent_until = limits.first_byte;
         loop {
             if let Some(piece) = pending.take() {
-                silent_until = later(runtime::monotonic_now(), options.idle_timeout);
+                // A model of this machine is silent while it writes a call: its process is watched.
+                let idle = later(runtime::monotonic_now(), options.idle_timeout);
+                silent_until = if is_local { deadline } else { idle };
                 match self.pass_on(&piece, deadline).await {
                     Ok(()) if self.is_done => return End::Done,
                     Ok(()) => {}

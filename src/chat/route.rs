@@ -1,10 +1,11 @@
 //! Which models a call tries, where each of them is, and what it costs.
 //!
 //! A model of the catalog that serves the operation answers under its slug, then those of its fallback
-//! chain. Any other id goes to the upstream exactly as it was sent. A model that runs in a process of
-//! this service is a further kind of [`Target`]: nothing else of a call depends on where it goes.
+//! chain. Any other id goes to the upstream exactly as it was sent. Nothing of a call depends on where it
+//! goes but its [`Target`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::header::HeaderValue;
 use serde_json::{Map, Value};
@@ -20,6 +21,8 @@ use crate::domain::ids::OrganizationId;
 use crate::domain::input_template::fill_object;
 use crate::domain::model::{Pricing, Usage};
 use crate::domain::money::Usd;
+use crate::runners::Server;
+use crate::runners::llm::Process;
 
 /// One model to try.
 #[derive(Debug)]
@@ -34,6 +37,17 @@ pub struct Candidate {
     pub fields: Option<Map<String, Value>>,
 }
 
+/// How long an answer of the upstream may take as a whole. A local model has its own limit.
+const UPSTREAM_TIME_MAX: Duration = Duration::from_secs(3600);
+
+impl Candidate {
+    /// How long an answer may take as a whole.
+    #[must_use]
+    pub fn time_max(&self) -> Duration {
+        self.local.as_ref().map_or(UPSTREAM_TIME_MAX, |model| model.timeout)
+    }
+}
+
 /// Where a model answers.
 #[derive(Debug, Clone)]
 pub enum Target {
@@ -45,14 +59,18 @@ pub enum Target {
         /// `Bearer …`, marked as sensitive.
         authorization: Option<HeaderValue>,
     },
+    /// A process of this service.
+    Process(Arc<Process>),
 }
 
 impl Target {
-    /// What the server calls the model, where that is not what the client does.
+    /// What the model is called there, where that is not what the client does.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
-        let Self::Server { model, .. } = self;
-        model.as_deref()
+        match self {
+            Self::Server { model, .. } => model.as_deref(),
+            Self::Process(process) => Some(process.name()),
+        }
     }
 }
 
@@ -85,7 +103,7 @@ impl Price {
 
     /// The cost of an answer that used so much.
     #[must_use]
-    pub fn of(&self, tokens: Tokens, run_time: std::time::Duration) -> Usd {
+    pub fn of(&self, tokens: Tokens, run_time: Duration) -> Usd {
         let Some(pricing) = &self.pricing else { return Usd::ZERO };
         let usage = Usage { run_time, ..tokens.into() };
         Usd::from_dollars(pricing.dollars(&usage) * (1.0 + self.fee)).unwrap_or(Usd::ZERO)
@@ -100,15 +118,22 @@ impl Price {
             output: output.unwrap_or(0),
             is_estimated: true,
         };
-        billing::Price {
-            known: self.of(tokens, std::time::Duration::ZERO),
-            open: match &self.pricing {
-                None | Some(Pricing::Fixed { .. }) => false,
-                Some(Pricing::UsageBased { per_second, .. }) => {
-                    output.is_none() || per_second.is_some()
-                }
-            },
-        }
+        let mut price = self.reserved(1, tokens);
+        price.open |= output.is_none() && self.is_known() && !self.is_fixed();
+        price
+    }
+
+    /// What is reserved for so many answers that use so much together.
+    #[must_use]
+    pub fn reserved(&self, answers: u64, tokens: Tokens) -> billing::Price {
+        let open = match &self.pricing {
+            None | Some(Pricing::Fixed { .. }) => false,
+            Some(Pricing::UsageBased { per_second, .. }) => per_second.is_some(),
+        };
+        let known = self.of(tokens, Duration::ZERO);
+        let times = if self.is_fixed() { answers } else { 1 };
+        let micros = known.micros().saturating_mul(i64::try_from(times).unwrap_or(i64::MAX));
+        billing::Price { known: Usd::from_micros(micros), open }
     }
 }
 
@@ -130,32 +155,43 @@ impl Inner {
         if let Some(name) = &request.selector {
             return Err(unknown_chain(name, &request.model));
         }
-        let model = request.model.clone();
+        Ok(vec![self.upstream(&request.model, request.operation)?])
+    }
+
+    /// A model of the upstream.
+    ///
+    /// # Errors
+    /// [`Error::NoModel`] without an upstream.
+    pub fn upstream(&self, model: &str, operation: Operation) -> Result<Candidate, Error> {
+        let model = model.to_owned();
         let Some(upstream) = &self.options.upstream else { return Err(Error::NoModel { model }) };
         let pricing = self.options.prices.get(&model).cloned();
-        Ok(vec![Candidate {
+        Ok(Candidate {
             name: model,
             target: Target::Server {
-                url: format!("{}{}", upstream.url, request.operation.path()),
+                url: format!("{}{}", upstream.url, operation.path()),
                 model: None,
                 authorization: upstream.authorization.clone(),
             },
             local: None,
             price: Price::new(pricing, self.options.fee),
             fields: None,
-        }])
+        })
     }
 
     /// A model of the catalog, if it serves the operation.
     pub fn local(&self, model: Arc<Model>, operation: Operation) -> Option<Candidate> {
-        let server = model.runner.openai()?.server(operation)?;
+        let target = match model.runner.server(operation)? {
+            Server::Remote { url, model, authorization } => Target::Server {
+                url: format!("{url}{}", operation.path()),
+                model: Some(model),
+                authorization,
+            },
+            Server::Process(process) => Target::Process(process),
+        };
         Some(Candidate {
             name: model.slug.to_string(),
-            target: Target::Server {
-                url: format!("{}{}", server.url, operation.path()),
-                model: Some(server.model.to_owned()),
-                authorization: server.authorization.cloned(),
-            },
+            target,
             price: Price::new(model.pricing.clone(), self.options.fee),
             local: Some(model),
             fields: None,

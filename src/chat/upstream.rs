@@ -17,9 +17,11 @@ use super::error::Failure;
 use super::meter::{cut, said_of};
 use super::route::Target;
 use super::service::Inner;
+use crate::domain::chat::Operation;
 use crate::domain::classify::ErrorClass;
 use crate::http::sse::HEARTBEAT;
 use crate::http::{client, connector};
+use crate::runners::llm::{InUse, OpenError};
 use crate::runtime;
 
 /// How often a connection is tried.
@@ -39,6 +41,18 @@ pub struct Opened {
     pub first: Option<Bytes>,
     pub body: Incoming,
     pub limits: Limits,
+    /// Keeps a model of this machine loaded until the answer has come.
+    pub in_use: Option<InUse>,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'r> {
+    pub operation: Operation,
+    pub body: &'r Bytes,
+    pub is_stream: bool,
+    /// Whether another model is tried when this one fails.
+    pub may_fall_back: bool,
 }
 
 /// How long a try may take.
@@ -64,7 +78,8 @@ impl Limits {
 
 impl Inner {
     /// Sends a request and waits for the answer to begin; a stream that does not begin before the client
-    /// expects a sign of life is given without its first bytes. `name` is the model's, for messages.
+    /// expects a sign of life is given without its first bytes. `name` is the model's, for messages;
+    /// with `may_fall_back` a model of this machine that has just failed is not waited for.
     ///
     /// # Errors
     /// [`Failure`]
@@ -72,30 +87,42 @@ impl Inner {
         &self,
         name: &str,
         target: &Target,
-        body: &Bytes,
-        is_stream: bool,
+        asked: Asked<'_>,
         limits: Limits,
     ) -> Result<Opened, Failure> {
-        let Target::Server { url, authorization, .. } = target;
+        let Asked { operation, body, is_stream, may_fall_back } = asked;
         let accept = if is_stream { "text/event-stream" } else { "application/json" };
-        let mut request =
-            Request::post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
-        if let Some(authorization) = authorization {
+        let mut request = match target {
+            Target::Server { url, .. } => Request::post(url),
+            Target::Process(_) => Request::post(operation.path()),
+        };
+        request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
+        if let Target::Server { authorization: Some(authorization), .. } = target {
             request = request.header(AUTHORIZATION, authorization);
         }
         let request = request.body(body.clone()).map_err(|error| {
             let message = format!("the request to the model '{name}' cannot be made: {error}");
             Failure::new(502, ErrorClass::InvalidModelConfig, message)
         })?;
-        let answer = timeout_at(limits.first_byte, self.connect(name, &request)).await;
-        let answer = answer.map_err(|_elapsed| too_late(name))??;
+        let sending = async {
+            match target {
+                Target::Server { .. } => Ok((self.connect(name, &request).await?, None)),
+                Target::Process(process) => {
+                    let opened = process.open(request, may_fall_back).await;
+                    let (answer, in_use) = opened.map_err(|error| unopened(name, &error))?;
+                    Ok((answer, Some(in_use)))
+                }
+            }
+        };
+        let answer = timeout_at(limits.first_byte, sending).await;
+        let (answer, in_use) = answer.map_err(|_elapsed| too_late(name))??;
         if !answer.status().is_success() {
             return Err(refusal(name, answer, target).await);
         }
         let is_stream = is_event_stream(answer.headers());
         let mut body = answer.into_body();
         if !is_stream {
-            return Ok(Opened { is_stream, first: None, body, limits });
+            return Ok(Opened { is_stream, first: None, body, limits, in_use });
         }
         let now = runtime::monotonic_now();
         let until = limits.first_byte.min(now.checked_add(HEARTBEAT).unwrap_or(now));
@@ -106,7 +133,7 @@ impl Inner {
             Err(_elapsed) if until == limits.first_byte => return Err(too_late(name)),
             Err(_elapsed) => None,
         };
-        Ok(Opened { is_stream, first, body, limits })
+        Ok(Opened { is_stream, first, body, limits, in_use })
     }
 
     async fn connect(
@@ -182,6 +209,15 @@ fn unreached(name: &str, error: &client::Error) -> Failure {
     Failure::new(status, ErrorClass::ProviderUnavailable, message)
 }
 
+/// The failure of a model of this machine whose process is not there.
+pub fn unopened(name: &str, error: &OpenError) -> Failure {
+    let (status, class, reason) = match error {
+        OpenError::Unavailable(reason) => (503, ErrorClass::ProviderUnavailable, reason),
+        OpenError::Ended(reason) => (502, ErrorClass::ProviderError, reason),
+    };
+    Failure::new(status, class, format!("the model '{name}': {reason}"))
+}
+
 fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"))
@@ -197,9 +233,12 @@ async fn refusal(name: &str, answer: Response<Incoming>, target: &Target) -> Fai
         let message = format!("the server of the model '{name}' refuses this service ({status})");
         return Failure::new(502, ErrorClass::ProviderAuth, message);
     }
-    let Target::Server { authorization, .. } = target;
     let text = read_refusal(answer.into_body()).await;
-    let key = authorization.as_ref().and_then(|value| value.to_str().ok());
+    let authorization = match target {
+        Target::Server { authorization, .. } => authorization.as_ref(),
+        Target::Process(_) => None,
+    };
+    let key = authorization.and_then(|value| value.to_str().ok());
     let key = key.and_then(|value| value.strip_prefix("Bearer ")).filter(|key| !key.is_empty());
     let text = match key {
         Some(key) => text.replace(key, "…"),

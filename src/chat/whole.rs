@@ -1,5 +1,7 @@
 //! An answer that comes at once: read up to a limit, counted, recorded, and passed on with its cost.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
 use tokio::time::timeout_at;
@@ -13,6 +15,7 @@ use crate::domain::chat::Tokens;
 use crate::domain::classify::ErrorClass;
 use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
+use crate::http::budget::Lease;
 use crate::runtime;
 
 /// The largest answer, in bytes: the embeddings of a full request fit.
@@ -34,7 +37,13 @@ impl Call {
                 self.record_or_log(&candidate, &End::Cancelled, came).await;
                 return;
             }
-            read = self.read(&candidate, &mut opened) => read,
+            read = read_whole(
+                &candidate.name,
+                &mut opened,
+                self.inner.options.idle_timeout,
+                &mut self.lease,
+                ANSWER_MAX,
+            ) => read,
         };
         let mut meter = Meter::new(
             self.request.prompt_tokens,
@@ -79,34 +88,49 @@ impl Call {
             tracing::error!(%error, "a call of the chat router could not be recorded");
         }
     }
+}
 
-    async fn read(&mut self, candidate: &Candidate, opened: &mut Opened) -> Result<Bytes, Failure> {
-        let (name, deadline) = (&candidate.name, opened.limits.whole);
-        let mut read = BytesMut::new();
-        loop {
-            let now = runtime::monotonic_now();
-            let idle = now.checked_add(self.inner.options.idle_timeout).unwrap_or(now);
-            let data = timeout_at(idle.min(deadline), next(&mut opened.body)).await;
-            let data = data.map_err(|_elapsed| too_late(name))?;
-            let data = data.map_err(|error| broken(name, &format!("its answer broke: {error}")))?;
-            let Some(data) = data else { return Ok(read.freeze()) };
-            let length = read.len().saturating_add(data.len());
-            if length > ANSWER_MAX {
-                let what = format!("its answer is larger than {ANSWER_MAX} bytes");
-                return Err(broken(name, &what));
-            }
-            // The answer is written once more with its cost.
-            self.lease.grow_to(length.saturating_mul(2)).map_err(|_full| {
-                let message = "too many bodies are in flight; try again in a moment";
-                Failure::new(503, ErrorClass::InternalError, message)
-            })?;
-            read.extend_from_slice(&data);
+/// Reads an answer of at most `most` bytes, each pause of which may take `idle`. `lease` covers it twice:
+/// it is written once more with its cost.
+///
+/// # Errors
+/// [`Failure`]
+pub async fn read_whole(
+    name: &str,
+    opened: &mut Opened,
+    idle: Duration,
+    lease: &mut Lease,
+    most: usize,
+) -> Result<Bytes, Failure> {
+    let deadline = opened.limits.whole;
+    let mut read = BytesMut::new();
+    loop {
+        let now = runtime::monotonic_now();
+        let until = now.checked_add(idle).unwrap_or(now);
+        let data = timeout_at(until.min(deadline), next(&mut opened.body)).await;
+        let data = data.map_err(|_elapsed| too_late(name))?;
+        let data = data.map_err(|error| broken(name, &format!("its answer broke: {error}")))?;
+        let Some(data) = data else { return Ok(read.freeze()) };
+        let length = read.len().saturating_add(data.len());
+        if length > most {
+            return Err(broken(name, &format!("its answer is larger than {most} bytes")));
         }
+        lease.grow_to(length.saturating_mul(2)).map_err(|_full| too_many_bodies())?;
+        read.extend_from_slice(&data);
     }
 }
 
+/// The failure of an answer for which there is no memory.
+fn too_many_bodies() -> Failure {
+    let message = "too many bodies are in flight; try again in a moment";
+    Failure::new(503, ErrorClass::InternalError, message)
+}
+
 /// The answer as an object. One that is an error in spite of its status is a failure.
-fn parse(name: &str, text: &[u8]) -> Result<RawObject, Failure> {
+///
+/// # Errors
+/// [`Failure`]
+pub fn parse(name: &str, text: &[u8]) -> Result<RawObject, Failure> {
     let answer: RawObject = serde_json::from_slice(text)
         .map_err(|_other| broken(name, "its answer is not a JSON object"))?;
     match answer.get("error") {

@@ -109,6 +109,16 @@ impl Admin {
         self.ask(Method::POST, path, Some(value)).await
     }
 
+    /// What `POST path` with `value` gives, which may take so long.
+    pub(super) async fn post_within(
+        &self,
+        path: &str,
+        value: &Value,
+        patience: Duration,
+    ) -> anyhow::Result<Value> {
+        self.ask_within(Method::POST, path, Some(value), patience).await
+    }
+
     /// What `PUT path` with `value` gives.
     pub(super) async fn put(&self, path: &str, value: &Value) -> anyhow::Result<Value> {
         self.ask(Method::PUT, path, Some(value)).await
@@ -127,7 +137,28 @@ impl Admin {
         progress: &mut dyn FnMut(u64),
     ) -> anyhow::Result<()> {
         let request = self.request(Method::GET, path).body(body::empty());
+        self.transfer(request.context("the request cannot be written")?, out, progress).await
+    }
+
+    /// Writes what `POST path` with `value` gives to `out` as it comes.
+    pub(super) async fn post_stream(
+        &self,
+        path: &str,
+        value: &Value,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
+        let request = self.request(Method::POST, path).header(CONTENT_TYPE, "application/json");
+        let request = request.body(body::full(Bytes::from(value.to_string())));
         let request = request.context("the request cannot be written")?;
+        self.transfer(request, out, &mut |_bytes| {}).await
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<Body>,
+        out: &mut impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> anyhow::Result<()> {
         match &self.transport {
             Transport::Offline(answer) => pour(answer(request).await, out, progress).await,
             Transport::Socket { path: socket, .. } => {
@@ -163,6 +194,16 @@ impl Admin {
         path: &str,
         value: Option<&Value>,
     ) -> anyhow::Result<Value> {
+        self.ask_within(method, path, value, ANSWER_TIMEOUT).await
+    }
+
+    async fn ask_within(
+        &self,
+        method: Method,
+        path: &str,
+        value: Option<&Value>,
+        patience: Duration,
+    ) -> anyhow::Result<Value> {
         let content = value.map_or(Bytes::new(), |value| Bytes::from(value.to_string()));
         let request = self
             .request(method, path)
@@ -175,9 +216,9 @@ impl Admin {
                 Transport::Offline(answer) => collect(answer(request).await).await,
             }
         };
-        let (status, bytes) = tokio::time::timeout(ANSWER_TIMEOUT, answer)
+        let (status, bytes) = tokio::time::timeout(patience, answer)
             .await
-            .with_context(|| format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))??;
+            .with_context(|| format!("no answer within {} s", patience.as_secs()))??;
         understood(status, &bytes)
     }
 }
@@ -252,7 +293,10 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     if status.is_success() {
         return Ok(value);
     }
-    match value.get("error").and_then(Value::as_str) {
+    let error = value.get("error");
+    // The routes of OpenAI's clients have its form of errors.
+    let message = error.and_then(|error| error.get("message").or(Some(error)));
+    match message.and_then(Value::as_str) {
         Some(message) => bail!("{message}"),
         None => bail!("the service answered {status}"),
     }

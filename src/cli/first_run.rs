@@ -20,6 +20,8 @@ pub(super) struct Welcome<'a> {
     pub(super) data_dir: &'a Path,
     /// The one key of a first start.
     pub(super) key: Option<&'a str>,
+    /// Where the Owner sets up the dashboard, until there is one.
+    pub(super) setup_link: Option<&'a str>,
     /// The self-made authority that clients must be given, where TLS uses it.
     pub(super) authority: Option<&'a Path>,
     pub(super) in_colour: bool,
@@ -38,6 +40,11 @@ pub(super) fn render(welcome: &Welcome<'_>) -> String {
     }
     line(&mut text, &format!("{:width$}  {data}", "data"));
     text.push('\n');
+    if let Some(link) = welcome.setup_link {
+        line(&mut text, &paint.bold("Set up the dashboard (this link works once, for a day):"));
+        line(&mut text, &format!("  {}", paint.accent(link)));
+        text.push('\n');
+    }
     match (welcome.key, welcome.hosts.first()) {
         (Some(key), Some((_, base))) => first_prediction(&mut text, welcome, key, base, paint),
         _ => line(&mut text, "Another key: orrery key create --name NAME"),
@@ -113,6 +120,7 @@ mod tests {
             hosts: &HOSTS,
             data_dir: Path::new("./orrery-data"),
             key: Some("smk_EXAMPLE"),
+            setup_link: Some("http://127.0.0.1:8084/setup#TOKEN"),
             authority: None,
             in_colour: false,
         }
@@ -125,7 +133,7 @@ mod tests {
 
     #[test]
     fn welcome_on_later_start_shows_no_key() {
-        insta::assert_snapshot!(render(&Welcome { key: None, ..welcome() }));
+        insta::assert_snapshot!(render(&Welcome { key: None, setup_link: None, ..welcome() }));
     }
 
     #[test]

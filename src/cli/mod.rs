@@ -7,14 +7,18 @@
 //! To add a command: `CONTRIBUTING.md`, "Add a command".
 
 mod admin;
+mod agent;
 mod audit;
 mod backup;
 mod balance;
 mod chain;
+mod chat;
 mod check;
+mod decide;
 mod execution;
 mod first_run;
 mod key;
+mod member;
 mod model;
 mod organization;
 mod output;
@@ -36,6 +40,7 @@ use self::output::Output;
 use crate::config::{self, Config};
 use crate::guard;
 use crate::runners::builtin::worker;
+use crate::runners::llm;
 use crate::runtime::memory;
 
 /// One static binary that turns a Linux box into an AI model and workflow service.
@@ -64,6 +69,12 @@ enum Command {
     /// Organizations: each has keys, executions and a balance of its own
     #[command(subcommand)]
     Org(organization::Command),
+    /// The Owner of an organization's dashboard
+    #[command(subcommand)]
+    Owner(member::OwnerCommand),
+    /// Members: the people who may log in to the dashboard
+    #[command(subcommand)]
+    Member(member::Command),
     /// Fallback chains: the models that run when another one fails
     #[command(subcommand)]
     Chain(chain::Command),
@@ -82,6 +93,12 @@ enum Command {
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
+    /// Chat with a model in this terminal
+    Chat(chat::Chat),
+    /// Ask a chat model typed questions about a state
+    Decide(decide::Decide),
+    /// Talk to the agent of the running service
+    Agent(agent::Agent),
     /// Back up everything into one file, also while the service runs
     Backup(backup::Backup),
     /// Check a backup, or without one the store of a stopped service
@@ -106,6 +123,9 @@ enum Command {
     /// Run built-in models without files and network: the service starts this itself
     #[command(hide = true)]
     BuiltinWorker(worker::WorkerArgs),
+    /// Run a language model without files and network: the service starts this itself
+    #[command(hide = true)]
+    LlmWorker(llm::worker::WorkerArgs),
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -122,10 +142,13 @@ struct Shape {
 /// says why; 2: a usage error.
 #[must_use]
 pub fn main() -> ExitCode {
-    memory::set_up();
     // What this process makes is its user's alone, whatever the shell or the container has set.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
     let arguments = Arguments::parse();
+    // A language model has large blocks at each step, and keeps them.
+    if !matches!(arguments.command, Some(Command::LlmWorker(_))) {
+        memory::set_up();
+    }
     match run(arguments) {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -144,6 +167,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return block_on(check::run(file, &Output::new(shape.json)));
         }
         Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
+        Command::Owner(command) => block_on(member::owner(command, &configuration(file)?))?,
+        Command::Member(command) => block_on(member::run(command, &configuration(file)?))?,
         Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
         Command::Balance(command) => block_on(balance::run(command, &configuration(file)?))?,
         Command::Audit(command) => block_on(audit::run(command, &configuration(file)?))?,
@@ -157,6 +182,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let (output, config) = (Output::new(shape.json), configuration(file)?);
             return block_on(async move { model::test(&slug, &input, &output, &config).await });
         }
+        Command::Chat(asked) => block_on(chat::run(asked, &configuration(file)?))?,
+        Command::Agent(asked) => block_on(agent::run(asked, &configuration(file)?))?,
+        Command::Decide(asked) => block_on(decide::run(asked, &configuration(file)?))?,
         Command::Backup(asked) => block_on(backup::backup(asked, &configuration(file)?))?,
         Command::Verify(asked) => {
             let is_good = block_on(backup::verify(asked, &configuration(file)?))?;
@@ -172,6 +200,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
         Command::BuiltinWorker(args) => {
             return Ok(ExitCode::from(worker::run(&args).context("the worker")?));
+        }
+        Command::LlmWorker(args) => {
+            return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
         }
         Command::Completions { shell } => completions(shell)?,
     }
@@ -238,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn cli_parses_every_command_and_refuses_others() {
+    fn cli_parses_every_command() {
         for line in [
             "orrery",
             "orrery serve --config x.toml",
@@ -248,6 +279,8 @@ mod tests {
             "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery org create --name o",
             "orrery org list",
+            "orrery owner link --org o --json",
+            "orrery member list --org o --json",
             "orrery chain create --name n --model m --entries []",
             "orrery chain update --name n --model m --org o --entries @f.toml --json",
             "orrery chain disable --name n --model a/b",
@@ -256,6 +289,10 @@ mod tests {
             "orrery model list --json",
             "orrery model check a.toml b.toml",
             "orrery model test a/b --input {} --json",
+            "orrery chat",
+            "orrery chat a/b --system s --org o",
+            "orrery agent --session s --mode eco --behavior plan --org o hello",
+            "orrery decide --model m --state @f --question q --org o --json",
             "orrery balance show --org o --json",
             "orrery balance top-up --amount 12.5 --org o",
             "orrery balance ledger --limit 5",
@@ -281,6 +318,10 @@ mod tests {
         ] {
             parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
+    }
+
+    #[test]
+    fn cli_refuses_wrong_usage() {
         for line in [
             "orrery start",
             "orrery key create",
@@ -290,6 +331,8 @@ mod tests {
             "orrery model check",
             "orrery model test",
             "orrery chain create --name n --model m",
+            "orrery decide --model m --state s",
+            "orrery agent --mode fast",
             "orrery balance top-up",
             "orrery balance top-up --amount much",
             "orrery backup",

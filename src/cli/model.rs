@@ -1,5 +1,6 @@
 //! `orrery model`: what the catalog holds, and what is wrong with a manifest.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,7 +13,11 @@ use super::output::{self, Column, Output};
 use super::{Shape, service};
 use crate::config::Config;
 use crate::domain::classify::ErrorClass;
-use crate::wire::operator::{ModelTest, Models};
+use crate::http::event_stream::EventReader;
+use crate::wire::operator::{ModelTest, ModelTestEvent, Models};
+
+/// The longest event of a run, in bytes: the largest output and what goes with it.
+const EVENT_MAX: usize = 300 * 1024 * 1024;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -62,12 +67,47 @@ pub(super) async fn list(output: &Output, config: &Config) -> anyhow::Result<()>
         ]
     });
     output.show(&answer, &columns, rows)?;
+    if !output.is_json() {
+        show_local(&answer, output)?;
+    }
     for model in answer.models.iter().filter(|_| !output.is_json()) {
         if let Some(reason) = &model.reason {
             output::note(&format!("{} is failing: {reason}", model.slug));
         }
     }
     Ok(())
+}
+
+/// The models that run here from a file: what they are, and what they take.
+fn show_local(answer: &Models, output: &Output) -> anyhow::Result<()> {
+    let local = answer.models.iter().filter_map(|model| Some((model, model.local.as_ref()?)));
+    let rows: Vec<Vec<String>> = local
+        .map(|(model, local)| {
+            vec![
+                model.slug.clone(),
+                size(local.file_bytes),
+                local.quantization.clone().unwrap_or_default(),
+                local.context.to_string(),
+                local.resident_bytes.map_or_else(|| "not loaded".to_owned(), size),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = [
+        Column::Text("LOCAL MODEL"),
+        Column::Number("FILE"),
+        Column::Text("WEIGHTS"),
+        Column::Number("CONTEXT"),
+        Column::Number("MEMORY"),
+    ];
+    output::raw(b"\n")?;
+    output.show(answer, &columns, rows)
+}
+
+fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
 }
 
 /// Runs one input through a model: its output goes to standard output, all else is said beside it.
@@ -79,8 +119,11 @@ pub(super) async fn test(
 ) -> anyhow::Result<ExitCode> {
     let input: Value = serde_json::from_str(input).context("--input is not valid JSON")?;
     let admin = service::admin(config).await?;
-    let answer = admin.post("/admin/models/test", &json!({"slug": slug, "input": input})).await?;
-    let trial: ModelTest = understood(answer)?;
+    let mut run = Run::new(!output.is_json() && output::on_a_terminal());
+    let asked = json!({"slug": slug, "input": input});
+    admin.post_stream("/admin/models/test", &asked, &mut run).await?;
+    let has_shown = run.has_shown;
+    let trial = run.outcome.context("the run was broken off; the service's log may say why")?;
     let code = if trial.error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if output.is_json() {
         output::json(&trial)?;
@@ -95,11 +138,52 @@ pub(super) async fn test(
             output::note(&format!("{slug} failed after {:.3} s ({class}): {error}", trial.seconds));
         }
         (output, None) => {
-            output::json(output)?;
+            // The text is on the terminal already.
+            if has_shown {
+                output::raw(b"\n")?
+            } else {
+                output::json(output)?
+            }
             output::note(&format!("{slug} succeeded in {:.3} s", trial.seconds));
         }
     }
     Ok(code)
+}
+
+/// A run that goes on: its text is shown as it comes, where a person looks.
+struct Run {
+    reader: EventReader,
+    shows: bool,
+    has_shown: bool,
+    outcome: Option<ModelTest>,
+}
+
+impl Run {
+    fn new(shows: bool) -> Self {
+        Self { reader: EventReader::new(EVENT_MAX), shows, has_shown: false, outcome: None }
+    }
+}
+
+impl io::Write for Run {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.reader.push(bytes);
+        while let Some(event) = self.reader.next_event().map_err(io::Error::other)? {
+            let Some(data) = event.data else { continue };
+            match serde_json::from_slice(&data)? {
+                ModelTestEvent::Output(Value::String(text)) if self.shows => {
+                    self.has_shown = true;
+                    output::text(&text)?;
+                }
+                ModelTestEvent::Output(_) | ModelTestEvent::Log(_) => {}
+                ModelTestEvent::End(outcome) => self.outcome = Some(outcome),
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Looks at each file; fails when one has a fault.

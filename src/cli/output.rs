@@ -61,6 +61,15 @@ pub(super) fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
+/// Text that somebody else wrote, as it comes: without what a terminal would take for commands.
+pub(super) fn text(text: &str) -> std::io::Result<()> {
+    let is_shown = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let text: String = text.chars().filter(is_shown).collect();
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
 /// Says something about the answer; it is not a failure when nobody can read it.
 pub(super) fn note(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
@@ -127,7 +136,7 @@ pub(super) fn table(
 }
 
 /// The text without control characters; a dash for none.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     match text {
         "" => "-".to_owned(),
         text => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),

@@ -1,9 +1,11 @@
 //! `orrery serve`: logs on, service on, and on a terminal a word of welcome.
 //!
-//! A first key is made only where a person reads standard output; elsewhere it would end in a log.
+//! A first key and a link to set up the dashboard are made only where a person reads standard output;
+//! elsewhere they would end in a log.
 
 use super::first_run::{self, Welcome};
 use super::output;
+use crate::app::FirstStart;
 use crate::config::{Config, TlsMode};
 use crate::telemetry;
 
@@ -20,21 +22,24 @@ pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> 
     config.accept_loss = asked.accept_loss;
     telemetry::start_logs(&config.log)?;
     if !output::on_a_terminal() {
-        return super::service::serve(config, false, |_no_key| {
-            tracing::info!("ready; `orrery key create --name NAME` makes a key");
+        return super::service::serve(config, false, |_nothing| {
+            tracing::info!(
+                "ready; `orrery key create --name NAME` makes a key, `orrery owner link` the link \
+                 that sets up the dashboard"
+            );
         })
         .await;
     }
     let greeted = config.clone();
-    super::service::serve(config, true, move |key: Option<String>| {
+    super::service::serve(config, true, move |first| {
         // Nothing is lost with a greeting that cannot be written: `orrery key create` makes keys.
-        drop(output::raw(greeting(&greeted, key.as_deref()).as_bytes()));
+        drop(output::raw(greeting(&greeted, &first).as_bytes()));
     })
     .await
 }
 
-/// The greeting on a terminal, with the key of a first start.
-fn greeting(config: &Config, key: Option<&str>) -> String {
+/// The greeting on a terminal, with what a first start makes.
+fn greeting(config: &Config, first: &FirstStart) -> String {
     let hosts = config.hosts.named().map(|(name, host)| (name, host.public_url.as_str()));
     let self_made = !matches!(config.tls.mode, TlsMode::Files { .. })
         && config.hosts.base.public_url.starts_with("https:");
@@ -43,7 +48,8 @@ fn greeting(config: &Config, key: Option<&str>) -> String {
         version: env!("CARGO_PKG_VERSION"),
         hosts: &hosts,
         data_dir: &config.data_dir,
-        key,
+        key: first.key.as_deref(),
+        setup_link: first.setup_link.as_deref(),
         authority: self_made.then_some(authority.as_path()),
         in_colour: output::in_colour(&std::io::stdout()),
     })
@@ -56,14 +62,15 @@ mod tests {
     #[test]
     fn greeting_passes_cacert_only_for_self_signed_tls() {
         let mut config = Config::defaults();
-        assert!(!greeting(&config, Some("smk_X")).contains("--cacert"));
+        let first = FirstStart { key: Some("smk_X".to_owned()), setup_link: None };
+        assert!(!greeting(&config, &first).contains("--cacert"));
         config.hosts.base.public_url = "https://box.lan:8443".to_owned();
-        let text = greeting(&config, Some("smk_X"));
+        let text = greeting(&config, &first);
         assert!(
             text.contains("--cacert './orrery-data/tls/ca.pem' https://box.lan:8443"),
             "{text}"
         );
         config.tls.mode = TlsMode::Files { certificate: "c".into(), private_key: "k".into() };
-        assert!(!greeting(&config, Some("smk_X")).contains("--cacert"));
+        assert!(!greeting(&config, &first).contains("--cacert"));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
 use super::check::{Finding, Verdict};
-use crate::app::{self, Resealed, Watch};
+use crate::app::{self, FirstStart, Resealed, Watch};
 use crate::backup::{Encryption, Source};
 use crate::catalog;
 use crate::config::Config;
@@ -17,14 +17,14 @@ pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
     Admin::open(config, offline).await
 }
 
-/// Runs the service until it is asked to stop. Once it is ready, calls `ready` with the first key,
-/// which it makes only if `make_first_key` and the store holds no organization yet.
+/// Runs the service until it is asked to stop. Once it is ready, calls `ready` with what a start makes that
+/// a person watches.
 pub(super) async fn serve(
     config: Config,
-    make_first_key: bool,
-    ready: impl FnOnce(Option<String>) + Send + 'static,
+    is_watched: bool,
+    ready: impl FnOnce(FirstStart) + Send + 'static,
 ) -> anyhow::Result<()> {
-    app::serve(config, make_first_key, ready).await
+    app::serve(config, is_watched, ready).await
 }
 
 /// What is stored by a service that is stopped.

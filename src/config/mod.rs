@@ -49,6 +49,9 @@ pub struct Config {
     pub files: Files,
     pub billing: Billing,
     pub router: Router,
+    pub decisions: Decisions,
+    pub dashboard: Dashboard,
+    pub agent: Agent,
     pub audit: Audit,
     pub backup: Backup,
     pub compat: Compat,
@@ -161,6 +164,8 @@ pub struct Limits {
     pub rate: Option<Rate>,
     /// Tokens of chat and embeddings that one key may use in a day (UTC); none: no limit.
     pub tokens_per_day: Option<u64>,
+    /// Bytes of memory for all language models of this machine; `None`: what it has free.
+    pub model_memory_bytes: Option<u64>,
 }
 
 /// A token bucket.
@@ -193,6 +198,8 @@ pub struct Retention {
     pub executions: Duration,
     pub payloads: Duration,
     pub deliveries: Duration,
+    /// Sessions of the agent in which nothing is said.
+    pub sessions: Duration,
 }
 
 /// How webhooks are delivered.
@@ -244,6 +251,15 @@ pub struct Billing {
     pub enforce: bool,
 }
 
+/// The dashboard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dashboard {
+    /// How long a session lasts without a request.
+    pub session_idle: Duration,
+    /// How long a session lasts in all.
+    pub session_max: Duration,
+}
+
 /// The chat router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Router {
@@ -274,6 +290,32 @@ pub struct ModelPrice {
     pub model: String,
     pub per_million_input_tokens: f64,
     pub per_million_output_tokens: f64,
+}
+
+/// Decisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decisions {
+    /// Names of decision models with the chat models that they stand for.
+    pub aliases: Vec<(String, String)>,
+    /// Answers to a question where the model gives no probabilities.
+    pub samples: u32,
+}
+
+/// The agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Agent {
+    /// The chat model that thinks; none: the agent takes no prompts.
+    pub model: Option<String>,
+    /// The one that thinks in mode `eco`; none: the same.
+    pub eco_model: Option<String>,
+    /// The id that clients know.
+    pub model_id: String,
+    /// How long an exchange may run.
+    pub timeout: Duration,
+    /// Answers and uses of tools of one exchange.
+    pub max_steps: u32,
+    /// What an exchange may cost, in US dollars; none: no limit.
+    pub max_cost: Option<f64>,
 }
 
 /// Backups on a timetable.

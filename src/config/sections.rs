@@ -14,12 +14,14 @@ use ipnet::IpNet;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
-    addresses, duration, flag, host_name, list, log_level, memory_size, network, one_of,
-    one_or_more, origin, path, positive, recipient, size, some_addresses, text, web_address, whole,
+    Value, addresses, duration, flag, host_name, list, log_level, map, memory_size, network,
+    number, one_of, one_or_more, origin, path, positive, recipient, size, some_addresses, text,
+    web_address, whole,
 };
 use super::{
-    Audit, Backup, Billing, Compat, Config, Cors, Egress, Engine, Error, Files, Host, Hosts,
-    Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode, Webhooks, secret,
+    Agent, Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine,
+    Error, Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode,
+    Webhooks, secret,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -34,12 +36,10 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
+/// The largest limit of an exchange's cost, in US dollars.
+const AGENT_COST_MAX: f64 = 1_000_000.0;
 /// The largest budget of tokens a day: far more than a machine makes.
 const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
-
-/// Sections whose names are reserved for features that this version does not have.
-const PLANNED: [&str; 2] = ["decisions", "agent"];
-const NOT_READ: &str = "this version does not have the feature that this configures; remove it";
 
 /// What differs between a service with a configuration file and one without.
 #[derive(Debug, Clone)]
@@ -101,9 +101,6 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
     let models_dir = root.get("models_dir", PathBuf::from(defaults.models_dir), path(folder));
     let tls = root.section("tls", |section| tls(section, folder));
     let (hosts, metrics) = listeners(root, &tls, defaults);
-    for name in PLANNED {
-        root.refuse(name, NOT_READ);
-    }
     Config {
         hosts,
         tls,
@@ -115,6 +112,12 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         files: root.section("files", files),
         billing: root.section("billing", billing),
         router: root.section("router", |section| router(section, folder)),
+        decisions: root.section("decisions", decisions),
+        dashboard: root.section("dashboard", |section| Dashboard {
+            session_idle: section.get("session_idle", 12 * HOUR, duration(SECOND..=366 * DAY)),
+            session_max: section.get("session_max", 7 * DAY, duration(SECOND..=366 * DAY)),
+        }),
+        agent: root.section("agent", agent),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),
         audit: root.section("audit", |section| Audit {
             folder: section.get("folder", data_dir.join("audit"), path(folder)),
@@ -295,6 +298,7 @@ fn limits(section: &mut Section<'_>) -> Limits {
         connections_per_address: section.get("connections_per_address", 1000, whole(1..=1_000_000)),
         rate: section.section("rate", rate),
         tokens_per_day: section.optional("tokens_per_day", whole(1..=TOKENS_PER_DAY_MAX)),
+        model_memory_bytes: section.optional("model_memory_bytes", size(64 * MIB..=TIB)),
         body_bytes,
     }
 }
@@ -347,11 +351,11 @@ fn engine(section: &mut Section<'_>) -> Engine {
 
 fn retention(section: &mut Section<'_>) -> Retention {
     let kept = || duration(HOUR..=TEN_YEARS);
-    section.refuse("sessions", NOT_READ);
     Retention {
         executions: section.get("executions", 90 * DAY, kept()),
         payloads: section.get("payloads", 30 * DAY, kept()),
         deliveries: section.get("deliveries", 30 * DAY, kept()),
+        sessions: section.get("sessions", 30 * DAY, kept()),
     }
 }
 
@@ -396,6 +400,25 @@ fn billing(section: &mut Section<'_>) -> Billing {
     Billing {
         enabled: section.get("enabled", true, flag),
         enforce: section.get("enforce", false, flag),
+    }
+}
+
+fn decisions(section: &mut Section<'_>) -> Decisions {
+    let alias = |name: &str, value: &Value<'_>| Ok((name.to_owned(), text(value)?));
+    Decisions {
+        aliases: section.get("aliases", Vec::new(), map(alias)),
+        samples: section.get("samples", 8, whole(1..=64)),
+    }
+}
+
+fn agent(section: &mut Section<'_>) -> Agent {
+    Agent {
+        model: section.optional("model", text),
+        eco_model: section.optional("eco_model", text),
+        model_id: section.get("model_id", "orrery/beta".to_owned(), text),
+        timeout: section.get("timeout", 5 * MINUTE, duration(SECOND..=HOUR)),
+        max_steps: section.get("max_steps", 24, whole(1..=1000)),
+        max_cost: section.optional("max_cost", number(0.0..=AGENT_COST_MAX)),
     }
 }
 

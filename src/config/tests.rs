@@ -34,8 +34,9 @@ fn paths(text: &str) -> BTreeSet<String> {
         for (key, value) in table {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             match value.as_table() {
-                Some(inner) => collect(&path, inner, into),
-                None => {
+                Some(inner) if !inner.is_empty() => collect(&path, inner, into),
+                // An empty table is a value, such as `aliases = {}`.
+                _ => {
                     into.insert(path);
                 }
             }
@@ -176,9 +177,11 @@ fn config_invalid_value_names_expected_form() {
         ),
         ("router.idle_timeout = \"0s\"", "from 1ms to 1h"),
         ("limits.tokens_per_day = 0", "a whole number from 1 to 1000000000000, found 0"),
-        ("[decisions]\naliases = { a = \"b\" }", "`decisions`: this version"),
-        ("agent.model_id = \"x\"", "`agent`: this version does not have the feature"),
-        ("retention.sessions = \"30d\"", "`retention.sessions`: this version"),
+        ("decisions.samples = 0", "a whole number from 1 to 64, found 0"),
+        ("decisions.aliases = { a = 1 }", "`decisions.aliases`"),
+        ("agent.max_steps = 0", "a whole number from 1 to 1000, found 0"),
+        ("agent.max_cost = -1", "expected a number from 0 to 1000000, found -1"),
+        ("retention.sessions = \"1s\"", "`retention.sessions`"),
     ] {
         let message = errors(text);
         assert!(message.contains(expected), "{text}: {message}");

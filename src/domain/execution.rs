@@ -1,7 +1,7 @@
 //! An execution: one accepted piece of work from its creation to its end, as it is stored.
 //!
-//! A prediction, a run of a workflow and a call of the chat router are executions, in one history. Only the `machine`
-//! changes one; nothing here decides anything.
+//! A prediction, a run of a workflow, a call of the chat router, a request for decisions and an exchange of
+//! the agent are executions, in one history. Only the `machine` changes one; nothing here decides anything.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::agent;
 use super::attempt::{Attempt, Failure, Outcome};
 use super::chat;
 use super::classify::ErrorClass;
+use super::decision;
 use super::delivery::Webhook;
 use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, WorkflowId};
 use super::money::Usd;
@@ -49,7 +51,7 @@ impl Status {
     #[must_use]
     pub const fn word(self, kind: Kind) -> &'static str {
         match kind {
-            Kind::Prediction | Kind::Chat => self.prediction_word(),
+            Kind::Prediction | Kind::Chat | Kind::Decision | Kind::Agent => self.prediction_word(),
             Kind::Workflow => self.execution_word(),
         }
     }
@@ -203,6 +205,10 @@ pub enum Work {
     Workflow(WorkflowRun),
     /// Stored once it has ended.
     Chat(chat::Call),
+    /// Stored once it has ended.
+    Decision(decision::Decision),
+    /// Its steps are in rows of their own, see `domain::agent`.
+    Agent(agent::Exchange),
 }
 
 /// The kinds of work.
@@ -212,6 +218,28 @@ pub enum Kind {
     Workflow,
     /// A call of the chat router.
     Chat,
+    /// A request for decisions.
+    Decision,
+    /// An exchange of the agent.
+    Agent,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Prediction, Self::Workflow, Self::Chat, Self::Decision, Self::Agent];
+
+    /// As the history and the metrics spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Prediction => "prediction",
+            Self::Workflow => "workflow",
+            Self::Chat => "chat",
+            Self::Decision => "decision",
+            Self::Agent => "agent",
+        }
+    }
 }
 
 /// A chain of models, of which the first that succeeds completes the execution.
@@ -375,6 +403,8 @@ impl Execution {
             Work::Prediction(_) => Kind::Prediction,
             Work::Workflow(_) => Kind::Workflow,
             Work::Chat(_) => Kind::Chat,
+            Work::Decision(_) => Kind::Decision,
+            Work::Agent(_) => Kind::Agent,
         }
     }
 
@@ -383,7 +413,7 @@ impl Execution {
     pub const fn prediction(&self) -> Option<&Prediction> {
         match &self.work {
             Work::Prediction(prediction) => Some(prediction),
-            Work::Workflow(_) | Work::Chat(_) => None,
+            Work::Workflow(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
         }
     }
 
@@ -391,7 +421,7 @@ impl Execution {
     #[must_use]
     pub const fn workflow(&self) -> Option<&WorkflowRun> {
         match &self.work {
-            Work::Prediction(_) | Work::Chat(_) => None,
+            Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
             Work::Workflow(run) => Some(run),
         }
     }
@@ -401,7 +431,45 @@ impl Execution {
     pub const fn call(&self) -> Option<&chat::Call> {
         match &self.work {
             Work::Chat(call) => Some(call),
-            Work::Prediction(_) | Work::Workflow(_) => None,
+            Work::Prediction(_) | Work::Workflow(_) | Work::Decision(_) | Work::Agent(_) => None,
+        }
+    }
+
+    /// The request for decisions that it is, if it is one.
+    #[must_use]
+    pub const fn decision(&self) -> Option<&decision::Decision> {
+        match &self.work {
+            Work::Decision(decision) => Some(decision),
+            Work::Prediction(_) | Work::Workflow(_) | Work::Chat(_) | Work::Agent(_) => None,
+        }
+    }
+
+    /// The exchange of the agent that it is, if it is one.
+    #[must_use]
+    pub const fn agent(&self) -> Option<&agent::Exchange> {
+        match &self.work {
+            Work::Agent(exchange) => Some(exchange),
+            Work::Prediction(_) | Work::Workflow(_) | Work::Chat(_) | Work::Decision(_) => None,
+        }
+    }
+
+    /// Whether it has steps in rows of their own.
+    #[must_use]
+    pub const fn has_steps(&self) -> bool {
+        matches!(&self.work, Work::Workflow(_) | Work::Agent(_))
+    }
+
+    /// The model that answered last and the one that was asked for; none of a workflow.
+    #[must_use]
+    pub fn models(&self) -> Option<(&str, &str)> {
+        match &self.work {
+            Work::Prediction(prediction) => {
+                Some((prediction.model(), prediction.requested_model()))
+            }
+            Work::Chat(call) => Some((&call.model, &call.requested_model)),
+            Work::Decision(decision) => Some((&decision.model, &decision.requested_model)),
+            Work::Agent(exchange) => Some((&exchange.model, &exchange.model)),
+            Work::Workflow(_) => None,
         }
     }
 
@@ -413,6 +481,8 @@ impl Execution {
             Work::Prediction(prediction) => lane_of_model(prediction.model()),
             Work::Workflow(run) => lane_of_workflow(run.workflow),
             Work::Chat(_) => chat::LANE.to_owned(),
+            Work::Decision(_) => decision::LANE.to_owned(),
+            Work::Agent(exchange) => agent::lane_of_session(exchange.session),
         }
     }
 

@@ -70,6 +70,10 @@ macro_rules! ids {
 ids! {
     /// An organization: the owner of keys, executions, files and money.
     OrganizationId,
+    /// A member of an organization: a person who uses the dashboard.
+    MemberId,
+    /// A link that lets a person set up, join or get back into the dashboard; never its token.
+    LinkId,
     /// An API key's public id; never the key itself.
     KeyId,
     /// A prediction or an execution of a workflow: one history, one kind of id.
@@ -88,6 +92,8 @@ ids! {
     FileId,
     /// A payload kept as a file of its own.
     PayloadId,
+    /// A session of the agent.
+    SessionId,
     /// One request, for logs and the header `X-Request-Id`.
     RequestId,
 }

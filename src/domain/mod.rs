@@ -5,11 +5,13 @@
 //! ids and outcomes come in as arguments. Every other layer may use this one; it uses none of them.
 
 pub mod account;
+pub mod agent;
 pub mod attempt;
 pub mod chain;
 pub mod chat;
 pub mod classify;
 pub mod condition;
+pub mod decision;
 pub mod definition;
 pub mod delivery;
 pub mod execution;
@@ -21,6 +23,7 @@ pub mod json_pointer;
 pub mod legacy;
 pub mod machine;
 pub mod mask;
+pub mod member;
 pub mod model;
 pub mod money;
 pub mod payload;

@@ -28,6 +28,11 @@ impl RawObject {
         Some(value.get()).filter(|text| *text != "null")
     }
 
+    /// The names of all fields, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| name.as_str())
+    }
+
     /// The value of a field as a `T`; `None` when it is absent, null or something else.
     #[must_use]
     pub fn value<'s, T: Deserialize<'s>>(&'s self, name: &str) -> Option<T> {

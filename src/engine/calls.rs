@@ -1,4 +1,4 @@
-//! Calls: work that runs outside of the engine, such as a call of the chat router, and that the engine
+//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for decisions, and that the engine
 //! admits and records. A call is in no lane and is never run again: it is on the disk once it has
 //! ended, in one commit with its charge. What is reserved for it is in memory only, so that nothing of
 //! it survives the process.
@@ -101,10 +101,11 @@ impl Inner {
         // The balance has the charge from then on.
         commit.after_durable(move || drop(reservation));
         self.store.commit(commit).await?;
-        let status = execution.status.word(execution.kind());
-        metrics::counter!("orrery_executions_total", "kind" => "chat", "status" => status)
+        let kind = execution.kind();
+        let (kind, status) = (kind.as_str(), execution.status.word(kind));
+        metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
             .increment(1);
-        metrics::histogram!("orrery_execution_seconds", "kind" => "chat")
+        metrics::histogram!("orrery_execution_seconds", "kind" => kind)
             .record(execution.run_time().unwrap_or_default());
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::execution::{Execution, Status, Work};
+use crate::domain::execution::{Execution, Kind, Status, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::Event;
@@ -24,13 +24,19 @@ impl Engine {
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
         // In a task of its own: a client that hangs up must not leave the cancel half done.
-        let task = self.inner.tasks.spawn(async move { inner.cancel(organization, id).await });
+        let task = self.inner.tasks.spawn(async move {
+            let cancelled = inner.cancel(organization, id).await?;
+            if cancelled.kind() == Kind::Agent {
+                inner.cancel_children(organization, id).await?;
+            }
+            Ok(cancelled)
+        });
         task.await.unwrap_or(Err(Error::Stopping))
     }
 }
 
 impl Inner {
-    async fn cancel(
+    pub(super) async fn cancel(
         self: &Arc<Self>,
         organization: OrganizationId,
         id: ExecutionId,
@@ -58,7 +64,11 @@ impl Inner {
         self.quarantined().remove(&id);
         if !was_aside {
             // While the state is locked: a task that took it in the meantime has its place until then.
-            self.lanes().forget(&lane, id);
+            let mut lanes = self.lanes();
+            lanes.forget(&lane, id);
+            if cancelled.kind() == Kind::Agent {
+                lanes.remove_unused(&lane);
+            }
         }
         drop(state);
         self.retries.clear(id);
@@ -77,7 +87,7 @@ impl Inner {
             if let Work::Prediction(prediction) = &mut next.work {
                 prediction.add_logs(run_progress.logs());
             }
-            if next.workflow().is_some() {
+            if next.has_steps() {
                 self.sum_cost(&mut next).await?;
             }
             let effects = machine::cancel(&mut next, now.wall);

@@ -215,7 +215,7 @@ impl Inner {
         walk: &mut Walk,
     ) -> Result<Option<Key>, Error> {
         walk.sum = Usd::ZERO;
-        for kind in [Kind::Prediction, Kind::Workflow] {
+        for kind in [Kind::Agent, Kind::Prediction, Kind::Workflow] {
             let index = rows::standing(organization, kind, Status::Created);
             let is_within = |key: &&Key| key.as_bytes().starts_with(index.as_bytes());
             let after = resumed.as_ref().filter(is_within).cloned();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -20,7 +20,7 @@ use crate::engine::scheduler::admission::{Entry, Scheduler, StepWaiter};
 use crate::engine::scheduler::in_flight::InFlight;
 use crate::engine::scheduler::lanes::{Lanes, Load};
 use crate::engine::scheduler::retries::{Backoff, Retries};
-use crate::engine::{Error, Models, Plans, rows};
+use crate::engine::{Error, Exchanges, Models, Plans, rows};
 use crate::files::Files;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
@@ -98,6 +98,10 @@ pub(super) struct Inner {
     pub(super) active: ActiveExecutions,
     pub(super) event_logs: Arc<EventLogs>,
     pub(super) waiters: Waiters,
+    /// Woken by the steps of exchanges, and by their ends.
+    pub(super) step_waiters: Waiters,
+    /// Takes the steps of exchanges.
+    pub(super) exchanges: Mutex<Option<Weak<dyn Exchanges>>>,
     /// What runs, for the start after a crash.
     pub(super) in_flight: InFlight,
     /// Executions that are held back until they run alone.
@@ -164,6 +168,8 @@ impl Engine {
             active,
             event_logs: Arc::default(),
             waiters: Waiters::default(),
+            step_waiters: Waiters::default(),
+            exchanges: Mutex::default(),
             in_flight: InFlight::default(),
             quarantined: Mutex::default(),
             suspect: Mutex::default(),

@@ -1,7 +1,7 @@
 //! Redrive: a new execution with the inputs and the version of one that has failed, which goes on
 //! behind the steps that have ended.
 
-use crate::domain::execution::{Execution, Status, Work, WorkflowRun};
+use crate::domain::execution::{Execution, Source, Status, Work, WorkflowRun};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::is_reusable;
 use crate::domain::money::Usd;
@@ -10,7 +10,8 @@ use crate::engine::{Engine, Error, Inner, Submission, rows};
 use crate::storage::{self, Commit};
 
 impl Engine {
-    /// Takes a failed or cancelled execution up again under a new id, in the name of `key`. What its
+    /// Takes a failed or cancelled execution up again under a new id, by a key and through
+    /// what it was presented. What its
     /// finished steps gave is copied in the commit that creates it; `beside` goes with it.
     ///
     /// # Errors
@@ -20,7 +21,7 @@ impl Engine {
     pub async fn redrive(
         &self,
         organization: OrganizationId,
-        key: KeyId,
+        (key, through): (KeyId, Source),
         source: ExecutionId,
         id: ExecutionId,
         mut beside: Commit,
@@ -49,7 +50,7 @@ impl Engine {
             id,
             organization,
             key,
-            source: failed.source,
+            source: through,
             work: Work::Workflow(run),
             input: inner.store.read_payload(&failed.input).await.map_err(forgotten)?,
             webhook: failed.webhook.clone(),

@@ -24,7 +24,7 @@ const BATCH_MAX: usize = 64;
 /// Between two such commits.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Those that have ended, whole executions before the steps that go with them.
-const ENDED: [(Kind, Status); 9] = [
+const ENDED: [(Kind, Status); 15] = [
     (Kind::Workflow, Status::Success),
     (Kind::Workflow, Status::Error),
     (Kind::Workflow, Status::Cancelled),
@@ -34,6 +34,12 @@ const ENDED: [(Kind, Status); 9] = [
     (Kind::Chat, Status::Success),
     (Kind::Chat, Status::Error),
     (Kind::Chat, Status::Cancelled),
+    (Kind::Decision, Status::Success),
+    (Kind::Decision, Status::Error),
+    (Kind::Decision, Status::Cancelled),
+    (Kind::Agent, Status::Success),
+    (Kind::Agent, Status::Error),
+    (Kind::Agent, Status::Cancelled),
 ];
 
 /// What goes of an execution.
@@ -159,7 +165,7 @@ impl Inner {
                     continue;
                 }
             }
-            if execution.workflow().is_some() {
+            if execution.has_steps() {
                 self.sweep_steps(&execution, going).await?;
             }
             self.store.release_usage(&mut batch.commit, organization, execution.id).await?;
@@ -238,7 +244,8 @@ impl Inner {
             let mut batch = Batch::default();
             for (key, row) in &found {
                 let mut step: Step = decode(row)?;
-                if let Some(id) = step.prediction {
+                // What an exchange has started stays for its own time.
+                if let Some(id) = step.prediction.filter(|_| execution.workflow().is_some()) {
                     self.sweep_child(&mut batch, execution.organization, id, going).await?;
                 }
                 for payload in [step.input.take(), step.output.take()].into_iter().flatten() {

@@ -175,6 +175,8 @@ pub fn standing(organization: OrganizationId, kind: Kind, status: Status) -> Key
         Kind::Prediction => b'p',
         Kind::Workflow => b'w',
         Kind::Chat => b'c',
+        Kind::Decision => b'd',
+        Kind::Agent => b'a',
     };
     let status = if status.is_final() { byte_of(status) } else { b'u' };
     Key::table(Table::Standing).id(organization).raw(&[kind, status])
@@ -261,6 +263,19 @@ mod tests {
         assert_eq!(parse_timer(&timers(), b""), None);
     }
 
+    /// An exchange of the agent, as it is stored.
+    const EXCHANGE: &str = concat!(
+        "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+        "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+        "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"api\",",
+        "\"status\":\"processing\",\"input\":{\"inline\":{\"prompt\":\"hi\"}},",
+        "\"work\":{\"agent\":{\"session\":\"03030303-0303-0303-0303-030303030303\",",
+        "\"session_name\":\"s\",\"model\":\"m\",\"mode\":\"eco\",\"behavior\":\"plan\",",
+        "\"limits\":{\"steps\":24,\"time_ms\":300000,\"cost\":5},",
+        "\"tokens\":{\"input\":1,\"output\":2},\"needs_clarification\":true}},\"cost\":2000,",
+        "\"created_at\":1,\"started_at\":1}"
+    );
+
     /// The bytes that release 0.1.0 writes: a change here needs a new version and a way up.
     #[test]
     fn rows_match_golden_bytes() {
@@ -300,7 +315,17 @@ mod tests {
             "\"first_byte_ms\":7}},\"cost\":2000,",
             "\"created_at\":1,\"started_at\":1,\"completed_at\":3}"
         );
-        for golden in [prediction, run, call] {
+        let decision = concat!(
+            "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+            "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+            "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"api\",",
+            "\"status\":\"success\",\"input\":{\"inline\":null},",
+            "\"work\":{\"decision\":{\"model\":\"a/b\",\"requested_model\":\"c\",",
+            "\"is_upstream\":true,\"questions\":2,\"calls\":4,\"method\":\"votes\",",
+            "\"tokens\":{\"input\":5,\"output\":6},\"is_priced\":true}},\"cost\":2000,",
+            "\"created_at\":1,\"started_at\":1,\"completed_at\":3}"
+        );
+        for golden in [prediction, run, call, decision, EXCHANGE] {
             let execution: Execution = decode(golden.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(&execution).unwrap()).unwrap(), golden);
         }

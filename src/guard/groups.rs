@@ -150,8 +150,9 @@ fn remove_left(folder: &Path) {
     }
 }
 
-/// The folder of this process's group.
-fn own_folder() -> Option<PathBuf> {
+/// The folder of this process's group; `None` without groups of the second version.
+#[must_use]
+pub fn own_folder() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;

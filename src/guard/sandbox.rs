@@ -4,7 +4,8 @@
 //! [`Sandbox::enter`] is for a process of this binary that has one thread and speaks over its standard
 //! streams alone. It needs nothing of the file system, so all of it is denied: by Landlock, and on
 //! kernels without Landlock by a limit of zero file descriptors, without which no file, socket or
-//! pipe can be opened. Nothing of this can be undone from inside.
+//! pipe can be opened. [`enter_reading`] is for one that also reads files that it is given, and has
+//! threads. Nothing of this can be undone from inside.
 //!
 //! This is one of the three places with `unsafe`: closing inherited descriptors has no safe form.
 
@@ -13,10 +14,12 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use landlock::{
-    Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreated, Scope,
+    Access as _, AccessFs, AccessNet, PathBeneath, Ruleset, RulesetAttr as _,
+    RulesetCreatedAttr as _, Scope,
 };
 use rustix::param::page_size;
 use rustix::process::{
@@ -31,6 +34,8 @@ use super::fence::NEWEST;
 
 /// Address space beside the data: the program itself, its libraries' tables, the stack.
 const ADDRESSES_BESIDE: u64 = 512 * 1024 * 1024;
+/// Descriptors of a process that reads files: its streams, those of its runtime, and the files.
+const FILES_MAX: u64 = 64;
 /// The first descriptor behind the standard streams.
 const FIRST_INHERITED: libc::c_uint = 3;
 
@@ -48,13 +53,10 @@ impl Sandbox {
     /// # Errors
     /// When `parent` has ended, or the kernel refuses a step; a kernel without Landlock does not.
     pub fn enter(parent: i32, data_max: u64) -> io::Result<Self> {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid().map(Pid::as_raw_nonzero).is_none_or(|id| id.get() != parent) {
-            return Err(io::Error::other("the service has ended"));
-        }
+        end_with(parent)?;
         close_inherited()?;
         let statm = File::open("/proc/self/statm")?;
-        deny_access()?;
+        deny_access(&[])?;
         set_no_new_privs(true)?;
         for (resource, most) in [
             (Resource::Core, 0),
@@ -101,6 +103,41 @@ impl Sandbox {
     }
 }
 
+/// Shuts in a process that has one thread still: of all files it can read these alone, it can start no
+/// program and reach no network. It ends with `parent`, and never has more than `data_max` bytes of
+/// data, beside files that it maps.
+///
+/// # Errors
+/// When `parent` has ended, a file is not there, or the kernel refuses a step; a kernel without
+/// Landlock does not.
+pub fn enter_reading(parent: i32, files: &[&Path], data_max: Option<u64>) -> io::Result<()> {
+    end_with(parent)?;
+    close_inherited()?;
+    deny_access(files)?;
+    set_no_new_privs(true)?;
+    let limits = [
+        (Resource::Core, Some(0)),
+        (Resource::Fsize, Some(0)),
+        (Resource::Nofile, Some(FILES_MAX)),
+        (Resource::Data, data_max),
+    ];
+    for (resource, most) in limits {
+        if let Some(most) = most {
+            setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+        }
+    }
+    drop_capabilities()
+}
+
+/// This process ends when `parent` does.
+fn end_with(parent: i32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(Pid::as_raw_nonzero).is_none_or(|id| id.get() != parent) {
+        return Err(io::Error::other("the service has ended"));
+    }
+    Ok(())
+}
+
 /// Closes what the service was itself started with; what it opens is not inherited.
 fn close_inherited() -> io::Result<()> {
     // SAFETY: the caller's process has opened nothing itself, so no value in it owns a descriptor
@@ -129,16 +166,21 @@ fn drop_capabilities() -> io::Result<()> {
     }
 }
 
-/// Denies files, TCP, signals and abstract sockets, as far as the kernel's Landlock covers them.
-fn deny_access() -> io::Result<()> {
-    Ruleset::default()
+/// Denies files but for reading `readable`, TCP, signals and abstract sockets, as far as the kernel's
+/// Landlock covers them.
+fn deny_access(readable: &[&Path]) -> io::Result<()> {
+    let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))
         .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
         .and_then(|ruleset| ruleset.scope(Scope::from_all(NEWEST)))
         .and_then(Ruleset::create)
-        .and_then(RulesetCreated::restrict_self)
-        .map(drop)
-        .map_err(io::Error::other)
+        .map_err(io::Error::other)?;
+    for path in readable {
+        let file = File::open(path)?;
+        let rule = PathBeneath::new(file, AccessFs::ReadFile);
+        ruleset = ruleset.add_rule(rule).map_err(io::Error::other)?;
+    }
+    ruleset.restrict_self().map(drop).map_err(io::Error::other)
 }
 
 /// Processor time that this thread has used so far.
@@ -192,7 +234,7 @@ mod tests {
         drop(File::open("/etc/hosts").unwrap());
         let fence = strength();
         // Landlock alone, which holds the thread that asks for it.
-        let shut_in = || deny_access().map(|()| File::open("/etc/hosts").map(drop));
+        let shut_in = || deny_access(&[]).map(|()| File::open("/etc/hosts").map(drop));
         let denied = std::thread::scope(|scope| scope.spawn(shut_in).join()).unwrap().unwrap();
         if fence > Strength::None {
             assert_eq!(denied.unwrap_err().kind(), io::ErrorKind::PermissionDenied);

@@ -143,6 +143,12 @@ impl Lease {
         Self { budget: Arc::clone(&self.budget), holder: self.holder, amount }
     }
 
+    /// Another lease of the same holder, which covers nothing yet.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        Self { budget: Arc::clone(&self.budget), holder: self.holder, amount: 0 }
+    }
+
     /// The same bytes, which keep the lease until the last of their clones is dropped.
     #[must_use]
     pub fn bind(self, bytes: Bytes) -> Bytes {

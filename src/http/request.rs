@@ -135,6 +135,12 @@ impl Request {
         self.params.get(name)
     }
 
+    /// Whether the request has a body that was not read yet.
+    #[must_use]
+    pub fn has_body(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| !body.is_end_stream()) || !self.held.is_empty()
+    }
+
     /// The whole body; empty when read a second time. It counts against the budget until the last clone of
     /// the bytes is dropped, together with what a tree of its JSON values takes.
     ///

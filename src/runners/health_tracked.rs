@@ -3,8 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Health, Job, Run, Runner, openai};
+use super::{Health, Job, Run, Runner, Server};
 use crate::domain::attempt::Failure;
+use crate::domain::chat::Operation;
 use crate::domain::classify::ErrorClass;
 
 /// Runs in a row that got no answer before a model counts as failing.
@@ -35,8 +36,8 @@ impl Runner for HealthTracked {
         })
     }
 
-    fn openai(&self) -> Option<&openai::Options> {
-        self.runner.openai()
+    fn server(&self, operation: Operation) -> Option<Server> {
+        self.runner.server(operation)
     }
 
     fn note_call(&self, failure: Option<&Failure>) {

@@ -4,24 +4,29 @@
 //! calls it once for an attempt, bounds it in time, and cancels it by dropping the future, which
 //! must release whatever the run held (a connection, a process).
 
+pub mod backoff;
 pub mod builtin;
 pub mod cog;
 pub mod command;
 pub mod health_tracked;
 pub mod http;
+pub mod llm;
 pub mod openai;
 pub mod options;
 pub mod request;
+pub mod tail;
 
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use hyper::header::HeaderValue;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::domain::attempt::Failure;
+use crate::domain::chat::Operation;
 use crate::domain::model::{OutputType, Usage};
 use crate::domain::money::Usd;
 use crate::schema::Schema;
@@ -128,6 +133,35 @@ pub struct ModelInterface {
     pub output_type: OutputType,
 }
 
+/// Where OpenAI's API is spoken for one model.
+#[derive(Debug, Clone)]
+pub enum Server {
+    /// Somebody's server.
+    Remote {
+        /// With its `/v1`, without a slash at its end.
+        url: String,
+        /// What the server calls the model.
+        model: String,
+        /// `Bearer …`, marked as sensitive.
+        authorization: Option<HeaderValue>,
+    },
+    /// A process of this service.
+    Process(Arc<llm::Process>),
+}
+
+/// A model that a process of this service runs from a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalModel {
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// The type of most of its weights, such as `Q4_K`.
+    pub quantization: Option<&'static str>,
+    /// Tokens that its answers have together.
+    pub context: u32,
+    /// Bytes of memory that its process has; `None`: it is not loaded.
+    pub resident_bytes: Option<u64>,
+}
+
 /// The future of [`Runner::maintain`].
 pub type Maintenance<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
@@ -152,9 +186,14 @@ pub trait Runner: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// How an OpenAI-compatible server is asked for this model, where one answers for it: the chat
-    /// router passes requests on to it.
-    fn openai(&self) -> Option<&openai::Options> {
+    /// Where OpenAI's API is spoken for this model, if it serves the operation: the chat router passes
+    /// requests on to it.
+    fn server(&self, _operation: Operation) -> Option<Server> {
+        None
+    }
+
+    /// The model as this machine runs it itself, where it does.
+    fn local(&self) -> Option<LocalModel> {
         None
     }
 

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::builtin::{BuiltinContext, Workers};
 use super::command::GuardConfig;
-use super::{Runner, builtin, cog, command, http, openai};
+use super::llm::Room;
+use super::{Runner, builtin, cog, command, http, llm, openai};
 use crate::config::reader::{Parsed, Section};
 use crate::config::values::{self, one_of, problem};
 use crate::http::client::Client;
@@ -22,7 +23,8 @@ use crate::http::egress::Policy;
 use crate::runtime::Tasks;
 
 /// Every type of runner that a manifest can name.
-const TYPES: &[Type] = &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE];
+const TYPES: &[Type] =
+    &[builtin::TYPE, http::TYPE, command::TYPE, openai::TYPE, cog::TYPE, llm::TYPE];
 
 /// A type of runner.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +45,16 @@ pub trait Options: Debug + Send + Sync + Comparable {
     /// Whether the model itself reports its request schema and its output type.
     fn is_self_describing(&self) -> bool {
         false
+    }
+
+    /// The model's file, which is not a second model by itself.
+    fn model_file(&self) -> Option<&Path> {
+        None
+    }
+
+    /// What the file calls the model.
+    fn title(&self) -> Option<&str> {
+        None
     }
 
     /// The runner of `model`. Starts nothing.
@@ -71,8 +83,10 @@ pub struct Dependencies {
     pub builtins: BuiltinContext,
     /// For the operator's own URLs.
     pub client: Client,
-    /// For the operator's own programs.
+    /// For the operator's own programs, and for this one started again.
     pub guard: GuardConfig,
+    /// What models that are run here share.
+    pub room: Arc<Room>,
 }
 
 impl Dependencies {
@@ -89,7 +103,7 @@ impl Dependencies {
         };
         let workers = Workers::new(PathBuf::new(), None);
         let builtins = BuiltinContext::new(Policy::default(), None, workers);
-        Self { builtins, client: Client::trusted(), guard }
+        Self { builtins, client: Client::trusted(), guard, room: Arc::default() }
     }
 }
 
@@ -104,6 +118,15 @@ pub struct Config {
 impl PartialEq for Config {
     fn eq(&self, other: &Self) -> bool {
         self.options.equals(&*other.options)
+    }
+}
+
+impl Config {
+    /// What runs a model file that has no manifest.
+    #[must_use]
+    pub fn of_model_file(file: &Path) -> Self {
+        let options = llm::Options::of_file(file.to_path_buf());
+        Self { type_name: llm::TYPE.name, options: Arc::new(options) }
     }
 }
 

@@ -77,6 +77,10 @@ tables! {
     Balance = b'B',
     /// Tokens that keys have used, by organization, key and day: counters.
     TokenUse = b't',
+    /// Sessions of the agent, by organization and name.
+    AgentSession = b'r',
+    /// Exchanges that sessions remember, by session, oldest first.
+    AgentExchange = b'w',
     /// What unfinished work may cost, by organization: a counter.
     Reserved = b'e',
     /// First answers to requests with an `Idempotency-Key`.
@@ -109,6 +113,20 @@ tables! {
     PayloadUsage = b'v',
     /// Idempotency keys by the moment at which they are forgotten.
     IdempotencyExpiry = b'y',
+    /// Members by organization and id, oldest first.
+    Member = b'm',
+    /// Organization and id of members, by email address.
+    MemberEmail = b'@',
+    /// The ids of owners, by organization.
+    Owner = b'o',
+    /// Sessions of members, by the hash of the session's token.
+    Session = b's',
+    /// Hashes of sessions' tokens, by member.
+    SessionOf = b'n',
+    /// Links of the dashboard, by the hash of the link's token.
+    Link = b'q',
+    /// Hashes of open links' tokens, by organization, kind and whom they are for.
+    LinkOf = b'p',
 }
 
 /// The name of the table that a key belongs to.

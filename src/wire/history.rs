@@ -1,5 +1,5 @@
-//! The history of an organization: predictions, executions of workflows and calls of the chat router
-//! in one list.
+//! The history of an organization: predictions, executions of workflows, calls of the chat router,
+//! requests for decisions and exchanges of the agent in one list.
 
 use std::time::Duration;
 
@@ -7,9 +7,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{ExecutionStatus, PredictionStatus, Text, Time};
+use crate::domain::agent;
 use crate::domain::chat;
 use crate::domain::classify::ErrorClass;
-use crate::domain::execution::{Execution, Kind, Prediction, Source, StepOf};
+use crate::domain::decision;
+use crate::domain::execution::{Execution, Kind, Source, StepOf};
 use crate::domain::ids::{BulkId, ExecutionId, KeyId, WorkflowId};
 
 /// An execution, as the history shows it.
@@ -47,11 +49,18 @@ pub struct Row<'a> {
     /// Why the output is missing: it is lost or damaged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
-    pub api_key_id: KeyId,
+    /// Null where the dashboard made it.
+    pub api_key_id: Option<KeyId>,
     pub source: Source,
     /// What a call of the chat router used; absent in rows of other types.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Call>,
+    /// What a request for decisions used; absent in rows of other types.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+    /// An exchange of the agent; absent in rows of other types.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Exchange<'a>>,
 }
 
 /// A call of the chat router.
@@ -100,6 +109,63 @@ impl From<&chat::Call> for Call {
     }
 }
 
+/// A request for decisions.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HistoryDecision")]
+pub struct Decision {
+    /// `logprobs`, or `votes` if at least one question was answered by repeated answers.
+    pub method: &'static str,
+    /// Whether the upstream was asked, and not a model of the catalog.
+    pub upstream: bool,
+    pub questions: u32,
+    /// How many answers the model gave.
+    pub calls: u32,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// Whether the model did not count the tokens, so that they are estimated from the texts.
+    pub tokens_estimated: bool,
+    /// Whether the model has a price; without one the request costs nothing.
+    pub priced: bool,
+}
+
+impl From<&decision::Decision> for Decision {
+    fn from(decision: &decision::Decision) -> Self {
+        Self {
+            method: decision.method.as_str(),
+            upstream: decision.is_upstream,
+            questions: decision.questions,
+            calls: decision.calls,
+            input_tokens: decision.tokens.input,
+            output_tokens: decision.tokens.output,
+            tokens_estimated: decision.tokens.is_estimated,
+            priced: decision.is_priced,
+        }
+    }
+}
+
+/// An exchange of the agent.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HistoryExchange")]
+pub struct Exchange<'a> {
+    pub session_id: &'a str,
+    /// What the answers of its model used.
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// Whether the model did not count the tokens, so that they are estimated from the texts.
+    pub tokens_estimated: bool,
+}
+
+impl<'a> From<&'a agent::Exchange> for Exchange<'a> {
+    fn from(exchange: &'a agent::Exchange) -> Self {
+        Self {
+            session_id: &exchange.session_name,
+            input_tokens: exchange.tokens.input,
+            output_tokens: exchange.tokens.output,
+            tokens_estimated: exchange.tokens.is_estimated,
+        }
+    }
+}
+
 /// What a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -108,6 +174,8 @@ pub enum RowType {
     Prediction,
     Workflow,
     Chat,
+    Decision,
+    Agent,
 }
 
 /// The status of a row, in the words of its type.
@@ -151,7 +219,7 @@ impl<'a> Row<'a> {
     #[must_use]
     pub fn of(execution: &'a Execution, workflow_name: Option<String>, output: Text) -> Self {
         let fault = execution.fault.as_ref();
-        let (prediction, call) = (execution.prediction(), execution.call());
+        let models = execution.models();
         let of = OfWorkflow::of(execution);
         let (kind, status) = match execution.kind() {
             Kind::Prediction => {
@@ -159,14 +227,14 @@ impl<'a> Row<'a> {
             }
             Kind::Workflow => (RowType::Workflow, RowStatus::Workflow(execution.status.into())),
             Kind::Chat => (RowType::Chat, RowStatus::Prediction(execution.status.into())),
+            Kind::Decision => (RowType::Decision, RowStatus::Prediction(execution.status.into())),
+            Kind::Agent => (RowType::Agent, RowStatus::Prediction(execution.status.into())),
         };
         Self {
             id: execution.id,
             kind,
-            model: prediction.map(Prediction::model).or(call.map(|call| &*call.model)),
-            requested_model: prediction
-                .map(Prediction::requested_model)
-                .or(call.map(|call| &*call.requested_model)),
+            model: models.map(|(model, _)| model),
+            requested_model: models.map(|(_, requested)| requested),
             workflow_id: of.map(|of| of.workflow),
             workflow_name,
             version_id: of.map(|of| of.version),
@@ -183,9 +251,11 @@ impl<'a> Row<'a> {
             completed_at: execution.completed_at.map(Time::from),
             output: output.text.map(|text| Box::<str>::from(text).into_string()),
             output_error: output.error,
-            api_key_id: execution.key,
+            api_key_id: (execution.source != Source::Dashboard).then_some(execution.key),
             source: execution.source,
-            chat: call.map(Call::from),
+            chat: execution.call().map(Call::from),
+            decision: execution.decision().map(Decision::from),
+            agent: execution.agent().map(Exchange::from),
         }
     }
 }

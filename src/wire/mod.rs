@@ -7,7 +7,9 @@
 //!
 //! Nothing here is stored, and nothing here reads JSON that the service made itself.
 
+pub mod agent;
 pub mod chat;
+pub mod decision;
 pub mod delivery;
 pub mod error;
 pub mod event;
@@ -15,6 +17,7 @@ pub mod execution;
 pub mod file;
 pub mod history;
 pub mod legacy;
+pub mod member;
 pub mod model;
 pub mod openai;
 pub mod operator;

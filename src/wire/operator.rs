@@ -8,7 +8,8 @@ use super::Time;
 use crate::domain::account::{ApiKey, EntryKind, LedgerEntry, Organization as Owner};
 use crate::domain::chain;
 use crate::domain::classify::ErrorClass;
-use crate::domain::ids::{EntryId, ExecutionId, KeyId, OrganizationId};
+use crate::domain::ids::{EntryId, ExecutionId, KeyId, MemberId, OrganizationId};
+use crate::domain::member;
 use crate::domain::money::Usd;
 use crate::domain::time::Timestamp;
 
@@ -48,6 +49,42 @@ pub struct Keys {
     pub keys: Vec<ListedKey>,
 }
 
+/// A member of an organization.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Member {
+    pub id: MemberId,
+    pub organization: String,
+    pub name: String,
+    pub email: String,
+    /// `owner` or `member`.
+    pub role: String,
+    /// The permission 'Can manage API keys'.
+    pub api_key_access: bool,
+    pub created_at: Time,
+    pub last_seen_at: Option<Time>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Members {
+    pub members: Vec<Member>,
+}
+
+impl Member {
+    #[must_use]
+    pub fn of(member: &member::Member, organization: &Owner) -> Self {
+        Self {
+            id: member.id,
+            organization: organization.name.clone(),
+            name: member.name.clone(),
+            email: member.email.clone(),
+            role: member.role.as_str().to_owned(),
+            api_key_access: member.may_manage_keys(),
+            created_at: member.created_at.into(),
+            last_seen_at: member.last_seen_at.map(Time::from),
+        }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Organization {
     pub id: OrganizationId,
@@ -73,6 +110,20 @@ pub struct Model {
     pub running: usize,
     pub queued: usize,
     pub concurrency: usize,
+    /// What it is on this machine, where it runs here from a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<LocalModel>,
+}
+
+/// A model that runs here from a file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LocalModel {
+    pub file_bytes: u64,
+    pub quantization: Option<String>,
+    /// Tokens of all its answers together.
+    pub context: u32,
+    /// Bytes of memory; `None`: it is not loaded.
+    pub resident_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -95,6 +146,17 @@ pub struct ModelTest {
     /// The end of what the model's processes wrote to standard error.
     pub stderr: Option<String>,
     pub seconds: f64,
+}
+
+/// What a run that nothing stores reports, and how it ends.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelTestEvent {
+    /// What the model wrote beside its output.
+    Log(String),
+    /// A part of the output.
+    Output(Value),
+    End(ModelTest),
 }
 
 /// The outcome of reading the models folder.

@@ -12,6 +12,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Source, Status};
 use crate::domain::file::FileSource;
 use crate::domain::ids;
+use crate::domain::member::{LinkKind, MemberRole};
 use crate::domain::model::OutputType;
 use crate::domain::time::Timestamp;
 use crate::domain::{step, workflow};
@@ -73,7 +74,7 @@ macro_rules! ids {
     )+};
 }
 
-ids!(BulkId, DeliveryId, ExecutionId, FileId, KeyId, OrganizationId, WorkflowId);
+ids!(BulkId, DeliveryId, ExecutionId, FileId, KeyId, LinkId, MemberId, OrganizationId, WorkflowId,);
 
 /// Enumerations of the domain that are sent as they are stored.
 macro_rules! enumerations {
@@ -101,6 +102,8 @@ enumerations! {
         ProviderError, ProviderRateLimit, ProviderUnavailable, InternalError, Unknown
     ];
     "ExecutionSource": Source [Api, Dashboard, Agent];
+    "LinkKind": LinkKind [Setup, Invitation, Reset];
+    "MemberRole": MemberRole [Owner, Member];
     "FileSource": FileSource [Upload, Output];
     "OutputType": OutputType [
         String, Array, Object, Number, Boolean, Image, Audio, Video, File

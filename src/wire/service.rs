@@ -1,4 +1,4 @@
-//! What every host says of itself; the figures of the status page; the balance.
+//! What every host says of itself; the figures of the service; the balance.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub struct Ready<'a> {
     pub paused: Option<bool>,
 }
 
-/// The figures of the status page: counts only, nothing of any organization.
+/// The figures of the service: counts only, nothing of any organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ServiceStatus")]
 pub struct Status<'a> {

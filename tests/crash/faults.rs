@@ -214,7 +214,7 @@ impl Clients {
 /// `ORRERY_CRASH_FAULT_SECONDS` seconds of faults, one after the other. After every
 /// [`FAULTS_IN_A_CHAPTER`] of them, and at the end, everything is checked and bytes are flipped.
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs strace: run tests/run")]
+#[ignore = "needs strace: run tests/run"]
 fn faults_that_pass_leave_nothing_behind() {
     if !can_inject() {
         return;

@@ -66,7 +66,7 @@ fn lives(pid: u32) -> bool {
 }
 
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 fn process_without_guard_is_killed_by_its_cgroup() {
     let Some(group) = Delegated::make() else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use crate::verdict;
 const CHARGES: usize = 200;
 
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 fn balance_stays_exact_after_kill_among_small_charges() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

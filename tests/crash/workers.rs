@@ -16,7 +16,7 @@ fn lives(pid: u32) -> bool {
 }
 
 #[test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 fn workers_and_their_children_die_with_the_service() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), "");

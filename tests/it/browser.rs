@@ -56,7 +56,7 @@ async fn cuttable(service: std::net::SocketAddr) -> (u16, watch::Sender<u32>) {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs chromium: run tests/run")]
+#[ignore = "needs chromium: run tests/run"]
 async fn browser_event_source_reconnects_without_a_gap() {
     let service = Service::configured("cors.allow_origins = [\"*\"]\n").await;
     let provider = Provider::start().await;

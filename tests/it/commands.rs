@@ -44,7 +44,7 @@ async fn all_gone(pids: &[u32]) {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_worker_is_reused_and_reports_progress() {
     let service = Service::start().await;
     service.manifest(&manifest(
@@ -68,7 +68,7 @@ async fn command_worker_is_reused_and_reports_progress() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_worker_gets_only_manifest_environment() {
     let service = Service::start().await;
     std::fs::create_dir(service.models().join("home")).unwrap();
@@ -87,7 +87,7 @@ async fn command_worker_gets_only_manifest_environment() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_worker_errors_fail_only_their_run() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\ntimeout = '20s'\n", ""));
@@ -140,7 +140,7 @@ async fn command_worker_errors_fail_only_their_run() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_cancel_and_timeout_kill_worker_and_its_children() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\n", ""));
@@ -167,7 +167,7 @@ async fn command_cancel_and_timeout_kill_worker_and_its_children() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_once_mode_leaves_no_processes() {
     let service = Service::start().await;
     service.manifest(&manifest("once", "", "mode = 'once'"));
@@ -182,7 +182,7 @@ async fn command_once_mode_leaves_no_processes() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_memory_limit_of_manifest_is_enforced() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "", "memory_bytes = '512MiB'"));
@@ -193,7 +193,7 @@ async fn command_memory_limit_of_manifest_is_enforced() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_run_files_are_kept_and_its_folder_removed() {
     let service = Service::start().await;
     service.manifest(&manifest("draw", "output_type = 'file'\n", ""));
@@ -215,7 +215,7 @@ async fn command_run_files_are_kept_and_its_folder_removed() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_model_that_cannot_start_reports_and_recovers() {
     let service = Service::start().await;
     let top = "concurrency = 1\nqueue_limit = 1\ntimeout = '30s'\n";
@@ -249,7 +249,7 @@ async fn command_model_that_cannot_start_reports_and_recovers() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_chain_skips_model_that_cannot_start() {
     let service = Service::start().await;
     service.manifest(&manifest(
@@ -280,7 +280,7 @@ async fn command_chain_skips_model_that_cannot_start() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_reload_replaces_workers_only_on_change() {
     let service = Service::start().await;
     service.manifest(&manifest("odd", "concurrency = 1\n", ""));

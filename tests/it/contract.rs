@@ -232,7 +232,7 @@ async fn cog() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn cog_real_server() {
     let cog = Cog::start();
     let service = Service::start().await;
@@ -279,13 +279,13 @@ fn command(mode: &str) -> Subject {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_persistent() {
     hold(&Service::start().await, &command("persistent")).await;
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn command_once() {
     hold(&Service::start().await, &command("once")).await;
 }

@@ -66,7 +66,7 @@ fn lives(pid: u64) -> bool {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn fence_denies_program_the_service_data() {
     if !is_fenced(Strength::Files) {
         return;
@@ -129,7 +129,7 @@ async fn fence_denies_program_the_service_data() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn fence_keeps_output_paths_within_the_run_folder() {
     if !is_fenced(Strength::Files) {
         return;
@@ -148,7 +148,7 @@ async fn fence_keeps_output_paths_within_the_run_folder() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn fence_denies_program_the_control_socket() {
     if !is_fenced(Strength::Files) {
         return;
@@ -162,7 +162,7 @@ async fn fence_denies_program_the_control_socket() {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn fence_denies_program_other_processes() {
     if !is_fenced(Strength::Whole) {
         return;
@@ -186,7 +186,7 @@ async fn fence_denies_program_other_processes() {
 
 /// Needs no Landlock: the kernel sends the signal.
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn fence_program_dies_with_its_guard() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));
@@ -201,7 +201,7 @@ async fn fence_program_dies_with_its_guard() {
 
 /// A service that runs as root does not hand its privileges on.
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3: run tests/run")]
+#[ignore = "needs python3: run tests/run"]
 async fn fence_drops_privileges_of_program() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));

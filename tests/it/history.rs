@@ -250,7 +250,7 @@ async fn history_invalid_filter_lists_permitted_values() {
         ("status=done", words),
         ("status=success,done", words),
         ("error_classification=timeout", classes),
-        ("type=both", "type must be one of prediction, workflow, chat"),
+        ("type=both", "type must be one of prediction, workflow, chat, decision, agent"),
         ("workflow_id=1", "workflow_id must be a UUID"),
         ("workflow_execution_id=1", "workflow_execution_id must be a UUID"),
     ] {

@@ -2,10 +2,11 @@
 //! real connections, each documented answer held to its text.
 //!
 //! One file for each resource; what they share is in `support`. Nothing sleeps to wait for a result.
-//! Nothing leaves this machine, except what tests behind the feature `external-tests` install from PyPI.
+//! Nothing leaves this machine, except what the tests that `cargo test` ignores install from PyPI.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
+mod agent;
 mod audit;
 mod backups;
 mod bad_input;
@@ -19,6 +20,8 @@ mod commands;
 mod contract;
 mod cors;
 mod cost;
+mod dashboard;
+mod decisions;
 mod deliveries;
 mod events;
 mod executions;
@@ -31,6 +34,10 @@ mod idempotency;
 mod keys;
 mod limits;
 mod links;
+#[cfg(feature = "llama")]
+mod llm;
+#[cfg(feature = "llama")]
+mod llm_streams;
 mod models;
 mod openai_client;
 mod openapi;
@@ -41,6 +48,7 @@ mod retention;
 mod router;
 mod routes;
 mod runs;
+mod screens;
 mod seal;
 mod secrets;
 mod support;

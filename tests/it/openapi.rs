@@ -47,7 +47,7 @@ async fn document(service: &Service, role: Role) -> PathBuf {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_documents_are_valid() {
     let service = Service::start().await;
     for role in HOSTS.into_iter().chain([Role::Dashboard]) {
@@ -111,32 +111,32 @@ async fn examine(role: Role) {
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_base_host_passes_schemathesis() {
     examine(Role::Base).await;
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_workflows_host_passes_schemathesis() {
     examine(Role::Workflows).await;
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_flows_host_passes_schemathesis() {
     examine(Role::Flows).await;
 }
 
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_agent_host_passes_schemathesis() {
     examine(Role::Agent).await;
 }
 
 /// `tests/openapi/client.py` uses a client that was generated from the documents.
 #[tokio::test]
-#[cfg_attr(not(feature = "external-tests"), ignore = "needs python3 and PyPI: run tests/run")]
+#[ignore = "needs python3 and PyPI: run tests/run"]
 async fn openapi_generated_client_works() {
     let service = Service::start().await;
     let folder = service.folder.path();

@@ -101,10 +101,16 @@ fn blocks(language: &str) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn router_page_shows_a_manifest_and_a_configuration_that_load() {
-    let [manifest, config] = blocks("toml")[..] else { panic!("two blocks") };
+async fn router_page_shows_manifests_and_a_configuration_that_load() {
+    let [local, manifest, config] = blocks("toml")[..] else { panic!("three blocks") };
     let service = Service::configured(config).await;
     service.manifest(manifest);
+    for (file, content) in
+        [("Qwen2.5-3B-Instruct-Q4_K_M.gguf", "GGUF"), ("my.jinja", "{{ messages }}")]
+    {
+        std::fs::write(service.models().join(file), content).unwrap();
+    }
+    service.manifest(local);
     let router = &service.config.router;
     assert_eq!((router.platform_fee, router.prices.len()), (0.05, 1));
 }

@@ -16,11 +16,18 @@ fn path_of(route: &Route) -> String {
     route
         .path
         .replace("{id}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
+        .replace("{task}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{workflow}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{execution}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{version}", "v1")
         .replace("{*slug}", "text-template")
         .replace("{*file}", "style.css")
+        .replace("{*page}", "keys")
+}
+
+/// A method of no route.
+fn wrong_method() -> Method {
+    Method::from_bytes(b"PROPFIND").unwrap()
 }
 
 /// Every row on every TCP host that has it.
@@ -37,7 +44,7 @@ fn route_table() {
         .map(|route| {
             let hosts: Vec<&str> = route.hosts.iter().map(|role| role.as_str()).collect();
             format!(
-                "{:<38} {:<6} {:<58} {:<7} {:<10} {:?}\n",
+                "{:<38} {:<6} {:<58} {:<10} {:<10} {:?}\n",
                 hosts.join(" "),
                 route.method.as_str(),
                 route.path,
@@ -62,7 +69,7 @@ async fn route_wrong_method_gets_405_with_allow() {
         }
     }
     for ((role, path), methods) in allowed {
-        let answer = service.ask(role, Method::PATCH, &path).key(&service.key).send().await;
+        let answer = service.ask(role, wrong_method(), &path).key(&service.key).send().await;
         answer.expect_error(405, "method not allowed");
         let allowed: BTreeSet<&str> = answer.header("allow").split(", ").collect();
         assert_eq!(allowed, methods, "{} {path}", role.as_str());
@@ -122,7 +129,7 @@ async fn request_id_is_echoed_if_valid_and_generated_otherwise() {
         let without = ["/", "/health", "/ready", "/metrics"].contains(&route.path);
         assert_eq!(id.is_empty(), without, "{path}: '{id}'");
         assert!(without || made.insert(id), "{path}: an id twice");
-        let refused = service.ask(role, Method::PATCH, &path).send().await;
+        let refused = service.ask(role, wrong_method(), &path).send().await;
         assert_eq!(refused.header("x-request-id").is_empty(), without, "{path}, refused");
     }
     for path in ["/v1/nothing", "/v1/models/%ff"] {

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub mod gguf;
 pub mod http;
 pub mod random;
 pub mod server;

@@ -18,6 +18,7 @@ use super::{eventually, signal};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
 const BASE_PORT: u16 = 8080;
+const AGENT_PORT: u16 = 8083;
 const METRICS_PORT: u16 = 9464;
 /// Lines of the service's log that a failure shows.
 const SHOWN_LINES: usize = 25;
@@ -134,6 +135,11 @@ impl Setup {
     /// A client of the base host.
     pub fn client(&self, key: &str) -> Client {
         Client::new(self.at(BASE_PORT), key)
+    }
+
+    /// A client of the agent's host.
+    pub fn agent(&self, key: &str) -> Client {
+        Client::new(self.at(AGENT_PORT), key)
     }
 
     /// The address of the base host.

@@ -29,6 +29,10 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(86_400 * 366);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 const QUEUE_LIMIT_MAX: usize = 1_000_000_000;
 const DEFAULT_QUEUE_LIMIT: usize = 10_000;
+/// How long a model that has no manifest may answer: a processor takes minutes for a long text.
+const MODEL_FILE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Characters of the title that a model file gives.
+const TITLE_CHARS_MAX: usize = 100;
 /// The highest amount and the highest rate, in dollars.
 const DOLLARS_MAX: f64 = 1e6;
 /// Where an answer reports its cost, unless the manifest says otherwise.
@@ -91,6 +95,36 @@ pub fn read(path: &Path) -> Result<Manifest, Vec<Error>> {
         };
         errors.into_iter().map(placed).collect()
     })
+}
+
+/// The manifest of a model file that has none: its slug is made of the file's name, all else is as the
+/// file says, or as it is by default. `None`: the name makes no slug.
+#[must_use]
+pub fn of_model_file(path: &Path) -> Option<Manifest> {
+    let slug: Slug = slug_of(path.file_stem()?.to_str()?).parse().ok()?;
+    let runner = options::Config::of_model_file(path);
+    let title = runner.options.title().map(|title| title.chars().take(TITLE_CHARS_MAX).collect());
+    Some(Manifest {
+        title: title.unwrap_or_else(|| slug.to_string()),
+        description: String::new(),
+        output_type: None,
+        concurrency: DEFAULT_CONCURRENCY,
+        timeout: MODEL_FILE_TIMEOUT,
+        queue_limit: DEFAULT_QUEUE_LIMIT,
+        schema: None,
+        pricing: None,
+        cost_report: DEFAULT_COST_REPORT.to_owned(),
+        slug,
+        runner,
+    })
+}
+
+/// A file's name with a hyphen for what a slug cannot have.
+fn slug_of(name: &str) -> String {
+    let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
+    let letters = name.chars().map(|letter| if is_good(letter) { letter } else { '-' });
+    let slug: String = letters.collect::<String>().to_ascii_lowercase();
+    slug.trim_matches(['-', '.']).to_owned()
 }
 
 fn parse(text: &str, folder: &Path) -> Result<Manifest, Vec<config::Error>> {
@@ -279,7 +313,7 @@ output = "/caption"
     #[test]
     fn manifest_runner_refuses_invalid_values() {
         for (runner, expect) in [
-            ("type = 'llm'\nurl = 1", "2:8 `runner.type`: expected one of \"builtin\", \"http\", "),
+            ("type = 'lml'\nurl = 1", "2:8 `runner.type`: expected one of \"builtin\", \"http\", "),
             ("url = 1", "1:1 `runner.type` is missing"),
             ("type = 'builtin'", "1:1 `runner.name` is missing"),
             ("type = 'builtin'\nname = 'x'", "3:8 `runner.name`: expected one of \"html-to-text\""),

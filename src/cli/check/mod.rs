@@ -16,6 +16,7 @@ use super::{located, output, service};
 use crate::config::{Config, TlsMode};
 use crate::domain::time::Timestamp;
 use crate::guard::fence::{self, Strength};
+use crate::runners::llm::worker;
 use crate::runtime::Clock;
 
 /// The most manifests that are looked at.
@@ -63,6 +64,7 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     let (config, mut findings) = configuration(file);
     findings.extend(folders::findings(&config));
     findings.push(fence(fence::strength()));
+    findings.push(language_models());
     findings.extend(manifests(&config.models_dir));
     findings.extend(tls(&config, Clock::system().now()));
     findings.extend(ports::findings(&config).await);
@@ -124,6 +126,14 @@ fn fence(strength: Strength) -> Finding {
         None => {
             finding("fence", Verdict::Good, "Landlock confines programs of models to their folder")
         }
+    }
+}
+
+/// Whether this build and this processor run models of the runner `llm`.
+fn language_models() -> Finding {
+    match worker::unsupported() {
+        Some(concern) => finding("llm", Verdict::Warning, concern),
+        None => finding("llm", Verdict::Good, "this processor runs language models"),
     }
 }
 

@@ -8,9 +8,10 @@
 //! Stamps are the machine's time, made to go up within an execution; what is due is counted by the
 //! steady time, which the machine's clock cannot set back (`runtime::clock`).
 //!
-//! [`prediction`] tries a chain of models, [`workflow`] takes the steps of a plan in their order;
-//! both come to an end in the same way.
+//! [`prediction`] tries a chain of models, [`workflow`] takes the steps of a plan in their order,
+//! [`exchange`] begins and ends exchanges of the agent; all come to an end in the same way.
 
+pub mod exchange;
 pub mod prediction;
 pub mod workflow;
 
@@ -54,9 +55,9 @@ pub fn cancel(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     }
     match &execution.work {
         Work::Prediction(_) => prediction::apply(execution, prediction::Event::Cancelled, now),
-        Work::Workflow(_) => finish(execution, Status::Cancelled, now),
-        // It has ended before it is stored.
-        Work::Chat(_) => Vec::new(),
+        Work::Workflow(_) | Work::Agent(_) => finish(execution, Status::Cancelled, now),
+        // They have ended before they are stored.
+        Work::Chat(_) | Work::Decision(_) => Vec::new(),
     }
 }
 
@@ -91,7 +92,11 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
             run.aside_until = None;
             vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }]
         }
-        Work::Workflow(_) | Work::Prediction(_) | Work::Chat(_) => Vec::new(),
+        Work::Workflow(_)
+        | Work::Prediction(_)
+        | Work::Chat(_)
+        | Work::Decision(_)
+        | Work::Agent(_) => Vec::new(),
     }
 }
 
@@ -101,7 +106,7 @@ fn finish(execution: &mut Execution, status: Status, now: Timestamp) -> Vec<Effe
     execution.status = status;
     execution.completed_at = Some(execution.stamp(now));
     let mut effects = vec![remove_from_queue(execution)];
-    // A workflow's steps have been charged one by one.
+    // The steps of a workflow and of an exchange have been charged one by one.
     if execution.cost > Usd::ZERO && execution.prediction().is_some() {
         effects.push(Effect::Charge { execution: execution.id, amount: execution.cost });
     }

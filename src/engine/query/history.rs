@@ -81,7 +81,7 @@ impl Filter {
     fn statuses(&self) -> Option<Vec<(Kind, Status, Option<u8>)>> {
         let standings = self.standings.as_ref()?;
         let mut found = Vec::new();
-        for kind in [Kind::Prediction, Kind::Workflow, Kind::Chat] {
+        for kind in Kind::ALL {
             let has = |status: &Status| standings.contains(&(kind, *status));
             let (ended, unfinished): (Vec<Status>, Vec<Status>) =
                 Status::ALL.into_iter().filter(has).partition(|status| status.is_final());

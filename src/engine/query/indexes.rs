@@ -6,6 +6,7 @@
 //! brings any of them together. Rows are written in the commits that make and change the execution:
 //! one for most, so that a create stays cheap.
 
+use crate::domain::agent;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Execution, Prediction, Status, lane_of_model, lane_of_workflow};
 use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
@@ -16,7 +17,7 @@ use crate::storage::{Commit, Key, Table};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute<'a> {
     /// The model that it ended with, where that is not the one that was asked for. Of a call of the
-    /// chat router, which is in the lane of no model, either of them.
+    /// chat router and of decisions, which are in the lane of no model, either of them.
     Model(&'a str),
     ErrorClass(ErrorClass),
     /// The workflow that the prediction was a step of.
@@ -84,10 +85,12 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
             put(Attribute::Parent(step.execution));
         }
     }
-    if let Some(call) = execution.call() {
-        put(Attribute::Model(&call.model));
-        if call.model != call.requested_model {
-            put(Attribute::Model(&call.requested_model));
+    if execution.prediction().is_none()
+        && let Some((model, requested)) = execution.models()
+    {
+        put(Attribute::Model(model));
+        if model != requested {
+            put(Attribute::Model(requested));
         }
     }
     found
@@ -100,6 +103,8 @@ fn status_row(execution: &Execution, status: Status) -> Key {
     {
         (Some(model), _) => lane_of_model(model),
         (None, Some(run)) => lane_of_workflow(run.workflow),
+        // The lanes of sessions are without number: in the indexes they are one.
+        (None, None) if execution.agent().is_some() => agent::LANE.to_owned(),
         (None, None) => execution.lane(),
     };
     rows::standing(execution.organization, execution.kind(), status)

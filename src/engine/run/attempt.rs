@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::mpsc;
 
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
@@ -21,7 +22,7 @@ use crate::engine::run::commit::not_serializable;
 use crate::engine::run::outcome::shape_output;
 use crate::engine::{Error, Inner, ModelSpec};
 use crate::files::{self, Origin};
-use crate::runners::{self, Job};
+use crate::runners::{self, Job, Progress};
 use crate::storage;
 
 /// What a model gave, as it is stored.
@@ -80,17 +81,46 @@ pub async fn call_runner(
     }
 }
 
+/// What a dry run reports while it goes on.
+#[derive(Debug)]
+pub enum Report {
+    /// What the model wrote beside its output.
+    Log(String),
+    /// A part of the output.
+    Output(Value),
+}
+
+/// Keeps what a dry run writes, and passes its reports on as far as they are taken.
+#[derive(Debug)]
+struct DryRunProgress {
+    kept: RunProgressSink,
+    reports: mpsc::Sender<Report>,
+}
+
+impl Progress for DryRunProgress {
+    fn log(&self, text: &str) {
+        self.kept.log(text);
+        // What is not taken in time is in the result.
+        let _late = self.reports.try_send(Report::Log(text.to_owned()));
+    }
+
+    fn output(&self, part: &Value) {
+        let _late = self.reports.try_send(Report::Output(part.clone()));
+    }
+}
+
 /// Runs one input through a model, beside its queue and without a prediction; gives also what it
-/// wrote beside its output.
+/// wrote beside its output. What it reports goes to `reports` while it runs.
 pub async fn dry_run(
     work: &ModelSpec,
     model: &str,
     attempt_key: String,
     input: Value,
+    reports: mpsc::Sender<Report>,
 ) -> (Result<runners::Success, runners::Error>, Option<String>) {
     let run_progress = Arc::<RunProgress>::default();
-    let progress =
-        Arc::new(RunProgressSink { run_progress: Arc::clone(&run_progress), event_logs: None });
+    let kept = RunProgressSink { run_progress: Arc::clone(&run_progress), event_logs: None };
+    let progress = Arc::new(DryRunProgress { kept, reports });
     let job = Job { attempt_key, input: Arc::new(input), progress, may_fall_back: false };
     let result = call_runner(work, model, job, work.timeout).await;
     (result, run_progress.take_logs())

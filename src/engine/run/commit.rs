@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::domain::delivery::Delivery;
-use crate::domain::execution::{Execution, Work};
+use crate::domain::execution::Execution;
 use crate::domain::ids::DeliveryId;
 use crate::domain::machine::{Effect, is_final};
 use crate::engine::query::indexes;
@@ -117,16 +117,14 @@ impl Inner {
         }
         if is_final(effects) {
             self.waiters.wake(execution.id);
+            self.step_waiters.wake(execution.id);
             if let Some(active) = self.active.find(execution.id)
                 && let Some(log) = active.run_progress.event_log()
             {
                 self.event_logs.close(execution.id, log);
             }
-            let (kind, status) = match &execution.work {
-                Work::Prediction(_) => ("prediction", execution.status.prediction_word()),
-                Work::Workflow(_) => ("workflow", execution.status.execution_word()),
-                Work::Chat(_) => ("chat", execution.status.prediction_word()),
-            };
+            let kind = execution.kind();
+            let (kind, status) = (kind.as_str(), execution.status.word(kind));
             metrics::counter!("orrery_executions_total", "kind" => kind, "status" => status)
                 .increment(1);
             let total = execution.completed_at.map(|end| end.since(execution.created_at));

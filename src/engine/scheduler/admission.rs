@@ -68,16 +68,23 @@ impl Scheduler {
         self.ready.notified().await;
     }
 
-    /// Announces new work to its lane, within the lane's limit.
+    /// Announces new work to its lane, within the lane's limit. The lane is made when it is new, with
+    /// these limits: its cap and how many may wait.
     ///
     /// # Errors
     /// [`Full`] when the lane holds its limit.
     pub fn reserve(
         self: &Arc<Self>,
         lane: String,
+        (cap, queue_limit): (usize, usize),
         id: ExecutionId,
     ) -> Result<LaneReservation, Full> {
-        self.lanes().reserve(&lane, id)?;
+        let mut lanes = self.lanes();
+        if lanes.load(&lane).cap == 0 {
+            lanes.set_limits(&lane, cap, queue_limit);
+        }
+        lanes.reserve(&lane, id)?;
+        drop(lanes);
         Ok(LaneReservation { scheduler: Arc::clone(self), lane, id, is_open: true })
     }
 

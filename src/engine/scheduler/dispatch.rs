@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::domain::execution::{Execution, Work};
+use crate::domain::agent;
+use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::ExecutionId;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::scheduler::admission::Entry;
@@ -31,6 +32,9 @@ const REMOVED_MODEL_CONCURRENCY: usize = 16;
 /// How many executions of one workflow may wait.
 const WORKFLOW_QUEUE_LIMIT: usize = 1_000_000;
 
+/// How many exchanges of one session may wait for the one that runs.
+const SESSION_QUEUE_LIMIT: usize = 4;
+
 impl Inner {
     /// Makes the lane with its limits when it is new.
     pub(in crate::engine) fn open_lane(&self, lane: &str) {
@@ -43,15 +47,23 @@ impl Inner {
     /// Gives a lane the limits that its model has now. A workflow may have half of all places, so
     /// that a flood of one leaves room for the others.
     pub(in crate::engine) fn set_limits(&self, lane: &str) {
-        let (cap, queue_limit) = match lane.strip_prefix("model:") {
+        let (cap, queue_limit) = self.limits_of(lane);
+        self.lanes().set_limits(lane, cap, queue_limit);
+    }
+
+    /// How many of a lane run at once, and how many may wait.
+    pub(in crate::engine) fn limits_of(&self, lane: &str) -> (usize, usize) {
+        if lane.starts_with(agent::LANE_PREFIX) {
+            return (1, SESSION_QUEUE_LIMIT);
+        }
+        match lane.strip_prefix("model:") {
             Some(model) => {
                 self.models.model(model).map_or((REMOVED_MODEL_CONCURRENCY, 0), |work| {
                     (work.concurrency, work.queue_limit)
                 })
             }
             None => (self.options.active.div_ceil(2), WORKFLOW_QUEUE_LIMIT),
-        };
-        self.lanes().set_limits(lane, cap, queue_limit);
+        }
     }
 
     pub(in crate::engine) fn models_changed(&self) {
@@ -123,7 +135,7 @@ impl Inner {
         id: ExecutionId,
         key: &crate::storage::Key,
     ) -> Result<(), Error> {
-        let is_workflow = {
+        let kind = {
             let mut state = active.state.lock().await;
             if state.is_none() {
                 *state = self.store.read::<Execution>(key).await?.map(LoadedExecution::from);
@@ -133,12 +145,13 @@ impl Inner {
             else {
                 return self.delete_stale_row(lane, id).await;
             };
-            matches!(loaded.execution.work, Work::Workflow(_))
+            loaded.execution.kind()
         };
-        if is_workflow {
-            Box::pin(self.run_workflow(active)).await
-        } else {
-            self.run_prediction(active).await
+        match kind {
+            Kind::Workflow => Box::pin(self.run_workflow(active)).await,
+            Kind::Agent => Box::pin(self.run_exchange(active)).await,
+            // The others are stored once they have ended.
+            Kind::Prediction | Kind::Chat | Kind::Decision => self.run_prediction(active).await,
         }
     }
 
@@ -228,7 +241,12 @@ impl ExecutionPermit {
 impl Drop for ExecutionPermit {
     fn drop(&mut self) {
         if self.is_held {
-            self.inner.lanes().release(&self.lane, self.id);
+            let mut lanes = self.inner.lanes();
+            lanes.release(&self.lane, self.id);
+            if self.lane.starts_with(agent::LANE_PREFIX) {
+                lanes.remove_unused(&self.lane);
+            }
+            drop(lanes);
             self.inner.scheduler.wake();
         }
     }

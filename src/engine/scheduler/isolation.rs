@@ -142,13 +142,13 @@ impl Inner {
         };
         let progress = match &execution.work {
             Work::Prediction(prediction) => ended(&prediction.attempts),
-            Work::Workflow(_) => {
+            Work::Workflow(_) | Work::Agent(_) => {
                 let steps = self.read_steps(id).await?;
                 let of_step =
                     |step: &Step| usize::from(step.status.is_final()) + ended(&step.attempts);
                 steps.iter().map(|(_, step)| of_step(step)).sum()
             }
-            Work::Chat(_) => 0,
+            Work::Chat(_) | Work::Decision(_) => 0,
         };
         Ok(Some((execution, progress as u64)))
     }
@@ -161,7 +161,7 @@ impl Inner {
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
         let (id, now) = (execution.id, execution.stamp(self.clock.now()));
         let mut commit = Commit::new();
-        if execution.workflow().is_some() {
+        if execution.has_steps() {
             for (instance, mut step) in self.sum_cost(&mut execution).await? {
                 if step.abandon(&fault, now) {
                     commit.put(rows::step(id, &instance), &step)?;
@@ -170,7 +170,7 @@ impl Inner {
         }
         let effects = machine::fail_permanently(&mut execution, fault, now);
         let body = match &execution.work {
-            Work::Prediction(_) | Work::Chat(_) => {
+            Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => {
                 crate::engine::run::outcome::webhook_body(&execution, None).map_err(|error| {
                     crate::engine::run::commit::not_serializable("webhook body", &error)
                 })?

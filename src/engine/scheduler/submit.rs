@@ -140,8 +140,10 @@ impl Inner {
                     price.open |= first.open || second.open;
                 }
             }
-            // Its price is reserved before it is made.
-            Work::Chat(_) => {}
+            // Their price is reserved before they are made.
+            Work::Chat(_) | Work::Decision(_) => {}
+            // Each answer and each tool reserves for itself.
+            Work::Agent(_) => {}
         }
         Ok(price)
     }
@@ -158,8 +160,8 @@ impl Inner {
     fn reserve_all(&self, executions: &[Execution]) -> Result<Vec<LaneReservation>, Error> {
         let reserve = |execution: &Execution| {
             let lane = execution.lane();
-            self.open_lane(&lane);
-            let reserved = self.scheduler.reserve(lane, execution.id);
+            let limits = self.limits_of(&lane);
+            let reserved = self.scheduler.reserve(lane, limits, execution.id);
             reserved.map_err(|full| self.refuse(execution, full.queued))
         };
         executions.iter().map(reserve).collect()

@@ -35,7 +35,8 @@ async fn text_template_renders_within_limits() {
         ("{{ missing }}", "undefined value"),
         ("{% if", "syntax error"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}", "fuel"),
-        ("{% include '/etc/passwd' %}", "unknown statement include"),
+        ("{% include '/etc/passwd' %}", "include non-existing template"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{% for i in range(5000) %}{{ 'x' * 1000 }}{% endfor %}", "longer than"),
         ("{{ 'x' * 999999999 }}", "too large"),
     ] {

@@ -41,8 +41,8 @@ fn schema() -> Value {
             "template": {
                 "type": "string",
                 "title": "Template",
-                "description": "A Jinja template, such as: Hello {{ name }}! Macros and other \
-                                templates are not part of it.",
+                "description": "A Jinja template, such as: Hello {{ name }}! It cannot include other \
+                                templates.",
                 "maxLength": 100_000,
             },
             "values": {

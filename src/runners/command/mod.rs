@@ -7,7 +7,6 @@
 
 mod pool;
 mod protocol;
-mod tail;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -17,11 +16,11 @@ use std::time::Duration;
 
 use self::pool::Pool;
 use self::protocol::Ended;
-use self::tail::Tail;
 pub use self::worker::GuardConfig;
 use self::worker::Worker;
 use super::http::excerpt;
 use super::options::{self, Dependencies, Model, Type};
+use super::tail::Tail;
 use super::{Error, Folder, Health, Job, Maintenance, Run, Runner, Success};
 use crate::config::reader::{Parsed, Section};
 use crate::config::secret::Secret;

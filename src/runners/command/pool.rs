@@ -8,20 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
-use super::tail::Tail;
 use super::worker::{GuardConfig, Worker};
 use super::{Options, describe};
 use crate::runners::Health;
+use crate::runners::backoff::Backoff;
 use crate::runners::options::Model;
-use crate::runtime;
+use crate::runners::tail::Tail;
 use crate::runtime::shortage::is_shortage;
 
-/// The pause after the first failure; each further one doubles it.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How long a free worker is waited for before the pool is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// A worker that has lived for so long has started well.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -43,9 +40,7 @@ struct State {
     idle: Vec<Worker>,
     /// Those that are idle, at work or ending.
     alive: usize,
-    /// In a row.
-    failures: u32,
-    not_before: Instant,
+    backoff: Backoff,
     health: Health,
 }
 
@@ -63,8 +58,7 @@ impl Pool {
         let state = State {
             idle: Vec::new(),
             alive: 0,
-            failures: 0,
-            not_before: runtime::monotonic_now(),
+            backoff: Backoff::default(),
             health: Health::Starting,
         };
         let tail = Tail::default();
@@ -85,13 +79,12 @@ impl Pool {
     pub async fn take(self: &Arc<Self>, may_wait: bool) -> Result<WorkerLease, String> {
         loop {
             let freed = self.freed.notified();
-            let not_before = {
+            let pause = {
                 let mut state = self.lock();
                 if let Some(worker) = self.pop_alive(&mut state) {
                     return Ok(self.lease(worker));
                 }
-                let now = runtime::monotonic_now();
-                if state.alive < self.model.concurrency && now >= state.not_before {
+                if state.alive < self.model.concurrency && state.backoff.left().is_zero() {
                     if let Some(worker) = self.start(&mut state) {
                         return Ok(self.lease(worker));
                     }
@@ -100,11 +93,10 @@ impl Pool {
                 if let (false, Health::Failing(reason)) = (may_wait, &state.health) {
                     return Err(reason.clone());
                 }
-                state.not_before
+                state.backoff.left()
             };
             // Past the pause, only a worker that is returned can help.
-            let pause = not_before.saturating_duration_since(runtime::monotonic_now());
-            let pause = if pause.is_zero() { PAUSE_MAX } else { pause };
+            let pause = if pause.is_zero() { LOOK_AGAIN } else { pause };
             tokio::select! {
                 () = freed => {}
                 () = tokio::time::sleep(pause) => {}
@@ -139,7 +131,7 @@ impl Pool {
             }
             Err(error) if is_shortage(&error) => {
                 // It says nothing about the model.
-                state.not_before = runtime::monotonic_now() + FIRST_PAUSE;
+                state.backoff.pause();
                 tracing::warn!(model = %self.model.name, %error, "a worker cannot start now");
                 None
             }
@@ -155,7 +147,7 @@ impl Pool {
         state.alive = state.alive.saturating_sub(1);
         if is_proven {
             // It has done work: whether the model can start is not in question.
-            self.pause(state);
+            state.backoff.failed();
             tracing::warn!(model = %self.model.name, %reason, "a worker has ended");
         } else {
             self.failed(state, reason.to_owned());
@@ -164,17 +156,10 @@ impl Pool {
     }
 
     fn failed(&self, state: &mut State, reason: String) {
-        self.pause(state);
-        let pause = state.not_before.saturating_duration_since(runtime::monotonic_now());
+        let pause = state.backoff.failed();
         let (model, said) = (&self.model.name, self.tail.last_line().unwrap_or_default());
         tracing::warn!(%model, %reason, %said, ?pause, "a worker cannot start; tried again later");
         state.health = Health::Failing(reason);
-    }
-
-    fn pause(&self, state: &mut State) {
-        let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(state.failures));
-        state.failures = state.failures.saturating_add(1);
-        state.not_before = runtime::monotonic_now() + doubled.min(PAUSE_MAX);
     }
 
     /// Sees to it that there is a worker, so that a model that cannot start is known before it is
@@ -197,7 +182,7 @@ impl Pool {
             }
         }
         if state.alive == 0
-            && runtime::monotonic_now() >= state.not_before
+            && state.backoff.left().is_zero()
             && let Some(worker) = self.start(&mut state)
         {
             state.idle.push(worker);
@@ -214,7 +199,7 @@ impl WorkerLease {
     pub fn return_to_pool(mut self) {
         let Some(worker) = self.worker.take() else { return };
         let mut state = self.pool.lock();
-        state.failures = 0;
+        state.backoff.succeeded();
         state.health = Health::Good;
         state.idle.push(worker);
         drop(state);

@@ -1,8 +1,13 @@
 //! What the tests share: the service, a client, a model server and a webhook receiver.
 
+pub mod chromium;
 mod client;
 mod cog;
 pub mod conformance;
+pub mod dashboard;
+#[path = "../../support/gguf.rs"]
+#[allow(dead_code, reason = "benchmarks use the rest")]
+pub mod gguf;
 mod provider;
 mod python;
 mod receiver;

@@ -7,11 +7,13 @@ use std::sync::{Mutex, PoisonError};
 /// Held by the test that installs: the others wait and then find what it has installed.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// The folder of the programs that `tests/<name>/requirements.txt` lists. They are installed once;
-/// without a way to PyPI that fails, and so does the test.
+/// The folder of the programs that `tests/<name>/requirements.txt` lists, and, where it is there,
+/// `requirements-alone.txt` without what they depend on. They are installed once; without a way to PyPI
+/// that fails, and so does the test.
 pub fn installed(name: &str) -> PathBuf {
     let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    let alone = wanted.join("requirements-alone.txt");
     let wanted = wanted.join("requirements.txt");
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let programs = place.join("bin");
@@ -31,6 +33,9 @@ pub fn installed(name: &str) -> PathBuf {
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place));
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
     run(Command::new(programs.join("python")).args(pip).arg(&wanted));
+    if alone.exists() {
+        run(Command::new(programs.join("python")).args(pip).arg(&alone).arg("--no-deps"));
+    }
     std::fs::write(done, text).unwrap();
     programs
 }

@@ -24,16 +24,19 @@ enum Line {
     Silence,
 }
 
-#[derive(Debug, Default)]
+/// What answers requests for which nothing is in line: the request's JSON to a status and a text.
+type Rule = Box<dyn Fn(&Value) -> (u16, Value) + Send + Sync>;
+
+#[derive(Default)]
 struct State {
     line: Mutex<VecDeque<Line>>,
+    rule: Mutex<Option<Rule>>,
     requests: Mutex<Vec<Whole>>,
     arrived: watch::Sender<usize>,
     hung_up: watch::Sender<usize>,
 }
 
 /// The server.
-#[derive(Debug)]
 pub struct Upstream {
     address: SocketAddr,
     state: Arc<State>,
@@ -122,7 +125,12 @@ impl Upstream {
         self.put(Line::Whole(status, Vec::new(), text.into()));
     }
 
-    /// The same with a header.
+    /// Requests for which nothing is in line are answered by this rule.
+    pub fn follows(&self, rule: impl Fn(&Value) -> (u16, Value) + Send + Sync + 'static) {
+        *self.state.rule.lock().unwrap() = Some(Box::new(rule));
+    }
+
+    /// The next request is answered with this text and a header.
     pub fn answers_with(&self, status: u16, header: (&'static str, &str), text: &str) {
         self.put(Line::Whole(status, vec![(header.0, header.1.to_owned())], text.to_owned()));
     }
@@ -173,9 +181,14 @@ impl Upstream {
 
 impl State {
     async fn answer(self: Arc<Self>, request: Whole) -> Response {
+        let line = self.line.lock().unwrap().pop_front().or_else(|| {
+            let rule = self.rule.lock().unwrap();
+            let body = serde_json::from_slice(request.body()).unwrap_or_default();
+            let (status, answer) = rule.as_ref()?(&body);
+            Some(Line::Whole(status, Vec::new(), answer.to_string()))
+        });
         self.requests.lock().unwrap().push(request);
         self.arrived.send_modify(|count| *count += 1);
-        let line = self.line.lock().unwrap().pop_front();
         let mut open = Open { state: Arc::clone(&self), is_over: false };
         match line.unwrap() {
             Line::Whole(status, headers, text) => {

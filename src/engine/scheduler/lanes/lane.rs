@@ -117,6 +117,13 @@ impl<T, G> Lane<T, G> {
         self.running == 0
     }
 
+    /// Whether nothing is in the lane, in memory or on the disk.
+    pub(super) fn is_unused(&self) -> bool {
+        let has_rows = self.queued > 0 || self.spilled || self.refilling.is_some();
+        let has_guests = self.visiting > 0 || !self.waiting_steps.is_empty();
+        self.members.is_empty() && self.window.is_empty() && !has_rows && !has_guests
+    }
+
     pub(super) fn has_waiting(&self) -> bool {
         !self.window.is_empty()
     }

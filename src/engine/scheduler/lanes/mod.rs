@@ -325,6 +325,14 @@ impl<T, G> Lanes<T, G> {
         self.schedule_lane(name);
     }
 
+    /// Removes a lane in which nothing is, in memory or on the disk. Clients make the lanes of sessions,
+    /// any number of them.
+    pub fn remove_unused(&mut self, name: &str) {
+        if self.lanes.get(name).is_some_and(Lane::is_unused) {
+            self.lanes.remove(name);
+        }
+    }
+
     // --- guests ---
 
     /// The next guest whose lane has room, unless it is the turn of the lane's own.

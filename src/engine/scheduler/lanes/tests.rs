@@ -528,3 +528,21 @@ fn lane_with_too_many_paused_tickets_starts_nothing_new() {
     while world.step() {}
     assert_eq!(world.running.len(), 2, "the one that goes on, and the new one");
 }
+
+#[test]
+fn lanes_remove_a_lane_in_which_nothing_is() {
+    let mut lanes = Lanes::<(), ()>::new(4);
+    lanes.set_limits("a", 1, 4);
+    lanes.reserve("a", id(1)).unwrap();
+    lanes.remove_unused("a");
+    assert_eq!(lanes.load("a").cap, 1, "work is announced to it");
+    lanes.enqueue("a", Ticket { id: id(1), payload: () });
+    lanes.remove_unused("a");
+    assert!(matches!(lanes.next(), Some(Next::Start { .. })));
+    lanes.remove_unused("a");
+    assert_eq!(lanes.load("a").running, 1);
+    lanes.release("a", id(1));
+    lanes.remove_unused("a");
+    assert_eq!(lanes.load("a").cap, 0);
+    assert_eq!(lanes.totals(), (0, 0));
+}

@@ -6,7 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use super::exchange::EVENT_MAX;
 use super::*;
+use crate::domain::classify::ErrorClass;
 use crate::runners::RecordingProgress;
 use crate::runtime::Tasks;
 
@@ -171,7 +173,7 @@ async fn openai_failures_have_error_class_and_name_the_model() {
         assert!(failure.message.contains(message), "{failure:?}");
         assert!(failure.message.starts_with("the model 'talker'"), "{failure:?}");
     }
-    let endless = format!("data: {}", "x".repeat(LINE_MAX + 1));
+    let endless = format!("data: {}", "x".repeat(EVENT_MAX + 1));
     let (result, _) = run(Kind::Chat, json!({"prompt": "x"}), stream(&endless)).await;
     assert!(result.unwrap_err().failure.message.contains("larger than"));
 }

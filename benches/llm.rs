@@ -1,0 +1,270 @@
+//! A language model of the runner `llm`, beside the same llama.cpp without a service: `cargo bench
+//! --bench llm`.
+//!
+//! The model has random weights (600 MB, `Q8_0`). Both sides run it in a process of its own with as many
+//! threads, in rounds that alternate; what is compared is the processor time of that process, for a token
+//! that is read and one that is written, and its memory. Bare llama.cpp is a loop around its own
+//! functions. The prompt of each round begins otherwise, so that none is remembered.
+//!
+//! `ORRERY_BENCH_ROUNDS` (3), `ORRERY_BENCH_LAYERS` (24: 6 take a quarter of the file),
+//! `ORRERY_BENCH_PROMPT` (512 tokens), `ORRERY_BENCH_WRITTEN` (64 tokens), `ORRERY_BENCH_THREADS` (1).
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
+#![expect(clippy::print_stdout, reason = "it is a program that prints")]
+#![expect(clippy::disallowed_methods, reason = "its tasks end with it; it measures time")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    reason = "the sizes are its own"
+)]
+
+#[path = "../tests/support/gguf.rs"]
+#[expect(dead_code, reason = "tests use the rest")]
+mod gguf;
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::time::Instant;
+
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::sampling::LlamaSampler;
+use serde_json::{Value, json};
+
+use support::client::{self, Connection};
+use support::process::{self, Killed};
+use support::service::Setup;
+use support::table::{Table, mebibytes, ratio};
+use support::{folder, knob, median};
+
+const FILE: &str = "ORRERY_BENCH_FILE";
+const SHAPE: gguf::Shape = gguf::Shape {
+    embedding: 1536,
+    layers: 24,
+    heads: 12,
+    kv_heads: 4,
+    feed_forward: 4096,
+    context: 4096,
+    weights: gguf::Weights::Q8_0,
+};
+const CONTEXT: u32 = 4096;
+const BATCH: u32 = 256;
+const PARALLEL: u32 = 4;
+/// The end of a text, which nothing here may write.
+const END: &str = "2";
+
+/// Seconds of processor time for a token read, for one written, and bytes of memory.
+struct Cost {
+    read: f64,
+    written: f64,
+    memory: f64,
+}
+
+fn main() {
+    if process::role().is_some() {
+        return bare();
+    }
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(measure());
+}
+
+fn prompt_tokens() -> usize {
+    knob("ORRERY_BENCH_PROMPT", 512) as usize
+}
+
+fn written_tokens() -> usize {
+    knob("ORRERY_BENCH_WRITTEN", 64) as usize
+}
+
+fn threads() -> i32 {
+    knob("ORRERY_BENCH_THREADS", 1) as i32
+}
+
+/// A text of one token for each letter.
+fn prompt(round: usize) -> String {
+    let first = char::from(b'a' + (round % 26) as u8);
+    std::iter::once(first).chain("word and ".chars().cycle()).take(prompt_tokens()).collect()
+}
+
+/// llama.cpp alone: answers a line for each line that names a round.
+fn bare() {
+    let backend = LlamaBackend::init().unwrap();
+    llama_cpp_2::send_logs_to_tracing(llama_cpp_2::LogOptions::default().with_logs_enabled(false));
+    let file = std::env::var(FILE).unwrap();
+    let model = LlamaModel::load_from_file(&backend, file, &LlamaModelParams::default()).unwrap();
+    let params = LlamaContextParams::default()
+        .with_n_ctx(NonZeroU32::new(CONTEXT))
+        .with_n_batch(BATCH)
+        .with_n_ubatch(BATCH)
+        .with_n_seq_max(PARALLEL)
+        .with_kv_unified(true)
+        .with_n_threads(threads())
+        .with_n_threads_batch(threads())
+        .with_no_perf(true);
+    let mut context = model.new_context(&backend, params).unwrap();
+    let mut batch = LlamaBatch::new(BATCH as usize, 1);
+    let own = std::process::id();
+    for line in std::io::stdin().lock().lines() {
+        let tokens =
+            model.vocab().tokenize(prompt(line.unwrap().parse().unwrap()).as_bytes(), true, true);
+        context.clear_kv_cache();
+        let before = process::processor_seconds(own);
+        let mut at: i32 = 0;
+        for part in tokens.chunks(BATCH as usize) {
+            batch.clear();
+            for token in part {
+                let is_last = usize::try_from(at).unwrap() + 1 == tokens.len();
+                batch.add(*token, at, &[0], is_last).unwrap();
+                at += 1;
+            }
+            context.decode(&mut batch).unwrap();
+        }
+        let read = process::processor_seconds(own);
+        let mut sampler = LlamaSampler::greedy();
+        for _ in 0..written_tokens() {
+            let token = sampler.sample(&context, batch.n_tokens() - 1);
+            batch.clear();
+            batch.add(token, at, &[0], true).unwrap();
+            at += 1;
+            context.decode(&mut batch).unwrap();
+        }
+        let written = process::processor_seconds(own);
+        let memory = process::resident(own);
+        println!("{}", json!([read - before, written - read, memory, tokens.len()]));
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+/// A process with bare llama.cpp.
+struct Bare {
+    child: Killed,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Bare {
+    fn start(file: &Path) -> Self {
+        let mut command = process::again("bare");
+        let mut child =
+            Killed(command.env(FILE, file).stdin(std::process::Stdio::piped()).spawn().unwrap());
+        let answers = BufReader::new(child.0.stdout.take().unwrap());
+        Self { child, answers }
+    }
+
+    fn round(&mut self, round: usize) -> Cost {
+        writeln!(self.child.0.stdin.as_mut().unwrap(), "{round}").unwrap();
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        let [read, written, memory, tokens]: [f64; 4] = serde_json::from_str(&line).unwrap();
+        Cost { read: read / tokens, written: written / written_tokens() as f64, memory }
+    }
+}
+
+/// The process of the model, which is a child of the service.
+fn worker_of(service: u32) -> u32 {
+    let parent = format!("PPid:\t{service}\n");
+    let ids = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        status.contains(&parent) && String::from_utf8_lossy(&line).contains("llm-worker")
+    })
+    .unwrap()
+}
+
+async fn ask(setup: &Setup, key: &str, text: &str, written: usize) -> Value {
+    let body = json!({
+        "model": "large", "temperature": 0, "max_tokens": written, "logit_bias": {END: -100},
+        "messages": [{"role": "user", "content": text}],
+    });
+    let path = "/v1/chat/completions";
+    let request = client::post(setup.base, path, key, &body.to_string());
+    let answer = Connection::open(setup.base).await.ask(&request).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert!(answer["usage"].is_object(), "{answer}");
+    answer
+}
+
+async fn measure() {
+    let folder = folder();
+    let shape = gguf::Shape { layers: knob("ORRERY_BENCH_LAYERS", SHAPE.layers), ..SHAPE };
+    let file = folder.path().join("large.gguf");
+    gguf::write(&file, &shape, "Large", 7);
+    let bytes = std::fs::metadata(&file).unwrap().len();
+    let setup = Setup::new(folder.path());
+    let manifest = format!(
+        "slug = 'large'\ntimeout = '30m'\n[runner]\ntype = 'llm'\nfile = {file:?}\ncontext = {CONTEXT}\n\
+         batch = {BATCH}\nparallel = {PARALLEL}\nthreads = {}\nidle_unload = '1h'\n",
+        threads()
+    );
+    setup.model("large", &manifest);
+    let (service, _) = setup.start();
+    let key = setup.key();
+    ask(&setup, &key, "x", 1).await;
+    let worker = worker_of(service.0.id());
+    let mut bare = Bare::start(&file);
+    let (mut raw, mut served, mut four) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..knob("ORRERY_BENCH_ROUNDS", 3) as usize {
+        raw.push(bare.round(round));
+        let (cost, speed) = round_of(&setup, &key, worker, round).await;
+        served.push(cost);
+        four.push(speed);
+    }
+    let mut table = Table::new(&["", "read", "written", "memory"]);
+    let middle = |costs: &[Cost], part: fn(&Cost) -> f64| median(costs.iter().map(part).collect());
+    let parts: [fn(&Cost) -> f64; 3] = [|c| c.read, |c| c.written, |c| c.memory];
+    let shown = |costs: &[Cost]| -> Vec<String> {
+        vec![
+            format!("{:.1}/s", 1.0 / middle(costs, parts[0])),
+            format!("{:.2}/s", 1.0 / middle(costs, parts[1])),
+            mebibytes(middle(costs, parts[2])),
+        ]
+    };
+    table.row(std::iter::once("llama.cpp alone".to_owned()).chain(shown(&raw)));
+    table.row(std::iter::once("orrery".to_owned()).chain(shown(&served)));
+    let of_raw = |part: fn(&Cost) -> f64| ratio(middle(&raw, part) / middle(&served, part));
+    table.row([
+        "of it".to_owned(),
+        of_raw(parts[0]),
+        of_raw(parts[1]),
+        ratio(middle(&served, parts[2]) / middle(&raw, parts[2])),
+    ]);
+    println!("tokens for each second of processor time, {} threads", threads());
+    table.print();
+    println!("four answers at once, of one, in tokens per second: {}", ratio(median(four)));
+    println!(
+        "a file of {}, prompts of {} tokens, {} written",
+        mebibytes(bytes as f64),
+        prompt_tokens(),
+        written_tokens()
+    );
+}
+
+/// What a round costs the model's process, and how much faster four answers at once are written.
+async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> (Cost, f64) {
+    let text = prompt(round);
+    let before = process::processor_seconds(worker);
+    let read = ask(setup, key, &text, 1).await;
+    let tokens = read["usage"]["prompt_tokens"].as_f64().unwrap();
+    let after_prompt = process::processor_seconds(worker);
+    let begun = Instant::now();
+    // The same again: its prompt is remembered, but for the last token.
+    let answer = ask(setup, key, &text, written_tokens()).await;
+    let one = begun.elapsed().as_secs_f64();
+    assert_eq!(answer["usage"]["completion_tokens"], written_tokens());
+    let after = process::processor_seconds(worker);
+    let begun = Instant::now();
+    let asking = (0..PARALLEL).map(|_| ask(setup, key, &text, written_tokens()));
+    futures_util::future::join_all(asking).await;
+    let four = begun.elapsed().as_secs_f64();
+    let cost = Cost {
+        read: (after_prompt - before) / tokens,
+        written: (after - after_prompt) / written_tokens() as f64,
+        memory: process::resident(worker),
+    };
+    (cost, f64::from(PARALLEL) * one / four)
+}

@@ -1,0 +1,429 @@
+//! The steps of an exchange, one after the other: the model is asked, its tools are run, and each result
+//! is committed before the next step begins. Whatever is in flight when the process dies is done again;
+//! what is committed never is.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+
+use super::events::read;
+use super::prompt::{self, Shown};
+use super::service::Inner;
+use super::sessions::Remembered;
+use super::tools::{self, Outcome};
+use crate::chat::{self, Admission, BoundModel, Caller, Completion, Failure};
+use crate::domain::agent::{
+    Answer, Begun, Behavior, Done, End, Exchange, Next, Question, StepRecord, StepResult, Task,
+    ToolCall, ToolTask, next,
+};
+use crate::domain::chat::{Tokens, estimate};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{Execution, Fault};
+use crate::domain::money::Usd;
+use crate::domain::raw_object::RawObject;
+use crate::engine::{self, Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
+use crate::http::request::Peer;
+use crate::storage::Commit;
+
+/// The most tokens of one answer.
+const ANSWER_TOKENS_MAX: u64 = 4096;
+/// Bytes of an answer's text that are kept.
+const TEXT_MAX: usize = 256 * 1024;
+/// Tools that one answer may use, and bytes of the arguments of each.
+const CALLS_MAX: usize = 16;
+const ARGUMENTS_MAX: usize = 64 * 1024;
+/// Characters of the ids and the names that a model makes up.
+const NAME_CHARS_MAX: usize = 128;
+
+/// A step with what its row holds.
+struct Kept {
+    begun: Begun,
+    done: Option<Done>,
+    cost: Usd,
+}
+
+/// How the steps came to an end.
+enum Stop {
+    End(End),
+    Failed(Failure),
+    TimedOut,
+}
+
+impl Exchanges for Inner {
+    fn run<'a>(&'a self, exchange: &'a mut ExchangeRun) -> ExchangeFuture<'a> {
+        Box::pin(self.drive(exchange))
+    }
+}
+
+impl Inner {
+    async fn drive(&self, run: &mut ExchangeRun) -> Result<Ending, engine::Error> {
+        let execution = run.execution().clone();
+        let Some(exchange) = execution.agent().cloned() else {
+            return Err(engine::Error::NotFound);
+        };
+        let mut kept = Vec::new();
+        for step in run.steps() {
+            let (begun, done) = read(self, step).await?;
+            // A step whose texts are lost counts as none: what it did is asked for again.
+            let Some(begun) = begun else { break };
+            kept.push(Kept { begun, done, cost: step.cost });
+        }
+        let ran = execution.started_at.map(|start| self.clock.now().since(start));
+        let limit = Duration::from_millis(exchange.limits.time_ms);
+        let left = limit.saturating_sub(ran.unwrap_or_default());
+        let steps = self.take_steps(run, &execution, &exchange, &mut kept);
+        let stop = match tokio::time::timeout(left, steps).await {
+            Ok(stop) => stop?,
+            Err(_elapsed) => {
+                self.cancel_open(run, &execution).await?;
+                Stop::TimedOut
+            }
+        };
+        self.conclude(&execution, &exchange, &kept, stop).await
+    }
+
+    /// Cancels what the last step has started, if it has not ended.
+    async fn cancel_open(
+        &self,
+        run: &ExchangeRun,
+        execution: &Execution,
+    ) -> Result<(), engine::Error> {
+        let open = run.steps().last().filter(|step| !step.status.is_final());
+        let Some(child) = open.and_then(|step| step.prediction) else { return Ok(()) };
+        match self.engine.cancel(execution.organization, child).await {
+            Ok(_) | Err(engine::Error::NotFound | engine::Error::AlreadyEnded(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn take_steps(
+        &self,
+        run: &mut ExchangeRun,
+        execution: &Execution,
+        exchange: &Exchange,
+        kept: &mut Vec<Kept>,
+    ) -> Result<Stop, engine::Error> {
+        let question = self.store.read_payload(&execution.input).await?;
+        let Ok(question) = serde_json::from_str::<Question>(question.get()) else {
+            return Ok(Stop::Failed(internal("the stored prompt is damaged")));
+        };
+        let history = self.history(execution, exchange).await?;
+        loop {
+            let records: Vec<StepRecord> = kept
+                .iter()
+                .map(|step| StepRecord {
+                    task: step.begun.task.clone(),
+                    done: step.done.as_ref().map(|done| done.result.clone()),
+                    cost: step.cost,
+                })
+                .collect();
+            let stop = match next(&records, &exchange.limits) {
+                Next::End(end) => Some(Stop::End(end)),
+                Next::Ask => {
+                    self.ask(run, execution, exchange, (&question, &history), kept).await?
+                }
+                Next::Run(call) => {
+                    let task = ToolTask { call, execution: None, workflow: None };
+                    self.use_tool(run, exchange, task, kept).await?;
+                    None
+                }
+                Next::Resume => {
+                    // An answer is never begun without its end.
+                    let Some(Task::Tool(task)) = kept.pop().map(|step| step.begun.task) else {
+                        return Ok(Stop::Failed(internal("a stored step is damaged")));
+                    };
+                    self.use_tool(run, exchange, task, kept).await?;
+                    None
+                }
+            };
+            if let Some(stop) = stop {
+                return Ok(stop);
+            }
+        }
+    }
+
+    /// What the session remembers of earlier exchanges.
+    async fn history(
+        &self,
+        execution: &Execution,
+        exchange: &Exchange,
+    ) -> Result<Vec<Remembered>, engine::Error> {
+        let organization = execution.organization;
+        let found = self.sessions.find(organization, &exchange.session_name).await?;
+        let Some(session) = found.filter(|session| session.id == exchange.session) else {
+            return Ok(Vec::new());
+        };
+        Ok(self.sessions.memory(organization, &session, None).await?.exchanges)
+    }
+
+    /// Asks the model, and commits its answer. `Some` when it does not answer.
+    async fn ask(
+        &self,
+        run: &mut ExchangeRun,
+        execution: &Execution,
+        exchange: &Exchange,
+        (question, history): (&Question, &[Remembered]),
+        kept: &mut Vec<Kept>,
+    ) -> Result<Option<Stop>, engine::Error> {
+        let steps = kept.iter().filter_map(|step| {
+            let result = &step.done.as_ref()?.result;
+            Some(Shown { task: &step.begun.task, result })
+        });
+        let messages = prompt::messages(exchange.behavior, history, question, steps);
+        let fields = match request(&messages, exchange.behavior) {
+            Ok(fields) => fields,
+            Err(error) => return Ok(Some(Stop::Failed(internal(&error.to_string())))),
+        };
+        let prompt_tokens = estimate(fields.text().map_or(0, |text| text.len() as u64));
+        let Execution { organization, key, source, .. } = *execution;
+        let caller = Caller { organization, key, source };
+        let (model, admission) = match self.admit(caller, &exchange.model, prompt_tokens).await? {
+            Ok(admitted) => admitted,
+            Err(failure) => return Ok(Some(Stop::Failed(failure))),
+        };
+        let completed = {
+            let _place = self.answers.acquire().await;
+            let mut lease = self.bodies.lease(&Peer::InProcess);
+            model.complete(fields, prompt_tokens, &mut lease).await
+        };
+        let Completion { answer, tokens, cost } = match completed {
+            Ok(completion) => completion,
+            Err(failure) => return Ok(Some(Stop::Failed(failure))),
+        };
+        let Some(answer) = parse(&answer) else {
+            let message =
+                format!("the model '{}' gave an answer without a message", exchange.model);
+            return Ok(Some(Stop::Failed(Failure::new(502, ErrorClass::ProviderError, message))));
+        };
+        let begun = Begun { task: Task::Answer, events: Vec::new() };
+        let events = events_of(&answer);
+        let result = StepResult::Answer(answer);
+        let done = Done { result, events, media: Vec::new(), tokens };
+        let mut beside = Commit::new();
+        self.chat.count_tokens(&mut beside, caller, tokens);
+        beside.after_durable(move || drop(admission));
+        let cost = StepCost { total: cost, charged: cost };
+        run.end_step(Some(text(&begun)?), text(&done)?, cost, beside).await?;
+        kept.push(Kept { begun, done: Some(done), cost: cost.total });
+        Ok(None)
+    }
+
+    /// The model, with what its answer may cost reserved; or why it is not asked.
+    async fn admit(
+        &self,
+        caller: Caller,
+        model: &str,
+        prompt_tokens: u64,
+    ) -> Result<Result<(BoundModel, Admission), Failure>, engine::Error> {
+        let model = match self.chat.bind(model) {
+            Ok(model) => model,
+            Err(error) => {
+                let class = ErrorClass::InvalidModelConfig;
+                return Ok(Err(Failure::new(502, class, error.to_string())));
+            }
+        };
+        let price = model.most(1, prompt_tokens, ANSWER_TOKENS_MAX);
+        match self.chat.admit(caller, prompt_tokens, price).await {
+            Ok(admission) => Ok(Ok((model, admission))),
+            Err(chat::Error::Engine(error @ engine::Error::Storage(_))) => Err(error),
+            Err(error) => {
+                let class = ErrorClass::ProviderRateLimit;
+                Ok(Err(Failure::new(402, class, error.to_string())))
+            }
+        }
+    }
+
+    /// Runs a tool, and commits its result.
+    async fn use_tool(
+        &self,
+        run: &mut ExchangeRun,
+        exchange: &Exchange,
+        task: ToolTask,
+        kept: &mut Vec<Kept>,
+    ) -> Result<(), engine::Error> {
+        let spent = kept.iter().map(|step| step.cost).sum();
+        let mut used = tools::Use { inner: self, run, exchange, task, spent };
+        let Outcome { result, events, media, cost } = used.run().await?;
+        let task = Task::Tool(used.task);
+        let is_begun = run.steps().last().is_some_and(|step| !step.status.is_final());
+        let begun = Begun { task, events: Vec::new() };
+        let input = if is_begun { None } else { Some(text(&begun)?) };
+        let result = StepResult::Tool(result);
+        let done = Done { result, events, media, tokens: Tokens::default() };
+        let step_cost = StepCost { total: cost, charged: Usd::ZERO };
+        run.end_step(input, text(&done)?, step_cost, Commit::new()).await?;
+        kept.push(Kept { begun, done: Some(done), cost });
+        Ok(())
+    }
+
+    /// The end of an exchange, with what the session remembers of it.
+    async fn conclude(
+        &self,
+        execution: &Execution,
+        exchange: &Exchange,
+        kept: &[Kept],
+        stop: Stop,
+    ) -> Result<Ending, engine::Error> {
+        let limit =
+            |message: String| Some(Fault::new("LimitReached", ErrorClass::ProviderError, message));
+        let (said, fault, needs_clarification) = match stop {
+            Stop::End(End::Answered(text)) => (text, None, false),
+            Stop::End(End::Clarification(question)) => (question, None, true),
+            Stop::End(End::StepLimit) => {
+                let message =
+                    format!("the exchange did not end within {} steps", exchange.limits.steps);
+                (String::new(), limit(message), false)
+            }
+            Stop::End(End::CostLimit) => {
+                let message = "the exchange has reached its cost limit (agent.max_cost)".to_owned();
+                (String::new(), limit(message), false)
+            }
+            Stop::End(End::Refused { tool }) => {
+                let message = format!("the model gave the tool '{tool}' no valid input");
+                (String::new(), limit(message), false)
+            }
+            Stop::TimedOut => {
+                let limit = Duration::from_millis(exchange.limits.time_ms);
+                let message = format!("the exchange did not end within {limit:?}");
+                let fault = Fault::new("ExecutionTimeout", ErrorClass::ExecutionTimeout, message);
+                (String::new(), Some(fault), false)
+            }
+            Stop::Failed(failure) => (String::new(), Some(Fault::of(&failure.recorded())), false),
+        };
+        let response = fault.as_ref().map_or(said.as_str(), |fault| fault.cause.as_str());
+        let media = kept.iter().filter_map(|step| step.done.as_ref());
+        let media: Vec<String> = media.flat_map(|done| done.media.clone()).collect();
+        let (organization, name) = (execution.organization, &exchange.session_name);
+        let (session, id) = (exchange.session, execution.id);
+        let beside =
+            self.sessions.note_end(organization, name, session, id, response, media).await?;
+        let used = kept.iter().filter_map(|step| Some(step.done.as_ref()?.tokens));
+        let tokens = used.fold(Tokens::default(), |sum, one| Tokens {
+            input: sum.input.saturating_add(one.input),
+            output: sum.output.saturating_add(one.output),
+            is_estimated: sum.is_estimated || one.is_estimated,
+        });
+        Ok(Ending { fault, tokens, needs_clarification, beside })
+    }
+}
+
+/// The request for an answer, without its model.
+fn request(messages: &[Value], behavior: Behavior) -> Result<RawObject, serde_json::Error> {
+    let mut fields = RawObject::default();
+    fields.set("messages", messages)?;
+    fields.set("tools", &tools::offered(behavior))?;
+    fields.set("max_tokens", &ANSWER_TOKENS_MAX)?;
+    Ok(fields)
+}
+
+/// An answer of a model's server, as far as it is read.
+#[derive(Deserialize)]
+struct Choice {
+    message: Option<Message>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    content: Option<Value>,
+    tool_calls: Option<Vec<Call>>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    id: Option<String>,
+    function: Option<Function>,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: Option<String>,
+    arguments: Option<Value>,
+}
+
+/// What the model said; `None` where it said nothing that can be read.
+fn parse(answer: &RawObject) -> Option<Answer> {
+    let choices: Vec<Choice> = answer.value("choices")?;
+    let message = choices.into_iter().next()?.message?;
+    let cut = |text: &str, most: usize| -> String { text.chars().take(most).collect() };
+    let text = message.content.as_ref().and_then(Value::as_str).filter(|text| !text.is_empty());
+    let text = text.map(|text| {
+        let end = (0..=TEXT_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
+    });
+    let calls = message.tool_calls.unwrap_or_default().into_iter().take(CALLS_MAX);
+    let calls = calls.enumerate().map(|(place, call)| {
+        let (name, arguments) =
+            call.function.map_or((None, None), |function| (function.name, function.arguments));
+        let arguments = match arguments {
+            Some(Value::String(text)) => text,
+            Some(Value::Null) | None => "{}".to_owned(),
+            Some(other) => other.to_string(),
+        };
+        ToolCall {
+            id: call.id.map_or_else(|| format!("call_{place}"), |id| cut(&id, NAME_CHARS_MAX)),
+            name: cut(&name.unwrap_or_default(), NAME_CHARS_MAX),
+            arguments: if arguments.len() > ARGUMENTS_MAX { String::new() } else { arguments },
+        }
+    });
+    Some(Answer { text, calls: calls.collect() })
+}
+
+/// The events of an answer.
+fn events_of(answer: &Answer) -> Vec<Value> {
+    let mut events = Vec::new();
+    let is_last = answer.calls.is_empty();
+    if is_last {
+        let content = answer.text.as_deref().unwrap_or_default();
+        events.push(json!({"type": "message", "content": content}));
+    } else if let Some(text) = &answer.text {
+        events.push(json!({"type": "text_response", "content": text}));
+    }
+    events.extend(answer.calls.iter().map(|call| {
+        let input: Value = serde_json::from_str(&call.arguments).unwrap_or(Value::Null);
+        json!({"type": "tool_call", "name": call.name, "input": input})
+    }));
+    events
+}
+
+fn internal(message: &str) -> Failure {
+    Failure::new(500, ErrorClass::InternalError, message)
+}
+
+/// A record as JSON text. Every one has such a form.
+pub fn text<T: serde::Serialize>(value: &T) -> Result<Box<RawValue>, engine::Error> {
+    to_raw_value(value).map_err(|error| {
+        let malformed =
+            crate::storage::record::Malformed { record: "step", reason: error.to_string() };
+        engine::Error::Storage(malformed.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(message: &Value) -> Option<Answer> {
+        let answer = json!({"choices": [{"message": message}]}).to_string();
+        parse(&serde_json::from_str(&answer).unwrap())
+    }
+
+    #[test]
+    fn agent_answer_that_is_garbage_stays_bounded() {
+        let calls: Vec<Value> = (0..1000)
+            .map(|_| json!({"function": {"name": "x".repeat(500), "arguments": {"a": 1}}}))
+            .collect();
+        let answer = said(&json!({"content": "é".repeat(TEXT_MAX), "tool_calls": calls})).unwrap();
+        assert_eq!(answer.calls.len(), CALLS_MAX);
+        assert!(answer.text.unwrap().len() <= TEXT_MAX);
+        assert_eq!((answer.calls[1].id.as_str(), answer.calls[1].name.len()), ("call_1", 128));
+        assert_eq!(answer.calls[1].arguments, r#"{"a":1}"#);
+        let large =
+            json!([{"function": {"name": "t", "arguments": "x".repeat(ARGUMENTS_MAX + 1)}}]);
+        let answer = said(&json!({"content": null, "tool_calls": large})).unwrap();
+        assert_eq!((answer.text, &*answer.calls[0].arguments), (None, ""));
+        assert!(parse(&serde_json::from_str(r#"{"choices":[]}"#).unwrap()).is_none());
+        assert!(said(&Value::Null).is_none());
+    }
+}

@@ -1,0 +1,307 @@
+//! The handle of the agent: start, follow and cancel exchanges, and read what is remembered.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+use tokio::sync::Semaphore;
+
+use super::error::Error;
+use super::events::{Feed, TaskEvent};
+use super::request::Request;
+use super::sessions::{Memory, Sessions};
+use crate::catalog::Catalog;
+use crate::chat::{Caller, Chat};
+use crate::domain::agent::{Exchange, Limits, Mode};
+use crate::domain::chat::Tokens;
+use crate::domain::execution::{Execution, Work};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::engine::{self, Engine, Exchanges, Submission};
+use crate::files::Files;
+use crate::http::budget::Budget;
+use crate::runtime::{Clock, new_id};
+use crate::signed_urls::SignedUrls;
+use crate::storage::{self, Commit, Store};
+use crate::workflows::Workflows;
+
+/// What mode `eco` leaves of the step limit.
+const ECO_DIVISOR: u32 = 4;
+/// Answers of models that are in memory at once, each of a few MiB at most.
+const ANSWERS_MAX: usize = 64;
+/// How often the start of an exchange is tried while its session changes.
+const TRIES: usize = 5;
+
+/// The settings of the agent.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The chat model that thinks; `None`: the agent takes no prompts.
+    pub model: Option<String>,
+    /// The one that thinks in mode `eco`; `None`: the same.
+    pub eco_model: Option<String>,
+    /// The id that clients know.
+    pub model_id: String,
+    pub timeout: Duration,
+    pub steps_max: u32,
+    pub cost_max: Option<Usd>,
+}
+
+/// What the agent works with.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub store: Store,
+    pub clock: Clock,
+    pub chat: Chat,
+    pub catalog: Catalog,
+    pub workflows: Workflows,
+    pub files: Files,
+    pub signed_urls: SignedUrls,
+    pub engine: Engine,
+    /// Bytes of bodies in memory.
+    pub bodies: Arc<Budget>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) options: Options,
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) chat: Chat,
+    pub(super) catalog: Catalog,
+    pub(super) workflows: Workflows,
+    pub(super) files: Files,
+    pub(super) signed_urls: SignedUrls,
+    pub(super) engine: Engine,
+    pub(super) bodies: Arc<Budget>,
+    pub(super) sessions: Sessions,
+    pub(super) answers: Semaphore,
+}
+
+/// The agent; clones share it.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    inner: Arc<Inner>,
+}
+
+/// An exchange that was accepted: it is on the disk and will end.
+#[derive(Debug, Clone)]
+pub struct Started {
+    pub task: ExecutionId,
+    pub session: String,
+}
+
+impl Agent {
+    /// An agent with these settings. From now on it takes the steps of the engine's exchanges.
+    #[must_use]
+    pub fn new(dependencies: Dependencies, options: Options) -> Self {
+        let Dependencies {
+            store,
+            clock,
+            chat,
+            catalog,
+            workflows,
+            files,
+            signed_urls,
+            engine,
+            bodies,
+        } = dependencies;
+        let inner = Arc::new(Inner {
+            sessions: Sessions::new(store.clone(), clock.clone()),
+            answers: Semaphore::new(ANSWERS_MAX),
+            options,
+            store,
+            clock,
+            chat,
+            catalog,
+            workflows,
+            files,
+            signed_urls,
+            engine,
+            bodies,
+        });
+        let weak: Weak<Inner> = Arc::downgrade(&inner);
+        let exchanges: Weak<dyn Exchanges> = weak;
+        inner.engine.set_exchanges(exchanges);
+        Self { inner }
+    }
+
+    /// The id that clients know.
+    #[must_use]
+    pub fn model_id(&self) -> &str {
+        &self.inner.options.model_id
+    }
+
+    /// Takes a prompt. When this returns, it is on the disk, and the exchange will end exactly once.
+    ///
+    /// # Errors
+    /// [`Error::NoModel`], [`Error::SessionBusy`], [`Error::Engine`]: then nothing was accepted.
+    pub async fn start(&self, caller: Caller, request: Request) -> Result<Started, Error> {
+        let inner = &self.inner;
+        let options = &inner.options;
+        let eco = options.eco_model.as_ref().filter(|_| request.mode == Mode::Eco);
+        let model = eco.or(options.model.as_ref()).ok_or(Error::NoModel)?.clone();
+        let steps = match request.mode {
+            Mode::Max => options.steps_max,
+            Mode::Eco => (options.steps_max / ECO_DIVISOR).max(1),
+        };
+        let limits = Limits {
+            steps,
+            time_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+            cost: options.cost_max,
+        };
+        let task: ExecutionId = new_id();
+        let name = request.session.unwrap_or_else(|| task.to_string());
+        let question = to_raw_value(&request.question)
+            .map_err(|error| Error::invalid("message", error.to_string()))?;
+        for _ in 1..TRIES {
+            let mut beside = Commit::of_new_work();
+            let Caller { organization, key, source } = caller;
+            let prompt = &request.question.prompt;
+            let noted = inner.sessions.note_start(&mut beside, organization, &name, task, prompt);
+            let session = noted.await?;
+            let exchange = Exchange {
+                session: session.id,
+                session_name: name.clone(),
+                model: model.clone(),
+                mode: request.mode,
+                behavior: request.behavior,
+                limits,
+                tokens: Tokens::default(),
+                needs_clarification: false,
+            };
+            let submission = Submission {
+                id: task,
+                organization,
+                key,
+                source,
+                work: Work::Agent(exchange),
+                input: question.clone(),
+                webhook: None,
+            };
+            match inner.engine.submit(vec![submission], beside).await {
+                // The session was made or cleared in the meantime.
+                Err(engine::Error::Storage(storage::Error::Conflict { .. })) => {}
+                taken => {
+                    taken?;
+                    return Ok(Started { task, session: name });
+                }
+            }
+        }
+        Err(Error::SessionBusy { waiting: 0 })
+    }
+
+    /// The feed of an exchange, behind the event of that id.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Engine`].
+    pub async fn follow(
+        &self,
+        organization: OrganizationId,
+        task: ExecutionId,
+        last: Option<&str>,
+    ) -> Result<Feed, Error> {
+        self.inner.exchange(organization, task).await?;
+        Ok(Feed::new(organization, task, last))
+    }
+
+    /// The next events of a feed, once there are some; none at its end.
+    ///
+    /// # Errors
+    /// [`Error::Engine`]
+    pub async fn next(&self, feed: &mut Feed) -> Result<Vec<TaskEvent>, Error> {
+        loop {
+            let waiter = self.inner.engine.watch_steps(feed.task);
+            let woken = waiter.woken();
+            let news = feed.news(&self.inner).await?;
+            if !news.is_empty() || feed.is_over() {
+                return Ok(news);
+            }
+            woken.await;
+        }
+    }
+
+    /// Ends an exchange now, and what its present step has started.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Engine`], also where it has ended otherwise.
+    pub async fn cancel(
+        &self,
+        organization: OrganizationId,
+        task: ExecutionId,
+    ) -> Result<Execution, Error> {
+        self.inner.exchange(organization, task).await?;
+        Ok(self.inner.engine.cancel(organization, task).await?)
+    }
+
+    /// What a session remembers; nothing where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Engine`]
+    pub async fn memory(&self, organization: OrganizationId, name: &str) -> Result<Memory, Error> {
+        let inner = &self.inner;
+        let Some(session) = inner.sessions.find(organization, name).await? else {
+            return Ok(Memory::default());
+        };
+        let mut memory = inner.sessions.memory(organization, &session, Some(&inner.engine)).await?;
+        let urls = memory.exchanges.iter_mut().flat_map(|exchange| &mut exchange.media);
+        for url in urls {
+            if let Value::String(rendered) =
+                inner.with_links(organization, Value::String(url.clone()))
+            {
+                *url = rendered;
+            }
+        }
+        Ok(memory)
+    }
+
+    /// Forgets a session. False: there was none.
+    ///
+    /// # Errors
+    /// [`Error::Engine`]
+    pub async fn clear(&self, organization: OrganizationId, name: &str) -> Result<bool, Error> {
+        Ok(self.inner.sessions.clear(organization, name).await?)
+    }
+
+    /// The names of the organization's sessions.
+    ///
+    /// # Errors
+    /// [`Error::Engine`]
+    pub async fn sessions(&self, organization: OrganizationId) -> Result<Vec<String>, Error> {
+        Ok(self.inner.sessions.names(organization).await?)
+    }
+
+    /// Forgets the organization's sessions in which nothing was said for `keep`. Answers how many.
+    ///
+    /// # Errors
+    /// [`storage::Error`]
+    pub async fn forget_unused(
+        &self,
+        organization: OrganizationId,
+        keep: Duration,
+    ) -> Result<usize, storage::Error> {
+        self.inner.sessions.forget_unused(organization, keep).await
+    }
+}
+
+impl Inner {
+    /// The exchange of that id.
+    pub(super) async fn exchange(
+        &self,
+        organization: OrganizationId,
+        task: ExecutionId,
+    ) -> Result<Execution, Error> {
+        let execution = self.engine.get(organization, task).await?;
+        if execution.agent().is_none() {
+            return Err(Error::NotFound);
+        }
+        Ok(execution)
+    }
+
+    /// A value with current links to the organization's files.
+    pub(super) fn with_links(&self, organization: OrganizationId, value: Value) -> Value {
+        let Ok(text) = to_raw_value(&value) else { return value };
+        let rendered = self.signed_urls.render(organization, text);
+        serde_json::from_str(rendered.get()).unwrap_or(value)
+    }
+}

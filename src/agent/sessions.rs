@@ -1,0 +1,394 @@
+//! Sessions: what the agent remembers of a conversation, by organization and by a name that the client
+//! chooses.
+//!
+//! An exchange is noted in the commit that accepts it and completed in the commit of its end, so that the
+//! memory holds it once, whatever dies. A session that was cleared in the meantime stays cleared. The
+//! newest exchanges are kept, and a session goes when nothing was said in it for long.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+
+use crate::domain::ids::{ExecutionId, OrganizationId, SessionId};
+use crate::domain::payload::Payload;
+use crate::domain::time::Timestamp;
+use crate::engine::Engine;
+use crate::runtime::{Clock, new_id};
+use crate::storage::commit::Expect;
+use crate::storage::record::{Malformed, Record, decode};
+use crate::storage::{self, Commit, Key, Page, Row, Store, Table};
+
+/// Exchanges that a session keeps, and that a model is shown.
+pub const KEPT_MAX: usize = 50;
+/// Exchanges of one session that are read: those that are kept, that run and that wait.
+const READ_MAX: usize = KEPT_MAX + 16;
+/// Sessions that are listed.
+const LISTED_MAX: usize = 10_000;
+/// Sessions that are read at once.
+const PAGE: usize = 500;
+
+/// A session, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    pub id: SessionId,
+    pub name: String,
+    pub created_at: Timestamp,
+    /// When an exchange last ended.
+    pub used_at: Timestamp,
+    /// Exchanges that have ended.
+    pub exchanges: u64,
+}
+
+/// An exchange, as the memory has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    at: Timestamp,
+    prompt: Payload,
+    /// `None` before its end, and where it was cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    response: Option<Payload>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    media: Vec<String>,
+}
+
+impl Record for Session {
+    const NAME: &'static str = "session";
+}
+
+impl Record for Entry {
+    const NAME: &'static str = "session exchange";
+}
+
+/// What a session remembers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Oldest first.
+    pub exchanges: Vec<Remembered>,
+    /// How many have ended, those included that are not kept.
+    pub total: u64,
+}
+
+/// An exchange that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub at: Timestamp,
+    pub prompt: String,
+    pub response: String,
+    pub media: Vec<String>,
+}
+
+/// The sessions of a store; clones share it.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    store: Store,
+    clock: Clock,
+}
+
+fn row(organization: OrganizationId, name: &str) -> Key {
+    sessions_of(organization).text(name)
+}
+
+fn sessions_of(organization: OrganizationId) -> Key {
+    Key::table(Table::AgentSession).id(organization)
+}
+
+fn entries(session: SessionId) -> Key {
+    Key::table(Table::AgentExchange).id(session)
+}
+
+impl Sessions {
+    /// The sessions of a store.
+    pub const fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock }
+    }
+
+    /// The session of a name, if there is one.
+    pub async fn find(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+    ) -> Result<Option<Session>, storage::Error> {
+        self.store.read(&row(organization, name)).await
+    }
+
+    /// Adds to the commit that accepts an exchange what the memory needs; the session is made when it is
+    /// new.
+    pub async fn note_start(
+        &self,
+        commit: &mut Commit,
+        organization: OrganizationId,
+        name: &str,
+        id: ExecutionId,
+        prompt: &str,
+    ) -> Result<Session, storage::Error> {
+        let now = self.clock.now();
+        let session = match self.find(organization, name).await? {
+            Some(session) => {
+                commit.expect(Expect::Present(row(organization, name)));
+                session
+            }
+            None => {
+                let name = name.to_owned();
+                let session =
+                    Session { id: new_id(), name, created_at: now, used_at: now, exchanges: 0 };
+                let key = row(organization, &session.name);
+                commit.expect(Expect::Absent(key.clone()));
+                commit.put(key, &session)?;
+                session
+            }
+        };
+        let prompt = self.keep(commit, prompt).await?;
+        let entry = Entry { at: now, prompt, response: None, media: Vec::new() };
+        commit.put(entries(session.id).id(id), &entry)?;
+        Ok(session)
+    }
+
+    /// What the end of an exchange adds to its commit: its response, and that the oldest ones go. Nothing
+    /// where the session was cleared. Files of what goes are left to the store's sweep.
+    pub async fn note_end(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        session: SessionId,
+        id: ExecutionId,
+        response: &str,
+        media: Vec<String>,
+    ) -> Result<Commit, storage::Error> {
+        let mut commit = Commit::new();
+        let key = row(organization, name);
+        let Some(bytes) = self.store.get(&key).await? else { return Ok(commit) };
+        let mut stored: Session = decode(&bytes)?;
+        if stored.id != session {
+            return Ok(commit);
+        }
+        let entry_key = entries(session).id(id);
+        let Some(mut entry) = self.store.read::<Entry>(&entry_key).await? else {
+            return Ok(commit);
+        };
+        // A clear in the meantime makes the end be written again, without this.
+        commit.expect(Expect::Equal(key.clone(), bytes));
+        entry.response = Some(self.keep(&mut commit, response).await?);
+        entry.media = media;
+        commit.put(entry_key, &entry)?;
+        stored.exchanges = stored.exchanges.saturating_add(1);
+        stored.used_at = self.clock.now().max(stored.used_at);
+        commit.put(key, &stored)?;
+        let rows = self.entries(session).await?;
+        for (key, entry) in rows.iter().take(rows.len().saturating_sub(KEPT_MAX)) {
+            self.release(&mut commit, entry);
+            commit.delete(key.clone());
+        }
+        Ok(commit)
+    }
+
+    /// What the session remembers. With an engine, exchanges that ended without a response are shown too:
+    /// those that were cancelled.
+    pub async fn memory(
+        &self,
+        organization: OrganizationId,
+        session: &Session,
+        engine: Option<&Engine>,
+    ) -> Result<Memory, storage::Error> {
+        let mut memory = Memory { exchanges: Vec::new(), total: session.exchanges };
+        for (key, entry) in self.entries(session.id).await? {
+            if entry.response.is_none() {
+                let (Some(engine), Some(id)) = (engine, key.last_id()) else { continue };
+                let execution = engine.get(organization, id).await;
+                if !execution.is_ok_and(|execution| execution.status.is_final()) {
+                    continue;
+                }
+            }
+            let response = match &entry.response {
+                Some(response) => self.text(response).await?,
+                None => String::new(),
+            };
+            let prompt = self.text(&entry.prompt).await?;
+            memory.exchanges.push(Remembered {
+                at: entry.at,
+                prompt,
+                response,
+                media: entry.media,
+            });
+        }
+        let surplus = memory.exchanges.len().saturating_sub(KEPT_MAX);
+        memory.exchanges.drain(..surplus);
+        memory.total = memory.total.max(memory.exchanges.len() as u64);
+        Ok(memory)
+    }
+
+    /// The names of the organization's sessions, in their order.
+    pub async fn names(&self, organization: OrganizationId) -> Result<Vec<String>, storage::Error> {
+        let (mut names, mut after) = (Vec::new(), None);
+        while names.len() < LISTED_MAX {
+            let page = Page { prefix: sessions_of(organization), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            for (_, bytes) in &found {
+                names.push(decode::<Session>(bytes)?.name);
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => break,
+            }
+        }
+        names.truncate(LISTED_MAX);
+        Ok(names)
+    }
+
+    /// Forgets a session. False: there was none.
+    pub async fn clear(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+    ) -> Result<bool, storage::Error> {
+        let Some(session) = self.find(organization, name).await? else { return Ok(false) };
+        let mut commit = Commit::new();
+        commit.delete(row(organization, name));
+        let mut payloads = Vec::new();
+        for (key, entry) in self.all_entries(session.id).await? {
+            self.release(&mut commit, &entry);
+            commit.delete(key);
+            payloads.extend(std::iter::once(entry.prompt).chain(entry.response));
+        }
+        self.store.commit(commit).await?;
+        for payload in payloads.iter().filter(|payload| payload.file().is_some()) {
+            self.store.remove_payload(payload).await?;
+        }
+        Ok(true)
+    }
+
+    /// Forgets the organization's sessions in which nothing was said for `keep`. Answers how many.
+    pub async fn forget_unused(
+        &self,
+        organization: OrganizationId,
+        keep: Duration,
+    ) -> Result<usize, storage::Error> {
+        let Some(cutoff) = self.clock.now().before(keep) else { return Ok(0) };
+        let (mut count, mut after) = (0, None);
+        loop {
+            let page = Page { prefix: sessions_of(organization), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            for (_, bytes) in &found {
+                let session: Session = decode(bytes)?;
+                if session.used_at < cutoff && self.clear(organization, &session.name).await? {
+                    count += 1;
+                }
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(count),
+            }
+        }
+    }
+
+    async fn keep(&self, commit: &mut Commit, text: &str) -> Result<Payload, storage::Error> {
+        let text = to_raw_value(text)
+            .map_err(|error| Malformed { record: Entry::NAME, reason: error.to_string() })?;
+        let owner: SessionId = new_id();
+        let payload = self.store.write_payload(owner, text).await?;
+        self.store.claim(commit, &payload);
+        Ok(payload)
+    }
+
+    async fn text(&self, payload: &Payload) -> Result<String, storage::Error> {
+        let text = self.store.read_payload(payload).await?;
+        Ok(serde_json::from_str(text.get()).unwrap_or_default())
+    }
+
+    fn release(&self, commit: &mut Commit, entry: &Entry) {
+        for payload in std::iter::once(&entry.prompt).chain(&entry.response) {
+            self.store.release(commit, payload);
+        }
+    }
+
+    /// The newest exchanges that are there, oldest first.
+    async fn entries(&self, session: SessionId) -> Result<Vec<(Key, Entry)>, storage::Error> {
+        let mut all = self.all_entries(session).await?;
+        all.drain(..all.len().saturating_sub(READ_MAX));
+        Ok(all)
+    }
+
+    async fn all_entries(&self, session: SessionId) -> Result<Vec<(Key, Entry)>, storage::Error> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = Page { prefix: entries(session), after, before: None, limit: READ_MAX };
+            let found: Vec<Row> = self.store.page(page).await?;
+            for (key, bytes) in &found {
+                all.push((key.clone(), decode(bytes)?));
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(all),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::Options;
+    use crate::storage::record::encode;
+
+    #[test]
+    fn session_rows_match_golden_bytes() {
+        let session = concat!(
+            "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",\"name\":\"s\",",
+            "\"created_at\":1,\"used_at\":2,\"exchanges\":3}"
+        );
+        let read: Session = decode(session.as_bytes()).unwrap();
+        assert_eq!(encode(&read).unwrap(), session.as_bytes());
+        let entry = "\u{1}{\"at\":1,\"prompt\":{\"inline\":\"hi\"},\"response\":{\"inline\":\"ho\"},\"media\":[\"u\"]}";
+        let read: Entry = decode(entry.as_bytes()).unwrap();
+        assert_eq!(encode(&read).unwrap(), entry.as_bytes());
+    }
+
+    fn sessions() -> (tempfile::TempDir, Sessions, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { folder: folder.path().to_owned(), inline_bytes: 64 };
+        let store = Store::open(&options).unwrap();
+        let clock = Clock::scripted(Timestamp::from_micros(1_000_000));
+        (folder, Sessions::new(store.clone(), clock), store)
+    }
+
+    #[tokio::test]
+    async fn session_keeps_the_newest_exchanges_and_counts_all() {
+        let (_folder, sessions, store) = sessions();
+        let organization = [1; 16].into();
+        for number in 0..KEPT_MAX + 3 {
+            let id: ExecutionId = new_id();
+            let mut commit = Commit::new();
+            let prompt = format!("{number} {}", "long ".repeat(40));
+            let started = sessions.note_start(&mut commit, organization, "s", id, &prompt).await;
+            let session = started.unwrap();
+            store.commit(commit).await.unwrap();
+            let ended = sessions.note_end(organization, "s", session.id, id, "yes", Vec::new());
+            store.commit(ended.await.unwrap()).await.unwrap();
+        }
+        let session = sessions.find(organization, "s").await.unwrap().unwrap();
+        let memory = sessions.memory(organization, &session, None).await.unwrap();
+        assert_eq!((memory.exchanges.len(), memory.total), (KEPT_MAX, 53));
+        assert!(memory.exchanges[0].prompt.starts_with("3 "), "the oldest ones are removed");
+        assert!(sessions.find([2; 16].into(), "s").await.unwrap().is_none(), "of nobody else");
+        assert!(sessions.clear(organization, "s").await.unwrap());
+        assert!(!sessions.clear(organization, "s").await.unwrap());
+        assert!(sessions.all_entries(session.id).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn session_that_was_cleared_takes_no_end_of_an_older_exchange() {
+        let (_folder, sessions, store) = sessions();
+        let (organization, id): (OrganizationId, ExecutionId) = ([1; 16].into(), new_id());
+        let mut commit = Commit::new();
+        let started = sessions.note_start(&mut commit, organization, "s", id, "hi").await;
+        let session = started.unwrap();
+        store.commit(commit).await.unwrap();
+        let end = async || {
+            sessions.note_end(organization, "s", session.id, id, "ho", Vec::new()).await.unwrap()
+        };
+        let late = end().await;
+        assert!(sessions.clear(organization, "s").await.unwrap());
+        assert!(matches!(store.commit(late).await, Err(storage::Error::Conflict { .. })));
+        assert!(end().await.is_empty());
+    }
+}

@@ -1,0 +1,331 @@
+//! The tools with effects: they run models and workflows, and make workflows.
+
+use std::time::Duration;
+
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+
+use super::read::{summary, unreadable};
+use super::{Outcome, Use};
+use crate::domain::execution::{
+    Candidate, Execution, Prediction, Source, Status, Work, WorkflowRun,
+};
+use crate::domain::ids::{ExecutionId, WorkflowId};
+use crate::domain::model::{Pricing, VERSION};
+use crate::domain::workflow::{
+    DESCRIPTION_MAX, NAME_MAX, Status as WorkflowStatus, Workflow, is_version_id,
+};
+use crate::engine::{self, Submission};
+use crate::runtime::new_id;
+use crate::schema::Patience;
+use crate::storage::Commit;
+use crate::storage::record::Malformed;
+use crate::workflows::{self, New, Put, count_trigger};
+
+/// How long one look at an execution waits for its end.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A version of a workflow that is started.
+struct Started {
+    workflow: WorkflowId,
+    version: String,
+}
+
+impl Use<'_> {
+    /// Runs a model as a prediction of its own.
+    pub(super) async fn run_model(
+        &mut self,
+        arguments: &Map<String, Value>,
+    ) -> Result<Outcome, engine::Error> {
+        let slug = arguments.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some(model) = self.inner.catalog.get(&slug) else {
+            return Ok(Outcome::refused(format!("there is no model '{slug}'; use find_models")));
+        };
+        let child = match self.started().await? {
+            Some(child) => child,
+            None => {
+                let input = arguments.get("input").cloned().unwrap_or_default();
+                let input = match model.check_input(input).await {
+                    Ok(input) => input,
+                    Err(refused) => {
+                        return Ok(Outcome::refused(format!("invalid input: {refused}")));
+                    }
+                };
+                if let Some(Pricing::Fixed { amount }) = &model.pricing
+                    && let Some(most) = self.exchange.limits.cost
+                    && self.spent.plus(*amount) > most
+                {
+                    let message = format!("'{slug}' costs more than this exchange may still spend");
+                    return Ok(Outcome::said(message));
+                }
+                let work = Prediction::new(VERSION.to_owned(), vec![Candidate::new(slug.clone())]);
+                match self.submit(Work::Prediction(work), &input, Commit::new(), None).await? {
+                    Ok(child) => child,
+                    Err(outcome) => return Ok(outcome),
+                }
+            }
+        };
+        let ended = self.wait(child).await?;
+        let output = self.output(&ended).await?;
+        let mut outcome = Outcome::json(&summary(&ended, &output));
+        outcome.cost = ended.cost;
+        if ended.status == Status::Success && model.output_type.is_artefact() {
+            outcome.media = urls(&output);
+            let generations: Vec<Value> = outcome
+                .media
+                .iter()
+                .map(|url| json!({"url": url, "model": slug, "type": model.output_type.as_str()}))
+                .collect();
+            let time = ended.run_time().map(|time| time.as_millis());
+            outcome.events.push(json!({
+                "type": "generation_response",
+                "url": outcome.media.first(),
+                "generations": generations,
+                "total": generations.len(),
+                "tool_name": "run_model",
+                "model": slug,
+                "execution_time_ms": time.and_then(|time| u64::try_from(time).ok()),
+            }));
+        }
+        Ok(outcome)
+    }
+
+    /// Triggers a workflow and waits for its end.
+    pub(super) async fn run_workflow(
+        &mut self,
+        arguments: &Map<String, Value>,
+    ) -> Result<Outcome, engine::Error> {
+        let reference = arguments.get("workflow").and_then(Value::as_str).unwrap_or_default();
+        let workflow = match self.workflow(reference).await? {
+            Ok(workflow) => workflow,
+            Err(outcome) => return Ok(outcome),
+        };
+        let child = match self.started().await? {
+            Some(child) => child,
+            None => {
+                let inputs = arguments.get("inputs").cloned().unwrap_or_else(|| json!({}));
+                match self.trigger(&workflow, inputs).await? {
+                    Ok(child) => child,
+                    Err(outcome) => return Ok(outcome),
+                }
+            }
+        };
+        let ended = self.wait(child).await?;
+        let output = self.output(&ended).await?;
+        let time = ended.run_time().map(|time| time.as_millis());
+        let mut outcome = Outcome::json(&summary(&ended, &output)).with_event(json!({
+            "type": "execution_completed",
+            "execution_id": child,
+            "workflow_id": workflow.id,
+            "status": ended.status.execution_word(),
+            "output": output,
+            "all_outputs": urls(&output),
+            "total_time_ms": time.and_then(|time| u64::try_from(time).ok()),
+        }));
+        outcome.cost = ended.cost;
+        outcome.media = urls(&output);
+        Ok(outcome)
+    }
+
+    /// Starts the latest version of a workflow; or what the model reads instead.
+    async fn trigger(
+        &mut self,
+        workflow: &Workflow,
+        inputs: Value,
+    ) -> Result<Result<ExecutionId, Outcome>, engine::Error> {
+        let version = workflow.version(&workflow.latest);
+        let version = version.filter(|_| workflow.status != WorkflowStatus::Archived);
+        let Some(version) = version else {
+            return Ok(Err(Outcome::refused("the workflow is archived")));
+        };
+        if !inputs.is_object() {
+            return Ok(Err(Outcome::refused("inputs must be an object")));
+        }
+        let compiled = self.inner.workflows.compiled(version.revision).await.map_err(unreadable)?;
+        let inputs = match &compiled.inputs {
+            None => inputs,
+            Some(schema) => match schema.check_off_thread(inputs, Patience::Request).await {
+                Ok(inputs) => inputs,
+                Err(error) => {
+                    return Ok(Err(Outcome::refused(format!("invalid input: {error}"))));
+                }
+            },
+        };
+        let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, None);
+        run.owner = Some(workflow.organization);
+        let mut beside = Commit::new();
+        count_trigger(&mut beside, workflow.id, &version.id);
+        let started = Started { workflow: workflow.id, version: version.id.clone() };
+        self.submit(Work::Workflow(run), &inputs, beside, Some(started)).await
+    }
+
+    /// Makes a workflow.
+    pub(super) async fn create_workflow(
+        &mut self,
+        arguments: &Map<String, Value>,
+    ) -> Result<Outcome, engine::Error> {
+        let field = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (name, description) = (field("name").trim(), field("description"));
+        if name.is_empty() || name.chars().nth(NAME_MAX).is_some() {
+            return Ok(Outcome::refused(format!("name must have 1 to {NAME_MAX} characters")));
+        }
+        if description.chars().nth(DESCRIPTION_MAX).is_some() {
+            let message = format!("description must have at most {DESCRIPTION_MAX} characters");
+            return Ok(Outcome::refused(message));
+        }
+        let id: WorkflowId = *self.task.workflow.get_or_insert_with(new_id);
+        self.begin(Vec::new()).await?;
+        let found = self.inner.workflows.by_id(id).await;
+        let workflow = match found {
+            Ok(workflow) => workflow,
+            Err(workflows::Error::NotFound) => {
+                let new = New {
+                    name: name.to_owned(),
+                    description: description.to_owned(),
+                    categories: Vec::new(),
+                    tags: Vec::new(),
+                    locked: false,
+                    production: false,
+                    definition: arguments.get("definition").cloned(),
+                };
+                let organization = self.organization();
+                match self.inner.workflows.create(organization, id, new, Commit::new()).await {
+                    Ok(workflow) => workflow,
+                    Err(error) => return refusal(error),
+                }
+            }
+            Err(error) => return Err(unreadable(error)),
+        };
+        let definition = arguments.get("definition");
+        let steps = definition.and_then(|definition| definition.get("steps")?.as_array());
+        let event = json!({
+            "type": "workflow_created",
+            "workflow_id": workflow.id,
+            "version_id": workflow.latest,
+            "workflow_name": workflow.name,
+            "input_schema": definition.and_then(|definition| definition.get("input_schema")),
+            "steps_count": steps.map_or(0, Vec::len),
+        });
+        let shown = json!({
+            "workflow_id": workflow.id, "slug": workflow.slug, "version_id": workflow.latest,
+        });
+        Ok(Outcome::json(&shown).with_event(event))
+    }
+
+    /// Makes or changes a version of a workflow. The same version twice is the same.
+    pub(super) async fn put_version(
+        &mut self,
+        arguments: &Map<String, Value>,
+    ) -> Result<Outcome, engine::Error> {
+        let field = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (reference, version) = (field("workflow"), field("version_id"));
+        if !is_version_id(version) {
+            return Ok(Outcome::refused("version_id must be such as v2"));
+        }
+        let workflow = match self.workflow(reference).await? {
+            Ok(workflow) => workflow,
+            Err(outcome) => return Ok(outcome),
+        };
+        let put = Put {
+            definition: arguments.get("definition").cloned(),
+            locked: false,
+            production: false,
+            allowed_to_share: None,
+            name: None,
+            description: None,
+        };
+        let (organization, id) = (self.organization(), workflow.id.to_string());
+        let changed = self.inner.workflows.put_version(organization, &id, version, put).await;
+        if let Err(error) = changed {
+            return refusal(error);
+        }
+        let event = json!({
+            "type": "workflow_updated",
+            "success": true,
+            "workflow_id": workflow.id,
+            "version_id": version,
+            "definition": arguments.get("definition"),
+            "message": format!("version {version} is the latest"),
+        });
+        let shown = json!({"workflow_id": workflow.id, "version_id": version});
+        Ok(Outcome::json(&shown).with_event(event))
+    }
+
+    /// What this use had started before a crash, if it came so far.
+    async fn started(&self) -> Result<Option<ExecutionId>, engine::Error> {
+        let Some(child) = self.task.execution else { return Ok(None) };
+        match self.inner.engine.get(self.organization(), child).await {
+            Ok(_) => Ok(Some(child)),
+            Err(engine::Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Starts an execution under an id that is committed before; or what the model reads instead.
+    async fn submit(
+        &mut self,
+        work: Work,
+        input: &Value,
+        beside: Commit,
+        started: Option<Started>,
+    ) -> Result<Result<ExecutionId, Outcome>, engine::Error> {
+        let child: ExecutionId = *self.task.execution.get_or_insert_with(new_id);
+        let events = started.map(|started| {
+            json!({
+                "type": "execution_started",
+                "execution_id": child,
+                "workflow_id": started.workflow,
+                "version_id": started.version,
+                "inputs": input,
+            })
+        });
+        self.begin(events.into_iter().collect()).await?;
+        let execution = self.run.execution();
+        let input = to_raw_value(input).map_err(|error| {
+            let malformed = Malformed { record: "input", reason: error.to_string() };
+            engine::Error::Storage(malformed.into())
+        })?;
+        let submission = Submission {
+            id: child,
+            organization: execution.organization,
+            key: execution.key,
+            source: Source::Agent,
+            work,
+            input,
+            webhook: None,
+        };
+        match self.inner.engine.submit(vec![submission], beside).await {
+            Ok(_) => Ok(Ok(child)),
+            Err(error @ (engine::Error::Storage(_) | engine::Error::Stopping)) => Err(error),
+            Err(error) => Ok(Err(Outcome::said(format!("it could not be started: {error}")))),
+        }
+    }
+
+    /// The execution, once it has ended.
+    async fn wait(&self, child: ExecutionId) -> Result<Execution, engine::Error> {
+        loop {
+            let organization = self.organization();
+            let execution = self.inner.engine.wait(organization, child, WAIT).await?;
+            if execution.status.is_final() {
+                return Ok(execution);
+            }
+            self.inner.engine.check_running()?;
+        }
+    }
+}
+
+/// What the model reads about a definition that is refused.
+fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
+    use workflows::Error as E;
+    if matches!(error, E::Storage(_) | E::ValidationUnavailable(_)) {
+        return Err(unreadable(error));
+    }
+    Ok(Outcome::refused(error.to_string()))
+}
+
+/// The URLs of an output: itself, or those of a list.
+fn urls(output: &Value) -> Vec<String> {
+    let is_url = |text: &&str| text.starts_with("http://") || text.starts_with("https://");
+    let items = output.as_array().map_or_else(|| vec![output], |items| items.iter().collect());
+    items.into_iter().filter_map(Value::as_str).filter(is_url).map(str::to_owned).collect()
+}

@@ -1,0 +1,311 @@
+//! What the model can use: the service itself, by the layers that its own clients use.
+//!
+//! Those that only read run in every behavior, the others in `agent` alone. What a tool makes has an id
+//! that was committed before it is made: after a crash it is found by that id, and made if it is not
+//! there. A tool answers with text, cut at a limit.
+
+mod act;
+mod read;
+
+use serde_json::{Map, Value, json};
+
+use super::drive::text;
+use super::service::Inner;
+use crate::domain::agent::{Begun, Behavior, Exchange, Task, ToolEnd, ToolResult, ToolTask};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::engine::{self, ExchangeRun};
+
+/// Bytes of a result that the model reads.
+const RESULT_BYTES_MAX: usize = 16 * 1024;
+/// What follows a result that was cut.
+const CUT: &str = "… (cut)";
+
+/// A tool.
+struct Tool {
+    name: &'static str,
+    description: &'static str,
+    /// Its fields: name, type, whether it must be there, what it is.
+    fields: &'static [(&'static str, &'static str, bool, &'static str)],
+    has_effects: bool,
+}
+
+/// All tools.
+const TOOLS: &[Tool] = &[
+    Tool {
+        name: "find_models",
+        description: "Find models by words in their titles, descriptions and schemas",
+        fields: &[("query", "string", false, "Words; without them the first models")],
+        has_effects: false,
+    },
+    Tool {
+        name: "get_model",
+        description: "The description, request schema and price of a model",
+        fields: &[("model", "string", true, "The slug")],
+        has_effects: false,
+    },
+    Tool {
+        name: "find_workflows",
+        description: "Find the organization's workflows by words in their names and descriptions",
+        fields: &[("query", "string", false, "Words; without them the newest workflows")],
+        has_effects: false,
+    },
+    Tool {
+        name: "get_workflow",
+        description: "A workflow with its input schema and its steps",
+        fields: &[("workflow", "string", true, "The id or the slug")],
+        has_effects: false,
+    },
+    Tool {
+        name: "list_executions",
+        description: "The newest predictions and executions of workflows",
+        fields: &[("limit", "integer", false, "1 to 20")],
+        has_effects: false,
+    },
+    Tool {
+        name: "get_execution",
+        description: "A prediction or an execution of a workflow, with its output",
+        fields: &[("id", "string", true, "The id")],
+        has_effects: false,
+    },
+    Tool {
+        name: "list_files",
+        description: "The organization's files, the newest first",
+        fields: &[("limit", "integer", false, "1 to 20")],
+        has_effects: false,
+    },
+    Tool {
+        name: "ask_user",
+        description: "Ask the user a question; the exchange ends with it",
+        fields: &[
+            ("question", "string", true, "The question"),
+            ("options", "array", false, "Answers to choose from"),
+        ],
+        has_effects: false,
+    },
+    Tool {
+        name: "run_model",
+        description: "Run a model and wait for its output. It may cost money",
+        fields: &[
+            ("model", "string", true, "The slug"),
+            ("input", "object", true, "What the model's request schema asks for"),
+        ],
+        has_effects: true,
+    },
+    Tool {
+        name: "run_workflow",
+        description: "Run a workflow and wait for its output. It may cost money",
+        fields: &[
+            ("workflow", "string", true, "The id or the slug"),
+            ("inputs", "object", false, "What the workflow's input schema asks for"),
+        ],
+        has_effects: true,
+    },
+    Tool {
+        name: "create_workflow",
+        description: "Create a workflow. Steps: {step_id, type: model, model, params}; params may \
+            refer to {{inputs.NAME}} and {{STEP_ID.output}}",
+        fields: &[
+            ("name", "string", true, "The name"),
+            ("description", "string", false, "What it does"),
+            ("definition", "object", true, "{steps, input_schema}"),
+        ],
+        has_effects: true,
+    },
+    Tool {
+        name: "put_workflow_version",
+        description: "Create or change a version of a workflow; it becomes the latest",
+        fields: &[
+            ("workflow", "string", true, "The id or the slug"),
+            ("version_id", "string", true, "Such as v2"),
+            ("definition", "object", true, "{steps, input_schema}"),
+        ],
+        has_effects: true,
+    },
+];
+
+/// The tools of a behavior, in OpenAI's form.
+#[must_use]
+pub fn offered(behavior: Behavior) -> Vec<Value> {
+    let offered = TOOLS.iter().filter(|tool| !tool.has_effects || behavior == Behavior::Agent);
+    offered.map(Tool::shown).collect()
+}
+
+impl Tool {
+    fn shown(&self) -> Value {
+        let properties: Map<String, Value> = self
+            .fields
+            .iter()
+            .map(|(name, kind, _, description)| {
+                ((*name).to_owned(), json!({"type": kind, "description": description}))
+            })
+            .collect();
+        let required = self.fields.iter().filter(|(_, _, is_required, _)| *is_required);
+        let required: Vec<&str> = required.map(|(name, ..)| *name).collect();
+        let parameters = json!({"type": "object", "properties": properties, "required": required});
+        let function = json!({
+            "name": self.name, "description": self.description, "parameters": parameters,
+        });
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// What a tool came to.
+#[derive(Debug)]
+pub struct Outcome {
+    pub result: ToolResult,
+    pub events: Vec<Value>,
+    pub media: Vec<String>,
+    /// What it cost; it was charged for itself.
+    pub cost: Usd,
+}
+
+impl Outcome {
+    /// A result that the model reads.
+    fn said(content: impl Into<String>) -> Self {
+        let result = ToolResult { content: cut(content.into()), kind: None };
+        Self { result, events: Vec::new(), media: Vec::new(), cost: Usd::ZERO }
+    }
+
+    /// A result as JSON.
+    fn json(value: &Value) -> Self {
+        Self::said(value.to_string())
+    }
+
+    /// An input that does not fit, with the reason.
+    fn refused(reason: impl Into<String>) -> Self {
+        let mut outcome = Self::said(format!("refused: {}", reason.into()));
+        outcome.result.kind = Some(ToolEnd::Refused);
+        outcome
+    }
+
+    fn with_event(mut self, event: Value) -> Self {
+        self.events.push(event);
+        self
+    }
+}
+
+/// The text up to the most that the model reads.
+fn cut(mut text: String) -> String {
+    if text.len() > RESULT_BYTES_MAX {
+        let end = (0..=RESULT_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        text.push_str(CUT);
+    }
+    text
+}
+
+/// One use of a tool.
+pub struct Use<'a> {
+    pub inner: &'a Inner,
+    pub run: &'a mut ExchangeRun,
+    pub exchange: &'a Exchange,
+    pub task: ToolTask,
+    /// What the exchange has cost until now.
+    pub spent: Usd,
+}
+
+impl Use<'_> {
+    /// Runs the tool.
+    ///
+    /// # Errors
+    /// What the service cannot read or write now.
+    pub async fn run(&mut self) -> Result<Outcome, engine::Error> {
+        let name = self.task.call.name.clone();
+        let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
+            let names: Vec<&str> = TOOLS.iter().map(|tool| tool.name).collect();
+            let message = format!("there is no tool '{name}'; the tools are {}", names.join(", "));
+            return Ok(Outcome::refused(message));
+        };
+        if tool.has_effects && self.exchange.behavior != Behavior::Agent {
+            return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
+        }
+        let arguments = serde_json::from_str::<Map<String, Value>>(&self.task.call.arguments);
+        let Ok(arguments) = arguments else {
+            return Ok(Outcome::refused("the arguments are not a JSON object"));
+        };
+        let missing = tool.fields.iter().find(|(field, _, is_required, _)| {
+            *is_required && arguments.get(*field).is_none_or(Value::is_null)
+        });
+        if let Some((field, ..)) = missing {
+            return Ok(Outcome::refused(format!("'{field}' is missing")));
+        }
+        match tool.name {
+            "run_model" => self.run_model(&arguments).await,
+            "run_workflow" => self.run_workflow(&arguments).await,
+            "create_workflow" => self.create_workflow(&arguments).await,
+            "put_workflow_version" => self.put_version(&arguments).await,
+            "ask_user" => Ok(ask_user(&arguments)),
+            _ => self.read(tool.name, &arguments).await,
+        }
+    }
+
+    fn organization(&self) -> OrganizationId {
+        self.run.execution().organization
+    }
+
+    /// Commits that the tool begins, with the ids of what it is going to make, unless that is done.
+    async fn begin(&mut self, events: Vec<Value>) -> Result<(), engine::Error> {
+        if self.run.steps().last().is_some_and(|step| !step.status.is_final()) {
+            return Ok(());
+        }
+        let begun = Begun { task: Task::Tool(self.task.clone()), events };
+        let child: Option<ExecutionId> = self.task.execution;
+        self.run.begin_step(text(&begun)?, child).await
+    }
+}
+
+fn ask_user(arguments: &Map<String, Value>) -> Outcome {
+    let question = arguments.get("question").and_then(Value::as_str).unwrap_or_default();
+    let options = arguments.get("options").filter(|options| options.is_array()).cloned();
+    let mut outcome = Outcome::said("The question is shown to the user.");
+    outcome.result.kind = Some(ToolEnd::Clarification(question.to_owned()));
+    outcome.with_event(json!({
+        "type": "clarification_needed",
+        "question": question,
+        "options": options.unwrap_or_else(|| json!([])),
+        "context": null,
+        "requires_response": true,
+    }))
+}
+
+/// The words of a query, in lower case.
+fn words(arguments: &Map<String, Value>) -> Vec<String> {
+    let query = arguments.get("query").and_then(Value::as_str).unwrap_or_default();
+    query.split_whitespace().take(16).map(str::to_lowercase).collect()
+}
+
+/// How many of the words are in the text.
+fn score(words: &[String], text: &str) -> usize {
+    let text = text.to_lowercase();
+    words.iter().filter(|word| text.contains(word.as_str())).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_tools_with_effects_are_offered_in_one_behavior() {
+        let names = |behavior| -> Vec<String> {
+            offered(behavior)
+                .iter()
+                .map(|tool| tool["function"]["name"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        assert_eq!(names(Behavior::Agent).len(), TOOLS.len());
+        for behavior in [Behavior::Plan, Behavior::Ask] {
+            let names = names(behavior);
+            assert!(names.contains(&"find_models".to_owned()), "{names:?}");
+            assert!(!names.iter().any(|name| name.starts_with("run_")), "{names:?}");
+            assert!(!names.iter().any(|name| name.contains("create")), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn agent_tool_result_is_cut_at_a_character() {
+        let outcome = Outcome::said("é".repeat(RESULT_BYTES_MAX));
+        assert!(outcome.result.content.len() <= RESULT_BYTES_MAX + CUT.len());
+        assert!(outcome.result.content.ends_with("é… (cut)"));
+    }
+}

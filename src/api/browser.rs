@@ -1,0 +1,152 @@
+//! What protects the routes that a browser calls with a cookie: the name of the host, the page that
+//! sends the request, and the cookie itself.
+//!
+//! - A host name that is not the dashboard's is refused: a page whose name was pointed at this machine
+//!   (DNS rebinding) reads nothing.
+//! - A request that changes something must come from a page of this very origin. A cookie with
+//!   `SameSite=Strict` is not enough: it ignores ports, and another program on this machine may serve
+//!   pages too.
+
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::http::uri::Authority;
+use url::{Host, Url};
+
+use super::{Role, Services};
+use crate::http::{self, Body, Request};
+
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// The dashboard as one request reaches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Host and port, as the request names them.
+    authority: String,
+    is_encrypted: bool,
+}
+
+impl Site {
+    /// The site that a request names. `is_encrypted`: whether its connection is.
+    ///
+    /// # Errors
+    /// 421 for a name that is not the dashboard's.
+    pub fn of(
+        services: &Services,
+        request: &hyper::Request<Body>,
+        is_encrypted: bool,
+    ) -> Result<Self, http::Error> {
+        let named = request.uri().authority().map(Authority::as_str);
+        let header = || request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let authority = named.or_else(header).unwrap_or_default().to_ascii_lowercase();
+        let public = Url::parse(services.url_of(Role::Dashboard)).ok();
+        let public_name = public.as_ref().and_then(Url::host_str).unwrap_or_default();
+        let is_known =
+            match Url::parse(&format!("http://{authority}/")).ok().as_ref().and_then(Url::host) {
+                // An address cannot be pointed elsewhere.
+                Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
+                Some(Host::Domain(name)) => {
+                    name == "localhost"
+                        || name.ends_with(".localhost")
+                        || name.eq_ignore_ascii_case(public_name)
+                        || services.settings.names.iter().any(|one| one.eq_ignore_ascii_case(name))
+                }
+                None => false,
+            };
+        if !is_known {
+            let message = "this is not the dashboard's name: open it by the address in \
+                           `hosts.dashboard.public_url`, or set that to the name you use";
+            return Err(http::Error::status(StatusCode::MISDIRECTED_REQUEST, message));
+        }
+        // A proxy in front may encrypt, and then the public URL says so.
+        let by_proxy = public.as_ref().is_some_and(|url| {
+            url.scheme() == "https" && authority_of(url).eq_ignore_ascii_case(&authority)
+        });
+        Ok(Self { authority, is_encrypted: is_encrypted || by_proxy })
+    }
+
+    /// The name of the session's cookie. Cookies ignore ports, so that without encryption the port is in
+    /// the name.
+    fn cookie_name(&self) -> String {
+        if self.is_encrypted {
+            return "__Host-orrery_session".to_owned();
+        }
+        let port = self.authority.rsplit_once(':').map(|(_, port)| port);
+        let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+        format!("orrery_session_{}", port.unwrap_or("80"))
+    }
+
+    /// The session's token in the request's cookies.
+    #[must_use]
+    pub fn token<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let name = self.cookie_name();
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        cookies.flat_map(|cookies| cookies.split(';')).find_map(|cookie| {
+            let (key, value) = cookie.trim().split_once('=')?;
+            (key == name).then_some(value)
+        })
+    }
+
+    /// The cookie that keeps a token for so many seconds; zero removes it.
+    #[must_use]
+    pub fn cookie(&self, token: &str, seconds: u64) -> Option<HeaderValue> {
+        let name = self.cookie_name();
+        let secure = if self.is_encrypted { "; Secure" } else { "" };
+        let cookie =
+            format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+        let mut value = HeaderValue::try_from(cookie).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
+    /// Refuses what another site's page sends. One that reads may also come from the address bar, or from
+    /// a program that names no page; one that changes something must name a page of this origin.
+    ///
+    /// # Errors
+    /// 403, and 415 for a body that a form of another site could send.
+    pub fn check_origin(&self, request: &Request, takes_files: bool) -> Result<(), http::Error> {
+        let site = request.headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
+        if request.method.is_safe() {
+            return match site {
+                None | Some(b"same-origin" | b"none") => Ok(()),
+                Some(_) => Err(refused()),
+            };
+        }
+        let is_own = match (site, request.headers.get(ORIGIN)) {
+            (Some(site), _) => site == b"same-origin",
+            (None, Some(origin)) => self.is_origin(origin),
+            (None, None) => false,
+        };
+        if !is_own {
+            return Err(refused());
+        }
+        let media_type = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default();
+        let is_json = media_type.trim().eq_ignore_ascii_case("application/json");
+        if request.has_body() && !takes_files && !is_json {
+            let message = "the request body must be application/json";
+            return Err(http::Error::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        Ok(())
+    }
+
+    fn is_origin(&self, origin: &HeaderValue) -> bool {
+        let origin = origin.to_str().ok().and_then(|origin| Url::parse(origin).ok());
+        origin.is_some_and(|origin| {
+            let scheme = if self.is_encrypted { "https" } else { "http" };
+            let authority =
+                self.authority.trim_end_matches(if self.is_encrypted { ":443" } else { ":80" });
+            origin.scheme() == scheme && authority_of(&origin).eq_ignore_ascii_case(authority)
+        })
+    }
+}
+
+fn refused() -> http::Error {
+    let message = "this request did not come from a page of the dashboard";
+    http::Error::status(StatusCode::FORBIDDEN, message)
+}
+
+/// Host and port of a URL, without the port that its scheme has anyway.
+fn authority_of(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}

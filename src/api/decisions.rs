@@ -1,0 +1,81 @@
+//! Decisions (`docs/spec/decisions.md`, "Route"): typed questions about one state.
+
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::Context;
+use super::chat::{EXECUTION, identified};
+use super::doc::{Doc, ErrorForm, RequestDoc, ResponseDoc};
+use crate::chat::Caller;
+use crate::decisions::Decided;
+use crate::domain::execution::Source;
+use crate::domain::ids::KeyId;
+use crate::http::{self, Response, response};
+use crate::wire::decision::{Decisions, Request, Usage};
+
+/// How the questions were answered.
+const METHOD: HeaderName = HeaderName::from_static("x-decision-method");
+
+pub const DECIDE: Doc = Doc {
+    errors: ErrorForm::OpenAi,
+    request: Some(RequestDoc::json::<Request>()),
+    responses: &[
+        ResponseDoc {
+            headers: &[
+                EXECUTION,
+                (
+                    "X-Decision-Method",
+                    "`logprobs`, or `votes` if at least one question was answered by repeated \
+                     answers",
+                ),
+            ],
+            ..ResponseDoc::json::<Decisions>(200, "The answers to all questions")
+        },
+        ResponseDoc::error(402, "The balance does not cover what the answers may cost"),
+        ResponseDoc::error(403, "The model's server refuses the request"),
+        ResponseDoc::error(404, "There is no such model"),
+        ResponseDoc::error(409, "The model's server reports a conflict"),
+        ResponseDoc::error(422, "The model's server refuses the request"),
+        ResponseDoc::error(502, "A question could not be answered; nothing is charged"),
+        ResponseDoc::error(504, "The model did not answer in time"),
+    ],
+    ..Doc::new("decisions", "decide", "Answer typed questions about a state")
+};
+
+/// `POST /v1/decisions`
+pub async fn decide(context: Context) -> Result<Response, http::Error> {
+    let caller = context.caller()?;
+    let (organization, key) = (caller.organization, caller.key);
+    let caller = Caller { organization, key, source: context.source() };
+    answer(context, caller).await
+}
+
+pub const DECIDE_FOR: Doc = Doc {
+    errors: ErrorForm::Plain,
+    ..Doc::new("admin", "admin_decide", "Answer typed questions for an organization")
+};
+
+/// `POST /admin/decisions?organization=`: charged to the organization; its row names no key.
+pub async fn decide_for(context: Context) -> Result<Response, http::Error> {
+    let named = context.request.query.get("organization");
+    let organization = context.services.accounts.organization_or_default(named).await?;
+    let nobody = KeyId::from([0; 16]);
+    let caller = Caller { organization: organization.id, key: nobody, source: Source::Api };
+    answer(context, caller).await
+}
+
+async fn answer(mut context: Context, caller: Caller) -> Result<Response, http::Error> {
+    let body = context.request.body().await?;
+    let services = &context.services;
+    let lease = services.bodies.lease(&context.request.peer);
+    let decided = services.decisions.decide(caller, body, lease).await?;
+    let Decided { execution, method, answers, used } = decided;
+    let usage = Usage {
+        input_tokens: used.tokens.input,
+        output_tokens: used.tokens.output,
+        cost: used.cost.dollars(),
+    };
+    let mut answer = response::json(StatusCode::OK, &Decisions { answers, usage });
+    answer.headers_mut().insert(METHOD, HeaderValue::from_static(method.as_str()));
+    Ok(identified(execution, answer))
+}

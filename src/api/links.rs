@@ -1,0 +1,157 @@
+//! Links that a person opens once: set-up, invitations, and what uses them.
+//!
+//! The URL of a link is in the answer that makes it and nowhere else.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::sessions::{FOREIGN, NOT_JSON, with_cookie};
+use super::{Context, Role};
+use crate::domain::ids::LinkId;
+use crate::http::{self, Response, response};
+use crate::members::{Issued, Newcomer};
+use crate::wire::member::{
+    Invitation, InvitationRequest, Invitations, Join, LinkToken, NewLink, OpenLink,
+};
+
+pub const CLOSED: ResponseDoc =
+    ResponseDoc::error(410, "The link is not valid, was used, was withdrawn or has expired");
+const JOINED: ResponseDoc =
+    ResponseDoc::empty(204, "The member exists and is logged in; the cookie of the session is set");
+const TAKEN: ResponseDoc = ResponseDoc::error(
+    409,
+    "A member with this email address exists already, or the organization is full",
+);
+
+/// A link as the person who made it sees it, this once.
+pub fn new_link(context: &Context, issued: &Issued) -> NewLink {
+    NewLink {
+        id: issued.link.id,
+        kind: issued.link.kind,
+        url: issued.url(context.services.url_of(Role::Dashboard)),
+        expires_at: issued.link.expires_at.into(),
+    }
+}
+
+pub const DESCRIBE: Doc = Doc {
+    request: Some(RequestDoc::json::<LinkToken>()),
+    responses: &[
+        ResponseDoc::json::<OpenLink>(200, "What the link is for"),
+        FOREIGN,
+        CLOSED,
+        NOT_JSON,
+    ],
+    ..Doc::new("links", "describe_link", "What a link is for, as long as it works")
+};
+
+/// `POST /links`
+pub async fn describe(mut context: Context) -> Result<Response, http::Error> {
+    let LinkToken { token } = context.request.json().await?;
+    let link = context.services.members.link(&token).await?;
+    let organization = context.services.accounts.organization_of(link.organization).await?;
+    let body = OpenLink {
+        kind: link.kind,
+        organization: organization.name,
+        email: link.email,
+        expires_at: link.expires_at.into(),
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const SET_UP: Doc = Doc {
+    request: Some(RequestDoc::json::<Join>()),
+    responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
+    ..Doc::new("links", "set_up", "Make the organization's Owner with a link")
+};
+
+/// `POST /setup`
+pub async fn set_up(mut context: Context) -> Result<Response, http::Error> {
+    let join: Join = context.request.json().await?;
+    let (_, token) = context.services.members.set_up(&join.token, newcomer(&join)).await?;
+    with_cookie(&context, &token)
+}
+
+pub const ACCEPT: Doc = Doc {
+    request: Some(RequestDoc::json::<Join>()),
+    responses: &[JOINED, FOREIGN, TAKEN, CLOSED, NOT_JSON],
+    ..Doc::new("links", "accept_invitation", "Join the organization with an invitation")
+};
+
+/// `POST /invitations/accept`
+pub async fn accept(mut context: Context) -> Result<Response, http::Error> {
+    let join: Join = context.request.json().await?;
+    let (_, token) = context.services.members.accept(&join.token, newcomer(&join)).await?;
+    with_cookie(&context, &token)
+}
+
+fn newcomer(join: &Join) -> Newcomer<'_> {
+    Newcomer { name: &join.name, email: join.email.trim(), password: &join.password }
+}
+
+pub const INVITE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<InvitationRequest>()),
+    responses: &[
+        ResponseDoc::json::<NewLink>(201, "The invitation, with its link this once"),
+        TAKEN,
+    ],
+    ..Doc::new("links", "create_invitation", "Invite a person")
+};
+
+/// `POST /invitations`
+pub async fn invite(mut context: Context) -> Result<Response, http::Error> {
+    let InvitationRequest { email } = context.request.json().await?;
+    let organization = context.organization()?;
+    let email = email.as_deref().map(str::trim).filter(|email| !email.is_empty());
+    let members = context.services.members.by(context.actor());
+    let issued = members.invite(organization, email).await?;
+    Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
+}
+
+pub const INVITATIONS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Invitations>(200, "The open invitations, oldest first")],
+    ..Doc::new("links", "list_invitations", "List open invitations")
+};
+
+/// `GET /invitations`
+pub async fn invitations(context: Context) -> Result<Response, http::Error> {
+    let open = context.services.members.invitations(context.organization()?).await?;
+    let invitations = open.iter().map(Invitation::from).collect();
+    Ok(response::json(StatusCode::OK, &Invitations { invitations }))
+}
+
+pub const WITHDRAW: Doc = Doc {
+    responses: &[
+        ResponseDoc::empty(204, "The invitation is withdrawn"),
+        ResponseDoc::error(404, "There is no such invitation"),
+    ],
+    ..Doc::new("links", "delete_invitation", "Withdraw an invitation")
+};
+
+/// `DELETE /invitations/{id}`
+pub async fn withdraw(context: Context) -> Result<Response, http::Error> {
+    let missing = || http::Error::not_found("there is no such invitation");
+    let id: LinkId = context.request.param("id").parse().map_err(|_no_id| missing())?;
+    let members = context.services.members.by(context.actor());
+    members.withdraw_invitation(context.organization()?, id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnerLinkRequest {
+    organization: Option<String>,
+}
+
+pub const OWNER_LINK: Doc =
+    Doc::new("admin", "admin_owner_link", "A link that sets up the dashboard or resets its Owner");
+
+/// `POST /admin/owner-link`: the one before can no longer be used.
+pub async fn owner_link(mut context: Context) -> Result<Response, http::Error> {
+    let OwnerLinkRequest { organization } = context.request.json().await?;
+    let accounts = &context.services.accounts;
+    let organization = accounts.organization_or_default(organization.as_deref()).await?;
+    let members = context.services.members.by(context.actor());
+    let issued = members.owner_link(organization.id).await?;
+    Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
+}

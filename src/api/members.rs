@@ -1,0 +1,87 @@
+//! The members of an organization.
+
+use hyper::StatusCode;
+
+use super::Context;
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use crate::domain::ids::MemberId;
+use crate::http::{self, Response, response};
+use crate::wire::member::{Member, MemberChange, Members, NewLink};
+use crate::wire::operator;
+
+const MISSING: ResponseDoc = ResponseDoc::error(404, "There is no such member");
+const OWNER: ResponseDoc =
+    ResponseDoc::error(409, "The Owner always has the permission and cannot be removed");
+
+pub const LIST: Doc = Doc {
+    responses: &[ResponseDoc::json::<Members>(200, "The members, oldest first")],
+    ..Doc::new("members", "list_members", "List the members of the organization")
+};
+
+/// `GET /members`
+pub async fn list(context: Context) -> Result<Response, http::Error> {
+    let members = context.services.members.list(context.organization()?).await?;
+    let members = members.iter().map(Member::from).collect();
+    Ok(response::json(StatusCode::OK, &Members { members }))
+}
+
+pub const CHANGE: Doc = Doc {
+    request: Some(RequestDoc::json::<MemberChange>()),
+    responses: &[ResponseDoc::json::<Member>(200, "The member as it is now"), MISSING, OWNER],
+    ..Doc::new("members", "update_member", "Give or take the permission 'Can manage API keys'")
+};
+
+/// `PATCH /members/{id}`
+pub async fn change(mut context: Context) -> Result<Response, http::Error> {
+    let id = id_of(&context)?;
+    let MemberChange { api_key_access } = context.request.json().await?;
+    let members = context.services.members.by(context.actor());
+    let member = members.set_key_access(context.organization()?, id, api_key_access).await?;
+    Ok(response::json(StatusCode::OK, &Member::from(&member)))
+}
+
+pub const REMOVE: Doc = Doc {
+    responses: &[
+        ResponseDoc::empty(204, "The member is removed; the keys that the member made stay"),
+        MISSING,
+        OWNER,
+    ],
+    ..Doc::new("members", "delete_member", "Remove a member")
+};
+
+/// `DELETE /members/{id}`
+pub async fn remove(context: Context) -> Result<Response, http::Error> {
+    let members = context.services.members.by(context.actor());
+    members.remove(context.organization()?, id_of(&context)?).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const RESET: Doc = Doc {
+    responses: &[ResponseDoc::json::<NewLink>(201, "The link, this once"), MISSING],
+    ..Doc::new("members", "reset_member", "Make a link by which a member sets a new password")
+};
+
+/// `POST /members/{id}/reset`
+pub async fn reset(context: Context) -> Result<Response, http::Error> {
+    let members = context.services.members.by(context.actor());
+    let issued = members.reset_link(context.organization()?, id_of(&context)?).await?;
+    Ok(response::json(StatusCode::CREATED, &super::links::new_link(&context, &issued)))
+}
+
+fn id_of(context: &Context) -> Result<MemberId, http::Error> {
+    let missing = || http::Error::not_found("there is no such member");
+    context.request.param("id").parse().map_err(|_no_id| missing())
+}
+
+pub const LIST_ALL: Doc = Doc::new("admin", "admin_list_members", "List members");
+
+/// `GET /admin/members?organization=`: of one organization, or of all.
+pub async fn list_all(context: Context) -> Result<Response, http::Error> {
+    let mut members = Vec::new();
+    for organization in context.named_organizations().await? {
+        for member in context.services.members.list(organization.id).await? {
+            members.push(operator::Member::of(&member, &organization));
+        }
+    }
+    Ok(response::json(StatusCode::OK, &operator::Members { members }))
+}

@@ -1,0 +1,154 @@
+//! Sessions of the dashboard: who is logged in, log in, log out, new passwords.
+//!
+//! The token of a session is in a cookie that no script can read, and in no body.
+
+use hyper::StatusCode;
+use hyper::header::SET_COOKIE;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, Role};
+use crate::audit::Actor;
+use crate::domain::member::Member;
+use crate::http::{self, Response, response};
+use crate::members;
+use crate::wire::member::{HostUrl, LogIn, PasswordChange, PasswordReset, Session};
+
+pub const FOREIGN: ResponseDoc =
+    ResponseDoc::error(403, "The request did not come from a page of the dashboard");
+pub const NOT_JSON: ResponseDoc = ResponseDoc::error(415, "The body is not application/json");
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<Session>(200, "The member who is logged in, if anybody is")],
+    ..Doc::new("sessions", "get_session", "Who is logged in")
+};
+
+/// `GET /session`
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let token = context.site()?.token(&context.request.headers);
+    let visit = match token {
+        Some(token) => services.members.authenticate(token).await?,
+        None => None,
+    };
+    let Some(visit) = visit else {
+        let set_up = services.members.is_set_up().await?;
+        let body = Session { set_up, member: None, organization: None, hosts: None, version: None };
+        return Ok(response::json(StatusCode::OK, &body));
+    };
+    Ok(response::json(StatusCode::OK, &of_member(&context, &visit.member).await?))
+}
+
+/// The session of a member.
+async fn of_member(context: &Context, member: &Member) -> Result<Session, http::Error> {
+    let services = &context.services;
+    let organization = services.accounts.organization_of(member.organization).await?;
+    let hosts = services.settings.hosts.iter();
+    let hosts = hosts.filter(|host| !matches!(host.role, Role::Metrics | Role::Control));
+    let hosts = hosts.map(|host| HostUrl { role: host.role.as_str(), url: host.url.clone() });
+    Ok(Session {
+        set_up: true,
+        member: Some(member.into()),
+        organization: Some(organization.into()),
+        hosts: Some(hosts.collect()),
+        version: Some(env!("CARGO_PKG_VERSION")),
+    })
+}
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<LogIn>()),
+    responses: &[
+        ResponseDoc::empty(204, "Logged in; the cookie of the session is set"),
+        ResponseDoc::error(401, "The email address or the password is wrong"),
+        FOREIGN,
+        NOT_JSON,
+        ResponseDoc::error(429, "Too many attempts: wait for the seconds in Retry-After"),
+    ],
+    ..Doc::new("sessions", "log_in", "Log in")
+};
+
+/// `POST /session`
+pub async fn create(mut context: Context) -> Result<Response, http::Error> {
+    let LogIn { email, password } = context.request.json().await?;
+    let services = &context.services;
+    let from = context.request.peer.ip();
+    let members = services.members.by(Actor::member(&email, from));
+    match members.log_in(email.trim(), &password, from).await {
+        Ok((_, token)) => with_cookie(&context, &token),
+        Err(error) => {
+            if matches!(error, members::Error::WrongPassword) {
+                services.audit.denied(from);
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// 204 that keeps the token of a session in the browser.
+pub fn with_cookie(context: &Context, token: &str) -> Result<Response, http::Error> {
+    let seconds = context.services.members.session_max().as_secs();
+    let cookie = context.site()?.cookie(token, seconds);
+    let cookie = cookie.ok_or_else(|| http::Error::bad_request("the Host header is malformed"))?;
+    let mut answer = response::empty(StatusCode::NO_CONTENT);
+    answer.headers_mut().insert(SET_COOKIE, cookie);
+    Ok(answer)
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[ResponseDoc::empty(204, "Logged out; the session has ended")],
+    ..Doc::new("sessions", "log_out", "Log out")
+};
+
+/// `DELETE /session`
+pub async fn delete(context: Context) -> Result<Response, http::Error> {
+    context.services.members.by(context.actor()).log_out(context.visit()?).await?;
+    let mut answer = response::empty(StatusCode::NO_CONTENT);
+    if let Some(cookie) = context.site()?.cookie("", 0) {
+        answer.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    Ok(answer)
+}
+
+pub const RESET: Doc = Doc {
+    request: Some(RequestDoc::json::<PasswordReset>()),
+    responses: &[
+        ResponseDoc::empty(204, "The password is set; all sessions of the member have ended"),
+        FOREIGN,
+        super::links::CLOSED,
+        NOT_JSON,
+    ],
+    ..Doc::new("sessions", "reset_password", "Set a new password with a link")
+};
+
+/// `POST /session/reset`
+pub async fn reset(mut context: Context) -> Result<Response, http::Error> {
+    let PasswordReset { token, password } = context.request.json().await?;
+    context.services.members.reset(&token, &password).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const CHANGE_PASSWORD: Doc = Doc {
+    request: Some(RequestDoc::json::<PasswordChange>()),
+    responses: &[
+        ResponseDoc::empty(204, "The password is changed; all other sessions have ended"),
+        ResponseDoc::error(422, "The present password is wrong"),
+        ResponseDoc::error(429, "Too many attempts: wait for the seconds in Retry-After"),
+    ],
+    ..Doc::new("sessions", "change_password", "Change the own password")
+};
+
+/// `POST /session/password`
+pub async fn change_password(mut context: Context) -> Result<Response, http::Error> {
+    let PasswordChange { current, password } = context.request.json().await?;
+    let member = &context.visit()?.member;
+    let members = context.services.members.by(context.actor());
+    let from = context.request.peer.ip();
+    let changed = members.change_password(member, &current, &password, from).await;
+    // 401 would mean that nobody is logged in.
+    let token = changed.map_err(|error| {
+        if matches!(error, members::Error::WrongPassword) {
+            return http::Error::unprocessable("the present password is wrong");
+        }
+        error.into()
+    })?;
+    with_cookie(&context, &token)
+}

@@ -1,0 +1,225 @@
+//! Answers that are parts of larger work: the questions of a decision, the turns of an agent.
+//!
+//! Such work binds a model once, asks it any number of times, and is recorded as a whole, in one commit
+//! with what all the answers cost. Each answer comes at once, never as a stream, and never from a
+//! fallback chain: the parts of one piece of work come from one model. Nothing is recorded here, and
+//! nothing is retried.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::call::{Caller, note, place_at};
+use super::error::{Error, Failure};
+use super::meter::Meter;
+use super::route::Candidate;
+use super::service::{Chat, Inner};
+use super::tokens::InFlight;
+use super::upstream::{Asked, Limits, broken};
+use super::whole::{parse, read_whole};
+use crate::billing::{Price, Reservation};
+use crate::domain::chat::{Operation, Tokens};
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::Execution;
+use crate::domain::money::Usd;
+use crate::domain::raw_object::RawObject;
+use crate::engine::{self, EndedCall};
+use crate::http::budget::Lease;
+use crate::storage::Commit;
+
+/// The largest answer of one part, in bytes.
+const ANSWER_MAX: usize = 4 * 1024 * 1024;
+
+/// A chat model that a larger piece of work asks.
+#[derive(Debug, Clone)]
+pub struct BoundModel {
+    inner: Arc<Inner>,
+    candidate: Arc<Candidate>,
+}
+
+/// One answer.
+#[derive(Debug)]
+pub struct Completion {
+    /// As the model's server gave it.
+    pub answer: RawObject,
+    pub tokens: Tokens,
+    pub cost: Usd,
+}
+
+/// What is reserved for work that was admitted. Dropping it releases that.
+#[derive(Debug, Default)]
+pub struct Admission {
+    in_flight: Option<InFlight>,
+    reservations: Vec<Reservation>,
+}
+
+impl Chat {
+    /// The chat model of this id: of the catalog by its slug, else the upstream's.
+    ///
+    /// # Errors
+    /// [`Error::NoModel`]
+    pub fn bind(&self, id: &str) -> Result<BoundModel, Error> {
+        let inner = Arc::clone(&self.inner);
+        let model = inner.catalog.get(id);
+        let local = model.and_then(|model| inner.local(model, Operation::Chat));
+        let candidate = match local {
+            Some(local) => local,
+            None => inner.upstream(id, Operation::Chat)?,
+        };
+        Ok(BoundModel { inner, candidate: Arc::new(candidate) })
+    }
+
+    /// Admits work whose prompts have about so many tokens, and reserves what it may cost.
+    ///
+    /// # Errors
+    /// [`Error::TokensUsedUp`]; [`Error::Engine`] when the balance does not cover it.
+    pub async fn admit(
+        &self,
+        caller: Caller,
+        prompt_tokens: u64,
+        price: Price,
+    ) -> Result<Admission, Error> {
+        let Caller { organization, key, .. } = caller;
+        let in_flight = self.inner.tokens.admit(organization, key, prompt_tokens).await?;
+        let mut admission = Admission { in_flight, reservations: Vec::new() };
+        self.reserve(caller, &mut admission, price).await?;
+        Ok(admission)
+    }
+
+    /// Reserves more for work that was admitted.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] when the balance does not cover it.
+    pub async fn reserve(
+        &self,
+        caller: Caller,
+        admission: &mut Admission,
+        price: Price,
+    ) -> Result<(), Error> {
+        let keeps = self.keeps_content();
+        let held = self.inner.engine.admit_call(caller.organization, price, keeps).await?;
+        admission.reservations.extend(held);
+        Ok(())
+    }
+
+    /// Whether the history keeps what models answer.
+    #[must_use]
+    pub fn keeps_content(&self) -> bool {
+        self.inner.options.keep_content
+    }
+
+    /// Adds to the commit of a part what it used.
+    pub fn count_tokens(&self, commit: &mut Commit, caller: Caller, tokens: Tokens) {
+        self.inner.tokens.count(commit, caller.organization, caller.key, tokens.total());
+    }
+
+    /// Records work that has ended: its row, its charge and its count of tokens are one commit.
+    ///
+    /// # Errors
+    /// [`engine::Error`]: nothing of it is recorded.
+    pub async fn settle(
+        &self,
+        admission: Admission,
+        execution: Execution,
+        tokens: Tokens,
+        output: Option<Box<RawValue>>,
+    ) -> Result<(), engine::Error> {
+        let mut beside = Commit::new();
+        let (organization, key) = (execution.organization, execution.key);
+        self.inner.tokens.count(&mut beside, organization, key, tokens.total());
+        let Admission { in_flight, reservations } = admission;
+        beside.after_durable(move || drop((in_flight, reservations)));
+        let ended = EndedCall { execution, output, beside, reservation: None };
+        self.inner.engine.record_call(ended).await
+    }
+}
+
+impl BoundModel {
+    /// The slug, or the upstream's id.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.candidate.name
+    }
+
+    /// Whether the upstream is asked, and not a model of the catalog.
+    #[must_use]
+    pub fn is_upstream(&self) -> bool {
+        self.candidate.local.is_none()
+    }
+
+    /// Whether the model has a price.
+    #[must_use]
+    pub fn is_priced(&self) -> bool {
+        self.candidate.price.is_known()
+    }
+
+    /// The most that so many answers may cost, each of at most `output` tokens, to prompts that have
+    /// `input` tokens together.
+    #[must_use]
+    pub fn most(&self, answers: u64, input: u64, output: u64) -> Price {
+        let output = output.saturating_mul(answers);
+        self.candidate.price.reserved(answers, Tokens { input, output, is_estimated: true })
+    }
+
+    /// Asks for an answer. `fields` are the request's without its model; `prompt_tokens` stand in for
+    /// the count of a model that does not count; `lease` covers the answer while it is read.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub async fn complete(
+        &self,
+        mut fields: RawObject,
+        prompt_tokens: u64,
+        lease: &mut Lease,
+    ) -> Result<Completion, Failure> {
+        let candidate = &*self.candidate;
+        let name = candidate.name.as_str();
+        let model = candidate.target.model().unwrap_or(name);
+        let written = fields.set("model", model).and_then(|()| fields.text());
+        let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();
+        let permit = match &candidate.local {
+            Some(_) => Some(place_at(&self.inner, name).await?),
+            None => None,
+        };
+        let first_byte = match &candidate.local {
+            Some(model) => model.timeout,
+            None => self.inner.options.first_byte_timeout,
+        };
+        let limits = Limits::from_now(first_byte, candidate.time_max());
+        let completed = self.exchange(&body, prompt_tokens, limits, lease).await;
+        drop(permit);
+        note(candidate, completed.as_ref().err());
+        completed
+    }
+
+    async fn exchange(
+        &self,
+        body: &Bytes,
+        prompt_tokens: u64,
+        limits: Limits,
+        lease: &mut Lease,
+    ) -> Result<Completion, Failure> {
+        let (inner, candidate) = (&self.inner, &*self.candidate);
+        let name = candidate.name.as_str();
+        let operation = Operation::Chat;
+        let asked = Asked { operation, body, is_stream: false, may_fall_back: false };
+        let mut opened = inner.open(name, &candidate.target, asked, limits).await?;
+        if opened.is_stream {
+            return Err(broken(name, "its answer is a stream that was not asked for"));
+        }
+        let idle = inner.options.idle_timeout;
+        let text = read_whole(name, &mut opened, idle, lease, ANSWER_MAX).await?;
+        let answer = parse(name, &text)?;
+        let mut meter = Meter::new(prompt_tokens, false);
+        meter.whole(Operation::Chat, &answer, &text);
+        let tokens = meter.tokens();
+        let cost = candidate.price.of(tokens, limits.begun.elapsed());
+        Ok(Completion { answer, tokens, cost })
+    }
+}
+
+fn unwritable(name: &str, error: &serde_json::Error) -> Failure {
+    let message = format!("the request to the model '{name}' cannot be made: {error}");
+    Failure::new(500, ErrorClass::InternalError, message)
+}

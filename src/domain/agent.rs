@@ -1,0 +1,346 @@
+//! An exchange of the agent, as it is stored: what it may do, and its steps, each an answer of the model
+//! or the result of a tool.
+//!
+//! What an exchange does next follows from its finished steps alone ([`next`]). Pure: nothing here
+//! speaks to a model or runs a tool.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::chat::Tokens;
+use super::ids::{ExecutionId, SessionId, WorkflowId};
+use super::money::Usd;
+
+/// The lane of exchanges in the history's indexes. Each session has a lane of its own for running.
+pub const LANE: &str = "agent";
+/// What the name of a session's lane begins with.
+pub const LANE_PREFIX: &str = "agent:";
+/// Inputs of one tool that may be refused in an exchange; the next refusal ends it.
+pub const REFUSALS_MAX: usize = 2;
+
+/// The lane of a session: its exchanges run one after the other.
+#[must_use]
+pub fn lane_of_session(id: SessionId) -> String {
+    format!("{LANE_PREFIX}{id}")
+}
+
+/// How much an exchange may spend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    #[default]
+    Max,
+    Eco,
+}
+
+/// What an exchange may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Behavior {
+    /// Everything.
+    #[default]
+    Agent,
+    /// Says what it would do; nothing that changes or costs.
+    Plan,
+    /// Only reads.
+    Ask,
+}
+
+impl Mode {
+    /// As requests spell it.
+    pub const ALL: [(&'static str, Self); 2] = [("max", Self::Max), ("eco", Self::Eco)];
+}
+
+impl Behavior {
+    /// As requests spell it.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("agent", Self::Agent), ("plan", Self::Plan), ("ask", Self::Ask)];
+}
+
+/// One exchange.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    pub session: SessionId,
+    /// The session's name, as the client gave it.
+    pub session_name: String,
+    /// The chat model that thinks.
+    pub model: String,
+    pub mode: Mode,
+    pub behavior: Behavior,
+    pub limits: Limits,
+    /// What the model's answers used.
+    #[serde(default)]
+    pub tokens: Tokens,
+    /// It ended with a question to the client.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_clarification: bool,
+}
+
+/// What an exchange must not exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    pub steps: u32,
+    /// Of running, in milliseconds.
+    pub time_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Usd>,
+}
+
+/// What a client asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    pub prompt: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_urls: Vec<String>,
+    /// What was said before, where the client keeps that itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<Turn>,
+}
+
+/// What somebody said before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The client, not the agent.
+    pub is_client: bool,
+    pub text: String,
+}
+
+/// A tool that a model wants to use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    pub id: String,
+    pub name: String,
+    /// JSON text, as the model wrote it.
+    pub arguments: String,
+}
+
+/// A step that has begun, as its row has it as the input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    pub task: Task,
+    /// The events of its beginning.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Value>,
+}
+
+/// What a step does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Asks the model.
+    Answer,
+    Tool(ToolTask),
+}
+
+/// A use of a tool. The ids of what it makes are chosen before it runs, so that it makes it once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolTask {
+    pub call: ToolCall,
+    /// The prediction, or the execution of a workflow, that it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
+    /// The workflow that it makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<WorkflowId>,
+}
+
+/// A step that has ended, as its row has it as the output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    pub result: StepResult,
+    /// The events of its end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Value>,
+    /// The media that it has made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub media: Vec<String>,
+    /// What an answer used.
+    #[serde(default)]
+    pub tokens: Tokens,
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepResult {
+    Answer(Answer),
+    Tool(ToolResult),
+}
+
+/// An answer of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Answer {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<ToolCall>,
+}
+
+/// The result of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolResult {
+    /// What the model reads. Data, never instructions.
+    pub content: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ToolEnd>,
+}
+
+/// How a tool ended, where it did not simply succeed or fail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolEnd {
+    /// Its input was refused.
+    Refused,
+    /// The client has to answer this question.
+    Clarification(String),
+}
+
+/// A step as far as [`next`] looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepRecord {
+    pub task: Task,
+    pub done: Option<StepResult>,
+    pub cost: Usd,
+}
+
+/// What an exchange does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// The last step has begun and not ended: it is done again, with the ids that it has.
+    Resume,
+    Ask,
+    Run(ToolCall),
+    End(End),
+}
+
+/// How an exchange ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// With the model's last words.
+    Answered(String),
+    /// With a question to the client.
+    Clarification(String),
+    StepLimit,
+    CostLimit,
+    /// The model gives a tool nothing that it accepts.
+    Refused {
+        tool: String,
+    },
+}
+
+/// What follows from the steps so far.
+#[must_use]
+pub fn next(steps: &[StepRecord], limits: &Limits) -> Next {
+    let Some(last) = steps.last() else { return Next::Ask };
+    let Some(result) = &last.done else { return Next::Resume };
+    if let StepResult::Tool(ToolResult { kind: Some(kind), .. }) = result {
+        match kind {
+            ToolEnd::Clarification(question) => {
+                return Next::End(End::Clarification(question.clone()));
+            }
+            ToolEnd::Refused => {
+                let Task::Tool(task) = &last.task else { return Next::Ask };
+                if refusals(steps, &task.call.name) > REFUSALS_MAX {
+                    return Next::End(End::Refused { tool: task.call.name.clone() });
+                }
+            }
+        }
+    }
+    let answer = steps.iter().enumerate().rev().find_map(|(at, step)| match &step.done {
+        Some(StepResult::Answer(answer)) => Some((at, answer)),
+        Some(StepResult::Tool(_)) | None => None,
+    });
+    let Some((at, answer)) = answer else { return Next::Ask };
+    if answer.calls.is_empty() {
+        return Next::End(End::Answered(answer.text.clone().unwrap_or_default()));
+    }
+    let spent: Usd = steps.iter().map(|step| step.cost).sum();
+    if limits.cost.is_some_and(|most| spent >= most) {
+        return Next::End(End::CostLimit);
+    }
+    if u32::try_from(steps.len()).unwrap_or(u32::MAX) >= limits.steps {
+        return Next::End(End::StepLimit);
+    }
+    let made = steps.len().saturating_sub(at + 1);
+    answer.calls.get(made).map_or(Next::Ask, |call| Next::Run(call.clone()))
+}
+
+/// How often the inputs of a tool were refused.
+fn refusals(steps: &[StepRecord], tool: &str) -> usize {
+    let is_refusal = |step: &&StepRecord| {
+        let is_tool = matches!(&step.task, Task::Tool(task) if task.call.name == tool);
+        let refused = Some(ToolEnd::Refused);
+        is_tool && matches!(&step.done, Some(StepResult::Tool(result)) if result.kind == refused)
+    };
+    steps.iter().filter(is_refusal).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { steps: 6, time_ms: 1000, cost: None };
+
+    fn call(name: &str) -> ToolCall {
+        ToolCall { id: "c".to_owned(), name: name.to_owned(), arguments: "{}".to_owned() }
+    }
+
+    fn answer(text: &str, calls: &[&str]) -> StepRecord {
+        let calls = calls.iter().map(|name| call(name)).collect();
+        let answer = Answer { text: Some(text.to_owned()), calls };
+        let done = Some(StepResult::Answer(answer));
+        StepRecord { task: Task::Answer, done, cost: Usd::from_micros(10) }
+    }
+
+    fn tool(name: &str, kind: Option<ToolEnd>) -> StepRecord {
+        let task = ToolTask { call: call(name), execution: None, workflow: None };
+        let done = StepResult::Tool(ToolResult { content: String::new(), kind });
+        StepRecord { task: Task::Tool(task), done: Some(done), cost: Usd::ZERO }
+    }
+
+    #[test]
+    fn exchange_runs_each_call_of_an_answer_in_turn_then_asks_again() {
+        let mut steps = Vec::new();
+        assert_eq!(next(&steps, &LIMITS), Next::Ask);
+        steps.push(answer("", &["a", "b"]));
+        assert_eq!(next(&steps, &LIMITS), Next::Run(call("a")));
+        steps.push(tool("a", None));
+        assert_eq!(next(&steps, &LIMITS), Next::Run(call("b")));
+        let begun = StepRecord { done: None, ..tool("b", None) };
+        assert_eq!(next(&[steps.clone(), vec![begun]].concat(), &LIMITS), Next::Resume);
+        steps.push(tool("b", None));
+        assert_eq!(next(&steps, &LIMITS), Next::Ask);
+        steps.push(answer("done", &[]));
+        assert_eq!(next(&steps, &LIMITS), Next::End(End::Answered("done".to_owned())));
+    }
+
+    #[test]
+    fn exchange_ends_at_its_limits() {
+        let endless = |count: usize| -> Vec<StepRecord> {
+            (0..count).flat_map(|_| [answer("", &["a"]), tool("a", None)]).collect()
+        };
+        assert_eq!(next(&endless(2), &LIMITS), Next::Ask);
+        assert_eq!(next(&endless(3), &LIMITS), Next::End(End::StepLimit));
+        let dear = Limits { cost: Some(Usd::from_micros(20)), ..LIMITS };
+        assert_eq!(next(&endless(1), &dear), Next::Ask);
+        assert_eq!(next(&endless(2), &dear), Next::End(End::CostLimit));
+        let last_words = [endless(2), vec![answer("done", &[])]].concat();
+        assert_eq!(next(&last_words, &dear), Next::End(End::Answered("done".to_owned())));
+    }
+
+    #[test]
+    fn exchange_bears_two_refusals_of_a_tool() {
+        let refused = || tool("a", Some(ToolEnd::Refused));
+        let mut steps = vec![answer("", &["a", "a", "a", "b"]), refused(), refused()];
+        assert_eq!(next(&steps, &LIMITS), Next::Run(call("a")));
+        steps.push(refused());
+        assert_eq!(next(&steps, &LIMITS), Next::End(End::Refused { tool: "a".to_owned() }));
+    }
+
+    #[test]
+    fn exchange_ends_with_a_question_to_the_client() {
+        let asks = tool("ask_user", Some(ToolEnd::Clarification("Which?".to_owned())));
+        let steps = [answer("", &["ask_user", "a"]), asks];
+        assert_eq!(next(&steps, &LIMITS), Next::End(End::Clarification("Which?".to_owned())));
+    }
+}

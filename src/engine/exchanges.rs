@@ -1,0 +1,275 @@
+//! What the engine needs to know of exchanges of the agent: who takes their next step.
+//!
+//! The engine gives an exchange its place, keeps its steps and brings it to its one end; the steps
+//! themselves are taken by the implementation of [`Exchanges`], above the engine. A step with an end is
+//! never taken again: it is committed before the next one begins.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, Weak};
+
+use serde_json::value::RawValue;
+
+use crate::billing;
+use crate::domain::chat::Tokens;
+use crate::domain::definition::StepIndex;
+use crate::domain::execution::{Execution, Fault};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine::exchange;
+use crate::domain::money::Usd;
+use crate::domain::payload::Payload;
+use crate::domain::step::{Instance, Status, Step};
+use crate::engine::active::{self, ActiveExecution};
+use crate::engine::query::indexes;
+use crate::engine::query::waiters::Waiter;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::runtime::new_id;
+use crate::storage::Commit;
+
+/// How an exchange has ended.
+#[derive(Debug)]
+pub struct Ending {
+    /// `None`: it succeeded.
+    pub fault: Option<Fault>,
+    pub tokens: Tokens,
+    /// It ends with a question to the client.
+    pub needs_clarification: bool,
+    /// What becomes durable with its end.
+    pub beside: Commit,
+}
+
+/// An ending, later.
+pub type ExchangeFuture<'a> = Pin<Box<dyn Future<Output = Result<Ending, Error>> + Send + 'a>>;
+
+/// Takes the steps of exchanges.
+pub trait Exchanges: Send + Sync {
+    /// Takes the steps that are left. Dropped when the exchange is cancelled or the service stops.
+    ///
+    /// # Errors
+    /// What the service cannot read or write now: the exchange is tried again later.
+    fn run<'a>(&'a self, exchange: &'a mut ExchangeRun) -> ExchangeFuture<'a>;
+}
+
+/// An exchange that has its place.
+pub struct ExchangeRun {
+    inner: Arc<Inner>,
+    active: active::Handle,
+    execution: Execution,
+    steps: Vec<Step>,
+}
+
+impl fmt::Debug for ExchangeRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, steps) = (self.execution.id, self.steps.len());
+        f.debug_struct("ExchangeRun")
+            .field("id", &id)
+            .field("steps", &steps)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a step cost, and what of it is charged with its end.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StepCost {
+    pub total: Usd,
+    /// Less than the total where a tool was charged for itself.
+    pub charged: Usd,
+}
+
+impl Engine {
+    /// Says who takes the steps of exchanges. Called once, before [`Engine::recover`].
+    pub fn set_exchanges(&self, exchanges: Weak<dyn Exchanges>) {
+        *self.inner.exchanges.lock().unwrap_or_else(PoisonError::into_inner) = Some(exchanges);
+    }
+
+    /// The steps of an execution, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]
+    pub async fn steps_of(&self, id: ExecutionId) -> Result<Vec<Step>, Error> {
+        let steps = self.inner.read_steps(id).await?;
+        Ok(steps.into_iter().map(|(_, step)| step).collect())
+    }
+
+    /// Registers one who waits until a step of the execution begins or ends, or the execution ends.
+    #[must_use]
+    pub fn watch_steps(&self, id: ExecutionId) -> Waiter {
+        self.inner.step_waiters.register(id)
+    }
+
+    /// Refuses once the service is about to stop.
+    ///
+    /// # Errors
+    /// [`Error::Stopping`]
+    pub fn check_running(&self) -> Result<(), Error> {
+        if self.inner.tasks.is_stopping() { Err(Error::Stopping) } else { Ok(()) }
+    }
+}
+
+impl ExchangeRun {
+    #[must_use]
+    pub const fn execution(&self) -> &Execution {
+        &self.execution
+    }
+
+    /// The steps that have begun, in their order.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// What the steps have cost.
+    #[must_use]
+    pub fn cost(&self) -> Usd {
+        self.steps.iter().map(|step| step.cost).sum()
+    }
+
+    /// Commits that a step begins; `child` is the execution that it is going to start.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; [`Error::NotFound`] when the exchange has ended.
+    pub async fn begin_step(
+        &mut self,
+        input: Box<RawValue>,
+        child: Option<ExecutionId>,
+    ) -> Result<(), Error> {
+        let now = self.execution.stamp(self.inner.clock.now());
+        let mut commit = Commit::new();
+        let mut step = Step::new(Status::Running, now);
+        step.input = Some(self.keep(&mut commit, input).await?);
+        step.prediction = child;
+        let index = self.steps.len();
+        self.commit(commit, index, &step).await?;
+        self.steps.push(step);
+        Ok(())
+    }
+
+    /// Commits the end of the step that has begun, or of a new one that begins with it.
+    ///
+    /// # Errors
+    /// As [`ExchangeRun::begin_step`].
+    pub async fn end_step(
+        &mut self,
+        input: Option<Box<RawValue>>,
+        output: Box<RawValue>,
+        cost: StepCost,
+        beside: Commit,
+    ) -> Result<(), Error> {
+        let now = self.execution.stamp(self.inner.clock.now());
+        let mut commit = Commit::new();
+        commit.extend(beside);
+        let begun = self.steps.last().filter(|step| !step.status.is_final()).cloned();
+        let index = self.steps.len() - usize::from(begun.is_some());
+        let mut step = begun.unwrap_or_else(|| Step::new(Status::Running, now));
+        if let Some(input) = input {
+            step.input = Some(self.keep(&mut commit, input).await?);
+        }
+        step.output = Some(self.keep(&mut commit, output).await?);
+        (step.status, step.cost) = (Status::Completed, cost.total);
+        step.completed_at = Some(now.max(step.started_at));
+        if cost.charged > Usd::ZERO {
+            let (organization, id) = (self.execution.organization, self.execution.id);
+            billing::charge(&mut commit, organization, cost.charged, id, new_id(), now)?;
+        }
+        self.commit(commit, index, &step).await?;
+        self.steps.truncate(index);
+        self.steps.push(step);
+        Ok(())
+    }
+
+    async fn keep(&self, commit: &mut Commit, text: Box<RawValue>) -> Result<Payload, Error> {
+        let (organization, id) = (self.execution.organization, self.execution.id);
+        let store = &self.inner.store;
+        let payload = store.write_payload(id, text).await?;
+        store.claim(commit, &payload);
+        store.record_usage(commit, organization, id, payload.len());
+        Ok(payload)
+    }
+
+    /// Writes a step, unless the exchange has ended in the meantime.
+    async fn commit(&self, mut commit: Commit, index: usize, step: &Step) -> Result<(), Error> {
+        let id = self.execution.id;
+        let instance = Instance::of(StepIndex::new(u16::try_from(index).unwrap_or(u16::MAX)));
+        commit.put(rows::step(id, &instance), step)?;
+        let state = self.active.state.lock().await;
+        if state.as_ref().is_none_or(|loaded| loaded.execution.status.is_final()) {
+            return Err(Error::NotFound);
+        }
+        self.inner.store.commit(commit).await?;
+        drop(state);
+        self.inner.step_waiters.wake(id);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Runs the exchange that the cell holds, until it ends.
+    pub(in crate::engine) async fn run_exchange(
+        self: &Arc<Self>,
+        active: &ActiveExecution,
+    ) -> Result<(), Error> {
+        let Some(execution) = self.begin_exchange(active).await? else { return Ok(()) };
+        let exchanges = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let exchanges = exchanges.and_then(|exchanges| exchanges.upgrade());
+        let exchanges = exchanges.ok_or(Error::Stopping)?;
+        let Some(handle) = self.active.find(execution.id) else { return Ok(()) };
+        let steps = self.read_steps(execution.id).await?.into_iter().map(|(_, step)| step);
+        let steps = steps.collect();
+        let mut run = ExchangeRun { inner: Arc::clone(self), active: handle, execution, steps };
+        let ended = tokio::select! {
+            biased;
+            () = active.stop.cancelled() => return Ok(()),
+            ended = exchanges.run(&mut run) => ended,
+        };
+        let cost = run.cost();
+        drop(run);
+        let mut state = active.state.lock().await;
+        let Some(loaded) = state.as_mut() else { return Ok(()) };
+        if loaded.execution.status.is_final() {
+            // It was cancelled while it ended.
+            return Ok(());
+        }
+        let Ending { fault, tokens, needs_clarification, beside } = ended?;
+        let mut next = loaded.execution.clone();
+        let ended = exchange::Ended { fault, cost, tokens, needs_clarification };
+        let effects = exchange::end(&mut next, ended, self.clock.now());
+        self.write(beside, &next, &effects, None).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+
+    /// Marks on the disk that the exchange has begun. `None` when it has ended.
+    async fn begin_exchange(&self, active: &ActiveExecution) -> Result<Option<Execution>, Error> {
+        let mut state = active.state.lock().await;
+        let Some(loaded) = state.as_mut() else { return Ok(None) };
+        if loaded.execution.status.is_final() {
+            return Ok(None);
+        }
+        let mut next = loaded.execution.clone();
+        if exchange::begin(&mut next, self.clock.now()) {
+            let mut commit = Commit::new();
+            commit.put(rows::execution(next.organization, next.id), &next)?;
+            indexes::update(&mut commit, &next);
+            self.store.commit(commit).await?;
+            loaded.execution = next;
+        }
+        Ok(Some(loaded.execution.clone()))
+    }
+
+    /// Cancels what the unfinished step of a cancelled exchange had started.
+    pub(in crate::engine) async fn cancel_children(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<(), Error> {
+        let steps = self.read_steps(id).await?;
+        let open = steps.iter().filter(|(_, step)| !step.status.is_final());
+        for child in open.filter_map(|(_, step)| step.prediction) {
+            match self.cancel(organization, child).await {
+                Ok(_) | Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

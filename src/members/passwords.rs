@@ -1,0 +1,154 @@
+//! Passwords: argon2id hashes, computed on blocking threads, a few at a time.
+//!
+//! A hash takes 19 MiB and some tens of milliseconds: how many run and wait is bounded, so that a flood of
+//! attempts takes neither the memory nor the processors. A password is never kept and never logged.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use argon2::password_hash::{PasswordHash, SaltString};
+use argon2::{Algorithm, Argon2, Params, PasswordHasher as _, PasswordVerifier as _, Version};
+use tokio::sync::{OnceCell, Semaphore};
+
+use super::Error;
+use crate::runtime::random_bytes;
+
+/// Bytes of the shortest password.
+pub const PASSWORD_MIN: usize = 12;
+/// Bytes of the longest password.
+pub const PASSWORD_MAX: usize = 256;
+/// The memory of one hash, in KiB, the passes over it and the lanes: OWASP's recommendation.
+const MEMORY_KIB: u32 = 19 * 1024;
+const PASSES: u32 = 2;
+const LANES: u32 = 1;
+/// Hashes that are computed at the same time.
+const RUNNING_MAX: usize = 2;
+/// Hashes that wait; what comes behind them is refused.
+const WAITING_MAX: usize = 32;
+
+/// Computes hashes; clones share the places.
+#[derive(Debug, Clone)]
+pub(super) struct Passwords {
+    places: Arc<Semaphore>,
+    present: Arc<AtomicUsize>,
+    /// The hash of a password that nobody knows: what is verified where there is no member.
+    dummy: Arc<OnceCell<String>>,
+}
+
+/// Counts a caller as long as it lives.
+struct Present(Arc<AtomicUsize>);
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Passwords {
+    pub(super) fn new() -> Self {
+        let places = Arc::new(Semaphore::new(RUNNING_MAX));
+        Self { places, present: Arc::default(), dummy: Arc::default() }
+    }
+
+    /// The hash of a new password, in the PHC string format.
+    ///
+    /// # Errors
+    /// [`Error::PasswordLength`], [`Error::Busy`], [`Error::Randomness`].
+    pub(super) async fn hash(&self, password: &str) -> Result<String, Error> {
+        if !(PASSWORD_MIN..=PASSWORD_MAX).contains(&password.len()) {
+            return Err(Error::PasswordLength);
+        }
+        let salt = random_bytes::<16>()?;
+        let password = password.to_owned();
+        self.compute(move || {
+            let salt = SaltString::encode_b64(&salt).map_err(|error| error.to_string())?;
+            let hash = hasher()?.hash_password(password.as_bytes(), &salt);
+            hash.map(|hash| hash.to_string()).map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    /// Whether `password` is the one of `hash`. Takes the same time where there is no hash, and says no.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Randomness`].
+    pub(super) async fn verify(&self, hash: Option<&str>, password: &str) -> Result<bool, Error> {
+        let dummy = self.dummy.get_or_try_init(|| async {
+            let secret: String =
+                random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+            self.hash(&secret).await
+        });
+        let dummy = dummy.await?;
+        let is_known = hash.is_some() && password.len() <= PASSWORD_MAX;
+        let hash = hash.filter(|_| is_known).unwrap_or(dummy).to_owned();
+        let password: String =
+            if is_known { password.to_owned() } else { "-".repeat(PASSWORD_MIN) };
+        let is_equal = self
+            .compute(move || {
+                let hash = PasswordHash::new(&hash).map_err(|error| error.to_string())?;
+                Ok(hasher()?.verify_password(password.as_bytes(), &hash).is_ok())
+            })
+            .await?;
+        Ok(is_equal && is_known)
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Result<T, Error> {
+        let present = Present(Arc::clone(&self.present));
+        if self.present.fetch_add(1, Ordering::AcqRel) >= RUNNING_MAX + WAITING_MAX {
+            return Err(Error::Busy);
+        }
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let place = place.map_err(|_closed| Error::Busy)?;
+        // The place is held until the work is done, also when nobody waits for it any more.
+        let done = tokio::task::spawn_blocking(move || {
+            let _held = (present, place);
+            work()
+        });
+        done.await.map_err(|error| Error::Hash(error.to_string()))?.map_err(Error::Hash)
+    }
+}
+
+fn hasher() -> Result<Argon2<'static>, String> {
+    let params = Params::new(MEMORY_KIB, PASSES, LANES, None).map_err(|error| error.to_string())?;
+    Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn password_verifies_only_against_its_own_hash() {
+        let passwords = Passwords::new();
+        let hash = passwords.hash("correct horse battery").await.unwrap();
+        assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
+        assert!(passwords.verify(Some(&hash), "correct horse battery").await.unwrap());
+        for wrong in ["correct horse batterY", "", &"x".repeat(100_000)] {
+            assert!(!passwords.verify(Some(&hash), wrong).await.unwrap());
+        }
+        assert!(!passwords.verify(None, "------------").await.unwrap());
+        for bad in ["short", &"x".repeat(257)] {
+            assert!(matches!(passwords.hash(bad).await, Err(Error::PasswordLength)));
+        }
+    }
+
+    #[tokio::test]
+    async fn password_hashes_beyond_the_queue_are_refused() {
+        let passwords = Passwords::new();
+        let held = Arc::clone(&passwords.places).acquire_many_owned(2).await.unwrap();
+        let mut waiting = Vec::new();
+        for _ in 0..RUNNING_MAX + WAITING_MAX {
+            let mut one = Box::pin(passwords.hash("correct horse battery"));
+            assert!(futures_util::poll!(&mut one).is_pending());
+            waiting.push(one);
+        }
+        assert!(matches!(passwords.hash("correct horse battery").await, Err(Error::Busy)));
+        drop(waiting);
+        drop(held);
+        assert!(passwords.hash("correct horse battery").await.is_ok());
+        assert_eq!(passwords.present.load(Ordering::Acquire), 0);
+    }
+}

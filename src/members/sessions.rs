@@ -1,0 +1,211 @@
+//! Sessions: a member in one browser, by a token that only the browser has.
+//!
+//! A session and its member are read from the store at each request, so that a log-out, a new password, a
+//! permission that is taken away or a member who is removed counts at the next one. Nothing is cached.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::{Error, Members, rows};
+use crate::domain::member::{Member, Session};
+use crate::storage::commit::Expect;
+use crate::storage::record::{decode, encode};
+use crate::storage::{self, Commit, Key, Page, Table};
+
+/// Sessions of one member; the oldest end when there are more.
+const SESSIONS_MAX: usize = 32;
+/// How often the use of a session is written at most; more often where sessions are short.
+const NOTE_EVERY: Duration = Duration::from_secs(300);
+/// How long a stream goes on without a look whether its session is there.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// Rows that one look of a sweep reads.
+const SWEEP_PAGE: usize = 1000;
+
+/// A session that is valid, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visit {
+    pub member: Member,
+    session: rows::Hash,
+}
+
+impl Members {
+    /// Opens a session for the member of this email address and password. The text is the session's token,
+    /// which only the browser keeps.
+    ///
+    /// # Errors
+    /// [`Error::WrongPassword`], which is also the answer where there is no such member, after the same
+    /// time; [`Error::TooManyAttempts`]; [`Error::Busy`]; [`Error::Storage`].
+    pub async fn log_in(
+        &self,
+        email: &str,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<(Member, String), Error> {
+        let account = rows::account_of(email);
+        self.throttle.begin(account, from).map_err(Error::TooManyAttempts)?;
+        let member = self.by_email(email).await?;
+        let hash = member.as_ref().map(|member| member.password.as_str());
+        let is_right = match self.passwords.verify(hash, password).await {
+            Ok(is_right) => is_right,
+            Err(error) => {
+                self.throttle.withdraw(account, from);
+                return Err(error);
+            }
+        };
+        let Some(member) = member.filter(|_| is_right) else { return Err(Error::WrongPassword) };
+        self.throttle.succeeded(account, from);
+        let token = self.open_session(&member).await?;
+        Ok((member, token))
+    }
+
+    /// Opens a session for a member who has proven to be that.
+    ///
+    /// # Errors
+    /// [`Error::WrongPassword`] when the member was removed or changed in between.
+    pub(super) async fn open_session(&self, member: &Member) -> Result<String, Error> {
+        let (token, hash) = rows::new_token()?;
+        let now = self.clock.now();
+        let session = Session {
+            organization: member.organization,
+            member: member.id,
+            epoch: member.epoch,
+            created_at: now,
+            seen_at: now,
+        };
+        let of = rows::sessions_of(member.id);
+        let page = Page { prefix: of.clone(), after: None, before: None, limit: 2 * SESSIONS_MAX };
+        let mut present = Vec::new();
+        for (key, _) in self.store.page(page).await? {
+            let hash = hash_of(&key);
+            let session: Option<Session> = self.store.read(&rows::session(hash)).await?;
+            present.push((session.map(|session| session.created_at), key));
+        }
+        present.sort();
+        let mut commit = Commit::new();
+        let superfluous = (present.len() + 1).saturating_sub(SESSIONS_MAX);
+        for (_, key) in present.into_iter().take(superfluous) {
+            commit.delete(rows::session(hash_of(&key))).delete(key);
+        }
+        commit.expect(Expect::Present(rows::member(member.organization, member.id)));
+        commit.put(rows::session(&hash), &session)?;
+        commit.put_bytes(of.raw(&hash), Vec::new());
+        self.recorder.add(&mut commit, "session.create", &member.email, member.organization)?;
+        match self.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) => Err(Error::WrongPassword),
+            written => Ok(written.map(|()| token)?),
+        }
+    }
+
+    /// The member behind a session's token; `None` for every token that is not valid.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn authenticate(&self, token: &str) -> Result<Option<Visit>, Error> {
+        let Some(hash) = rows::token_hash(token) else { return Ok(None) };
+        self.valid(hash).await
+    }
+
+    async fn valid(&self, hash: rows::Hash) -> Result<Option<Visit>, Error> {
+        let row = rows::session(&hash);
+        let Some(bytes) = self.store.get(&row).await? else { return Ok(None) };
+        let session: Session = decode(&bytes)?;
+        let place = rows::member(session.organization, session.member);
+        let Some(member_bytes) = self.store.get(&place).await? else { return Ok(None) };
+        let member: Member = decode(&member_bytes)?;
+        let now = self.clock.now();
+        let is_over = now.since(session.created_at) >= self.options.session_max
+            || now.since(session.seen_at) >= self.options.session_idle
+            || session.epoch != member.epoch;
+        if is_over {
+            return Ok(None);
+        }
+        if now.since(session.seen_at) >= NOTE_EVERY.min(self.options.session_idle / 10) {
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(row.clone(), bytes));
+            commit.expect(Expect::Equal(place.clone(), member_bytes));
+            commit.put(row, &Session { seen_at: now, ..session })?;
+            commit.put(place, &Member { last_seen_at: Some(now), ..member.clone() })?;
+            match self.store.commit(commit).await {
+                // Somebody else has changed one of them: a later request notes the use.
+                Ok(()) | Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => tracing::warn!(%error, "the use of a session was not recorded"),
+            }
+        }
+        Ok(Some(Visit { member, session: hash }))
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn log_out(&self, visit: &Visit) -> Result<(), Error> {
+        let Visit { member, session } = visit;
+        let mut commit = Commit::new();
+        commit.delete(rows::session(session)).delete(rows::sessions_of(member.id).raw(session));
+        self.recorder.add(&mut commit, "session.delete", &member.email, member.organization)?;
+        self.store.commit(commit).await?;
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    /// Resolves when the session has ended. While the store cannot be read, it counts as valid.
+    pub async fn ended(&self, visit: &Visit) {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            if let Ok(None) = self.valid(visit.session).await {
+                return;
+            }
+            tokio::select! {
+                change = changed.changed() => if change.is_err() { return },
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    /// Removes sessions that have ended, and links whose time has long passed. How many it were.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; what was not removed waits for the next call.
+    pub async fn sweep(&self) -> Result<usize, Error> {
+        Ok(self.sweep_sessions().await? + self.sweep_links().await?)
+    }
+
+    async fn sweep_sessions(&self) -> Result<usize, Error> {
+        let (mut after, mut swept) = (None, 0);
+        loop {
+            let prefix = Key::table(Table::Session);
+            let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(swept) };
+            after = Some(last.clone());
+            for (key, bytes) in &found {
+                let session: Session = decode(bytes)?;
+                let member = rows::member(session.organization, session.member);
+                let member: Option<Member> = self.store.read(&member).await?;
+                let now = self.clock.now();
+                let is_valid = member.is_some_and(|member| member.epoch == session.epoch)
+                    && now.since(session.created_at) < self.options.session_max
+                    && now.since(session.seen_at) < self.options.session_idle;
+                if is_valid {
+                    continue;
+                }
+                let mut commit = Commit::new();
+                commit.expect(Expect::Equal(key.clone(), encode(&session)?));
+                commit.delete(key.clone());
+                commit.delete(rows::sessions_of(session.member).raw(hash_of(key)));
+                match self.store.commit(commit).await {
+                    Ok(()) => swept += 1,
+                    Err(storage::Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+}
+
+/// The last 32 bytes of a key: the hash of the token.
+pub(super) fn hash_of(key: &Key) -> &[u8] {
+    let bytes = key.as_bytes();
+    bytes.get(bytes.len().saturating_sub(32)..).unwrap_or_default()
+}

@@ -1,0 +1,309 @@
+//! The runner `llm`: a GGUF file, answered by llama.cpp in a process of its own.
+//!
+//! The process is this program again (`worker`). It speaks OpenAI's API, as the servers of the runner
+//! `openai` do, but over a socket pair that nobody else has; so the chat router, predictions and
+//! workflows use it in the same way. It is started when it is needed, ended when it has been idle, and
+//! whatever happens in it costs the answers that it is giving, nothing else (`process`). This file
+//! reads what a manifest says. Nothing here generates text.
+
+pub mod gguf;
+mod process;
+mod room;
+pub mod worker;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use self::gguf::Header;
+pub use self::process::{InUse, OpenError, Process};
+pub use self::room::Room;
+use super::openai::{Exchange, Kind};
+use super::options::{self, Dependencies, Model, Type};
+use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Server, Success};
+use crate::config::reader::Section;
+use crate::config::values::{duration, one_of, path, problem, size, whole};
+use crate::domain::attempt::Failure;
+use crate::domain::chat::Operation;
+use crate::domain::classify::ErrorClass;
+use crate::domain::model::{OutputType, Usage};
+use crate::runtime;
+use crate::schema::Schema;
+
+/// Tokens of a context, where neither the manifest nor the model says fewer.
+const DEFAULT_CONTEXT: u32 = 8192;
+const CONTEXT_MAX: u32 = 4 * 1024 * 1024;
+const THREADS_MAX: u32 = 512;
+/// Answers that are given at once.
+const DEFAULT_PARALLEL: u32 = 4;
+const PARALLEL_MAX: u32 = 64;
+/// Tokens that are computed at once.
+const DEFAULT_BATCH: u32 = 256;
+const BATCH_MAX: u32 = 8192;
+const DEFAULT_IDLE: Duration = Duration::from_secs(15 * 60);
+const IDLE_MIN: Duration = Duration::from_secs(1);
+const IDLE_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// The least memory that a model can be given, and the most that can be meant.
+const MEMORY_MIN: u64 = 64 * 1024 * 1024;
+const MEMORY_MAX: u64 = 1 << 50;
+
+/// When a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// By the first request; unloaded again when it has been idle.
+    OnDemand,
+    /// With the service, and kept.
+    AtStart,
+}
+
+impl Load {
+    /// All of them.
+    const ALL: [Self; 2] = [Self::OnDemand, Self::AtStart];
+
+    /// As manifests spell it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on_demand",
+            Self::AtStart => "at_start",
+        }
+    }
+}
+
+/// What manifests say of a runner of this type.
+pub const TYPE: Type =
+    Type { name: "llm", read: |section, folder| Some(Arc::new(Options::read(section, folder)?)) };
+
+/// How one model is loaded and run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Absolute.
+    file: PathBuf,
+    /// Tells a file that was replaced from the one that was read.
+    changed: Option<SystemTime>,
+    /// What the file says, or why it is refused.
+    header: Result<Header, gguf::Error>,
+    /// Tokens that all answers have together.
+    context: u32,
+    threads: u32,
+    parallel: u32,
+    batch: u32,
+    idle_unload: Duration,
+    load: Load,
+    chat_template: Option<PathBuf>,
+    memory_bytes: Option<u64>,
+}
+
+impl Options {
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_empty| folder.to_path_buf());
+        let file = section.required("file", existing(&folder));
+        let context = section.optional("context", whole(1..=CONTEXT_MAX));
+        let threads = section.optional("threads", whole(1..=THREADS_MAX));
+        let parallel = section.get("parallel", DEFAULT_PARALLEL, whole(1..=PARALLEL_MAX));
+        let batch = section.get("batch", DEFAULT_BATCH, whole(1..=BATCH_MAX));
+        let idle_unload = section.get("idle_unload", DEFAULT_IDLE, duration(IDLE_MIN..=IDLE_MAX));
+        let load = section.get("load", Load::OnDemand, one_of(&Load::ALL, Load::as_str));
+        let chat_template = section.optional("chat_template", existing(&folder));
+        let memory_bytes = section.optional("memory_bytes", size(MEMORY_MIN..=MEMORY_MAX));
+        let options = Self::of_file(file?);
+        Some(Self {
+            context: context.unwrap_or(options.context),
+            threads: threads.unwrap_or(options.threads),
+            parallel,
+            // A batch holds at least a token of each answer.
+            batch: batch.max(parallel),
+            idle_unload,
+            load,
+            chat_template,
+            memory_bytes,
+            ..options
+        })
+    }
+
+    /// What is used for a file that has no manifest.
+    #[must_use]
+    pub fn of_file(file: PathBuf) -> Self {
+        let header = Header::read(&file);
+        let trained = header.as_ref().ok().and_then(|header| header.context_length);
+        let trained = trained.and_then(|tokens| u32::try_from(tokens).ok());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            changed: std::fs::metadata(&file).and_then(|found| found.modified()).ok(),
+            header,
+            context: trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT),
+            threads: u32::try_from(cores.saturating_sub(1)).unwrap_or(1).clamp(1, THREADS_MAX),
+            parallel: DEFAULT_PARALLEL,
+            batch: DEFAULT_BATCH,
+            idle_unload: DEFAULT_IDLE,
+            load: Load::OnDemand,
+            chat_template: None,
+            memory_bytes: None,
+            file,
+        }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// What the file says, where it is good.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        self.header.as_ref().ok()
+    }
+
+    fn kind(&self) -> Kind {
+        let is_embedding = self.header().is_some_and(|header| header.is_embedding);
+        if is_embedding { Kind::Embeddings } else { Kind::Chat }
+    }
+
+    /// Bytes of memory that the loaded model takes, about.
+    fn memory_estimate(&self) -> u64 {
+        /// The program, its buffers for a batch, and what llama.cpp adds.
+        const BESIDE: u64 = 256 * 1024 * 1024;
+        let Some(header) = self.header() else { return 0 };
+        let context = header.token_bytes.saturating_mul(self.context.into());
+        header.file_bytes.saturating_add(context).saturating_add(BESIDE)
+    }
+
+    /// What the model says of itself.
+    fn interface(&self) -> Option<ModelInterface> {
+        let (schema, output_type) = match self.kind() {
+            Kind::Chat => (chat_schema(), OutputType::String),
+            kind @ (Kind::Embeddings | Kind::Images) => (kind.schema(), OutputType::Array),
+        };
+        let schema = Schema::compile(&schema).ok()?;
+        Some(ModelInterface { schema: Arc::new(schema), output_type })
+    }
+}
+
+/// The fields of a prediction of a chat model, with what only a model of this kind knows.
+fn chat_schema() -> Value {
+    let mut schema = Kind::Chat.schema();
+    let more = json!({
+        "seed": {"type": "integer", "description": "The same seed gives the same text"},
+        "top_k": {"type": "integer", "minimum": 0},
+        "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "stop": {"type": ["string", "array"], "items": {"type": "string"}},
+        "response_format": {"type": "object"},
+    });
+    if let (Some(properties), Value::Object(more)) =
+        (schema.get_mut("properties").and_then(Value::as_object_mut), more)
+    {
+        properties.extend(more);
+    }
+    schema
+}
+
+/// A file that exists; a path that is not absolute starts at `folder`.
+fn existing(
+    folder: &Path,
+) -> impl Fn(&crate::config::values::Value<'_>) -> crate::config::reader::Parsed<PathBuf> {
+    move |value| {
+        let path = path(folder)(value)?;
+        let missing = || problem(value, format!("{} is not a file", path.display()));
+        if path.is_file() { Ok(path) } else { Err(missing()) }
+    }
+}
+
+impl options::Options for Options {
+    fn is_self_describing(&self) -> bool {
+        true
+    }
+
+    fn model_file(&self) -> Option<&Path> {
+        Some(&self.file)
+    }
+
+    fn title(&self) -> Option<&str> {
+        self.header()?.name.as_deref()
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let interface = self.interface().map(Arc::new);
+        let process = Process::new(self, model, dependencies);
+        Arc::new(LlmRunner { process, interface })
+    }
+}
+
+/// The runner of one model.
+#[derive(Debug)]
+struct LlmRunner {
+    process: Arc<Process>,
+    interface: Option<Arc<ModelInterface>>,
+}
+
+impl LlmRunner {
+    async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
+        let process = &self.process;
+        let exchange = Exchange { kind: process.options.kind(), model: &process.model };
+        let request = exchange.request("", &process.model.name, job)?;
+        let opened = process.open(request, job.may_fall_back).await;
+        let (answer, in_use) = opened.map_err(|error| match error {
+            OpenError::Unavailable(reason) => {
+                exchange.failure(ErrorClass::ProviderUnavailable, &reason)
+            }
+            OpenError::Ended(reason) => exchange.failure(ErrorClass::ProviderError, &reason),
+        })?;
+        let read = exchange.read(job, answer).await;
+        if read.as_ref().is_err_and(|failure| failure.class == ErrorClass::ProviderUnavailable)
+            && let Some(reason) = in_use.ended().await
+        {
+            return Err(exchange.failure(ErrorClass::ProviderError, &reason));
+        }
+        read
+    }
+}
+
+impl Runner for LlmRunner {
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let started = runtime::monotonic_now();
+            let (output, usage) = self.answer(&job).await?;
+            Ok(Success::new(output, Usage { run_time: started.elapsed(), ..usage }))
+        })
+    }
+
+    fn health(&self) -> Health {
+        self.process.health()
+    }
+
+    fn maintain(&self) -> Maintenance<'_> {
+        Box::pin(self.process.maintain())
+    }
+
+    fn interface(&self) -> Option<Arc<ModelInterface>> {
+        self.interface.clone()
+    }
+
+    fn server(&self, operation: Operation) -> Option<Server> {
+        let serves = self.process.options.kind().operation() == Some(operation);
+        serves.then(|| Server::Process(Arc::clone(&self.process)))
+    }
+
+    fn diagnostics(&self) -> Option<String> {
+        self.process.diagnostics()
+    }
+
+    fn local(&self) -> Option<super::LocalModel> {
+        Some(self.process.local())
+    }
+}
+
+impl Kind {
+    /// The operation of the chat router that a model of this kind serves.
+    const fn operation(self) -> Option<Operation> {
+        match self {
+            Self::Chat => Some(Operation::Chat),
+            Self::Embeddings => Some(Operation::Embeddings),
+            Self::Images => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,525 @@
+//! The process of one model, as the service sees it: started by the first request, ended when it has
+//! been idle, restarted after a pause when it has ended by itself.
+//!
+//! Requests go over HTTP/2 on a socket pair, so that each answer is a stream of its own: one that is
+//! dropped is cancelled, one that is read slowly holds up no other. A process that ends costs the
+//! answers that it was giving; nothing is asked twice.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Pair;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::room::Room;
+use super::worker::{NOT_STARTED, READY, WorkerArgs};
+use super::{Load, Options};
+use crate::guard::groups::Group;
+use crate::runners::backoff::Backoff;
+use crate::runners::command::GuardConfig;
+use crate::runners::options::{Dependencies, Model};
+use crate::runners::tail::Tail;
+use crate::runners::{Health, LocalModel};
+use crate::runtime::shortage::when_able;
+use crate::runtime::{self, Tasks};
+
+/// How long a model may take to load: a large one from a slow disk takes minutes.
+const LOADING_MAX: Duration = Duration::from_secs(600);
+/// How long a process is waited for that this machine cannot start now.
+const STARTING_MAX: Duration = Duration::from_secs(60);
+/// How long a process that was killed has to end.
+const ENDING: Duration = Duration::from_secs(5);
+/// The longest pause behind a failure that a request waits for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const STOPPING: &str = "the service is stopping";
+/// Bytes of what a process says of a model that it cannot load.
+const REFUSAL_MAX: usize = 64 * 1024;
+/// Bytes of an answer that wait for its reader.
+const WINDOW: u32 = 64 * 1024;
+
+/// Why a request was not answered, in words that follow "the model 'x':".
+#[derive(Debug)]
+pub enum OpenError {
+    /// The model is not there now.
+    Unavailable(String),
+    /// Its process has ended.
+    Ended(String),
+}
+
+/// The process of one model.
+#[derive(Debug)]
+pub struct Process {
+    pub(super) options: Arc<Options>,
+    pub(super) model: Model,
+    guard: GuardConfig,
+    room: Arc<Room>,
+    /// What it wrote to standard error.
+    tail: Tail,
+    /// What goes on as long as a process does; nobody waits for it.
+    streams: Tasks,
+    state: Mutex<State>,
+    /// Held while it is started.
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug)]
+struct State {
+    instance: Option<Arc<Instance>>,
+    /// Answers that are on their way.
+    in_use: usize,
+    idle_since: Instant,
+    backoff: Backoff,
+    /// How often it was started.
+    starts: u64,
+    /// Why it has ended or cannot be loaded; `None` since it was last loaded.
+    failure: Option<String>,
+}
+
+/// A process that has loaded its model.
+#[derive(Debug)]
+struct Instance {
+    requests: http2::SendRequest<Full<Bytes>>,
+    /// Killed when this is dropped.
+    child: Mutex<Child>,
+    id: Option<u32>,
+    _group: Option<Group>,
+}
+
+/// An answer that is on its way: while it is held, its process is not unloaded.
+#[derive(Debug)]
+pub struct InUse {
+    process: Arc<Process>,
+    instance: Arc<Instance>,
+}
+
+impl InUse {
+    /// How the process ended, of an answer that broke off; `None`: it runs still. In words that follow
+    /// "the model 'x':".
+    pub async fn ended(&self) -> Option<String> {
+        self.process.reap(&self.instance).await
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut state = self.process.lock();
+        state.in_use = state.in_use.saturating_sub(1);
+        state.idle_since = runtime::monotonic_now();
+        drop(state);
+        self.process.room.note_idle();
+    }
+}
+
+impl Process {
+    /// Starts nothing.
+    #[must_use]
+    pub(super) fn new(
+        options: Arc<Options>,
+        model: Model,
+        dependencies: &Dependencies,
+    ) -> Arc<Self> {
+        let state = State {
+            instance: None,
+            in_use: 0,
+            idle_since: runtime::monotonic_now(),
+            backoff: Backoff::default(),
+            starts: 0,
+            failure: None,
+        };
+        let process = Arc::new(Self {
+            options,
+            model,
+            guard: dependencies.guard.clone(),
+            room: Arc::clone(&dependencies.room),
+            tail: Tail::default(),
+            streams: Tasks::new(),
+            state: Mutex::new(state),
+            loading: Arc::default(),
+        });
+        process.room.add(&process);
+        process
+    }
+
+    /// Sends a request, whose address is a path; the model is loaded first. With `is_impatient` a model
+    /// that has just failed is not waited for.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub async fn open(
+        self: &Arc<Self>,
+        request: Request<Bytes>,
+        is_impatient: bool,
+    ) -> Result<(Response<Incoming>, InUse), OpenError> {
+        let in_use = self.loaded(is_impatient).await.map_err(OpenError::Unavailable)?;
+        let mut requests = in_use.instance.requests.clone();
+        match requests.send_request(request.map(Full::new)).await {
+            Ok(answer) => Ok((answer, in_use)),
+            Err(error) => {
+                let reason = in_use.ended().await;
+                Err(OpenError::Ended(reason.unwrap_or_else(|| error.to_string())))
+            }
+        }
+    }
+
+    /// The running process; starts it where there is none.
+    async fn loaded(self: &Arc<Self>, is_impatient: bool) -> Result<InUse, String> {
+        if let Some(found) = self.running() {
+            return Ok(found);
+        }
+        let starts = self.lock().starts;
+        let loading = Arc::clone(&self.loading).lock_owned().await;
+        if let Some(found) = self.running() {
+            return Ok(found);
+        }
+        let pause = {
+            let state = self.lock();
+            let pause = state.backoff.left();
+            // A start that has failed is the answer for all who waited for it, and a long pause for none.
+            let is_no_use =
+                state.starts != starts || pause > PATIENCE || (is_impatient && !pause.is_zero());
+            if let (true, Some(failure)) = (is_no_use, &state.failure) {
+                return Err(failure.clone());
+            }
+            pause
+        };
+        tokio::time::sleep(pause).await;
+        let process = Arc::clone(self);
+        // In a task of its own: the first caller may go away, the others go on waiting.
+        let starting = self.guard.tasks.spawn(async move {
+            let result = process.load(is_impatient).await;
+            drop(loading);
+            result
+        });
+        starting.await.unwrap_or_else(|_stopping| Err(STOPPING.to_owned()))
+    }
+
+    /// The process, if it runs. One that has ended is noted.
+    fn running(self: &Arc<Self>) -> Option<InUse> {
+        let mut state = self.lock();
+        let instance = Arc::clone(state.instance.as_ref()?);
+        if let Some(status) = instance.ended() {
+            self.note_end(&mut state, status);
+            return None;
+        }
+        if instance.requests.is_closed() {
+            // It is ending; how will be known in a moment.
+            return None;
+        }
+        state.in_use = state.in_use.saturating_add(1);
+        drop(state);
+        Some(InUse { process: Arc::clone(self), instance })
+    }
+
+    async fn load(self: &Arc<Self>, is_impatient: bool) -> Result<InUse, String> {
+        let started = self.start(is_impatient).await;
+        let mut state = self.lock();
+        state.starts = state.starts.wrapping_add(1);
+        match started {
+            Ok(instance) => {
+                let instance = Arc::new(instance);
+                state.instance = Some(Arc::clone(&instance));
+                state.failure = None;
+                state.backoff.succeeded();
+                state.in_use = state.in_use.saturating_add(1);
+                drop(state);
+                Ok(InUse { process: Arc::clone(self), instance })
+            }
+            Err(reason) => {
+                let pause = state.backoff.failed();
+                tracing::warn!(model = %self.model.name, %reason, ?pause, "a model cannot be loaded");
+                state.failure = Some(reason.clone());
+                Err(reason)
+            }
+        }
+    }
+
+    /// Starts the process and waits until it has loaded its model.
+    async fn start(&self, is_impatient: bool) -> Result<Instance, String> {
+        self.fault().map_or(Ok(()), Err)?;
+        if let Some(ended) = self.take() {
+            // What is left of one that was ending.
+            ended.kill().await;
+        }
+        let _room = self.room.make(self.memory_estimate(), is_impatient).await?;
+        let begun = runtime::monotonic_now();
+        let group = self.guard.groups.as_ref();
+        // The pages of the file count for the group, and not for the limit.
+        let file = self.options.header().map_or(0, |header| header.file_bytes);
+        let most = self.options.memory_bytes.map(|bytes| bytes.saturating_add(file));
+        let group = group.map(|groups| groups.make(most)).transpose();
+        let group = group.map_err(|error| format!("its control group cannot be made: {error}"))?;
+        let spawned = when_able(STARTING_MAX, || self.spawn(group.as_ref())).await;
+        let (mut child, socket) =
+            spawned.map_err(|error| format!("its process cannot be started: {error}"))?;
+        if let Some(errors) = child.stderr.take() {
+            self.streams.spawn(self.tail.clone().drain(errors));
+        }
+        let connected = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW.saturating_mul(64))
+            .handshake(TokioIo::new(socket))
+            .await;
+        let (requests, connection) = connected.map_err(|error| format!("its process: {error}"))?;
+        self.streams.spawn(async move {
+            // How it ends is seen by those who wait for answers.
+            let _ended = connection.await;
+        });
+        let id = child.id();
+        let instance = Instance { requests, child: Mutex::new(child), id, _group: group };
+        let ready = tokio::select! {
+            ready = tokio::time::timeout(LOADING_MAX, instance.is_ready()) => ready,
+            () = self.guard.tasks.stopping() => Ok(Err(Some(STOPPING.to_owned()))),
+        };
+        if !matches!(ready, Ok(Ok(()))) {
+            let status = instance.kill().await;
+            return Err(match ready {
+                Ok(Err(Some(refusal))) => refusal,
+                Ok(_) => format!("it cannot be loaded: {}", self.describe(status)),
+                Err(_elapsed) => format!("it was not loaded within {} s", LOADING_MAX.as_secs()),
+            });
+        }
+        tracing::info!(model = %self.model.name, time = ?begun.elapsed(), "a model was loaded");
+        Ok(instance)
+    }
+
+    /// To be called on a thread that lives as long as the runtime: the process takes its end for the
+    /// end of the service.
+    fn spawn(&self, group: Option<&Group>) -> io::Result<(Child, UnixStream)> {
+        let (ours, theirs) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let options = &self.options;
+        let args = WorkerArgs {
+            parent: i32::try_from(std::process::id()).map_err(io::Error::other)?,
+            group: group.map(|group| group.path().to_path_buf()),
+            name: self.model.name.clone(),
+            file: options.file.clone(),
+            context: options.context,
+            threads: options.threads,
+            parallel: options.parallel,
+            batch: options.batch,
+            chat_template: options.chat_template.clone(),
+            memory_bytes: options.memory_bytes,
+        };
+        let mut command = Command::new(&self.guard.program);
+        command.arg("llm-worker").args(args.arguments());
+        command.env_clear().current_dir("/").kill_on_drop(true);
+        // A signal from the terminal is for the service: it lets running work finish.
+        command.process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        Ok((command.spawn()?, UnixStream::from_std(ours)?))
+    }
+
+    /// Why there is no sense in starting it.
+    fn fault(&self) -> Option<String> {
+        if let Err(error) = &self.options.header {
+            return Some(format!("its file {} {error}", self.options.file.display()));
+        }
+        super::worker::unsupported().map(str::to_owned)
+    }
+
+    /// The process of an answer that broke off: how it ended, where it has.
+    async fn reap(&self, instance: &Arc<Instance>) -> Option<String> {
+        let waited = async {
+            while instance.ended().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _alive = tokio::time::timeout(Duration::from_secs(1), waited).await;
+        let status = instance.ended()?;
+        let mut state = self.lock();
+        if state.instance.as_ref().is_some_and(|current| Arc::ptr_eq(current, instance)) {
+            self.note_end(&mut state, status);
+        }
+        Some(self.describe(Some(status)))
+    }
+
+    fn note_end(&self, state: &mut State, status: ExitStatus) {
+        let reason = self.describe(Some(status));
+        let pause = state.backoff.failed();
+        let said = self.tail.last_line().unwrap_or_default();
+        tracing::warn!(model = %self.model.name, %reason, %said, ?pause, "a model's process ended");
+        state.instance = None;
+        state.failure = Some(reason);
+    }
+
+    /// How it ended, in words that follow "the model 'x':".
+    fn describe(&self, status: Option<ExitStatus>) -> String {
+        let Some(status) = status else { return "its process does not answer".to_owned() };
+        if status.code() == Some(NOT_STARTED.into())
+            && let Some(line) = self.tail.last_line()
+        {
+            return line;
+        }
+        match status.signal() {
+            Some(libc::SIGKILL) if self.options.memory_bytes.is_some() => {
+                "its process was killed: has it reached its memory_bytes?".to_owned()
+            }
+            _ => format!("its process ended ({status})"),
+        }
+    }
+
+    /// How the model is: one that is not loaded is as good as its last try.
+    pub(super) fn health(&self) -> Health {
+        if let Some(reason) = self.fault() {
+            return Health::Failing(reason);
+        }
+        let state = self.lock();
+        match (&state.failure, &state.instance, self.options.load) {
+            (Some(reason), ..) => Health::Failing(reason.clone()),
+            (None, None, Load::AtStart) => Health::Starting,
+            (None, ..) => Health::Good,
+        }
+    }
+
+    /// Loads what is to be loaded, unloads what has been idle, notes what has ended.
+    pub(super) async fn maintain(self: &Arc<Self>) {
+        let is_due = {
+            let mut state = self.lock();
+            if let Some(status) = state.instance.as_ref().and_then(|instance| instance.ended()) {
+                self.note_end(&mut state, status);
+            }
+            let wanted = self.options.load == Load::AtStart && state.instance.is_none();
+            wanted && state.backoff.left().is_zero()
+        };
+        if is_due && self.fault().is_none() {
+            let _failure_is_noted = self.loaded(true).await;
+        }
+        let idle = self.idle_since().map(|since| since.elapsed());
+        if self.options.load == Load::OnDemand
+            && idle.is_some_and(|idle| idle >= self.options.idle_unload)
+        {
+            self.unload().await;
+        }
+    }
+
+    /// Since when it is loaded and answers nothing.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        let is_idle = state.instance.is_some() && state.in_use == 0;
+        is_idle.then_some(state.idle_since)
+    }
+
+    /// Whether it is loaded.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.lock().instance.is_some()
+    }
+
+    /// Bytes of memory that it takes when it is loaded, about.
+    pub(super) fn memory_estimate(&self) -> u64 {
+        self.options.memory_estimate()
+    }
+
+    /// Ends the process, unless it answers.
+    pub(super) async fn unload(&self) {
+        let Some(instance) = self.take() else { return };
+        tracing::info!(model = %self.model.name, "a model was unloaded");
+        instance.kill().await;
+    }
+
+    /// The process, which nobody gets any more; `None` where it answers, or there is none.
+    fn take(&self) -> Option<Arc<Instance>> {
+        let mut state = self.lock();
+        if state.in_use > 0 { None } else { state.instance.take() }
+    }
+
+    pub(super) fn diagnostics(&self) -> Option<String> {
+        Some(self.tail.text()).filter(|text| !text.is_empty())
+    }
+
+    /// The model as this machine runs it.
+    pub(super) fn local(&self) -> LocalModel {
+        let header = self.options.header();
+        let id = self.lock().instance.as_ref().and_then(|instance| instance.id);
+        LocalModel {
+            file_bytes: header.map_or(0, |header| header.file_bytes),
+            quantization: header.map(|header| header.quantization),
+            context: self.options.context,
+            resident_bytes: id.and_then(resident_bytes),
+        }
+    }
+
+    /// The most that one answer may take.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        self.model.timeout
+    }
+
+    /// Its slug.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.model.name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    /// Ends its process and removes its control group. Outside of a runtime the process ends by itself.
+    fn drop(&mut self) {
+        let instance = self.lock().instance.take();
+        if let (Some(instance), Ok(_)) = (instance, tokio::runtime::Handle::try_current()) {
+            self.streams.spawn(async move { instance.kill().await });
+        }
+    }
+}
+
+impl Instance {
+    /// Waits until the model is loaded. The error is the reason that the process gives; `None`: it has
+    /// ended.
+    async fn is_ready(&self) -> Result<(), Option<String>> {
+        let request = Request::get(READY).body(Full::default()).map_err(|_never| None)?;
+        let answer = self.requests.clone().send_request(request).await.map_err(|_ended| None)?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        let said = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
+        let said = said.map_err(|_ended| None)?.to_bytes();
+        Err(Some(String::from_utf8_lossy(&said).into_owned()))
+    }
+
+    /// How it ended, if it has.
+    fn ended(&self) -> Option<ExitStatus> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.try_wait().ok().flatten()
+    }
+
+    /// Kills it and waits until it has ended.
+    async fn kill(&self) -> Option<ExitStatus> {
+        {
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            // It may have ended by itself.
+            let _gone = child.start_kill();
+        }
+        let waited = async {
+            loop {
+                if let Some(status) = self.ended() {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(ENDING, waited).await.ok()
+    }
+}
+
+/// Bytes of memory that a process has, shared pages included.
+fn resident_bytes(id: u32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
+    let pages = statm.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
+}

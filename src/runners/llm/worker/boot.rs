@@ -1,0 +1,131 @@
+//! The start of the process: shut in, load the model, serve.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream as Socket;
+use std::path::Path;
+use std::sync::Arc;
+
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+use super::engine::{self, Engine};
+use super::server::{self, Loaded};
+use super::template::ChatTemplate;
+use super::{NOT_STARTED, WorkerArgs, embeddings, log};
+use crate::guard::{groups, sandbox};
+use crate::runners::llm::gguf::Header;
+
+/// Threads that read requests: prompts are turned to tokens beside the model's own work.
+const READERS: usize = 2;
+
+/// Bytes of stack of each thread: llama.cpp finds words and grammars by functions that call themselves.
+const STACK: usize = 64 * 1024 * 1024;
+/// Memory of the stacks, beside what the operator allows.
+const STACKS: u64 = (STACK * (READERS + 1)) as u64;
+
+/// Whether the model is loaded: nothing yet, the model, or why it cannot be.
+pub type State = Option<Result<Arc<Loaded>, String>>;
+
+/// Serves the model until the service closes the socket.
+///
+/// # Errors
+/// When the socket is none.
+pub fn run(args: &WorkerArgs) -> io::Result<u8> {
+    let template = match shut_in(args) {
+        Ok(template) => template,
+        Err(error) => {
+            // Standard error goes to the service, which shows its last line.
+            drop(io::Write::write_all(
+                &mut io::stderr(),
+                format!("its process cannot be shut in: {error}\n").as_bytes(),
+            ));
+            return Ok(NOT_STARTED);
+        }
+    };
+    log::set_up();
+    let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
+    socket.set_nonblocking(true)?;
+    let (ready, state) = watch::channel(None);
+    let of_model = args.clone();
+    std::thread::Builder::new().name("model".to_owned()).stack_size(STACK).spawn(move || {
+        let work = || load(&of_model, template.as_deref(), &ready);
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+            // Without its loop the process is of no use: the service starts another one.
+            std::process::abort();
+        }
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(READERS)
+        .thread_stack_size(STACK)
+        .build()?;
+    runtime.block_on(async {
+        let socket = UnixStream::from_std(socket)?;
+        server::serve(socket, state).await
+    })?;
+    Ok(0)
+}
+
+/// Gives up all but the model's files. Answers the chat template of the operator.
+fn shut_in(args: &WorkerArgs) -> io::Result<Option<String>> {
+    if let Some(group) = &args.group {
+        groups::enter(group)?;
+    }
+    let template = args.chat_template.as_ref().map(std::fs::read_to_string).transpose()?;
+    let memory = args.memory_bytes.map(|bytes| bytes.saturating_add(STACKS));
+    sandbox::enter_reading(args.parent, &[Path::new(&args.file)], memory)?;
+    Ok(template)
+}
+
+/// Loads the model, says so, and runs it on this thread until nobody asks any more.
+fn load(args: &WorkerArgs, template: Option<&str>, ready: &watch::Sender<State>) {
+    let refuse = |reason: String| {
+        // Without a receiver the process is ending.
+        let _unheard = ready.send(Some(Err(reason)));
+    };
+    let because = |what: &str| match log::last_error() {
+        Some(error) => format!("{what}: {error}"),
+        None => what.to_owned(),
+    };
+    let backend = match LlamaBackend::init() {
+        Ok(backend) => backend,
+        Err(error) => return refuse(format!("llama.cpp cannot start: {error}")),
+    };
+    let header = match Header::read(&args.file) {
+        Ok(header) => header,
+        Err(error) => return refuse(format!("its file {error}")),
+    };
+    let loaded = LlamaModel::load_from_file(&backend, &args.file, &LlamaModelParams::default());
+    let Ok(model) = loaded else {
+        return refuse(because("llama.cpp cannot load it"));
+    };
+    let model = Arc::new(model);
+    let limits = engine::Limits {
+        context: args.context,
+        threads: i32::try_from(args.threads).unwrap_or(1),
+        parallel: args.parallel,
+        batch: args.batch,
+    };
+    if header.is_embedding {
+        let served = embeddings::Embedder::new(&model, &backend, limits, header.has_pooling);
+        let Ok((mut embedder, jobs)) = served else {
+            return refuse(because("llama.cpp cannot make its context"));
+        };
+        let loaded = Loaded::embeddings(args.name.clone(), Arc::clone(&model), jobs, limits);
+        let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
+        embedder.run();
+        return;
+    }
+    let template = ChatTemplate::of_model(&model, template);
+    let served = Engine::new(&model, &backend, limits);
+    let Ok((mut engine, jobs)) = served else {
+        return refuse(because("llama.cpp cannot make its context"));
+    };
+    let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), jobs, limits, template);
+    let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
+    engine.run();
+}

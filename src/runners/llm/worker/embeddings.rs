@@ -1,0 +1,260 @@
+//! Embeddings: texts to vectors of length one, several texts in each batch.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use llama_cpp_2::LlamaContextLoadError;
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::{LlamaContextParams, LlamaPoolingType};
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+
+use super::engine::{JOBS_MAX, Limits};
+use super::prompt::{Sizes, overflow};
+use super::request::Refusal;
+
+/// Texts of one request, and their tokens together.
+const INPUTS_MAX: usize = 2048;
+const TOKENS_MAX: usize = 300_000;
+
+/// Texts to embed.
+#[derive(Debug)]
+pub struct Job {
+    /// None is empty or longer than the context.
+    pub inputs: Vec<Vec<LlamaToken>>,
+    pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
+}
+
+/// The loop of one model.
+#[derive(Debug)]
+pub struct Embedder<'m> {
+    context: LlamaContext<'m>,
+    batch: LlamaBatch<'static>,
+    batch_max: usize,
+    sequences_max: usize,
+    jobs: Receiver<Job>,
+    /// Requests that are on their way: each gets a batch in turn.
+    turns: VecDeque<Turn>,
+}
+
+/// A request and what is computed of it.
+#[derive(Debug)]
+struct Turn {
+    job: Job,
+    vectors: Vec<Vec<f32>>,
+}
+
+impl<'m> Embedder<'m> {
+    /// A context for the model, and where its jobs go.
+    ///
+    /// # Errors
+    /// When llama.cpp cannot make it.
+    pub fn new(
+        model: &'m Arc<LlamaModel>,
+        backend: &LlamaBackend,
+        limits: Limits,
+        has_pooling: bool,
+    ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
+        // A text is computed at once: its words look at each other in both directions.
+        let batch = limits.batch.max(limits.context);
+        let pooling =
+            if has_pooling { LlamaPoolingType::Unspecified } else { LlamaPoolingType::Mean };
+        let params = LlamaContextParams::default()
+            .with_pooling_type(pooling)
+            .with_n_ctx(NonZeroU32::new(batch))
+            .with_n_batch(batch)
+            .with_n_ubatch(batch)
+            .with_n_seq_max(limits.parallel)
+            .with_kv_unified(true)
+            .with_embeddings(true)
+            .with_n_threads(limits.threads)
+            .with_n_threads_batch(limits.threads)
+            .with_no_perf(true);
+        let context = model.new_context(backend, params)?;
+        let batch_max = usize::try_from(batch).unwrap_or(1);
+        let sequences_max = usize::try_from(limits.parallel).unwrap_or(1);
+        let (sender, jobs) = sync_channel(JOBS_MAX);
+        let batch = LlamaBatch::new(batch_max, 1);
+        let turns = VecDeque::new();
+        Ok((Self { context, batch, batch_max, sequences_max, jobs, turns }, sender))
+    }
+
+    /// Computes until nobody can ask any more.
+    pub fn run(&mut self) {
+        loop {
+            if self.turns.is_empty() {
+                let Ok(job) = self.jobs.recv() else { return };
+                self.turns.push_back(Turn { job, vectors: Vec::new() });
+            }
+            while self.turns.len() < JOBS_MAX
+                && let Ok(job) = self.jobs.try_recv()
+            {
+                self.turns.push_back(Turn { job, vectors: Vec::new() });
+            }
+            if let Some(turn) = self.turns.pop_front() {
+                self.go_on(turn);
+            }
+        }
+    }
+
+    /// Computes the next batch of a request, which then waits for its next turn.
+    fn go_on(&mut self, mut turn: Turn) {
+        if turn.job.reply.is_closed() {
+            return;
+        }
+        let rest = turn.job.inputs.get(turn.vectors.len()..).unwrap_or_default();
+        let now = rest.get(..self.fitting(rest)).unwrap_or_default().to_vec();
+        match self.compute(&now) {
+            Ok(vectors) => turn.vectors.extend(vectors),
+            Err(reason) => {
+                let _unheard = turn.job.reply.send(Err(reason));
+                return;
+            }
+        }
+        if turn.vectors.len() < turn.job.inputs.len() {
+            self.turns.push_back(turn);
+        } else {
+            // The caller may have gone away.
+            let _unheard = turn.job.reply.send(Ok(turn.vectors));
+        }
+    }
+
+    /// How many of these texts fit into one batch, at least one.
+    fn fitting(&self, inputs: &[Vec<LlamaToken>]) -> usize {
+        let mut tokens = 0;
+        let fits = |input: &&Vec<LlamaToken>| {
+            tokens += input.len();
+            tokens <= self.batch_max
+        };
+        inputs.iter().take(self.sequences_max).take_while(fits).count().max(1)
+    }
+
+    fn compute(&mut self, inputs: &[Vec<LlamaToken>]) -> Result<Vec<Vec<f32>>, String> {
+        self.context.clear_kv_cache();
+        self.batch.clear();
+        for (id, input) in (0..).zip(inputs) {
+            let added = self.batch.add_sequence(input, id, true);
+            added.map_err(|error| error.to_string())?;
+        }
+        self.context.decode(&mut self.batch).map_err(|error| error.to_string())?;
+        let of_sequence = |id: i32| {
+            let vector = self.context.embeddings_seq_ith(id).map_err(|error| error.to_string())?;
+            Ok(unit(vector))
+        };
+        (0..).zip(inputs).map(|(id, _)| of_sequence(id)).collect()
+    }
+}
+
+/// The vector with the length one.
+fn unit(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|part| f64::from(*part).powi(2)).sum::<f64>().sqrt();
+    #[expect(clippy::cast_possible_truncation, reason = "the parts of a vector of length one")]
+    let part = |part: &f32| if length > 0.0 { (f64::from(*part) / length) as f32 } else { 0.0 };
+    vector.iter().map(part).collect()
+}
+
+/// The texts of a request as tokens, and whether the vectors are wanted in base64.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(
+    body: &[u8],
+    model: &LlamaModel,
+    sizes: Sizes,
+    room: usize,
+) -> Result<(Vec<Vec<LlamaToken>>, bool), Refusal> {
+    let fields: Map<String, Value> = serde_json::from_slice(body)
+        .map_err(|error| Refusal::because(400, format!("the body is not JSON: {error}")))?;
+    let wrong = || Refusal::of("input", "input must be a text, a list of texts, or tokens");
+    let input = fields.get("input").ok_or_else(wrong)?;
+    let texts = input.as_array().filter(|list| !list.first().is_some_and(Value::is_number));
+    let inputs: Vec<&Value> = texts.map_or_else(|| vec![input], |texts| texts.iter().collect());
+    if inputs.len() > INPUTS_MAX {
+        return Err(Refusal::of("input", format!("input may have {INPUTS_MAX} texts")));
+    }
+    let width = u64::try_from(model.n_embd_out()).unwrap_or(0);
+    if fields.get("dimensions").is_some_and(|wanted| !wanted.is_null() && *wanted != width) {
+        let message = format!("this model's vectors have {width} dimensions, and no others");
+        return Err(Refusal::of("dimensions", message));
+    }
+    let is_base64 = match fields.get("encoding_format").filter(|format| !format.is_null()) {
+        None => false,
+        Some(format) if *format == "float" => false,
+        Some(format) if *format == "base64" => true,
+        Some(_) => {
+            let message = "encoding_format must be float or base64";
+            return Err(Refusal::of("encoding_format", message));
+        }
+    };
+    let vocabulary = model.vocab();
+    let tokens = |input: &Value| {
+        let known = |id: &Value| {
+            let id = i32::try_from(id.as_i64()?).ok()?;
+            (0..vocabulary.n_tokens()).contains(&id).then_some(LlamaToken(id))
+        };
+        let tokens: Vec<LlamaToken> = if let Some(text) = input.as_str() {
+            let least = sizes.least_tokens(text);
+            if least > room {
+                return Err(too_long(least, room));
+            }
+            sizes.check_words("input", text)?;
+            vocabulary.tokenize(text.as_bytes(), true, false)
+        } else {
+            let ids = input.as_array().ok_or_else(wrong)?;
+            ids.iter().map(known).collect::<Option<_>>().ok_or_else(wrong)?
+        };
+        if tokens.is_empty() {
+            return Err(Refusal::of("input", "a text of input is empty"));
+        }
+        if tokens.len() > room {
+            return Err(too_long(tokens.len(), room));
+        }
+        Ok(tokens)
+    };
+    let inputs = inputs.into_iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
+    if inputs.is_empty() {
+        return Err(wrong());
+    }
+    if inputs.iter().map(Vec::len).sum::<usize>() > TOKENS_MAX {
+        let message = format!("input may have {TOKENS_MAX} tokens in all");
+        return Err(Refusal::of("input", message));
+    }
+    Ok((inputs, is_base64))
+}
+
+fn too_long(tokens: usize, room: usize) -> Refusal {
+    Refusal { param: Some("input".to_owned()), ..overflow(tokens, 0, room) }
+}
+
+/// The answer to a request.
+#[must_use]
+pub fn answer(name: &str, vectors: &[Vec<f32>], tokens: usize, is_base64: bool) -> Value {
+    let shown = |vector: &Vec<f32>| {
+        if is_base64 {
+            let bytes: Vec<u8> = vector.iter().flat_map(|part| part.to_le_bytes()).collect();
+            return STANDARD.encode(bytes).into();
+        }
+        json!(vector)
+    };
+    let data: Vec<Value> = vectors
+        .iter()
+        .enumerate()
+        .map(|(index, vector)| {
+            json!({"object": "embedding", "index": index, "embedding": shown(vector)})
+        })
+        .collect();
+    json!({
+        "object": "list",
+        "data": data,
+        "model": name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    })
+}

@@ -1,0 +1,461 @@
+//! The loop that computes: all answers that are on their way share each batch, those that come in the
+//! meantime join at the next one. First a token of each answer that is being written, then as much of
+//! new prompts as there is room for, so that a long prompt holds up no text.
+//!
+//! Nothing waits for a reader here: an answer whose reader has not taken what came stands still, one
+//! whose reader has gone away is given up before the next batch. When the context is full, the answer
+//! that was begun last waits and is read again later.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::{DecodeError, LlamaContextLoadError};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::sampling::{Likely, Sampler, Sampling, likelihoods};
+use super::slots::Slots;
+use super::text::{Taken, Text};
+
+/// Requests that wait for the loop.
+pub const JOBS_MAX: usize = 1024;
+/// Parts of an answer that wait for its reader.
+pub const PARTS_MAX: usize = 64;
+/// How long nothing is computed where every reader is behind.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The size of the context.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Tokens of all answers together.
+    pub context: u32,
+    pub threads: i32,
+    pub parallel: u32,
+    pub batch: u32,
+}
+
+/// A request, ready to be computed.
+#[derive(Debug)]
+pub struct Job {
+    /// Not empty, and shorter than the context.
+    pub prompt: Vec<LlamaToken>,
+    pub sampling: Sampling,
+    pub max_tokens: usize,
+    pub stops: Vec<String>,
+    /// Whether the text shows control tokens, as tool calls are made of.
+    pub shows_control: bool,
+    /// How many of the likeliest tokens are returned at each place.
+    pub logprobs: Option<usize>,
+    pub reply: Sender<Event>,
+}
+
+/// What comes of a job.
+#[derive(Debug)]
+pub enum Event {
+    Part(Part),
+    End(End),
+    /// llama.cpp could not compute it.
+    Failed(String),
+}
+
+/// Some text.
+#[derive(Debug)]
+pub struct Part {
+    pub text: String,
+    pub logprobs: Option<Logprobs>,
+}
+
+/// How likely a token was.
+#[derive(Debug)]
+pub struct Logprobs {
+    pub chosen: Likely,
+    pub top: Vec<Likely>,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    pub finish: Finish,
+    pub prompt_tokens: usize,
+    /// Of those, how many were in the context already.
+    pub cached_tokens: usize,
+    pub completion_tokens: usize,
+}
+
+/// Why it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// The model or a stop string has ended it.
+    Stop,
+    /// It has as many tokens as it may.
+    Length,
+}
+
+/// An answer that is being written.
+#[derive(Debug)]
+pub struct Answer {
+    /// The prompt and what has been written. All but the last are computed, or are about to be.
+    pub tokens: Vec<LlamaToken>,
+    /// Tokens of the prompt that were there when it was begun.
+    pub cached_tokens: usize,
+    /// Orders answers by when they were begun.
+    pub admitted: u64,
+    prompt_tokens: usize,
+    written: usize,
+    max_tokens: usize,
+    sampler: Sampler,
+    text: Text,
+    shows_control: bool,
+    logprobs: Option<usize>,
+    out: Outbox,
+}
+
+/// What waits for a reader that is behind.
+#[derive(Debug)]
+struct Outbox {
+    reply: Sender<Event>,
+    waiting: VecDeque<Event>,
+}
+
+impl Outbox {
+    fn send(&mut self, event: Event) {
+        self.waiting.push_back(event);
+        self.flush();
+    }
+
+    /// Sends what the reader takes; whether nothing is left, or nobody reads.
+    fn flush(&mut self) -> bool {
+        while let Some(event) = self.waiting.pop_front() {
+            match self.reply.try_send(event) {
+                Ok(()) => {}
+                Err(TrySendError::Full(event)) => {
+                    self.waiting.push_front(event);
+                    return false;
+                }
+                Err(TrySendError::Closed(_)) => {
+                    self.waiting.clear();
+                    return true;
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Answer {
+    fn of(model: &LlamaModel, job: Job) -> Box<Self> {
+        Box::new(Self {
+            prompt_tokens: job.prompt.len(),
+            tokens: job.prompt,
+            cached_tokens: 0,
+            admitted: 0,
+            written: 0,
+            max_tokens: job.max_tokens.max(1),
+            sampler: Sampler::new(model, &job.sampling),
+            text: Text::new(job.stops),
+            shows_control: job.shows_control,
+            logprobs: job.logprobs,
+            out: Outbox { reply: job.reply, waiting: VecDeque::new() },
+        })
+    }
+}
+
+/// The loop of one model.
+#[derive(Debug)]
+pub struct Engine<'m> {
+    model: &'m LlamaModel,
+    context: LlamaContext<'m>,
+    batch: LlamaBatch<'static>,
+    batch_max: usize,
+    room: usize,
+    slots: Slots,
+    jobs: Receiver<Job>,
+    waiting: VecDeque<Box<Answer>>,
+    /// Answers that are complete, whose readers are behind.
+    leaving: Vec<Outbox>,
+}
+
+impl<'m> Engine<'m> {
+    /// A context for the model, and where its jobs go.
+    ///
+    /// # Errors
+    /// When llama.cpp cannot make it.
+    pub fn new(
+        model: &'m Arc<LlamaModel>,
+        backend: &LlamaBackend,
+        limits: Limits,
+    ) -> Result<(Self, SyncSender<Job>), LlamaContextLoadError> {
+        let params = LlamaContextParams::default()
+            .with_n_ctx(NonZeroU32::new(limits.context))
+            .with_n_batch(limits.batch)
+            .with_n_ubatch(limits.batch)
+            .with_n_seq_max(limits.parallel)
+            .with_kv_unified(true)
+            .with_n_threads(limits.threads)
+            .with_n_threads_batch(limits.threads)
+            .with_no_perf(true);
+        let context = model.new_context(backend, params)?;
+        let room = usize::try_from(limits.context.min(context.n_ctx())).unwrap_or(1);
+        let batch_max = usize::try_from(limits.batch).unwrap_or(1);
+        let can_cut = !model.is_recurrent() && !model.is_hybrid();
+        let (sender, jobs) = sync_channel(JOBS_MAX);
+        let engine = Self {
+            model,
+            context,
+            batch: LlamaBatch::new(batch_max, 1),
+            batch_max,
+            room,
+            slots: Slots::new(limits.parallel, room, can_cut),
+            jobs,
+            waiting: VecDeque::new(),
+            leaving: Vec::new(),
+        };
+        Ok((engine, sender))
+    }
+
+    /// Computes until nobody can ask any more.
+    pub fn run(&mut self) {
+        while self.receive() {
+            self.let_go();
+            self.admit();
+            let plan = self.plan();
+            if plan.is_empty() {
+                continue;
+            }
+            match self.context.decode(&mut self.batch) {
+                Ok(()) => self.take(&plan),
+                Err(DecodeError::NoKvCacheSlot) if self.give_way() => {}
+                Err(error) => self.fail(&error.to_string()),
+            }
+        }
+    }
+
+    /// Takes new jobs in; waits for one where there is nothing to compute. False: nobody asks any more.
+    fn receive(&mut self) -> bool {
+        let can_compute =
+            self.slots.all.iter().any(|slot| {
+                slot.answer.as_ref().is_some_and(|answer| answer.out.waiting.is_empty())
+            });
+        let is_idle = !self.slots.is_active() && self.waiting.is_empty() && self.leaving.is_empty();
+        if is_idle {
+            match self.jobs.recv() {
+                Ok(job) => self.waiting.push_back(Answer::of(self.model, job)),
+                Err(_closed) => return false,
+            }
+        } else if !can_compute {
+            match self.jobs.recv_timeout(PAUSE) {
+                Ok(job) => self.waiting.push_back(Answer::of(self.model, job)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        while self.waiting.len() < JOBS_MAX
+            && let Ok(job) = self.jobs.try_recv()
+        {
+            self.waiting.push_back(Answer::of(self.model, job));
+        }
+        true
+    }
+
+    /// Sends what waits for its readers, and gives up the answers that nobody reads.
+    fn let_go(&mut self) {
+        self.waiting.retain(|answer| !answer.out.reply.is_closed());
+        self.leaving.retain_mut(|out| !out.flush());
+        for index in 0..self.slots.all.len() {
+            let Some(answer) = self.slots.all.get_mut(index).and_then(|slot| slot.answer.as_mut())
+            else {
+                continue;
+            };
+            answer.out.flush();
+            if answer.out.reply.is_closed() {
+                drop(self.slots.release(index));
+            }
+        }
+    }
+
+    fn admit(&mut self) {
+        while let Some(answer) = self.waiting.pop_front() {
+            if let Err(answer) = self.slots.admit(&mut self.context, answer) {
+                self.waiting.push_front(answer);
+                return;
+            }
+        }
+    }
+
+    /// Fills the batch. Answers which sequences have how many tokens in it.
+    fn plan(&mut self) -> Vec<Share> {
+        loop {
+            let plan = self.fill();
+            let tokens = plan.iter().map(|share| share.tokens).sum();
+            if self.slots.make_room(&mut self.context, tokens) || !self.give_way() {
+                return plan;
+            }
+        }
+    }
+
+    fn fill(&mut self) -> Vec<Share> {
+        self.batch.clear();
+        let mut order: Vec<(bool, u64, usize)> = Vec::new();
+        for (index, slot) in self.slots.all.iter().enumerate() {
+            let Some(answer) = &slot.answer else { continue };
+            if answer.out.waiting.is_empty() {
+                let is_prompt = answer.tokens.len() > slot.cached.len() + 1;
+                order.push((is_prompt, answer.admitted, index));
+            }
+        }
+        order.sort_unstable();
+        let mut plan = Vec::new();
+        let mut used = 0;
+        for (_, _, index) in order {
+            let Some(slot) = self.slots.all.get(index) else { continue };
+            let Some(answer) = &slot.answer else { continue };
+            let from = slot.cached.len();
+            let rest = answer.tokens.get(from..).unwrap_or_default();
+            let tokens = rest.len().min(self.batch_max - used);
+            let is_whole = tokens == rest.len();
+            let mut output = None;
+            for (offset, token) in rest.iter().take(tokens).enumerate() {
+                let is_last = is_whole && offset + 1 == tokens;
+                let at = i32::try_from(from + offset).unwrap_or(i32::MAX);
+                if is_last {
+                    output = Some(self.batch.n_tokens());
+                }
+                if self.batch.add(*token, at, &[slot.id], is_last).is_err() {
+                    // It holds as many as were counted.
+                    break;
+                }
+            }
+            if tokens > 0 {
+                plan.push(Share { index, tokens, output });
+            }
+            used += tokens;
+        }
+        plan
+    }
+
+    /// Makes room where the context is full; whether something was given up.
+    fn give_way(&mut self) -> bool {
+        if self.slots.forget_oldest(&mut self.context) {
+            return true;
+        }
+        let Some(answer) = self.slots.take_youngest(&mut self.context) else { return false };
+        self.waiting.push_front(answer);
+        true
+    }
+
+    /// Takes the next tokens from what was computed.
+    fn take(&mut self, plan: &[Share]) {
+        for share in plan {
+            let Some(slot) = self.slots.all.get_mut(share.index) else { continue };
+            let Some(answer) = &mut slot.answer else { continue };
+            let from = slot.cached.len();
+            let computed = answer.tokens.get(from..from + share.tokens).unwrap_or_default();
+            slot.cached.extend_from_slice(computed);
+            let Some(output) = share.output else { continue };
+            let finish = answer.write(self.model, &self.context, output, self.room);
+            if let Some(finish) = finish
+                && let Some(answer) = self.slots.release(share.index)
+            {
+                self.leave(answer, finish);
+            }
+        }
+    }
+
+    fn leave(&mut self, answer: Box<Answer>, finish: Finish) {
+        let end = End {
+            finish,
+            prompt_tokens: answer.prompt_tokens,
+            cached_tokens: answer.cached_tokens.min(answer.prompt_tokens),
+            completion_tokens: answer.written,
+        };
+        let mut out = answer.out;
+        out.send(Event::End(end));
+        if !out.waiting.is_empty() {
+            self.leaving.push(out);
+        }
+    }
+
+    /// Ends every answer that was in the batch: what the context holds of it is not known.
+    fn fail(&mut self, reason: &str) {
+        tracing::error!(%reason, "a batch cannot be computed");
+        for index in 0..self.slots.all.len() {
+            if let Some(mut answer) = self.slots.release(index) {
+                answer.out.send(Event::Failed(reason.to_owned()));
+                if !answer.out.waiting.is_empty() {
+                    self.leaving.push(answer.out);
+                }
+            }
+        }
+        self.slots.clear(&mut self.context);
+    }
+}
+
+/// The part of a sequence in a batch.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    index: usize,
+    tokens: usize,
+    /// Where the batch gives what follows; `None`: the prompt goes on in the next one.
+    output: Option<i32>,
+}
+
+impl Answer {
+    /// Writes the next token; why the answer ends by it, where it does.
+    fn write(
+        &mut self,
+        model: &LlamaModel,
+        context: &LlamaContext<'_>,
+        output: i32,
+        room: usize,
+    ) -> Option<Finish> {
+        let Ok(token) = self.sampler.sample(context, output) else {
+            self.finish_text();
+            return Some(Finish::Stop);
+        };
+        self.written += 1;
+        let vocabulary = model.vocab();
+        if vocabulary.is_eog(token) {
+            self.finish_text();
+            return Some(Finish::Stop);
+        }
+        let logprobs = self.logprobs.map(|most| {
+            let (chosen, top) = likelihoods(context, output, token, most);
+            Logprobs { chosen, top }
+        });
+        let piece = vocabulary.token_to_piece(token, self.shows_control, None);
+        self.sampler.note(token, &piece);
+        match self.text.push(&piece) {
+            Taken::Stopped(text) => {
+                self.say(text, logprobs);
+                return Some(Finish::Stop);
+            }
+            Taken::Text(text) => self.say(text, logprobs),
+        }
+        self.tokens.push(token);
+        if self.written >= self.max_tokens || self.tokens.len() >= room {
+            self.finish_text();
+            return Some(Finish::Length);
+        }
+        None
+    }
+
+    fn say(&mut self, text: String, logprobs: Option<Logprobs>) {
+        if !text.is_empty() || logprobs.is_some() {
+            self.out.send(Event::Part(Part { text, logprobs }));
+        }
+    }
+
+    fn finish_text(&mut self) {
+        let rest = self.text.rest();
+        self.say(rest, None);
+    }
+}

@@ -1,0 +1,140 @@
+//! The process that runs one model (`orrery llm-worker …`): llama.cpp behind OpenAI's API, on the socket
+//! that is its standard input.
+//!
+//! It is shut in before it opens the model's file: it reads that file and its chat template, and
+//! reaches nothing else. It ends with the service. llama.cpp may end it at any time; nothing that is
+//! not in the service's store is kept here.
+
+#[cfg(feature = "llama")]
+mod answer;
+#[cfg(feature = "llama")]
+mod boot;
+#[cfg(feature = "llama")]
+mod embeddings;
+#[cfg(feature = "llama")]
+mod engine;
+#[cfg(feature = "llama")]
+mod log;
+#[cfg(feature = "llama")]
+mod prompt;
+#[cfg(feature = "llama")]
+mod request;
+#[cfg(feature = "llama")]
+mod sampling;
+#[cfg(feature = "llama")]
+mod server;
+#[cfg(feature = "llama")]
+mod slots;
+#[cfg(feature = "llama")]
+mod template;
+#[cfg(feature = "llama")]
+mod text;
+#[cfg(feature = "llama")]
+mod tools;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+/// The exit code of a process that could not begin.
+pub const NOT_STARTED: u8 = 3;
+/// Answers when the model is loaded: 200, or why it cannot be.
+pub const READY: &str = "/ready";
+
+/// The settings of the process.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct WorkerArgs {
+    /// The service, whose end is this process's end
+    #[arg(long, value_name = "PID")]
+    pub parent: i32,
+    /// The control group to move to
+    #[arg(long, value_name = "FOLDER")]
+    pub group: Option<PathBuf>,
+    /// What the model is called in answers
+    #[arg(long, value_name = "SLUG")]
+    pub name: String,
+    /// The model
+    #[arg(long, value_name = "GGUF")]
+    pub file: PathBuf,
+    /// Tokens that all answers have together
+    #[arg(long, value_name = "TOKENS")]
+    pub context: u32,
+    /// Threads that compute
+    #[arg(long, value_name = "COUNT")]
+    pub threads: u32,
+    /// Answers that are given at once
+    #[arg(long, value_name = "COUNT")]
+    pub parallel: u32,
+    /// Tokens that are computed at once
+    #[arg(long, value_name = "TOKENS")]
+    pub batch: u32,
+    /// A chat template instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Memory beside the file
+    #[arg(long, value_name = "BYTES")]
+    pub memory_bytes: Option<u64>,
+}
+
+impl WorkerArgs {
+    /// As the command line spells them.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--parent", self.parent.to_string().into());
+        add("--name", self.name.clone().into());
+        add("--file", self.file.clone().into());
+        add("--context", self.context.to_string().into());
+        add("--threads", self.threads.to_string().into());
+        add("--parallel", self.parallel.to_string().into());
+        add("--batch", self.batch.to_string().into());
+        if let Some(group) = &self.group {
+            add("--group", group.clone().into());
+        }
+        if let Some(template) = &self.chat_template {
+            add("--chat-template", template.clone().into());
+        }
+        if let Some(bytes) = self.memory_bytes {
+            add("--memory-bytes", bytes.to_string().into());
+        }
+        arguments
+    }
+}
+
+/// Why this program cannot run models on this machine, in words that follow "the model 'x':".
+#[must_use]
+pub fn unsupported() -> Option<&'static str> {
+    if !cfg!(feature = "llama") {
+        return Some("this build has no llama.cpp: build it with the feature `llama`");
+    }
+    #[cfg(target_arch = "x86_64")]
+    if !(is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("bmi2"))
+    {
+        return Some(
+            "this processor has no AVX2, FMA, F16C or BMI2, which models of the runner `llm` need",
+        );
+    }
+    None
+}
+
+/// Serves the model until the service ends it; answers the exit code of the process.
+///
+/// # Errors
+/// When the socket breaks.
+#[cfg(feature = "llama")]
+pub fn run(args: &WorkerArgs) -> io::Result<u8> {
+    boot::run(args)
+}
+
+/// This build runs no models.
+///
+/// # Errors
+/// Never.
+#[cfg(not(feature = "llama"))]
+pub fn run(_args: &WorkerArgs) -> io::Result<u8> {
+    Ok(NOT_STARTED)
+}

@@ -1,0 +1,191 @@
+//! From a request to the jobs of the engine: the prompt's tokens, what the answer keeps to, and what its
+//! text means.
+
+use std::sync::Arc;
+
+use llama_cpp_2::model::LlamaModel;
+use tokio::sync::mpsc::{self, Receiver};
+
+use super::engine::{Event, Job, PARTS_MAX};
+use super::request::{Chat, Refusal, ToolChoice};
+use super::sampling::{Grammar, Sampling};
+use super::template::ChatTemplate;
+use super::tools::{Form, Tools};
+
+/// Bytes of a word, for vocabularies whose words are found by a program that nests: its stack holds that.
+const WORD_MAX: usize = 32 * 1024;
+
+/// How the text of an answer is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// As text.
+    Text,
+    /// It may go over to calls.
+    MayCall(Form),
+    /// It is calls from its beginning.
+    Calls(Form),
+}
+
+/// A request, ready to be computed.
+#[derive(Debug)]
+pub struct Prepared {
+    pub jobs: Vec<(Job, Receiver<Event>)>,
+    pub reading: Reading,
+}
+
+/// Prepares a request for a model whose context has `room` tokens.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn prepare(
+    chat: &Chat,
+    model: &Arc<LlamaModel>,
+    template: &ChatTemplate,
+    sizes: Sizes,
+    room: usize,
+) -> Result<Prepared, Refusal> {
+    let tools = Tools::new(&chat.tools, &chat.choice, chat.has_parallel_calls);
+    let prompt = template.render(&chat.messages, &tools, &chat.template_values)?;
+    let vocabulary = model.vocab();
+    // A template that writes the first token itself does not get another one.
+    let bos = vocabulary.bos();
+    let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
+    let begins = !bos.is_empty() && prompt.as_bytes().starts_with(&bos);
+    let wanted = chat.max_tokens.unwrap_or(1);
+    let least = sizes.least_tokens(&prompt);
+    if least >= room {
+        return Err(overflow(least, wanted, room));
+    }
+    sizes.check_words("messages", &prompt)?;
+    let tokens = vocabulary.tokenize(prompt.as_bytes(), !begins, true);
+    if tokens.is_empty() {
+        return Err(Refusal::of("messages", "the messages make an empty prompt"));
+    }
+    if tokens.len() >= room {
+        return Err(overflow(tokens.len(), wanted, room));
+    }
+    let grammar = grammar(chat, model, template.tools, &tools)?;
+    let reading = match chat.choice {
+        _ if tools.is_empty() => Reading::Text,
+        ToolChoice::Required | ToolChoice::Named(_) => Reading::Calls(template.tools),
+        ToolChoice::Auto | ToolChoice::None => Reading::MayCall(template.tools),
+    };
+    let max_tokens = chat.max_tokens.unwrap_or(usize::MAX).min(room - tokens.len());
+    let first_seed = match chat.seed {
+        Some(seed) => seed,
+        None => crate::runtime::random_bytes().map_or(1, u32::from_le_bytes),
+    };
+    let job = |number: u32| {
+        let sampling = Sampling {
+            temperature: chat.numbers.temperature,
+            top_p: chat.numbers.top_p,
+            top_k: chat.numbers.top_k,
+            min_p: chat.numbers.min_p,
+            presence_penalty: chat.numbers.presence_penalty,
+            frequency_penalty: chat.numbers.frequency_penalty,
+            repeat_penalty: chat.numbers.repeat_penalty,
+            seed: first_seed.wrapping_add(number),
+            bias: chat.bias.clone(),
+            grammar: grammar.clone(),
+        };
+        let (reply, events) = mpsc::channel(PARTS_MAX);
+        let job = Job {
+            prompt: tokens.clone(),
+            sampling,
+            max_tokens,
+            stops: chat.stops.clone(),
+            shows_control: reading != Reading::Text,
+            logprobs: chat.logprobs,
+            reply,
+        };
+        (job, events)
+    };
+    Ok(Prepared { jobs: (0..chat.answers).map(job).collect(), reading })
+}
+
+/// What is known of a vocabulary before a text becomes tokens: making them takes memory, and in some
+/// vocabularies stack, for each byte.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Bytes of the longest token.
+    longest: usize,
+    /// Whether words are found by a program that nests with their length.
+    nests: bool,
+}
+
+impl Sizes {
+    /// Of a model's vocabulary.
+    #[must_use]
+    pub fn of(model: &LlamaModel) -> Self {
+        let vocabulary = model.vocab();
+        let length = |token| vocabulary.token_to_piece(token, true, None).len();
+        let longest = vocabulary.tokens().map(length).max().unwrap_or(1).max(1);
+        // What the vocabularies of byte pairs are called.
+        let nests = model.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2");
+        Self { longest, nests }
+    }
+
+    /// As many tokens as a text has at least.
+    #[must_use]
+    pub const fn least_tokens(self, text: &str) -> usize {
+        text.len() / self.longest
+    }
+
+    /// Refuses a text with a word that is too long for this vocabulary.
+    ///
+    /// # Errors
+    /// Names the field `param`.
+    pub fn check_words(self, param: &str, text: &str) -> Result<(), Refusal> {
+        let is_long = |word: &str| word.len() > WORD_MAX;
+        if self.nests && text.split(|letter: char| letter.is_ascii_whitespace()).any(is_long) {
+            let message = format!(
+                "a word has more than {WORD_MAX} bytes without a blank, which this model's \
+                 vocabulary cannot take apart: break it into lines"
+            );
+            return Err(Refusal::of(param, message));
+        }
+        Ok(())
+    }
+}
+
+/// The prompt and the answer do not fit.
+#[must_use]
+pub fn overflow(prompt: usize, wanted: usize, room: usize) -> Refusal {
+    let message = format!(
+        "this model's context has {room} tokens; the prompt has {prompt} and {wanted} are wanted for \
+         the answer: shorten the messages, or give the model a larger context"
+    );
+    Refusal {
+        status: 400,
+        message,
+        param: Some("messages".to_owned()),
+        code: Some("context_length_exceeded"),
+    }
+}
+
+fn grammar(
+    chat: &Chat,
+    model: &LlamaModel,
+    form: Form,
+    tools: &Tools<'_>,
+) -> Result<Option<Grammar>, Refusal> {
+    let (param, grammar) = if let Some(schema) = &chat.schema {
+        const PARAM: &str = "response_format.json_schema.schema";
+        let text = llama_cpp_2::json_schema_to_grammar(&schema.to_string());
+        let text = text.map_err(|_why| Refusal::of(PARAM, no_grammar("the schema")))?;
+        (PARAM, Some(Grammar { text, root: "root", trigger: None }))
+    } else {
+        let grammar = tools.grammar(form);
+        ("tools", grammar.map_err(|_why| Refusal::of("tools", no_grammar("a tool's schema")))?)
+    };
+    match grammar {
+        Some(grammar) if !grammar.is_understood(model) => {
+            Err(Refusal::of(param, no_grammar("the schema")))
+        }
+        other => Ok(other),
+    }
+}
+
+fn no_grammar(what: &str) -> String {
+    format!("{what} cannot be made into a grammar: simplify it (no remote $ref, no lookaround)")
+}

@@ -1,0 +1,345 @@
+//! OpenAI's API on a socket: HTTP/2, since each answer is a stream of its own there. A client that
+//! drops a stream ends its answer.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body, Frame as BodyFrame, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use llama_cpp_2::model::LlamaModel;
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::{oneshot, watch};
+
+use super::READY;
+use super::answer::{Choice, Frame};
+use super::boot::State;
+use super::engine::{End, Event, Job, Limits};
+use super::prompt::{Prepared, Reading, Sizes, prepare};
+use super::request::{Chat, Refusal};
+use super::template::ChatTemplate;
+use super::{embeddings, request};
+use crate::domain::chat::Operation;
+use crate::domain::ids::ExecutionId;
+use crate::runtime::{self, Clock, Tasks};
+
+/// The largest request: what the service takes, and the fields that it adds.
+const REQUEST_MAX: usize = 65 * 1024 * 1024;
+/// Requests at once.
+const STREAMS_MAX: u32 = 4096;
+/// Bytes of an answer that wait for its reader.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Chunks of a stream that wait to be sent.
+const CHUNKS_MAX: usize = 16;
+
+/// A model that is loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    name: String,
+    model: Arc<LlamaModel>,
+    room: usize,
+    sizes: Sizes,
+    clock: Clock,
+    tasks: Tasks,
+    work: Work,
+}
+
+/// What it is for.
+#[derive(Debug)]
+enum Work {
+    Chat { jobs: SyncSender<Job>, template: Box<ChatTemplate> },
+    Embeddings { jobs: SyncSender<embeddings::Job> },
+}
+
+impl Loaded {
+    /// A model that writes.
+    #[must_use]
+    pub fn chat(
+        name: String,
+        model: Arc<LlamaModel>,
+        jobs: SyncSender<Job>,
+        limits: Limits,
+        template: ChatTemplate,
+    ) -> Self {
+        Self::new(name, model, limits, Work::Chat { jobs, template: Box::new(template) })
+    }
+
+    /// A model that gives vectors.
+    #[must_use]
+    pub fn embeddings(
+        name: String,
+        model: Arc<LlamaModel>,
+        jobs: SyncSender<embeddings::Job>,
+        limits: Limits,
+    ) -> Self {
+        Self::new(name, model, limits, Work::Embeddings { jobs })
+    }
+
+    fn new(name: String, model: Arc<LlamaModel>, limits: Limits, work: Work) -> Self {
+        let room = usize::try_from(limits.context).unwrap_or(1);
+        let sizes = Sizes::of(&model);
+        Self { name, model, room, sizes, clock: Clock::system(), tasks: Tasks::new(), work }
+    }
+}
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+/// Serves until the other end is closed.
+///
+/// # Errors
+/// When the connection breaks.
+pub async fn serve(socket: UnixStream, state: watch::Receiver<State>) -> std::io::Result<()> {
+    let service = service_fn(|request: Request<Incoming>| {
+        let state = state.clone();
+        async move { Ok::<_, Infallible>(answer(request, state).await) }
+    });
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server.max_concurrent_streams(STREAMS_MAX).max_send_buf_size(SEND_BUFFER);
+    let served = server.serve_connection(TokioIo::new(socket), service).await;
+    served.map_err(std::io::Error::other)
+}
+
+async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -> Answer {
+    let loaded = match state.wait_for(Option::is_some).await {
+        Ok(loaded) => loaded.clone(),
+        Err(_ended) => None,
+    };
+    let loaded = match loaded {
+        Some(Ok(loaded)) => loaded,
+        Some(Err(reason)) => return plain(StatusCode::SERVICE_UNAVAILABLE, reason),
+        None => return plain(StatusCode::SERVICE_UNAVAILABLE, "its process is ending".to_owned()),
+    };
+    let path = request.uri().path();
+    if path == READY {
+        return plain(StatusCode::OK, String::new());
+    }
+    let is_chat = path == Operation::Chat.path();
+    if request.method() != Method::POST || !(is_chat || path == Operation::Embeddings.path()) {
+        return refused(&Refusal::because(404, "there is no such route"));
+    }
+    let body = match Limited::new(request.into_body(), REQUEST_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_cut) => return refused(&Refusal::because(413, "the request is too large")),
+    };
+    let answer = match &loaded.work {
+        Work::Chat { .. } if is_chat => chat(loaded, body).await,
+        Work::Embeddings { jobs } if !is_chat => {
+            let jobs = jobs.clone();
+            embed(loaded, body, jobs).await
+        }
+        Work::Chat { .. } => Err(request::Refusal::of("model", "this model gives no embeddings")),
+        Work::Embeddings { .. } => {
+            Err(request::Refusal::of("model", "this model gives embeddings alone"))
+        }
+    };
+    answer.unwrap_or_else(|refusal| refused(&refusal))
+}
+
+async fn chat(loaded: Arc<Loaded>, body: Bytes) -> Result<Answer, Refusal> {
+    let reader = Arc::clone(&loaded);
+    // A long prompt takes a while to become tokens.
+    let read = tokio::task::spawn_blocking(move || {
+        let chat = Chat::read(&body)?;
+        let Work::Chat { jobs, template } = &reader.work else {
+            return Err(Refusal::because(500, "this model does not chat"));
+        };
+        let prepared = prepare(&chat, &reader.model, template, reader.sizes, reader.room)?;
+        let Prepared { jobs: prepared, reading } = prepared;
+        let mut events = Vec::with_capacity(prepared.len());
+        for (job, of_job) in prepared {
+            jobs.try_send(job).map_err(|error| busy(&error))?;
+            events.push(of_job);
+        }
+        Ok((chat, reading, events))
+    });
+    let (chat, reading, events) = read.await.map_err(|_panic| panicked())??;
+    let frame = Frame {
+        id: format!("chatcmpl-{}", runtime::new_id::<ExecutionId>()),
+        created: loaded.clock.now().unix_seconds(),
+        model: loaded.name.clone(),
+    };
+    if chat.is_stream {
+        let (chunks, body) = mpsc::channel(CHUNKS_MAX);
+        let wants_usage = chat.wants_usage;
+        let tasks = loaded.tasks.clone();
+        tasks.spawn(stream(loaded, frame, reading, events, chunks, wants_usage));
+        let answer = Response::builder().header(CONTENT_TYPE, "text/event-stream");
+        let body = BoxBody::new(Chunks { chunks: body });
+        return answer.body(body).map_err(|_never| panicked());
+    }
+    let answers = (0..).zip(events).map(|(index, events)| {
+        whole_answer(&loaded, &frame, Choice::new(index, reading, true), events)
+    });
+    let answers = futures_util::future::try_join_all(answers).await?;
+    let (choices, ends): (Vec<Value>, Vec<End>) = answers.into_iter().unzip();
+    Ok(json(StatusCode::OK, &frame.completion(choices, &ends)))
+}
+
+/// Collects one answer.
+async fn whole_answer(
+    loaded: &Loaded,
+    frame: &Frame,
+    mut choice: Choice,
+    mut events: Receiver<Event>,
+) -> Result<(Value, End), Refusal> {
+    let end = loop {
+        match events.recv().await {
+            Some(Event::Part(part)) => {
+                let _kept = choice.part(&loaded.model, frame, part);
+            }
+            Some(Event::End(end)) => break end,
+            Some(Event::Failed(reason)) => return Err(failed(&reason)),
+            None => return Err(failed("the model's loop has ended")),
+        }
+    };
+    Ok((choice.whole(frame, &end), end))
+}
+
+/// Sends a stream, all answers of a request at once.
+async fn stream(
+    loaded: Arc<Loaded>,
+    frame: Frame,
+    reading: Reading,
+    events: Vec<Receiver<Event>>,
+    chunks: mpsc::Sender<Bytes>,
+    wants_usage: bool,
+) {
+    let answers = (0..).zip(events).map(|(index, events)| {
+        one(&loaded, &frame, Choice::new(index, reading, false), events, &chunks)
+    });
+    let ends = futures_util::future::join_all(answers).await;
+    let ends: Option<Vec<End>> = ends.into_iter().collect();
+    // Without all ends the client has gone away, or has the error.
+    let Some(ends) = ends else { return };
+    let usage = wants_usage.then(|| event(&frame.usage_chunk(&ends)));
+    for last in usage.into_iter().chain([Bytes::from_static(b"data: [DONE]\n\n")]) {
+        if chunks.send(last).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends one answer of a stream; `None` where it has no end.
+async fn one(
+    loaded: &Loaded,
+    frame: &Frame,
+    mut choice: Choice,
+    mut events: Receiver<Event>,
+    chunks: &mpsc::Sender<Bytes>,
+) -> Option<End> {
+    loop {
+        // A client that goes away drops the events, and with them the answer.
+        let next = tokio::select! {
+            biased;
+            () = chunks.closed() => return None,
+            next = events.recv() => next,
+        };
+        match next {
+            Some(Event::Part(part)) => {
+                if let Some(chunk) = choice.part(&loaded.model, frame, part) {
+                    chunks.send(event(&chunk)).await.ok()?;
+                }
+            }
+            Some(Event::End(end)) => {
+                for chunk in choice.end(frame, &end) {
+                    chunks.send(event(&chunk)).await.ok()?;
+                }
+                return Some(end);
+            }
+            Some(Event::Failed(reason)) => {
+                let body = failed(&reason).body();
+                let last = [b"data: ", body.as_slice(), b"\n\n"].concat();
+                chunks.send(last.into()).await.ok()?;
+                return None;
+            }
+            None => return None,
+        }
+    }
+}
+
+async fn embed(
+    loaded: Arc<Loaded>,
+    body: Bytes,
+    jobs: SyncSender<embeddings::Job>,
+) -> Result<Answer, Refusal> {
+    let reader = Arc::clone(&loaded);
+    let read = tokio::task::spawn_blocking(move || {
+        embeddings::read(&body, &reader.model, reader.sizes, reader.room)
+    });
+    let (inputs, is_base64) = read.await.map_err(|_panic| panicked())??;
+    let tokens = inputs.iter().map(Vec::len).sum();
+    let (reply, vectors) = oneshot::channel();
+    jobs.try_send(embeddings::Job { inputs, reply }).map_err(|error| busy(&error))?;
+    let vectors = vectors.await.map_err(|_ended| failed("the model's loop has ended"))?;
+    let vectors = vectors.map_err(|reason| failed(&reason))?;
+    let name = loaded.name.clone();
+    Ok(json(StatusCode::OK, &embeddings::answer(&name, &vectors, tokens, is_base64)))
+}
+
+fn busy<T>(error: &TrySendError<T>) -> Refusal {
+    match error {
+        TrySendError::Full(_) => Refusal::because(429, "too many requests wait for this model"),
+        TrySendError::Disconnected(_) => failed("the model's loop has ended"),
+    }
+}
+
+fn failed(reason: &str) -> Refusal {
+    Refusal::because(500, format!("the model could not compute this: {reason}"))
+}
+
+fn panicked() -> Refusal {
+    Refusal::because(500, "the request could not be read")
+}
+
+fn event(chunk: &Value) -> Bytes {
+    format!("data: {chunk}\n\n").into()
+}
+
+fn json(status: StatusCode, body: &Value) -> Answer {
+    whole(status, "application/json", body.to_string().into())
+}
+
+fn plain(status: StatusCode, text: String) -> Answer {
+    whole(status, "text/plain", text.into())
+}
+
+fn refused(refusal: &Refusal) -> Answer {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    whole(status, "application/json", refusal.body().into())
+}
+
+fn whole(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(BoxBody::new(Full::new(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    answer
+}
+
+/// The body of a stream.
+struct Chunks {
+    chunks: Receiver<Bytes>,
+}
+
+impl Body for Chunks {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
+        let next = self.chunks.poll_recv(context);
+        next.map(|chunk| chunk.map(|chunk| Ok(BodyFrame::data(chunk))))
+    }
+}

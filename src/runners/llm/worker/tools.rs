@@ -1,0 +1,258 @@
+//! Tools: how a model learns of them, the grammar that its calls keep to, and the calls in its text.
+//!
+//! Models write calls in different forms; which one is seen in the chat template. Where the template
+//! knows nothing of tools, a system message describes them in the form that most models have learned.
+
+use serde_json::{Value, json};
+
+use super::request::{Tool, ToolChoice};
+use super::sampling::{Grammar, Trigger};
+
+/// The first rule of a grammar of calls. Rules that are made of schemas never have this name.
+const ROOT: &str = "orrery-calls";
+/// Calls of one answer.
+const CALLS_MAX: usize = 32;
+
+/// How a model writes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen and others.
+    Tagged,
+    /// `[TOOL_CALLS][{"name": …, "arguments": …}]`: Mistral.
+    List,
+    /// `{"name": …, "parameters": …}` and nothing else: Llama.
+    Bare,
+}
+
+/// A call that a model has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    pub name: String,
+    /// JSON, as a text.
+    pub arguments: String,
+}
+
+/// The tools of a request, and whether they are called.
+#[derive(Debug)]
+pub struct Tools<'r> {
+    tools: Vec<&'r Tool>,
+    choice: &'r ToolChoice,
+    is_many: bool,
+}
+
+impl Form {
+    /// As a chat template shows it.
+    #[must_use]
+    pub fn of_template(source: &str) -> Self {
+        if source.contains("[TOOL_CALLS]") {
+            Self::List
+        } else if source.contains("<|python_tag|>") && !source.contains("<tool_call>") {
+            Self::Bare
+        } else {
+            Self::Tagged
+        }
+    }
+
+    const fn arguments(self) -> &'static str {
+        match self {
+            Self::Tagged | Self::List => "arguments",
+            Self::Bare => "parameters",
+        }
+    }
+
+    /// What a call begins with.
+    #[must_use]
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Self::Tagged => "<tool_call>",
+            Self::List => "[TOOL_CALLS]",
+            Self::Bare => "{",
+        }
+    }
+
+    /// The calls in a text that begins with the mark.
+    #[must_use]
+    pub fn calls(self, text: &str) -> Vec<Call> {
+        let call = |value: &Value| {
+            let name = value.get("name")?.as_str()?.to_owned();
+            let arguments = value.get(self.arguments()).cloned().unwrap_or_else(|| json!({}));
+            Some(Call { name, arguments: arguments.to_string() })
+        };
+        let rest = text.trim_start();
+        match self {
+            Self::Tagged => rest
+                .split(self.mark())
+                .filter_map(|part| {
+                    let json = part.split("</tool_call>").next()?.trim();
+                    call(&serde_json::from_str(json).ok()?)
+                })
+                .take(CALLS_MAX)
+                .collect(),
+            Self::List => {
+                let json = rest.strip_prefix(self.mark()).unwrap_or(rest).trim();
+                let list: Vec<Value> = serde_json::from_str(json).unwrap_or_default();
+                list.iter().filter_map(call).take(CALLS_MAX).collect()
+            }
+            Self::Bare => {
+                let value: Option<Value> = serde_json::from_str(rest.trim()).ok();
+                value.as_ref().and_then(call).into_iter().collect()
+            }
+        }
+    }
+}
+
+impl<'r> Tools<'r> {
+    /// The tools that an answer may call.
+    #[must_use]
+    pub fn new(tools: &'r [Tool], choice: &'r ToolChoice, is_many: bool) -> Self {
+        let may_call = |tool: &&Tool| match choice {
+            ToolChoice::None => false,
+            ToolChoice::Named(name) => tool.name == *name,
+            ToolChoice::Auto | ToolChoice::Required => true,
+        };
+        Self { tools: tools.iter().filter(may_call).collect(), choice, is_many }
+    }
+
+    /// No tools.
+    #[cfg(test)]
+    pub fn none() -> Tools<'static> {
+        Tools { tools: Vec::new(), choice: &ToolChoice::None, is_many: false }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// As they came.
+    #[must_use]
+    pub fn given(&self) -> Vec<Value> {
+        self.tools.iter().map(|tool| tool.given.clone()).collect()
+    }
+
+    /// The system message that describes them, for a template that does not.
+    #[must_use]
+    pub fn instruction(&self) -> Value {
+        let lines: Vec<String> = self.given().iter().map(Value::to_string).collect();
+        let content = format!(
+            "You may call these functions, whose signatures are given as JSON:\n<tools>\n{}\n\
+             </tools>\nTo call one, answer with its name and arguments as JSON:\n<tool_call>\n\
+             {{\"name\": <name>, \"arguments\": <arguments>}}\n</tool_call>",
+            lines.join("\n")
+        );
+        json!({"role": "system", "content": content})
+    }
+
+    /// The grammar of their calls; the error is why there is none.
+    ///
+    /// # Errors
+    /// What is wrong with a schema.
+    pub fn grammar(&self, form: Form) -> Result<Option<Grammar>, String> {
+        if self.tools.is_empty() {
+            return Ok(None);
+        }
+        let call = |tool: &&Tool| {
+            json!({
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, form.arguments(): tool.parameters},
+                "required": ["name", form.arguments()],
+                "additionalProperties": false,
+            })
+        };
+        let calls: Vec<Value> = self.tools.iter().map(call).collect();
+        let one = match calls.as_slice() {
+            [only] => only.clone(),
+            _ => json!({"anyOf": calls}),
+        };
+        let most = if self.is_many { CALLS_MAX } else { 1 };
+        let schema = match form {
+            Form::Tagged | Form::Bare => one,
+            Form::List => json!({"type": "array", "items": one, "minItems": 1, "maxItems": most}),
+        };
+        let rules = llama_cpp_2::json_schema_to_grammar(&schema.to_string());
+        let rules = rules.map_err(|error| error.to_string())?;
+        let first = match form {
+            Form::Tagged if self.is_many => {
+                format!(r#"call (ws call){{0,{}}} ws"#, CALLS_MAX - 1)
+            }
+            Form::Tagged => "call ws".to_owned(),
+            Form::List => r#""[TOOL_CALLS]" ws root"#.to_owned(),
+            Form::Bare => "root".to_owned(),
+        };
+        let first = first.replace("call", "orrery-call").replace("ws", "orrery-ws");
+        let text = format!(
+            "{rules}\n{ROOT} ::= {first}\n\
+             orrery-call ::= \"<tool_call>\" orrery-ws root orrery-ws \"</tool_call>\"\n\
+             orrery-ws ::= [ \\n]{{0,4}}\n"
+        );
+        let trigger = (*self.choice == ToolChoice::Auto).then(|| match form {
+            Form::Tagged | Form::List => Trigger::Mark(form.mark()),
+            Form::Bare => Trigger::Named,
+        });
+        Ok(Some(Grammar { text, root: ROOT, trigger }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tool_calls_are_read_in_each_form() {
+        let call = |name: &str, arguments: &str| Call {
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        for (form, text, calls) in [
+            (
+                Form::Tagged,
+                "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n\
+                 <tool_call>{\"name\": \"g\"}</tool_call>",
+                vec![call("f", r#"{"x":1}"#), call("g", "{}")],
+            ),
+            (Form::Tagged, "<tool_call>{\"name\": \"f\", \"argum", vec![]),
+            (
+                Form::List,
+                "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}]",
+                vec![call("f", "{}")],
+            ),
+            (
+                Form::Bare,
+                "{\"name\": \"f\", \"parameters\": {\"a\": [1]}}",
+                vec![call("f", r#"{"a":[1]}"#)],
+            ),
+            (Form::Bare, "{\"title\": 1}", vec![]),
+        ] {
+            assert_eq!(form.calls(text), calls, "{text}");
+        }
+    }
+
+    #[test]
+    fn tool_form_is_seen_in_the_template() {
+        for (source, form) in [
+            ("… <tool_call> …", Form::Tagged),
+            ("… [TOOL_CALLS] …", Form::List),
+            ("… <|python_tag|> …", Form::Bare),
+            ("plain", Form::Tagged),
+        ] {
+            assert_eq!(Form::of_template(source), form);
+        }
+    }
+
+    #[test]
+    fn tools_grammar_holds_for_those_that_may_be_called() {
+        let tool = |name: &str| Tool {
+            name: name.to_owned(),
+            parameters: json!({"type": "object", "properties": {"x": {"type": "integer"}}}),
+            given: json!({"function": {"name": name}}),
+        };
+        let both = [tool("first"), tool("second")];
+        let grammar = |choice: &ToolChoice| Tools::new(&both, choice, true).grammar(Form::Tagged);
+        assert_eq!(grammar(&ToolChoice::None), Ok(None));
+        let auto = grammar(&ToolChoice::Auto).unwrap().unwrap();
+        assert!(auto.trigger.is_some() && auto.text.contains("first"));
+        let named = grammar(&ToolChoice::Named("second".to_owned())).unwrap().unwrap();
+        assert!(named.trigger.is_none() && !named.text.contains("first"), "{}", named.text);
+    }
+}

@@ -1,0 +1,197 @@
+//! The runner `openai`: any server that speaks OpenAI's API (llama-server, vLLM, Ollama, …), for
+//! chat, embeddings and images.
+//!
+//! Chat is always asked for as a stream, so that a cancel, which drops the run, closes the
+//! connection and the server stops. What the server counts is reported as usage. It asks once:
+//! retries and fallbacks belong to the engine.
+
+mod exchange;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use serde_json::{Value, json};
+
+pub use self::exchange::{ANSWER_MAX, Exchange};
+use super::health_tracked::HealthTracked;
+use super::http::failure_of;
+use super::options::{self, Dependencies, Model, Type, base_url, secret_header};
+use super::{Job, Run, Runner, Server, Success};
+use crate::config::reader::Section;
+use crate::config::values::{self, one_of};
+use crate::domain::attempt::Failure;
+use crate::domain::chat::Operation;
+use crate::domain::model::Usage;
+use crate::http::client::{Client, Limits, Overflow};
+use crate::runtime;
+
+/// What a model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Chat,
+    Embeddings,
+    Images,
+}
+
+/// What manifests say of a runner of this type.
+pub const TYPE: Type = Type {
+    name: "openai",
+    read: |section, folder| Some(Arc::new(Options::read(section, folder)?)),
+};
+
+/// How one model is asked.
+#[derive(Debug, PartialEq)]
+struct Options {
+    /// With its `/v1`, without a slash at its end.
+    url: String,
+    /// What the server calls the model.
+    model: String,
+    kind: Kind,
+    /// `Bearer …`, marked as sensitive.
+    authorization: Option<HeaderValue>,
+}
+
+impl Options {
+    fn server(&self, operation: Operation) -> Option<Server> {
+        let is_for = match self.kind {
+            Kind::Chat => operation == Operation::Chat,
+            Kind::Embeddings => operation == Operation::Embeddings,
+            Kind::Images => false,
+        };
+        is_for.then(|| Server::Remote {
+            url: self.url.clone(),
+            model: self.model.clone(),
+            authorization: self.authorization.clone(),
+        })
+    }
+
+    fn read(section: &mut Section<'_>, folder: &Path) -> Option<Self> {
+        let url = section.required("url", base_url);
+        let model = section.required("model", values::text);
+        let kind = section.required("kind", one_of(&Kind::ALL, Kind::as_str));
+        let bearer = |value: &values::Value<'_>| secret_header(value, "Bearer ", folder);
+        let authorization = section.optional("key", bearer);
+        Some(Self { url: url?, model: model?, kind: kind?, authorization })
+    }
+}
+
+impl options::Options for Options {
+    fn schema(&self) -> Option<Value> {
+        Some(self.kind.schema())
+    }
+
+    fn runner(self: Arc<Self>, model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
+        let client = dependencies.client.clone();
+        Arc::new(HealthTracked::new(Arc::new(OpenAiRunner { options: self, model, client })))
+    }
+}
+
+/// The runner of one model.
+#[derive(Debug)]
+struct OpenAiRunner {
+    options: Arc<Options>,
+    model: Model,
+    client: Client,
+}
+
+impl Kind {
+    /// All of them.
+    const ALL: [Self; 3] = [Self::Chat, Self::Embeddings, Self::Images];
+
+    /// As manifests spell it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Embeddings => "embeddings",
+            Self::Images => "images",
+        }
+    }
+
+    /// The request schema of a manifest that gives none.
+    #[must_use]
+    pub fn schema(self) -> Value {
+        match self {
+            Self::Chat => json!({
+                "type": "object",
+                "properties": {
+                    "prompt": {"type": "string", "description": "The user's message"},
+                    "system": {"type": "string", "description": "The system message"},
+                    "messages": {
+                        "type": "array", "minItems": 1, "items": {"type": "object"},
+                        "description": "A whole conversation, instead of prompt",
+                    },
+                    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+                    "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+                    "max_tokens": {"type": "integer", "minimum": 1},
+                },
+                "anyOf": [{"required": ["prompt"]}, {"required": ["messages"]}],
+            }),
+            Self::Embeddings => json!({
+                "type": "object",
+                "required": ["input"],
+                "properties": {"input": {
+                    "type": ["string", "array"], "items": {"type": "string"},
+                    "description": "One text, or several",
+                }},
+            }),
+            Self::Images => json!({
+                "type": "object",
+                "required": ["prompt"],
+                "properties": {
+                    "prompt": {"type": "string"},
+                    "n": {"type": "integer", "minimum": 1, "maximum": 10},
+                    "size": {"type": "string"},
+                },
+            }),
+        }
+    }
+
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Chat => Operation::Chat.path(),
+            Self::Embeddings => Operation::Embeddings.path(),
+            Self::Images => "/images/generations",
+        }
+    }
+}
+
+impl OpenAiRunner {
+    async fn answer(&self, job: &Job) -> Result<(Value, Usage), Failure> {
+        let Options { url, kind, model, authorization } = &*self.options;
+        let exchange = Exchange { kind: *kind, model: &self.model };
+        let mut request = exchange.request(url, model, job)?;
+        if let Some(authorization) = authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
+        let failed = |error| failure_of(&self.model.name, &error);
+        if *kind == Kind::Chat {
+            let answer = self.client.open(request).await.map_err(failed)?;
+            return exchange.read(job, answer).await;
+        }
+        let limits = Limits {
+            total: self.model.timeout,
+            answer_bytes: ANSWER_MAX,
+            overflow: Overflow::Fail,
+        };
+        let answer = self.client.send_when_able(request, &limits).await.map_err(failed)?;
+        exchange.parse(job, answer.status.as_u16(), &answer.body)
+    }
+}
+
+impl Runner for OpenAiRunner {
+    fn server(&self, operation: Operation) -> Option<Server> {
+        self.options.server(operation)
+    }
+
+    fn run(&self, job: Job) -> Run<'_> {
+        Box::pin(async move {
+            let started = runtime::monotonic_now();
+            let (output, usage) = self.answer(&job).await?;
+            Ok(Success::new(output, Usage { run_time: started.elapsed(), ..usage }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

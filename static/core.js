@@ -1,0 +1,360 @@
+// What every screen uses: requests and their refusals in sentences, the session, the place in the
+// dashboard that the URL names, formats, and the parts that screens are built of.
+// Everything that comes from the service is put in as text, never as markup.
+
+import {
+  html, icons, signal, useEffect, useErrorBoundary, useId, useLayoutEffect, useRef, useState,
+} from "/static/vendor/preact.js";
+
+// ---- The place: path and query of the URL ----
+
+export const place = signal(here());
+
+function here() {
+  return { path: location.pathname.replace(/\/+$/, "") || "/", query: new URLSearchParams(location.search) };
+}
+
+export function go(target, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", target);
+  const before = place.value.path;
+  place.value = here();
+  if (place.value.path !== before) scrollTo(0, 0);
+}
+
+addEventListener("popstate", () => { place.value = here(); });
+
+// Sets parts of the query in the URL; an empty value removes its part.
+export function setQuery(changes, options = { replace: true }) {
+  const query = new URLSearchParams(place.value.query);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === "" || value === null || value === undefined) query.delete(name);
+    else query.set(name, value);
+  }
+  const text = query.toString();
+  go(place.value.path + (text ? `?${text}` : ""), options);
+}
+
+// ---- Requests ----
+
+export class Refusal extends Error {
+  constructor(status, message, { details = null, retryAfter = null } = {}) {
+    super(message);
+    this.status = status;
+    this.details = details;
+    this.retryAfter = retryAfter;
+  }
+
+  // What is wrong with each field, by the field's path without its first slash.
+  get fields() {
+    const list = Array.isArray(this.details) ? this.details : [];
+    return Object.fromEntries(list.filter((one) => one && typeof one.path === "string")
+      .map((one) => [one.path.replace(/^\//, ""), String(one.message ?? "is not valid")]));
+  }
+}
+
+// Who is logged in, as GET /session answers; null until it has answered.
+export const session = signal(null);
+// Set while a log-in is asked for on top of the page: called when that has happened.
+export const interrupted = signal(null);
+
+async function send(method, path, body, options) {
+  const headers = { ...options.headers };
+  const request = { method, headers, signal: options.signal, cache: "no-store" };
+  if (body instanceof FormData || body instanceof Blob) request.body = body;
+  else if (body !== undefined) {
+    headers["content-type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  try {
+    return await fetch(path, request);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, "The service does not answer. Check that it runs and that this computer reaches it, then try again.");
+  }
+}
+
+// Asks the service. When the session has ended, a log-in is asked for on top of the page and the request
+// is sent again: nothing that was typed is lost.
+export async function request(method, path, body, options = {}) {
+  let answer = await send(method, path, body, options);
+  while (answer.status === 401 && session.value?.member && !options.isLogIn) {
+    await new Promise((resolve) => {
+      const earlier = interrupted.value;
+      interrupted.value = () => { earlier?.(); resolve(); };
+    });
+    answer = await send(method, path, body, options);
+  }
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  let parsed = null;
+  try { parsed = JSON.parse(text); } catch { /* The status says enough. */ }
+  const said = typeof parsed?.error === "object" ? parsed.error?.message : parsed?.error;
+  const message = typeof said === "string" ? said : `The service answered ${answer.status}.`;
+  if (answer.status === 403) refreshSession();
+  throw new Refusal(answer.status, message, {
+    details: parsed?.details ?? null,
+    retryAfter: Number(answer.headers.get("retry-after")) || null,
+  });
+}
+
+export async function ask(method, path, body, options) {
+  const answer = await request(method, path, body, options);
+  if (answer.status === 204) return null;
+  const text = await answer.text();
+  return text ? JSON.parse(text) : null;
+}
+
+export async function refreshSession() {
+  const before = session.value;
+  const now = await ask("GET", "/session", undefined, { isLogIn: true });
+  if (JSON.stringify(before) !== JSON.stringify(now)) {
+    // Without a session the page stays as it is: the next request asks for a log-in on top of it.
+    if (!(before?.member && !now.member)) session.value = now;
+  }
+  return now;
+}
+
+const WAYS_ON = {
+  402: "The balance does not cover this. Ask the person who runs this machine to top it up: orrery balance top-up --amount USD",
+  404: "There is nothing at this place, or it belongs to another organization.",
+  412: "Somebody else has changed this since you opened it.",
+  413: "This is larger than the service accepts.",
+};
+
+// A refusal in sentences for a person.
+export function sentence(error) {
+  if (!(error instanceof Refusal)) return `Something went wrong in this page: ${error?.message ?? error}`;
+  const wait = error.retryAfter ? ` Try again in ${duration(error.retryAfter)}.` : "";
+  const message = error.message.charAt(0).toUpperCase() + error.message.slice(1);
+  const said = /[.!?]$/.test(message) ? message : `${message}.`;
+  if (WAYS_ON[error.status] && /^(payment required|not found|HTTP)/i.test(error.message)) return WAYS_ON[error.status];
+  if (error.status === 413) return `${WAYS_ON[413]} ${said}`;
+  if (error.status === 429) return `${said}${wait}`;
+  if (error.status === 503) return `The service cannot do this at the moment: ${error.message}.${wait}`;
+  return said;
+}
+
+// Loads with `load` now and whenever `keys` change; what came before stays until there is an answer.
+export function useLoad(load, keys) {
+  const [state, setState] = useState({ data: null, error: null, loading: true });
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const abort = new AbortController();
+    setState((old) => ({ ...old, loading: true }));
+    load(abort.signal).then(
+      (data) => abort.signal.aborted || setState({ data, error: null, loading: false }),
+      (error) => abort.signal.aborted || setState((old) => ({ ...old, error, loading: false })),
+    );
+    return () => abort.abort();
+  }, [...keys, round]);
+  return { ...state, reload: () => setRound((n) => n + 1), set: (data) => setState({ data, error: null, loading: false }) };
+}
+
+// ---- Formats ----
+
+const numbers = new Intl.NumberFormat("en");
+const moments = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
+const days = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+const years = new Intl.DateTimeFormat("en", { dateStyle: "medium" });
+
+export const count = (value) => (Number.isFinite(value) ? numbers.format(value) : "–");
+
+export function bytes(value) {
+  if (!Number.isFinite(value)) return "–";
+  const units = ["bytes", "KB", "MB", "GB", "TB"];
+  let unit = 0;
+  let rest = value;
+  while (rest >= 1000 && unit < units.length - 1) { rest /= 1000; unit += 1; }
+  return `${unit === 0 || rest >= 100 ? Math.round(rest) : rest.toFixed(1)} ${units[unit]}`;
+}
+
+export function duration(seconds) {
+  if (!Number.isFinite(seconds) || seconds < 0) return "–";
+  if (seconds < 0.0995) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor(whole / 60) % 60} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor(whole / 3600) % 24} h`;
+}
+
+export function money(usd) {
+  if (!Number.isFinite(usd)) return "–";
+  if (usd === 0) return "$0";
+  const text = Math.abs(usd) >= 1 ? Math.abs(usd).toFixed(2) : Math.abs(usd).toFixed(6).replace(/(\.\d\d\d*?)0+$/, "$1");
+  return `${usd < 0 ? "−" : ""}$${text}`;
+}
+
+export function Time({ at, none = "never" }) {
+  if (!at) return html`<span class="quiet">${none}</span>`;
+  const moment = new Date(at);
+  if (Number.isNaN(moment.getTime())) return html`<span>${at}</span>`;
+  const ago = (Date.now() - moment) / 1000;
+  const text = ago >= -5 && ago < 60 ? "just now"
+    : ago >= 60 && ago < 3600 ? `${Math.floor(ago / 60)} min ago`
+    : moment.getFullYear() === new Date().getFullYear() ? days.format(moment) : years.format(moment);
+  return html`<time datetime=${at} title=${moments.format(moment)}>${text}</time>`;
+}
+
+// ---- Parts ----
+
+export function Icon({ name, label }) {
+  const parts = icons[name] ?? [];
+  return html`<svg class="icon" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2"
+    stroke-linecap="round" stroke-linejoin="round" role=${label ? "img" : undefined} aria-label=${label}
+    aria-hidden=${label ? undefined : "true"}>${parts.map(([Tag, attributes]) => html`<${Tag} ...${attributes} />`)}</svg>`;
+}
+
+// A link within the dashboard. The browser still opens it in a new tab when it is asked to.
+export function Link({ to, children, ...rest }) {
+  const follow = (event) => {
+    if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    go(to);
+  };
+  return html`<a href=${to} onClick=${follow} ...${rest}>${children}</a>`;
+}
+
+export function Button({ kind = "plain", icon, busy = false, disabled = false, children, type = "button", ...rest }) {
+  return html`<button type=${type} class=${`button ${kind}`} aria-busy=${busy ? "true" : undefined}
+    disabled=${disabled || busy} ...${rest}>${icon ? html`<${Icon} name=${busy ? "loader" : icon} />` : null}<span>${children}</span></button>`;
+}
+
+export function IconButton({ icon, label, ...rest }) {
+  return html`<button type="button" class="icon-button" aria-label=${label} title=${label} ...${rest}><${Icon} name=${icon} /></button>`;
+}
+
+const KINDS = { error: "circle-alert", warning: "triangle-alert", good: "check", info: "info" };
+
+export function Notice({ kind = "info", children, action }) {
+  return html`<div class=${`notice ${kind}`} role=${kind === "error" ? "alert" : "status"}>
+    <${Icon} name=${KINDS[kind]} /><div>${children}</div>${action ?? null}</div>`;
+}
+
+// Loading, refused, empty, or there: one of the four, never nothing.
+export function Loaded({ of, empty, children }) {
+  const { data, error, loading, reload } = of;
+  if (error && !data) {
+    return html`<${Notice} kind="error" action=${html`<${Button} icon="refresh-cw" onClick=${reload}>Try again</${Button}>`}>${sentence(error)}</${Notice}>`;
+  }
+  if (!data) return html`<p class="loading" role="status">${loading ? "Loading…" : ""}</p>`;
+  return html`${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}${empty?.(data) ?? children(data)}`;
+}
+
+export function Empty({ icon = "info", title, children }) {
+  return html`<div class="empty"><${Icon} name=${icon} /><h2>${title}</h2><div>${children}</div></div>`;
+}
+
+// A screen: its title is the page's, and gets the focus when the screen opens.
+export function Page({ title, intro, actions, children, wide = false }) {
+  const heading = useRef(null);
+  useEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+  useLayoutEffect(() => { heading.current?.focus({ preventScroll: true }); }, []);
+  return html`<main id="main" class=${wide ? "wide" : ""}>
+    <header class="page-head"><div><h1 tabindex="-1" ref=${heading}>${title}</h1>${intro ? html`<p class="intro">${intro}</p>` : null}</div>
+    ${actions ? html`<div class="actions">${actions}</div>` : null}</header>
+    <${Guard} key=${title}>${children}</${Guard}></main>`;
+}
+
+// Keeps an error in one screen from taking the others with it.
+function Guard({ children }) {
+  const [error, again] = useErrorBoundary();
+  if (error) {
+    return html`<${Notice} kind="error" action=${html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>`;
+  }
+  return children;
+}
+
+export function Field({ label, hint, error, children, optional = false }) {
+  const id = useId();
+  const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ") || undefined;
+  return html`<div class=${`field ${error ? "wrong" : ""}`}>
+    <label for=${id}>${label}${optional ? html` <span class="quiet">(optional)</span>` : null}</label>
+    ${children({ id, "aria-describedby": described, "aria-invalid": error ? "true" : undefined })}
+    ${hint ? html`<p class="hint" id=${`${id}-hint`}>${hint}</p>` : null}
+    ${error ? html`<p class="field-error" id=${`${id}-error`}><${Icon} name="circle-alert" />${error}</p>` : null}</div>`;
+}
+
+// `first`: the field has the focus when it appears.
+export function Input({ label, hint, error, optional, value, onValue, first = false, ...rest }) {
+  const input = useRef(null);
+  useEffect(() => { if (first) input.current?.focus(); }, []);
+  return html`<${Field} label=${label} hint=${hint} error=${error} optional=${optional}>${(field) => html`
+    <input ...${field} ref=${input} data-first=${first ? "" : undefined} value=${value} onInput=${(event) => onValue(event.currentTarget.value)} ...${rest} />`}</${Field}>`;
+}
+
+// Tells a password manager whose password a form is about.
+export const Username = ({ email }) => html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
+
+// A dialog of the browser's own: it keeps the focus inside and Escape closes it.
+export function Dialog({ title, onClose, children, modal = true }) {
+  const dialog = useRef(null);
+  const id = useId();
+  useEffect(() => {
+    const element = dialog.current;
+    const before = document.activeElement;
+    if (!element.open) element.showModal();
+    element.querySelector("[data-first]")?.focus();
+    return () => { element.close(); before?.focus?.(); };
+  }, []);
+  const cancel = (event) => { event.preventDefault(); if (modal) onClose(); };
+  return html`<dialog ref=${dialog} aria-labelledby=${id} onCancel=${cancel}>
+    <div class="dialog-head"><h2 id=${id}>${title}</h2>
+    ${onClose ? html`<${IconButton} icon="x" label="Close" onClick=${onClose} />` : null}</div>${children}</dialog>`;
+}
+
+// Asks before something that cannot be taken back.
+export function Confirm({ title, children, action, onDo, onClose }) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const act = async () => {
+    setState({ busy: true, error: null });
+    try { await onDo(); onClose(); } catch (error) { setState({ busy: false, error }); }
+  };
+  return html`<${Dialog} title=${title} onClose=${onClose}><div class="stack">${children}
+    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    <div class="actions end"><${Button} onClick=${onClose} data-first="">Cancel</${Button}>
+    <${Button} kind="danger" busy=${state.busy} onClick=${act}>${action}</${Button}></div></div></${Dialog}>`;
+}
+
+export function Copy({ text, label = "Copy" }) {
+  const [done, setDone] = useState(false);
+  const copy = async () => {
+    try { await navigator.clipboard.writeText(text); } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    setDone(true);
+    setTimeout(() => setDone(false), 2000);
+  };
+  return html`<${Button} icon=${done ? "check" : "copy"} onClick=${copy}><span aria-live="polite">${done ? "Copied" : label}</span></${Button}>`;
+}
+
+// A secret or a link that is shown this once.
+export function Once({ text, label }) {
+  const field = useRef(null);
+  return html`<div class="once"><input class="mono" readonly value=${text} aria-label=${label} ref=${field} onFocus=${() => field.current.select()} /><${Copy} text=${text} /></div>`;
+}
+
+const STATUS = {
+  created: ["clock", "waiting", "Queued"], starting: ["loader", "waiting", "Starting"],
+  queued: ["clock", "waiting", "Queued"], processing: ["loader", "active", "Running"],
+  running: ["loader", "active", "Running"], success: ["check", "good", "Succeeded"],
+  completed: ["check", "good", "Completed"], error: ["circle-alert", "bad", "Failed"],
+  failed: ["circle-alert", "bad", "Failed"], cancelled: ["ban", "off", "Cancelled"],
+  skipped: ["ban", "off", "Skipped"], pending: ["clock", "waiting", "Waiting"],
+  delivering: ["loader", "active", "Delivering"], delivered: ["check", "good", "Delivered"],
+};
+
+// A status shows in its word and its mark, and only then by its colour.
+export function Status({ of }) {
+  const [icon, kind, word] = STATUS[of] ?? ["info", "off", String(of)];
+  return html`<span class=${`status ${kind}`}><${Icon} name=${icon} />${word}</span>`;
+}
+
+// Text of which nothing is known: its direction does not reach what is around it.
+export const Text = ({ children }) => html`<bdi>${children}</bdi>`;

@@ -1,0 +1,97 @@
+// What a form needs to know of a JSON Schema: what kind of field a part of it is, and what the field starts
+// with. Whatever a form cannot show is a field for JSON: no part of a schema is ever left out.
+
+// How deep nested objects and lists get fields of their own.
+export const DEPTH_MAX = 5;
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+// The schema behind references into the document itself; what leads in a circle ends as it is.
+export function resolve(schema, root) {
+  let at = schema;
+  for (let steps = 0; steps < 16 && isObject(at) && typeof at.$ref === "string"; steps += 1) {
+    if (!at.$ref.startsWith("#")) return at;
+    const { $ref, ...beside } = at;
+    let found = root;
+    for (const part of $ref.slice(1).split("/").filter(Boolean)) {
+      const name = decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~");
+      found = isObject(found) || Array.isArray(found) ? found[name] : undefined;
+    }
+    if (!isObject(found)) return at;
+    at = { ...found, ...beside };
+  }
+  return at;
+}
+
+const COMPOSED = ["allOf", "not", "if", "patternProperties", "dependentSchemas", "prefixItems"];
+
+// The kind of field that a schema gets: const, enum, boolean, integer, number, text, choice, list, object, json.
+export function kindOf(schema, depth) {
+  if (!isObject(schema) || typeof schema.$ref === "string" || depth > DEPTH_MAX) return "json";
+  if ("const" in schema) return "const";
+  if (Array.isArray(schema.enum)) return "enum";
+  if (COMPOSED.some((name) => name in schema)) return "json";
+  if (Array.isArray(schema.oneOf) || Array.isArray(schema.anyOf)) return "choice";
+  const types = typesOf(schema);
+  if (types.length !== 1) return "json";
+  switch (types[0]) {
+    case "boolean": return "boolean";
+    case "integer": return "integer";
+    case "number": return "number";
+    case "string": return "text";
+    case "array": return isObject(schema.items) ? "list" : "json";
+    case "object": return isObject(schema.properties) && Object.keys(schema.properties).length ? "object" : "json";
+    default: return "json";
+  }
+}
+
+// The types of a schema, null left aside.
+export function typesOf(schema) {
+  const all = Array.isArray(schema.type) ? schema.type : schema.type ? [schema.type] : isObject(schema.properties) ? ["object"] : [];
+  return all.filter((type) => type !== "null");
+}
+
+export const isNullable = (schema) => isObject(schema) && ((Array.isArray(schema.type) && schema.type.includes("null")) || schema.nullable === true);
+
+// The properties in the order in which a form shows them: by x-order where it is given, else as declared.
+export function propertiesOf(schema) {
+  const all = Object.entries(isObject(schema?.properties) ? schema.properties : {});
+  const order = ([, part]) => (Number.isFinite(part?.["x-order"]) ? part["x-order"] : Infinity);
+  return all.map((one, at) => [one, at]).sort(([a, i], [b, j]) => (order(a) === order(b) ? i - j : order(a) - order(b))).map(([one]) => one);
+}
+
+// The value that a form starts with: defaults, and what is fixed. Optional fields without one are absent.
+export function initial(schema, root, depth = 0) {
+  const part = resolve(schema, root);
+  if (!isObject(part) || depth > DEPTH_MAX) return undefined;
+  if (part.default !== undefined) return part.default;
+  if ("const" in part) return part.const;
+  if (kindOf(part, depth) !== "object") return undefined;
+  const value = {};
+  const required = Array.isArray(part.required) ? part.required : [];
+  for (const [name, of] of propertiesOf(part)) {
+    const start = initial(of, root, depth + 1);
+    const inner = resolve(of, root);
+    if (start !== undefined && (required.includes(name) || inner?.default !== undefined || "const" in (inner ?? {}))) value[name] = start;
+  }
+  return depth === 0 || Object.keys(value).length || required.length ? value : undefined;
+}
+
+// An example of the schema's author, where there is one.
+export function example(schema) {
+  const found = Array.isArray(schema?.examples) ? schema.examples[0] : schema?.example;
+  return isObject(found) ? found : null;
+}
+
+// Whether a value could be of this schema, roughly: which of several schemas a form shows first.
+export function couldBe(value, schema, root) {
+  const part = resolve(schema, root);
+  if (!isObject(part)) return true;
+  if ("const" in part) return JSON.stringify(part.const) === JSON.stringify(value);
+  if (Array.isArray(part.enum)) return part.enum.some((one) => JSON.stringify(one) === JSON.stringify(value));
+  const types = Array.isArray(part.type) ? part.type : part.type ? [part.type] : [];
+  const type = value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
+  const fits = !types.length || types.includes(type) || (type === "number" && types.includes("integer") && Number.isInteger(value));
+  if (!fits || type !== "object") return fits;
+  return (part.required ?? []).every((name) => name in value);
+}

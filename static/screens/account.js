@@ -1,0 +1,41 @@
+// The member's own account: the password, and the keys that move around the dashboard.
+
+import { html, useState } from "/static/vendor/preact.js";
+import { Button, Input, Notice, Page, Text, Username, ask, sentence, session } from "/static/core.js";
+import { Password } from "/static/screens/enter.js";
+
+export function List() {
+  const { member, organization } = session.value;
+  const [current, setCurrent] = useState("");
+  const [password, setPassword] = useState("");
+  const [state, setState] = useState({ busy: false, error: null, done: false });
+  const [shortcuts, setShortcuts] = useState(() => { try { return localStorage.getItem("shortcuts") !== "off"; } catch { return true; } });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null, done: false });
+    try {
+      await ask("POST", "/session/password", { current, password });
+      setCurrent(""); setPassword("");
+      setState({ busy: false, error: null, done: true });
+    } catch (error) { setState({ busy: false, error, done: false }); }
+  };
+  const fields = state.error?.fields ?? {};
+  const switchShortcuts = (event) => {
+    setShortcuts(event.currentTarget.checked);
+    try { localStorage.setItem("shortcuts", event.currentTarget.checked ? "on" : "off"); } catch { /* It stays on. */ }
+  };
+  return html`<${Page} title="Your account">
+    <dl class="facts"><div><dt>Name</dt><dd><${Text}>${member.name}</${Text}></dd></div><div><dt>Email</dt><dd><${Text}>${member.email}</${Text}></dd></div>
+      <div><dt>Organization</dt><dd><${Text}>${organization.name}</${Text}></dd></div><div><dt>Role</dt><dd>${member.role === "owner" ? "Owner" : "Member"}</dd></div>
+      <div><dt>API key access</dt><dd>${member.api_key_access ? "Can manage API keys" : "No"}</dd></div></dl>
+    <section class="narrow"><h2>Change the password</h2><form class="stack" onSubmit=${submit}><${Username} email=${member.email} />
+      ${state.done ? html`<${Notice} kind="good">The password is changed. You are logged out on every other device.</${Notice}>` : null}
+      ${state.error && !fields.password ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+      <${Input} label="Present password" type="password" autocomplete="current-password" required value=${current} onValue=${setCurrent} />
+      <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />
+      <div><${Button} kind="primary" type="submit" busy=${state.busy}>Change the password</${Button}></div></form></section>
+    <section class="narrow"><h2>Keyboard</h2><label class="box"><input type="checkbox" checked=${shortcuts} onChange=${switchShortcuts} /><span>Single keys move around</span></label>
+      <p class="quiet"><kbd>g</kbd> then <kbd>h</kbd> Home, <kbd>m</kbd> Models, <kbd>c</kbd> Chat, <kbd>r</kbd> Runs, <kbd>w</kbd> Webhooks, <kbd>k</kbd> API keys; <kbd>/</kbd> the search field; <kbd>Ctrl</kbd> <kbd>Enter</kbd> runs a model.</p></section></${Page}>`;
+}
+
+export const Detail = List;

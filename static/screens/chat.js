@@ -1,0 +1,129 @@
+// Chat with a chat model: answers as they come, stopped at any time, kept in this tab until it closes.
+
+import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
+import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, ask, money, request, sentence, useLoad } from "/static/core.js";
+import { Tree } from "/static/output.js";
+
+const KEY = "chat";
+
+function stored() {
+  try { return JSON.parse(sessionStorage.getItem(KEY)) ?? {}; } catch { return {}; }
+}
+
+export function List() {
+  const models = useLoad((signal) => ask("GET", "/api/base/v1/llm-router/model-catalog", undefined, { signal }), []);
+  return html`<${Page} title="Chat"><${Loaded} of=${models} empty=${(all) => all.data.some(isChat) ? null : html`<${Empty} icon="message-square" title="There is no chat model yet">
+    <p>A chat model is a model of this machine of the kind “chat”, or one of an upstream that the configuration names. The person who runs this machine sets that up.</p>
+    <p><${Link} to="/app/models">Look at the models</${Link}></p></${Empty}>`}>${(all) => html`<${Conversation} models=${all.data.filter(isChat)} />`}</${Loaded}></${Page}>`;
+}
+
+export const Detail = List;
+
+const isChat = (model) => model.kind !== "embeddings";
+
+// The lines of a stream of server-sent events, as they come.
+async function* eventsOf(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    const lines = rest.split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
+  }
+}
+
+// Adds what a piece of the stream brings to the answer so far.
+function grown(message, chunk) {
+  const delta = chunk.choices?.[0]?.delta ?? {};
+  const next = { ...message, content: message.content + (typeof delta.content === "string" ? delta.content : "") };
+  const thought = delta.reasoning_content ?? delta.reasoning;
+  if (typeof thought === "string") next.thought = (message.thought ?? "") + thought;
+  for (const call of delta.tool_calls ?? []) {
+    const calls = [...(next.tools ?? [])];
+    const at = call.index ?? calls.length;
+    const known = calls[at] ?? { name: "", input: "" };
+    calls[at] = { name: known.name + (call.function?.name ?? ""), input: known.input + (call.function?.arguments ?? "") };
+    next.tools = calls;
+  }
+  if (chunk.usage) next.usage = chunk.usage;
+  return next;
+}
+
+function Conversation({ models }) {
+  const [saved] = useState(stored);
+  const [model, setModel] = useState(models.some((one) => one.id === saved.model) ? saved.model : models[0].id);
+  const [system, setSystem] = useState(saved.system ?? "");
+  const [messages, setMessages] = useState(saved.messages ?? []);
+  const [draft, setDraft] = useState(saved.draft ?? "");
+  const [error, setError] = useState(null);
+  const [abort, setAbort] = useState(null);
+  const end = useRef(null);
+  const list = useRef(messages);
+  list.current = messages;
+  useEffect(() => {
+    try { sessionStorage.setItem(KEY, JSON.stringify({ model, system, messages, draft })); } catch { /* It lasts as long as the page. */ }
+  }, [model, system, messages, draft]);
+  useEffect(() => { if (messages.length) end.current?.scrollIntoView({ block: "end" }); }, [messages]);
+  const send = async (history) => {
+    const control = new AbortController();
+    setAbort(control);
+    setError(null);
+    let answer = { role: "assistant", content: "", model };
+    setMessages([...history, answer]);
+    const body = {
+      model, stream: true, stream_options: { include_usage: true },
+      messages: [...(system.trim() ? [{ role: "system", content: system }] : []), ...history.map(({ role, content }) => ({ role, content }))],
+    };
+    try {
+      const reply = await request("POST", "/api/base/v1/chat/completions", body, { signal: control.signal });
+      for await (const data of eventsOf(reply)) {
+        if (data === "[DONE]") break;
+        const chunk = JSON.parse(data);
+        if (chunk.error) throw new Error(chunk.error.message ?? "the model failed");
+        answer = grown(answer, chunk);
+        setMessages([...history, answer]);
+      }
+    } catch (failure) {
+      if (failure.name === "AbortError") answer = { ...answer, stopped: true }; else setError(failure);
+      setMessages(answer.content || answer.thought || answer.tools ? [...history, answer] : history);
+    } finally { setAbort(null); }
+  };
+  const submit = (event) => {
+    event?.preventDefault();
+    if (!draft.trim() || abort) return;
+    const history = [...list.current, { role: "user", content: draft }];
+    setDraft("");
+    send(history);
+  };
+  const again = () => {
+    const last = list.current.findLastIndex((one) => one.role === "user");
+    if (last >= 0) send(list.current.slice(0, last + 1));
+  };
+  const onKey = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); };
+  return html`<div class="filters"><${Field} label="Model">${(field) => html`<select ...${field} value=${model} onChange=${(event) => setModel(event.currentTarget.value)}>
+      ${models.map((one) => html`<option value=${one.id}>${one.id}${one.status === "failing" ? " (does not answer)" : ""}</option>`)}</select>`}</${Field}>
+      ${messages.length ? html`<${Button} icon="plus" disabled=${Boolean(abort)} onClick=${() => { setMessages([]); setError(null); }}>New conversation</${Button}>` : null}</div>
+    <details open=${Boolean(system)}><summary>Instructions for the model</summary><textarea rows="3" aria-label="Instructions for the model" value=${system} onInput=${(event) => setSystem(event.currentTarget.value)}></textarea></details>
+    <div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(abort)}>${messages.length ? messages.map((one, at) => html`<${Message} key=${at} of=${one} isLive=${Boolean(abort) && at === messages.length - 1} />`)
+      : html`<p class="quiet">Write something below. The conversation stays in this tab until you close it.</p>`}<div ref=${end}></div></div>
+    ${error ? html`<${Notice} kind="error" action=${html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
+    <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
+      ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>
+    <p class="hint">Enter sends, Shift+Enter starts a new line.</p>`;
+}
+
+function Message({ of, isLive }) {
+  const { usage } = of;
+  return html`<article class=${`message ${of.role}`}><h2 class="hidden">${of.role === "user" ? "You" : of.model ?? "The model"}</h2>
+    ${of.thought ? html`<details><summary>Thoughts</summary><p class="said quiet"><${Text}>${of.thought}</${Text}></p></details>` : null}
+    ${of.content ? html`<p class="said"><${Text}>${of.content}</${Text}></p>` : isLive ? html`<p class="quiet" role="status">…</p>` : null}
+    ${(of.tools ?? []).filter(Boolean).map((call, at) => html`<details key=${at}><summary>Calls the tool <${Text}>${call.name}</${Text}></summary><div class="json"><${ToolInput} text=${call.input} /></div></details>`)}
+    ${of.role === "assistant" && !isLive ? html`<p class="quiet note"><${Text}>${of.model}</${Text}>${usage ? `, ${usage.total_tokens ?? (usage.prompt_tokens ?? 0) + (usage.completion_tokens ?? 0)} tokens${Number.isFinite(usage.cost) ? `, ${money(usage.cost)}` : ""}` : ""}${of.stopped ? ", stopped" : ""}</p>` : null}</article>`;
+}
+
+function ToolInput({ text }) {
+  try { return html`<${Tree} value=${JSON.parse(text)} open=${true} />`; } catch { return html`<${Text}>${text}</${Text}>`; }
+}

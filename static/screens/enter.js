@@ -1,0 +1,153 @@
+// The doors: setting up, joining, a new password, and the log-in.
+
+import { html, useEffect, useState } from "/static/vendor/preact.js";
+import { Button, Input, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
+
+function Door({ title, children }) {
+  useEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+  return html`<main class="door" id="main"><img src="/static/icon.svg" alt="" width="56" height="56" />
+    <h1>${title}</h1>${children}</main>`;
+}
+
+// Until there is an Owner nobody could log in: this says what to do instead of asking for a password.
+export function NotSetUp() {
+  return html`<${Door} title="Set up the dashboard">
+    <p>Nobody can log in yet: this dashboard has no Owner.</p>
+    <p>The person who runs this machine makes a link for the Owner. It was shown when the service started in a terminal, and this command shows a new one at any time:</p>
+    <pre class="code"><code>orrery owner link</code></pre>
+    <p class="quiet">The link works once, for 24 hours. Open it in a browser and choose a name and a password.</p></${Door}>`;
+}
+
+export function LogIn() {
+  const done = async () => { session.value = await refreshSession(); };
+  return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
+    <p class="quiet">You forgot your password? The Owner of your organization makes a link for a new one. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
+}
+
+export function LogInForm({ email: known, onDone }) {
+  const [email, setEmail] = useState(known ?? "");
+  const [password, setPassword] = useState("");
+  const [state, setState] = useState({ busy: false, error: null });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null });
+    try {
+      await ask("POST", "/session", { email, password }, { isLogIn: true });
+      await onDone();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  return html`<form class="stack" onSubmit=${submit}>
+    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    <${Input} label="Email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} first=${!known} />
+    <${Input} label="Password" type="password" autocomplete="current-password" required value=${password} onValue=${setPassword} first=${Boolean(known)} />
+    <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
+}
+
+// The token follows the # of the link: browsers send it to nobody. It leaves the address bar at once.
+let token = null;
+function takeToken() {
+  if (location.hash.length > 1) {
+    token = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname);
+  }
+  return token;
+}
+
+function WithLink({ title, kind, command, children }) {
+  const [state, setState] = useState({ link: null, error: null });
+  useEffect(() => {
+    const given = takeToken();
+    if (!given) {
+      setState({ link: null, error: { missing: true } });
+      return;
+    }
+    ask("POST", "/links", { token: given }, { isLogIn: true }).then(
+      (link) => setState(link.kind === kind ? { link, error: null } : { link: null, error: { missing: true } }),
+      (error) => setState({ link: null, error }),
+    );
+  }, []);
+  if (state.error) {
+    return html`<${Door} title=${title}><${Notice} kind="error">${state.error.missing ? "This page needs the whole link, with everything after the # sign." : sentence(state.error)}</${Notice}>
+      <p>${command}</p><p><a href="/">Go to the log-in</a></p></${Door}>`;
+  }
+  if (!state.link) return html`<${Door} title=${title}><p class="loading" role="status">Looking at the link…</p></${Door}>`;
+  return children(state.link);
+}
+
+function JoinForm({ path, email: known, action }) {
+  const [name, setName] = useState("");
+  const [email, setEmail] = useState(known ?? "");
+  const [password, setPassword] = useState("");
+  const [state, setState] = useState({ busy: false, error: null });
+  const fields = state.error?.fields ?? {};
+  const submit = async (event) => {
+    event.preventDefault();
+    const form = event.currentTarget;
+    setState({ busy: true, error: null });
+    try {
+      await ask("POST", path, { token, name, email, password }, { isLogIn: true });
+      token = null;
+      session.value = await refreshSession();
+      go("/app", { replace: true });
+    } catch (error) {
+      setState({ busy: false, error });
+      const wrong = Object.keys(error.fields ?? {})[0];
+      if (wrong) form.elements[wrong]?.focus();
+    }
+  };
+  return html`<form class="stack" onSubmit=${submit}>
+    ${state.error && !Object.keys(fields).length ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    <${Input} label="Name" name="name" autocomplete="name" required maxlength="64" value=${name} onValue=${setName} error=${fields.name} first=${true} />
+    <${Input} label="Email" name="email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} error=${fields.email} hint="You log in with it. No mail is ever sent to it." />
+    <${Password} value=${password} onValue=${setPassword} error=${fields.password} />
+    <${Button} kind="primary" type="submit" busy=${state.busy}>${action}</${Button}></form>`;
+}
+
+export function Password({ value, onValue, error, label = "Password" }) {
+  return html`<${Input} label=${label} name="password" type="password" autocomplete="new-password" required minlength="12"
+    value=${value} onValue=${onValue} error=${error} hint="At least 12 characters. A few words are easy to remember." />`;
+}
+
+export function Setup() {
+  return html`<${WithLink} title="Set up the dashboard" kind="setup" command=${html`The person who runs this machine gets a new link with the command <code>orrery owner link</code>.`}>${(link) => html`
+    <${Door} title="Set up the dashboard">
+      <p>You will be the Owner of the organization <strong><${Text}>${link.organization}</${Text}></strong>: you run models, create API keys and invite other people.</p>
+      <${JoinForm} path="/setup" email=${link.email} action="Set up" /></${Door}>`}</${WithLink}>`;
+}
+
+export function Invitation() {
+  return html`<${WithLink} title="Join" kind="invitation" command="Ask the Owner of the organization for a new link.">${(link) => html`
+    <${Door} title="Join"><p>You are invited to the organization <strong><${Text}>${link.organization}</${Text}></strong>.</p>
+      <${JoinForm} path="/invitations/accept" email=${link.email} action="Join" /></${Door}>`}</${WithLink}>`;
+}
+
+export function Reset() {
+  return html`<${WithLink} title="Choose a new password" kind="reset" command=${html`Ask the Owner of your organization for a new link. The Owner's own link comes from the command <code>orrery owner link</code>.`}>${(link) => html`<${ResetForm} link=${link} />`}</${WithLink}>`;
+}
+
+function ResetForm({ link }) {
+  const [password, setPassword] = useState("");
+  const [state, setState] = useState({ busy: false, error: null, done: false });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null, done: false });
+    try {
+      await ask("POST", "/session/reset", { token, password }, { isLogIn: true });
+      token = null;
+      setState({ busy: false, error: null, done: true });
+    } catch (error) { setState({ busy: false, error, done: false }); }
+  };
+  const fields = state.error?.fields ?? {};
+  if (state.done) {
+    const done = async () => { session.value = await refreshSession(); go("/app", { replace: true }); };
+    return html`<${Door} title="Log in"><${Notice} kind="good">Your new password is set. You are logged out everywhere.</${Notice}>
+      <${LogInForm} email=${link.email} onDone=${done} /></${Door}>`;
+  }
+  return html`<${Door} title="Choose a new password"><p>For <strong><${Text}>${link.email}</${Text}></strong>. You will be logged out everywhere.</p>
+    <form class="stack" onSubmit=${submit}><${Username} email=${link.email} />
+      ${state.error && !fields.password ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+      <${Password} label="New password" value=${password} onValue=${setPassword} error=${fields.password} />
+      <${Button} kind="primary" type="submit" busy=${state.busy}>Set the password</${Button}></form></${Door}>`;
+}

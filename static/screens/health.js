@@ -1,0 +1,26 @@
+// Health: whether the service works, what its models do, and where it listens.
+
+import { html } from "/static/vendor/preact.js";
+import { Button, Link, Loaded, Page, Status, Text, ask, count, duration, useLoad } from "/static/core.js";
+
+export function List() {
+  const all = useLoad(async (signal) => {
+    const [status, loads] = await Promise.all([ask("GET", "/status.json", undefined, { signal }), ask("GET", "/models", undefined, { signal })]);
+    return { status, models: loads.models };
+  }, []);
+  return html`<${Page} title="Health" wide=${true} intro="How the service on this machine is doing." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
+    <${Loaded} of=${all}>${({ status, models }) => html`
+      <dl class="facts"><div><dt>Service</dt><dd>${status.ready ? html`<span class="status good">Ready</span>` : html`<span class="status waiting">Starting</span>`}</dd></div><div><dt>Version</dt><dd>${status.version}</dd></div><div><dt>Up for</dt><dd>${duration(status.uptime_seconds)}</dd></div>
+        <div><dt>Running</dt><dd>${count(status.executions.running)}</dd></div><div><dt>In the queue</dt><dd>${count(status.executions.queued)}</dd></div><div><dt>Webhooks to send</dt><dd>${count(status.webhooks.pending)}</dd></div></dl>
+      <section><h2>Models</h2><div class="card scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col" class="number">Running</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">At the same time</th></tr></thead>
+      <tbody>${models.map((model) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
+        <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}</td><td data-label="Kind">${model.runner}</td>
+        <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`)}</tbody></table></div></section>
+      <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
+      <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
+      <p class="quiet">A whole check of the configuration, the disk and the backups: <code>orrery check</code></p>`}</${Loaded}></${Page}>`;
+}
+
+export const Detail = List;
+
+const HOSTS = { base: "The API", workflows: "Workflows, for older programs", flows: "Legacy workflows", agent: "The agent", dashboard: "This dashboard" };

@@ -1,0 +1,180 @@
+// Models: the catalog, and the playground of one model: its input as a form, as JSON and as code, its run
+// with live events, and its output.
+
+import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
+import { Button, Copy, Empty, Field, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, duration, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Json, SchemaForm } from "/static/form.js";
+import { LongText, Output, Tree } from "/static/output.js";
+import { example, initial } from "/static/schema.js";
+
+const API = "/api/base/v1";
+
+export function List() {
+  const name = place.value.query.get("q") ?? "";
+  const models = useLoad((signal) => ask("GET", `${API}/models?limit=500&name=${encodeURIComponent(name)}`, undefined, { signal }), [name]);
+  return html`<${Page} title="Models" intro="Everything that this machine can run. Open a model to try it with a form.">
+    <div class="filters"><${Field} label="Search">${(field) => html`<input ...${field} type="search" value=${name} onInput=${(event) => setQuery({ q: event.currentTarget.value })} />`}</${Field}></div>
+    <${Loaded} of=${models} empty=${(all) => all.length ? null : html`<${Empty} icon="box" title=${name ? "No model has this name" : "No models yet"}>
+      <p>${name ? "Try a part of the name." : "Models are files in the models folder of this machine. The person who runs it adds them."}</p></${Empty}>`}>${(all) => html`
+      <div class="cards">${all.map((model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h2><${Text}>${model.title}</${Text}></h2>
+        <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`)}</div>`}</${Loaded}></${Page}>`;
+}
+
+const OUTPUTS = { string: "Gives a text", array: "Gives a list", object: "Gives an object", number: "Gives a number", boolean: "Gives yes or no", image: "Gives an image", audio: "Gives audio", video: "Gives a video", file: "Gives a file" };
+
+export function Detail({ id }) {
+  const model = useLoad((signal) => ask("GET", `${API}/models/${id.split("/").map(encodeURIComponent).join("/")}`, undefined, { signal }), [id]);
+  if (!model.data) return html`<${Page} title=${id}><${Loaded} of=${model}>${() => null}</${Loaded}></${Page}>`;
+  return html`<${Playground} key=${id} model=${model.data} />`;
+}
+
+function stored(key, otherwise) {
+  try { return JSON.parse(sessionStorage.getItem(key)) ?? otherwise; } catch { return otherwise; }
+}
+
+function Playground({ model }) {
+  const key = `input:${model.slug}`;
+  const start = () => example(model.request_schema) ?? initial(model.request_schema, model.request_schema) ?? {};
+  const [input, setInput] = useState(() => stored(key, null) ?? start());
+  const [isValid, setValid] = useState(true);
+  const [refusal, setRefusal] = useState(null);
+  const [isSending, setSending] = useState(false);
+  const [run, setRun] = useState(null);
+  const [earlier, setEarlier] = useState(null);
+  const form = useRef(null);
+  const tab = place.value.query.get("tab") ?? "form";
+  const keep = (value) => {
+    setInput(value);
+    try { sessionStorage.setItem(key, JSON.stringify(value)); } catch { /* It lasts as long as the page. */ }
+  };
+  const submit = async (event) => {
+    event?.preventDefault();
+    if (isSending || !isValid) return;
+    setSending(true);
+    setRefusal(null);
+    try {
+      const made = await ask("POST", `${API}/prediction`, { model: model.slug, version: model.version, input: input ?? {} });
+      if (run?.record?.output !== undefined) setEarlier(run.record);
+      setRun({ id: made.predictionID });
+    } catch (error) {
+      setRefusal(error);
+      if (error instanceof Refusal) {
+        const wrong = Object.keys(error.fields)[0]?.split("/").pop();
+        setTimeout(() => form.current?.querySelector(`[name="${CSS.escape(wrong ?? "")}"]`)?.focus(), 0);
+      }
+    } finally { setSending(false); }
+  };
+  const onKey = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event); };
+  const tabs = [["form", "Form"], ["json", "JSON"], ["code", "API"], ["schema", "Schema"]];
+  return html`<${Page} title=${model.title} wide=${true} intro=${html`<span class="mono">${model.slug}</span>${model.cost ? html` · ${model.cost.estimate}` : null}`}
+    actions=${html`<${Link} to="/app/models" class="button plain">All models</${Link}>`}>
+    <div class="panels"><section aria-label="Input" onKeyDown=${onKey}>
+      <${Tabs} tabs=${tabs} chosen=${tab} label="Input" onChoose=${(one) => setQuery({ tab: one === "form" ? "" : one })} />
+      <form ref=${form} class="stack" onSubmit=${submit} novalidate=${tab !== "form"}>
+        ${refusal ? html`<${Notice} kind="error">${sentence(refusal)}</${Notice}>` : null}
+        ${tab === "form" ? html`<${SchemaForm} schema=${model.request_schema} value=${input} onValue=${keep} errors=${refusal?.fields ?? {}} />` : null}
+        ${tab === "json" ? html`<${Json} label="The input as JSON" hint="What you change here changes the form too." rows=${16} value=${input} onValue=${(value) => keep(value ?? {})} onValid=${setValid} />` : null}
+        ${tab === "code" ? html`<${Code} model=${model} input=${input} />` : null}
+        ${tab === "schema" ? html`<div class="json card pad"><${Tree} value=${model.request_schema} open=${true} /></div>` : null}
+        ${tab === "form" || tab === "json" ? html`<div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${isSending} disabled=${!isValid} title="Ctrl+Enter">Run</${Button}>
+          <${Button} onClick=${() => { keep(start()); setRefusal(null); }}>Start over</${Button}></div>` : null}</form></section>
+      <section aria-label="Output"><h2>Output</h2>${run ? html`<${Run} key=${run.id} id=${run.id} type=${model.output_type} onEnd=${(record) => setRun({ id: run.id, record })} />`
+        : html`<p class="quiet">The output appears here after a run.</p>`}
+        ${earlier ? html`<details class="earlier"><summary>The run before, to compare</summary><p class="quiet"><${Status} of=${earlier.status} /> ${duration(earlier.metrics.predict_time ?? NaN)}, ${money(earlier.metrics.cost)}</p>
+          <${Output} value=${earlier.output} /><h3>Its input</h3><div class="json card pad"><${Tree} value=${earlier.input} open=${true} /></div></details>` : null}</section></div></${Page}>`;
+}
+
+export function Tabs({ tabs, chosen, onChoose, label }) {
+  const move = (event) => {
+    const at = tabs.findIndex(([name]) => name === chosen);
+    const next = event.key === "ArrowRight" ? at + 1 : event.key === "ArrowLeft" ? at - 1 : null;
+    if (next === null) return;
+    event.preventDefault();
+    const [name] = tabs[(next + tabs.length) % tabs.length];
+    onChoose(name);
+    const { parentElement } = event.currentTarget;
+    setTimeout(() => parentElement?.querySelector("[aria-selected=true]")?.focus(), 0);
+  };
+  return html`<div class="tabs" role="tablist" aria-label=${label}>${tabs.map(([name, word]) => html`<button type="button" role="tab" key=${name}
+    aria-selected=${name === chosen ? "true" : "false"} tabindex=${name === chosen ? 0 : -1} onClick=${() => onChoose(name)} onKeyDown=${move}>${word}</button>`)}</div>`;
+}
+
+// A run as it goes on: status, log and parts of the output as they come, then the record.
+export function Run({ id, type, onEnd }) {
+  const [live, setLive] = useState({ status: "created", log: [], parts: [], record: null });
+  const [error, setError] = useState(null);
+  const [seconds, setSeconds] = useState(0);
+  const [isCancelling, setCancelling] = useState(false);
+  useEffect(() => {
+    let events = null;
+    let isOver = false;
+    const begun = Date.now();
+    const clock = setInterval(() => setSeconds((Date.now() - begun) / 1000), 100);
+    const end = (record) => {
+      isOver = true;
+      events?.close();
+      clearInterval(clock);
+      setLive((now) => ({ ...now, status: record.status, record }));
+      onEnd?.(record);
+    };
+    const open = () => {
+      if (isOver || document.hidden || events) return;
+      events = new EventSource(`${API}/prediction/${id}/events`);
+      const on = (name, act) => events.addEventListener(name, (event) => act(JSON.parse(event.data)));
+      on("status", ({ status }) => setLive((now) => ({ ...now, status: status === "created" ? "created" : "processing" })));
+      on("log", ({ text }) => setLive((now) => ({ ...now, log: [...now.log.slice(-999), text] })));
+      on("output", ({ part }) => setLive((now) => ({ ...now, parts: [...now.parts, part] })));
+      on("reset", () => setLive((now) => ({ ...now, log: [], parts: [] })));
+      on("end", end);
+      events.onerror = () => {
+        // The browser comes again by itself, unless the service refused.
+        if (events?.readyState === EventSource.CLOSED && !isOver) {
+          ask("GET", `${API}/prediction/${id}?wait=30`).then((record) => (["success", "error", "cancelled"].includes(record.status) ? end(record) : setError(new Error("The connection was lost. Open the run to follow it."))), setError);
+        }
+      };
+    };
+    // A page that is not looked at holds no connection.
+    const look = () => { if (document.hidden) { events?.close(); events = null; } else open(); };
+    document.addEventListener("visibilitychange", look);
+    open();
+    return () => { isOver = true; events?.close(); clearInterval(clock); document.removeEventListener("visibilitychange", look); };
+  }, [id]);
+  const { record } = live;
+  const text = live.parts.every((part) => typeof part === "string") ? live.parts.join("") : null;
+  const cancel = async () => {
+    setCancelling(true);
+    try { await ask("POST", `${API}/prediction/${id}/cancel`, {}); } catch (refused) { setError(refused); } finally { setCancelling(false); }
+  };
+  return html`<div class="stack"><div class="run-head" role="status"><${Status} of=${live.status} />
+      <span class="quiet">${record ? html`${record.metrics.predict_time === null ? "" : `${duration(record.metrics.predict_time)}, `}${money(record.metrics.cost)}` : duration(seconds)}</span>
+      ${record ? html`<${Link} to=${`/app/runs/${id}`}>Open the run</${Link}>` : html`<${Button} icon="square" busy=${isCancelling} onClick=${cancel}>Cancel</${Button}>`}</div>
+    ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
+    ${record?.error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${record.error}</${Text}></${Notice}>` : null}
+    ${record ? (record.status === "success" ? html`<${Output} value=${record.output} type=${type} />` : null)
+      : text !== null && text !== "" ? html`<pre class="code wrap"><bdi>${text}</bdi></pre>` : live.parts.length ? html`<${Output} value=${live.parts} />` : null}
+    ${live.log.length || record?.logs ? html`<details open=${!record}><summary>Log</summary><${LongText} text=${record?.logs ?? live.log.join("\n")} /></details>` : null}</div>`;
+}
+
+export const CLASSES = {
+  content_moderation: "The model refused the content.", execution_timeout: "It took too long.", invalid_user_input: "The model refused the input.",
+  invalid_model_config: "The model is set up wrongly.", provider_auth: "The model's server refused the credentials.", provider_error: "The model's server failed.",
+  provider_rate_limit: "The model's server has too much to do.", provider_unavailable: "The model's server does not answer.", internal_error: "The service failed.", unknown: "It failed.",
+};
+
+function Code({ model, input }) {
+  const language = place.value.query.get("code") ?? "curl";
+  const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
+  const body = useMemo(() => JSON.stringify({ model: model.slug, version: model.version, input }, null, 2), [model, input]);
+  const quoted = `'${body.replaceAll("'", "'\\''")}'`;
+  const python = JSON.stringify(body);
+  const texts = {
+    curl: `curl -s ${base}/v1/prediction/run \\\n  -H "X-API-Key: $ORRERY_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d ${quoted}`,
+    python: `import json\nimport os\nimport urllib.request\n\nrequest = urllib.request.Request(\n    "${base}/v1/prediction/run",\n    data=${python}.encode(),\n    headers={"X-API-Key": os.environ["ORRERY_KEY"], "Content-Type": "application/json"},\n)\nwith urllib.request.urlopen(request) as answer:\n    print(json.load(answer)["output"])`,
+    js: `const answer = await fetch("${base}/v1/prediction/run", {\n  method: "POST",\n  headers: { "X-API-Key": process.env.ORRERY_KEY, "Content-Type": "application/json" },\n  body: JSON.stringify(${body.replaceAll("\n", "\n  ")}),\n});\nconsole.log((await answer.json()).output);`,
+  };
+  const names = [["curl", "curl"], ["python", "Python"], ["js", "JavaScript"]];
+  return html`<${Tabs} tabs=${names} chosen=${texts[language] ? language : "curl"} label="Language" onChoose=${(one) => setQuery({ code: one === "curl" ? "" : one })} />
+    <pre class="code" tabindex="0"><code>${texts[language] ?? texts.curl}</code></pre>
+    <div class="actions"><${Copy} text=${texts[language] ?? texts.curl} /><${Link} to="/app/keys">API keys</${Link}></div>
+    <p class="hint">The program reads its key from the environment variable ORRERY_KEY.</p>`;
+}

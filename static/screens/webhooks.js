@@ -1,0 +1,83 @@
+// Webhooks: what was sent to whom, every attempt, and sending it again.
+
+import { html, useEffect, useState } from "/static/vendor/preact.js";
+import { Button, Copy, Empty, Field, Link, Loaded, Notice, Page, Status, Text, Time, ask, duration, place, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { LongText } from "/static/output.js";
+
+const API = "/api/base/v1/webhooks";
+const STATES = [["", "All"], ["pending", "Waiting"], ["delivering", "Being delivered"], ["delivered", "Delivered"], ["failed", "Given up"]];
+const PAGE = 50;
+
+export function List() {
+  const status = place.value.query.get("status") ?? "";
+  const offset = Number(place.value.query.get("offset")) || 0;
+  const all = useLoad((signal) => ask("GET", `${API}?limit=${PAGE}&offset=${offset}${status ? `&status=${status}` : ""}`, undefined, { signal }), [status, offset]);
+  const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
+  return html`<${Page} title="Webhooks" intro="When a run ends, the service tells the address that the run was given." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
+    <div class="filters"><${Field} label="Status">${(field) => html`<select ...${field} value=${status} onChange=${(event) => setQuery({ status: event.currentTarget.value, offset: "" })}>${STATES.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
+    <${Loaded} of=${all} empty=${(data) => data.webhooks.length || offset ? null : status
+      ? html`<${Empty} icon="search" title="None with this status"><${Button} onClick=${() => setQuery({ status: "" })}>Show all</${Button}></${Empty}>`
+      : html`<${Empty} icon="webhook" title="No webhooks yet"><p>A program asks for one with the field <code>webhook_url</code>:</p>
+        <pre class="code left">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(data) => html`
+      <div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th><th scope="col">Run</th></tr></thead>
+      <tbody>${data.webhooks.map((one) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${one.execution_id}`}><${Text}>${one.url}</${Text}></${Link}></th>
+        <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Time} at=${one.next_attempt_at} none="–" /></td>
+        <td data-label="Run"><${Link} to=${`/app/runs/${one.execution_id}`}><code>${one.execution_id.slice(-8)}</code></${Link}></td></tr>`)}</tbody></table></div>
+      <div class="actions">${offset ? html`<${Button} onClick=${() => setQuery({ offset: Math.max(0, offset - PAGE) || "" }, {})}>Newer</${Button}>` : null}
+        ${offset + data.webhooks.length < data.total_count ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ offset: offset + PAGE }, {})}>Older</${Button}>` : null}<span class="quiet">${data.total_count} in all</span></div>`}</${Loaded}></${Page}>`;
+}
+
+export function Detail({ id }) {
+  const one = useLoad((signal) => ask("GET", `${API}/${encodeURIComponent(id)}`, undefined, { signal }), [id]);
+  const isMoving = one.data && ["pending", "delivering"].includes(one.data.status);
+  // While it is on its way, the record is read again from time to time, as long as somebody looks.
+  useEffect(() => {
+    if (!isMoving) return undefined;
+    const clock = setInterval(() => { if (!document.hidden) one.reload(); }, 2000);
+    return () => clearInterval(clock);
+  }, [isMoving, id]);
+  return html`<${Page} title="Webhook" intro=${one.data ? html`<${Text}>${one.data.url}</${Text}>` : null} actions=${one.data ? html`<${Redeliver} of=${one.data} reload=${one.reload} />` : null}>
+    <${Loaded} of=${one}>${(delivery) => html`<dl class="facts"><div><dt>Status</dt><dd><${Status} of=${delivery.status} /></dd></div><div><dt>Created</dt><dd><${Time} at=${delivery.created_at} /></dd></div>
+      <div><dt>Next attempt</dt><dd><${Time} at=${delivery.next_attempt_at} none="–" /></dd></div><div><dt>Run</dt><dd><${Link} to=${`/app/runs/${delivery.execution_id}`}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>
+      <section><h2>Attempts</h2>${delivery.attempts?.length ? html`<div class="card scroll"><table><thead><tr><th scope="col">Number</th><th scope="col">Result</th><th scope="col">When</th><th scope="col" class="number">Took</th><th scope="col">What the receiver said</th></tr></thead>
+        <tbody>${delivery.attempts.map((attempt) => html`<tr key=${attempt.number}><th scope="row">${attempt.number}${attempt.redelivery ? html` <span class="tag">again</span>` : null}</th>
+          <td data-label="Result"><${Status} of=${{ SUCCESS: "delivered", FAILED: "failed", PENDING: "delivering" }[attempt.status] ?? attempt.status} /></td><td data-label="When"><${Time} at=${attempt.created_at} none="now" /></td>
+          <td data-label="Took" class="number">${attempt.duration_ms === null ? "–" : duration(attempt.duration_ms / 1000)}</td>
+          <td data-label="Answer"><div>${attempt.status_code ? html`<code>${attempt.status_code}</code> ` : null}<${Text}>${attempt.error_message ?? ""}</${Text}>${attempt.response ? html`<details><summary>Body</summary><${LongText} text=${attempt.response} /></details>` : null}</div></td></tr>`)}</tbody></table></div>` : html`<p class="quiet">Nothing was sent yet.</p>`}</section>
+      <section><h2>What is sent</h2>${delivery.request === null ? html`<p class="quiet">The payload is no longer stored.</p>` : html`<${LongText} text=${delivery.request} />`}
+        <details><summary>Headers</summary><div class="card scroll"><table><tbody>${Object.entries(delivery.headers).map(([name, value]) => html`<tr key=${name}><th scope="row"><code>${name}</code></th><td><${Text}>${typeof value === "string" ? value : JSON.stringify(value)}</${Text}></td></tr>`)}</tbody></table></div></details></section>`}</${Loaded}></${Page}>`;
+}
+
+// The button is there exactly when a redelivery would be accepted; otherwise the reason is.
+function Redeliver({ of, reload }) {
+  const [state, setState] = useState({ busy: false, error: null, until: null });
+  const [now, setNow] = useState(Date.now());
+  const left = state.until ? Math.ceil((state.until - now) / 1000) : 0;
+  useEffect(() => {
+    if (!state.until) return undefined;
+    const clock = setInterval(() => {
+      setNow(Date.now());
+      if (Date.now() >= state.until) { setState({ busy: false, error: null, until: null }); reload(); }
+    }, 500);
+    return () => clearInterval(clock);
+  }, [state.until]);
+  // The service says by refusing how long the pause after a redelivery still lasts; to ask is to try. A refused
+  // try changes nothing.
+  const send = async () => {
+    setState({ busy: true, error: null, until: null });
+    try {
+      await ask("POST", `${API}/${of.execution_id}/redeliver`, {});
+      setState({ busy: false, error: null, until: null });
+      reload();
+    } catch (error) {
+      setState({ busy: false, error: error.status === 429 ? null : error, until: error.retryAfter ? Date.now() + error.retryAfter * 1000 : null });
+    }
+  };
+  if (state.error) return html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>`;
+  if (left > 0) return html`<span class="quiet" role="status">Can be sent again in ${left} s</span>`;
+  if (of.redeliverable) return html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>Send again</${Button}>`;
+  const last = of.attempts?.at(-1);
+  const reason = ["pending", "delivering"].includes(of.status) ? "A delivery is in flight." : of.request === null ? "The payload is no longer stored."
+    : last?.redelivery ? "It was sent again a moment ago." : "It cannot be sent again at this moment.";
+  return html`<span class="quiet" role="status">${reason}</span><${Button} icon="refresh-cw" onClick=${reload}>Look again</${Button}>`;
+}

@@ -1,0 +1,138 @@
+//! Exchanges of the agent when the service is killed again and again: no tool that has a result runs
+//! again, each exchange ends, the memory holds it once, and the balance is exact.
+
+use std::io::{BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::http::Client;
+use crate::support::random::Random;
+use crate::support::service::Setup;
+use crate::support::{count_from, eventually};
+use crate::verdict;
+
+/// Uses of a tool in each exchange.
+const TOOLS: usize = 3;
+/// What an answer costs, in millionths of a dollar: two tokens at a thousandth of a dollar each.
+const ANSWER_COST: i64 = 2000;
+/// What a use of the tool costs.
+const TOOL_COST: i64 = 1000;
+/// Answers between two kills: so many that each session has gone on, and none is taken for what kills
+/// the service.
+const ANSWERS_BETWEEN: usize = 6;
+/// How long the model thinks, so that kills fall between its steps.
+const THINKING: Duration = Duration::from_millis(15);
+
+/// A model server that wants a tool some times, then says so.
+fn start_server(answers: &Arc<AtomicUsize>) -> String {
+    let answers = Arc::clone(answers);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let answers = Arc::clone(&answers);
+            std::thread::spawn(move || {
+                answer(&stream);
+                answers.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+    });
+    format!("http://{address}/v1")
+}
+
+fn answer(stream: &TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let Ok(request) = crate::support::http::Message::read(&mut reader) else { return };
+    std::thread::sleep(THINKING);
+    let request = request.json();
+    let messages = request["messages"].as_array().unwrap();
+    let own = messages.iter().rev().take_while(|message| message["role"] != "user");
+    let made = own.filter(|message| message["role"] == "tool").count();
+    let message = if made < TOOLS {
+        let input = json!({"model": "paid", "input": {"template": format!("{made}")}});
+        let function = json!({"name": "run_model", "arguments": input.to_string()});
+        json!({"content": null, "tool_calls": [{"id": format!("c{made}"), "function": function}]})
+    } else {
+        json!({"content": "done"})
+    };
+    let usage = json!({"prompt_tokens": 1, "completion_tokens": 1});
+    let body = json!({"choices": [{"message": message}], "usage": usage}).to_string();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut writer = stream;
+    drop(writer.write_all(format!("{head}{body}").as_bytes()));
+}
+
+/// The exchanges of all sessions, once there are so many and all have ended.
+fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
+    let rows = client.get("/v2/executions?type=agent&limit=100").ok()?.json();
+    let rows = rows["executions"].as_array()?.clone();
+    let is_over = |row: &Value| row["completed_at"].is_string();
+    (rows.len() >= accepted && rows.iter().all(is_over)).then_some(rows.len())
+}
+
+#[test]
+fn agent_killed_again_and_again_ends_each_exchange_once() {
+    let kills = count_from("ORRERY_CRASH_AGENT", 8);
+    let (mut random, answers) = (Random::seeded(), Arc::<AtomicUsize>::default());
+    let folder = tempfile::tempdir().unwrap();
+    let lines = format!(
+        "[router]\nupstream_url = \"{}\"\n\
+         prices = [{{ model = \"m\", per_million_input_tokens = 1000.0, \
+         per_million_output_tokens = 1000.0 }}]\n[agent]\nmodel = \"m\"\n",
+        start_server(&answers)
+    );
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), &lines);
+    let manifest = "slug = \"paid\"\noutput_type = \"string\"\n[cost]\ntype = \"fixed\"\n\
+                    amount = 0.001\n[runner]\ntype = \"builtin\"\nname = \"text-template\"\n";
+    setup.add_model("paid", manifest);
+    let mut service = setup.start();
+    let key = setup.create_key();
+    let mut accepted = 0;
+    for round in 0..kills {
+        let before = answers.load(Ordering::SeqCst);
+        let session = format!("s{}", round % 3);
+        let body = json!({"message": format!("round {round}"), "session_id": session});
+        // Its head says that the prompt is on the disk.
+        let started = setup.agent(&key).post("/chat", &[], &body.to_string());
+        accepted += usize::from(started.is_ok_and(|answer| answer.status() == 200));
+        let mut client = setup.client(&key);
+        eventually("the exchanges go on", || {
+            let made = answers.load(Ordering::SeqCst) - before;
+            (made >= ANSWERS_BETWEEN || ended(&mut client, accepted).is_some()).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(random.within(0..20)));
+        service.kill();
+        service = setup.start();
+    }
+    let mut client = setup.client(&key);
+    let exchanges = eventually("every exchange ends", || ended(&mut client, accepted));
+    let rows = client.get("/v2/executions?type=agent&limit=100").unwrap().json();
+    for row in rows["executions"].as_array().unwrap() {
+        assert_eq!(row["status"], "success", "{row}");
+    }
+    let rows = client.get("/v1/executions?type=prediction&limit=1").unwrap().json();
+    assert_eq!(rows["total_count"], exchanges * TOOLS, "each tool ran once");
+    let sum = |count: usize, each: i64| i64::try_from(count).unwrap() * each;
+    let spent = sum(exchanges * (TOOLS + 1), ANSWER_COST) + sum(exchanges * TOOLS, TOOL_COST);
+    assert_eq!(verdict::balance(&mut client), -spent);
+    let mut remembered = 0;
+    for session in 0..3 {
+        let path = format!("/memory?session_id=s{session}");
+        let memory = setup.agent(&key).get(&path).unwrap().json();
+        let history = memory["conversation_history"].as_array().unwrap();
+        assert!(history.iter().all(|exchange| exchange["chatbot_response"] == "done"), "{memory}");
+        assert_eq!(memory["total_exchanges"], history.len());
+        remembered += history.len();
+    }
+    assert_eq!(remembered, exchanges, "the memory holds each once");
+    assert!(exchanges >= accepted && accepted > 0);
+    drop(service);
+}

@@ -1,0 +1,521 @@
+//! The agent's host: a scripted model drives it through tools, limits and refusals; what is remembered;
+//! and that an exchange goes on behind its last finished step.
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Ask, Service, Upstream, until};
+
+/// A thousandth of a dollar for each token.
+const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
+                     per_million_output_tokens = 1000.0 }]\n";
+const AGENT: &str = "[agent]\nmodel = 'far'\n";
+
+/// An assistant's message that uses a tool.
+fn calls(tool: &str, arguments: Value) -> Value {
+    let function = json!({"name": tool, "arguments": arguments.to_string()});
+    let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
+    json!({"role": "assistant", "content": null, "tool_calls": [call]})
+}
+
+fn says(text: &str) -> Value {
+    json!({"role": "assistant", "content": text})
+}
+
+fn completion(message: &Value) -> Value {
+    let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
+    json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+}
+
+/// A model that says these in turn in each exchange, and the last one again and again.
+fn script(up: &Upstream, messages: Vec<Value>) {
+    up.follows(move |request| {
+        let all = request["messages"].as_array().unwrap();
+        let own = all.iter().rev().take_while(|message| message["role"] != "user");
+        let said = own.filter(|message| message["role"] == "assistant").count();
+        (200, completion(messages.get(said).or(messages.last()).unwrap()))
+    });
+}
+
+/// What the tools of the newest request have said.
+fn tool_results(up: &Upstream) -> Vec<String> {
+    let request = up.newest();
+    let messages = request["messages"].as_array().unwrap();
+    let results = messages.iter().filter(|message| message["role"] == "tool");
+    results.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn start() -> (Upstream, Service) {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config(PRICE) + AGENT)).await;
+    (up, service)
+}
+
+fn host(service: &Service, method: Method, path: &str) -> Ask {
+    service.ask(Role::Agent, method, path).key(&service.key)
+}
+
+fn prompt(service: &Service, session: &str, text: &str) -> Ask {
+    let messages = json!([{"role": "user", "content": text}]);
+    let body = json!({"messages": messages, "session_id": session, "stream": false});
+    host(service, Method::POST, "/v1/chat/completions").json(&body)
+}
+
+async fn memory(service: &Service, session: &str) -> Value {
+    let path = format!("/memory?session_id={session}");
+    host(service, Method::GET, &path).send().await.expect(200)
+}
+
+async fn rows(service: &Service, filter: &str) -> Vec<Value> {
+    let page = service.get(&format!("/v2/executions?{filter}")).await.expect(200);
+    page["executions"].as_array().unwrap().clone()
+}
+
+/// The data of the events of a stream, with their ids; the last one is `[DONE]`.
+fn events(answer: &Answer) -> Vec<(String, Value)> {
+    assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
+    let frames = answer.text.split("\n\n").filter(|frame| frame.starts_with("id: "));
+    let read = frames.map(|frame| {
+        let (id, data) = frame.strip_prefix("id: ").unwrap().split_once("\ndata: ").unwrap();
+        (id.to_owned(), serde_json::from_str(data).unwrap())
+    });
+    read.collect()
+}
+
+fn kinds(events: &[(String, Value)]) -> Vec<&str> {
+    events.iter().map(|(_, data)| data["type"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn agent_makes_an_image_and_remembers_its_url() {
+    let (up, service) = start().await;
+    script(
+        &up,
+        vec![
+            calls("find_models", json!({"query": "qr code"})),
+            calls("run_model", json!({"model": "image-qr", "input": {"text": "hello"}})),
+            says("Here it is."),
+        ],
+    );
+    let answer = prompt(&service, "s1", "make a QR code").send().await;
+    let said = answer.expect(200);
+    assert_eq!(said["object"], "chat.completion");
+    assert_eq!(said["choices"][0]["message"]["content"], "Here it is.");
+    assert_eq!((&said["model"], &said["session_id"]), (&json!("orrery/beta"), &json!("s1")));
+    assert_eq!(said["task_id"], answer.header("x-task-id"));
+    let url = said["generations"][0]["url"].as_str().unwrap();
+    assert!(url.starts_with("http://"), "{url}");
+    assert_eq!(said["usage"]["prompt_tokens"], 27);
+    assert_eq!(said["usage"]["cost"], 0.03);
+    let results = tool_results(&up);
+    assert!(results[0].contains("image-qr") && results[1].contains("success"), "{results:?}");
+    let memory = memory(&service, "s1").await;
+    assert_eq!((&memory["session_id"], &memory["total_exchanges"]), (&json!("s1"), &json!(1)));
+    let exchange = &memory["conversation_history"][0];
+    assert_eq!(exchange["user_prompt"], "make a QR code");
+    assert_eq!(exchange["chatbot_response"], "Here it is.");
+    assert_eq!(memory["generated_media_urls"].as_array().unwrap().len(), 1);
+    let made = &rows(&service, "type=prediction").await[0];
+    assert_eq!((&made["source"], &made["status"]), (&json!("agent"), &json!("success")));
+    let row = &rows(&service, "type=agent").await[0];
+    assert_eq!((&row["id"], &row["model"]), (&said["task_id"], &json!("far")));
+    assert_eq!((&row["status"], &row["output"]), (&json!("success"), &Value::Null));
+    assert_eq!(row["agent"]["session_id"], "s1");
+    let charged: i64 = service.ledger().await.iter().map(|entry| entry.amount.micros()).sum();
+    assert_eq!(charged, -30_000);
+}
+
+#[tokio::test]
+async fn agent_streams_events_in_both_forms_and_resumes_them() {
+    let (up, service) = start().await;
+    script(
+        &up,
+        vec![
+            calls("run_model", json!({"model": "image-qr", "input": {"text": "hello"}})),
+            says("Done."),
+        ],
+    );
+    let body = json!({"message": "go", "session_id": "s"});
+    let flat = host(&service, Method::POST, "/chat").json(&body).send().await;
+    let task = flat.header("x-task-id").to_owned();
+    let flat = events(&flat);
+    assert_eq!(kinds(&flat), ["tool_call", "generation_response", "message", "complete"]);
+    assert_eq!(flat[0].1["name"], "run_model");
+    let complete = &flat[3].1;
+    assert_eq!((&complete["status"], &complete["task_id"]), (&json!("ok"), &json!(task)));
+    assert_eq!(complete["generations"][0]["url"], flat[1].1["url"]);
+    let path = format!("/v1/tasks/{task}/events");
+    let all = events(&host(&service, Method::GET, &path).send().await);
+    assert_eq!(kinds(&all), kinds(&flat));
+    let chunk = &all[2].1;
+    assert_eq!(chunk["object"], "chat.completion.chunk");
+    assert_eq!(chunk["choices"][0]["delta"]["content"], "Done.");
+    assert_eq!(all[3].1["choices"][0]["finish_reason"], "stop");
+    for missed in 0..=all.len() {
+        let mut ask = host(&service, Method::GET, &path);
+        if missed > 0 {
+            ask = ask.header("last-event-id", &all[missed - 1].0);
+        }
+        let rest = events(&ask.send().await);
+        assert_eq!(kinds(&rest), kinds(&all)[missed..], "behind {missed}");
+    }
+    let foreign = service.ask(Role::Agent, Method::GET, &path).key(&service.other_key);
+    foreign.send().await.expect_error(404, "task not found");
+}
+
+#[tokio::test]
+async fn agent_creates_a_workflow_and_runs_it() {
+    let (up, service) = start().await;
+    let params = json!({"expression": "name", "document": {"name": "{{inputs.name}}"}});
+    let step = json!({"step_id": "pick", "type": "model", "model": "json-query", "params": params});
+    let definition = json!({"steps": [step], "input_schema": {
+        "type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}});
+    script(
+        &up,
+        vec![
+            calls("create_workflow", json!({"name": "Greet", "definition": definition})),
+            calls("find_workflows", json!({"query": "greet"})),
+            calls("run_workflow", json!({"workflow": "greet", "inputs": {"name": "Ada"}})),
+            says("Greeted."),
+        ],
+    );
+    let body = json!({"message": "greet Ada", "session_id": "s"});
+    let answer = host(&service, Method::POST, "/chat").json(&body).send().await;
+    let events = events(&answer);
+    let kinds = kinds(&events);
+    for kind in ["workflow_created", "execution_started", "execution_completed", "message"] {
+        assert!(kinds.contains(&kind), "{kinds:?}");
+    }
+    let completed = events.iter().find(|(_, data)| data["type"] == "execution_completed").unwrap();
+    assert_eq!(completed.1["output"]["result"], "Ada", "{events:?}");
+    let list = service.flows(Method::GET, "/workflows").send().await.expect(200);
+    assert_eq!(list["total_count"], 1);
+}
+
+#[tokio::test]
+async fn agent_that_plans_or_reads_has_no_effects() {
+    let (up, service) = start().await;
+    let run = json!({"model": "text-template", "input": {"template": "x"}});
+    script(&up, vec![calls("run_model", run), says("1. Run text-template: free.")]);
+    for behavior in ["plan", "ask"] {
+        let body = json!({"message": "do it", "behavior": behavior, "stream": false});
+        let answer = host(&service, Method::POST, "/chat").json(&body).send().await;
+        assert_eq!(answer.expect(200)["message"], "1. Run text-template: free.");
+        assert!(tool_results(&up)[0].contains("runs in behavior agent only"));
+        let request = up.newest();
+        let tools = request["tools"].as_array().unwrap();
+        assert!(!tools.iter().any(|tool| tool["function"]["name"] == "run_model"));
+    }
+    assert!(rows(&service, "type=prediction").await.is_empty());
+}
+
+#[tokio::test]
+async fn agent_mends_a_refused_input_and_ends_after_three() {
+    let (up, service) = start().await;
+    let run = |input: Value| calls("run_model", json!({"model": "text-template", "input": input}));
+    let good = json!({"template": "ok"});
+    script(&up, vec![run(json!({})), run(json!({"template": 7})), run(good), says("Done.")]);
+    prompt(&service, "s", "go").send().await.expect(200);
+    let results = tool_results(&up);
+    assert!(results[0].contains("missing required field 'template'"), "{results:?}");
+    assert!(results[2].contains("success"), "{results:?}");
+    script(&up, vec![run(json!({}))]);
+    let answer = prompt(&service, "s", "again").send().await;
+    let message = answer.expect(502)["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "the model gave the tool 'run_model' no valid input");
+    let memory = memory(&service, "s").await;
+    assert_eq!(memory["conversation_history"][1]["chatbot_response"], message);
+    assert_eq!(rows(&service, "type=prediction").await.len(), 1);
+}
+
+#[tokio::test]
+async fn agent_ends_at_its_limits() {
+    let up = Upstream::start().await;
+    let lines = up.config(PRICE) + AGENT + "max_steps = 8\nmax_cost = 0.05\n";
+    let service = Service::configured(&lines).await;
+    script(&up, vec![calls("list_files", json!({}))]);
+    let eco = json!({"message": "go", "mode": "eco", "stream": false});
+    let ask = |body: &Value| host(&service, Method::POST, "/chat").json(body);
+    let answer = ask(&eco).send().await.expect(502);
+    assert_eq!(answer["error"]["message"], "the exchange did not end within 2 steps");
+    assert_eq!(up.requests().len(), 1, "an answer and a tool");
+    let max = json!({"message": "go", "stream": false});
+    let answer = ask(&max).send().await.expect(502);
+    assert_eq!(answer["error"]["message"], "the exchange did not end within 8 steps");
+    let many: Vec<Value> =
+        (0..1000).map(|_| calls("list_files", json!({}))["tool_calls"][0].clone()).collect();
+    script(&up, vec![json!({"role": "assistant", "tool_calls": many})]);
+    ask(&max).send().await.expect(502);
+    let row = &rows(&service, "type=agent").await[0];
+    assert_eq!((&row["status"], &row["error"]), (&json!("error"), &json!("LimitReached")));
+    let dear = Service::configured(
+        &(up.config(&PRICE.replace("1000.0", "5000.0")) + AGENT + "max_cost = 0.05\n"),
+    )
+    .await;
+    script(&up, vec![calls("list_files", json!({})), says("never said")]);
+    let answer = host(&dear, Method::POST, "/chat").json(&max).send().await.expect(502);
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("cost limit (agent.max_cost)"), "{message}");
+}
+
+#[tokio::test]
+async fn agent_asks_the_client_when_something_is_unclear() {
+    let (up, service) = start().await;
+    let question = json!({"question": "Which color?", "options": ["red", "blue"]});
+    script(&up, vec![calls("ask_user", question)]);
+    let body = json!({"message": "paint", "session_id": "s"});
+    let answer = host(&service, Method::POST, "/chat").json(&body).send().await;
+    let events = events(&answer);
+    assert_eq!(kinds(&events), ["tool_call", "clarification_needed", "complete"]);
+    assert_eq!(events[1].1["options"], json!(["red", "blue"]));
+    assert_eq!(events[2].1["status"], "clarification_needed");
+    script(&up, vec![says("Blue it is.")]);
+    prompt(&service, "s", "blue").send().await.expect(200);
+    let request = up.newest();
+    let texts: Vec<&Value> =
+        request["messages"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    assert_eq!(texts[1..], [&json!("paint"), &json!("Which color?"), &json!("blue")]);
+}
+
+#[tokio::test]
+async fn agent_sessions_belong_to_an_organization_and_survive_a_restart() {
+    let (up, service) = start().await;
+    script(&up, vec![says("Hello.")]);
+    for session in ["b", "a"] {
+        prompt(&service, session, "hi").send().await.expect(200);
+    }
+    let fresh = json!({"messages": [
+        {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three"}], "stream": false});
+    let path = "/v1/chat/completions";
+    let answer = host(&service, Method::POST, path).json(&fresh).send().await;
+    let made = answer.header("x-session-id").to_owned();
+    assert_eq!(up.newest()["messages"].as_array().unwrap().len(), 4, "what the client sent");
+    let service = service.restart().await;
+    let list = host(&service, Method::GET, "/sessions").send().await.expect(200);
+    let mut expected = vec!["a".to_owned(), "b".to_owned(), made];
+    expected.sort();
+    let mut names: Vec<String> = serde_json::from_value(list["sessions"].clone()).unwrap();
+    names.sort();
+    assert_eq!(names, expected);
+    assert_eq!(memory(&service, "a").await["total_exchanges"], 1);
+    let other = |method, path| service.ask(Role::Agent, method, path).key(&service.other_key);
+    let foreign = other(Method::GET, "/memory?session_id=a").send().await.expect(200);
+    let nothing = json!({
+        "session_id": "a", "conversation_history": [], "total_exchanges": 0,
+        "generated_media_urls": [],
+    });
+    assert_eq!(foreign, nothing);
+    let list = other(Method::GET, "/sessions").send().await.expect(200);
+    assert_eq!(list["sessions"], json!([]));
+    let cleared = other(Method::DELETE, "/memory?session_id=a").send().await.expect(200);
+    assert_eq!(cleared, json!({"cleared": false, "session_id": "a"}));
+    let clear = || host(&service, Method::DELETE, "/memory?session_id=a");
+    assert_eq!(clear().send().await.expect(200)["cleared"], true);
+    assert_eq!(clear().send().await.expect(200)["cleared"], false);
+    assert_eq!(memory(&service, "a").await, nothing);
+    let service = service.restart().await;
+    assert_eq!(memory(&service, "a").await, nothing, "cleared for good");
+}
+
+#[tokio::test]
+async fn agent_exchanges_of_a_session_wait_for_each_other() {
+    let (up, service) = start().await;
+    for _ in 0..8 {
+        up.is_silent();
+    }
+    let body = json!({"message": "hi", "session_id": "s"});
+    let ask = || host(&service, Method::POST, "/chat").json(&body);
+    let mut open = vec![ask().open().await];
+    up.arrived(1).await;
+    for _ in 0..4 {
+        open.push(ask().open().await);
+    }
+    let refused = ask().send().await;
+    assert_eq!(refused.expect(409)["error"]["type"], "conflict");
+    let elsewhere = json!({"message": "hi", "session_id": "t"});
+    open.push(host(&service, Method::POST, "/chat").json(&elsewhere).open().await);
+    up.arrived(2).await;
+    for answer in &open {
+        assert_eq!(answer.status(), 200);
+        let task = answer.headers()["x-task-id"].to_str().unwrap();
+        let path = format!("/v1/tasks/{task}/cancel");
+        let cancelled = host(&service, Method::POST, &path).send().await.expect(200);
+        assert_eq!(cancelled, json!({"task_id": task, "status": "cancelled"}));
+    }
+    let ended = rows(&service, "type=agent&status=cancelled").await;
+    assert_eq!(ended.len(), 6);
+    let task = open[0].headers()["x-task-id"].to_str().unwrap().to_owned();
+    let path = format!("/v1/tasks/{task}/events");
+    let events = events(&host(&service, Method::GET, &path).send().await);
+    assert_eq!(kinds(&events), ["error", "complete"]);
+    assert_eq!(events[0].1["error_code"], "Cancelled");
+    let memory = memory(&service, "s").await;
+    assert_eq!(memory["conversation_history"].as_array().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn agent_goes_on_behind_the_last_finished_step_after_a_restart() {
+    let (up, service) = start().await;
+    let run = json!({"model": "image-qr", "input": {"text": "hello"}});
+    up.answers(200, completion(&calls("run_model", run)).to_string());
+    up.is_silent();
+    let body = json!({"message": "go", "session_id": "s"});
+    let open = host(&service, Method::POST, "/chat").json(&body).open().await;
+    let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
+    up.arrived(2).await;
+    drop(open);
+    script(&up, vec![says("the first answer is not asked for again"), says("Done.")]);
+    let service = service.restart().await;
+    let path = format!("/v1/tasks/{task}/events");
+    let events = events(&host(&service, Method::GET, &path).send().await);
+    assert_eq!(kinds(&events), ["tool_call", "generation_response", "message", "complete"]);
+    assert_eq!(events[2].1["content"], "Done.");
+    assert_eq!(rows(&service, "type=prediction").await.len(), 1, "the tool ran once");
+    let memory = memory(&service, "s").await;
+    assert_eq!(memory["total_exchanges"], 1);
+    let charged: i64 = service.ledger().await.iter().map(|entry| entry.amount.micros()).sum();
+    assert_eq!(charged, -20_000, "the answer that was cut off costs nothing");
+}
+
+#[tokio::test]
+async fn agent_cancel_ends_what_its_tool_has_started() {
+    let (up, service) = start().await;
+    let slow = Upstream::start().await;
+    service.manifest(&slow.manifest("slow", "chat", ""));
+    slow.is_silent();
+    let run = json!({"model": "slow", "input": {"prompt": "hi"}});
+    script(&up, vec![calls("run_model", run)]);
+    let body = json!({"message": "go", "session_id": "s"});
+    let open = host(&service, Method::POST, "/chat").json(&body).open().await;
+    let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
+    slow.arrived(1).await;
+    let path = format!("/v1/tasks/{task}/cancel");
+    host(&service, Method::POST, &path).send().await.expect(200);
+    slow.hung_up(1).await;
+    let made = until("cancelled prediction", async || {
+        rows(&service, "type=prediction&status=cancelled").await.pop()
+    })
+    .await;
+    assert_eq!(made["source"], "agent");
+    host(&service, Method::POST, &path).send().await.expect(200);
+}
+
+#[tokio::test]
+async fn agent_request_that_is_wrong_starts_nothing() {
+    let (up, service) = start().await;
+    let post = |path: &str, body: &Value| host(&service, Method::POST, path).json(body);
+    let user = |content: Value| json!([{"role": "user", "content": content}]);
+    for (path, body, param) in [
+        ("/v1/chat/completions", json!({}), json!("messages")),
+        ("/chat", json!({}), json!("message")),
+        ("/chat", json!({"message": "hi", "mode": "fast"}), json!("mode")),
+        ("/chat", json!({"message": "hi", "behavior": "obey"}), json!("behavior")),
+        (
+            "/chat",
+            json!({"message": "hi", "image_urls": vec!["http://h/"; 5]}),
+            json!("image_urls"),
+        ),
+        ("/chat", json!({"message": "hi", "session_id": "x".repeat(10_000)}), json!("session_id")),
+        ("/chat", json!({"message": "hi", "session_id": "a\u{7}"}), json!("session_id")),
+        ("/chat", json!({"message": "x".repeat(1 << 20)}), json!("message")),
+        ("/v1/chat/completions", json!({"messages": user(json!(1))}), json!("messages")),
+    ] {
+        let answer = post(path, &body).undocumented().send().await;
+        let error = answer.expect(400)["error"].clone();
+        assert_eq!((&error["param"], &error["type"]), (&param, &json!("invalid_request_error")));
+    }
+    let metadata = json!({"message": "hi", "image_urls": ["http://169.254.169.254/a.png"]});
+    post("/chat", &metadata).send().await.expect(400);
+    for method in [Method::GET, Method::DELETE] {
+        let missing = host(&service, method, "/memory").send().await;
+        missing.expect_error(400, "session_id is required");
+    }
+    let anonymous = service.ask(Role::Agent, Method::POST, "/chat").json(&json!({"message": "hi"}));
+    anonymous.send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
+    assert_eq!(up.requests().len(), 0);
+    assert!(rows(&service, "type=agent").await.is_empty());
+    let models = host(&service, Method::GET, "/v1/models").send().await.expect(200);
+    assert_eq!(models["data"].as_array().unwrap().len(), 1);
+    let model = (&models["data"][0]["id"], &models["data"][0]["owned_by"]);
+    assert_eq!(model, (&json!("orrery/beta"), &json!("orrery")));
+    let without = Service::start().await;
+    let answer = host(&without, Method::POST, "/chat").json(&json!({"message": "hi"})).send().await;
+    let message = answer.expect(503)["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("agent.model"), "{message}");
+}
+
+#[tokio::test]
+async fn agent_whose_model_fails_says_so() {
+    let (up, service) = start().await;
+    up.answers(500, r#"{"error":{"message":"down"}}"#);
+    let answer = prompt(&service, "s", "hi").send().await;
+    assert_eq!(answer.expect(502)["error"]["message"], "down");
+    up.answers(200, "{}");
+    prompt(&service, "s", "hi").send().await.expect(502);
+    let memory = memory(&service, "s").await;
+    assert_eq!(memory["conversation_history"][0]["chatbot_response"], "down");
+    assert_eq!(memory["total_exchanges"], 2);
+    assert!(service.ledger().await.is_empty());
+}
+
+#[tokio::test]
+async fn agent_command_shows_tools_links_and_costs() {
+    let (up, service) = start().await;
+    script(
+        &up,
+        vec![
+            calls("run_model", json!({"model": "image-qr", "input": {"text": "hello"}})),
+            says("Here it is."),
+        ],
+    );
+    let command = tokio::process::Command::new(env!("CARGO_BIN_EXE_orrery"))
+        .args(["--config", "config.toml", "agent", "--session", "cli", "make a QR code"])
+        .current_dir(service.folder.path())
+        .output();
+    let done = crate::support::within("end of the command", command).await.unwrap();
+    let (said, noted) =
+        (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+    assert_eq!(said, "Here it is.\n", "{noted}");
+    assert!(noted.contains("· run_model {\"model\":\"image-qr\""), "{noted}");
+    assert!(noted.contains("http://") && noted.contains(" s, 0.020000 USD"), "{noted}");
+    assert_eq!(memory(&service, "cli").await["total_exchanges"], 1);
+}
+
+/// The code blocks of a language in `docs/agent.md`.
+fn blocks(language: &str) -> Vec<&'static str> {
+    const PAGE: &str = include_str!("../../docs/agent.md");
+    let fence = format!("```{language}\n");
+    PAGE.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[tokio::test]
+async fn agent_page_shows_a_configuration_and_calls_that_work() {
+    let near = Upstream::start().await;
+    let service = Service::configured(blocks("toml")[0]).await;
+    service.manifest(&near.manifest("llama", "chat", ""));
+    script(&near, vec![says("Hello.")]);
+    let mut calls = 0;
+    for line in blocks("sh").iter().flat_map(|block| block.split("curl ").skip(1)) {
+        let Some((_, path)) = line.split_once("$AGENT") else { continue };
+        let path = path.split([' ', '"']).next().unwrap();
+        let method = if line.contains("-X DELETE") {
+            Method::DELETE
+        } else if line.contains("-d '") || line.contains("-X POST") {
+            Method::POST
+        } else {
+            Method::GET
+        };
+        let path = path.replace("$TASK", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f");
+        let mut ask = host(&service, method, &path);
+        if let Some((_, body)) = line.split_once("-d '") {
+            let body: Value = serde_json::from_str(body.split('\'').next().unwrap()).unwrap();
+            ask = ask.json(&body);
+        }
+        let expected = if path.contains("/tasks/") { 404 } else { 200 };
+        assert_eq!(ask.send().await.status, expected, "{path}");
+        calls += 1;
+    }
+    assert_eq!(calls, 7);
+}

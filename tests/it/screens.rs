@@ -1,0 +1,391 @@
+//! The dashboard in a browser: what a person does who never opens a terminal. Each visit ends with an
+//! empty console and no request to another origin.
+
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::Service;
+use crate::support::chromium::Chromium;
+use crate::support::dashboard::PASSWORD;
+
+const ENTER: &str = "\u{E007}";
+const TAB: &str = "\u{E004}";
+const CONTROL: &str = "\u{E009}";
+
+impl Chromium {
+    /// Sets up the dashboard with a new link, and is logged in as its Owner.
+    async fn set_up(&self, service: &Service) {
+        let token = service.owner_token().await;
+        self.open(service, &format!("/setup#{token}")).await;
+        self.fill("Name", "Ada Lovelace").await;
+        self.fill("Email", "ada@example.com").await;
+        self.fill("Password", PASSWORD).await;
+        self.press("Set up").await;
+        self.see("Hello, Ada Lovelace.").await;
+    }
+
+    async fn logs_in(&self, service: &Service, email: &str) {
+        self.open(service, "/").await;
+        self.fill("Email", email).await;
+        self.fill("Password", PASSWORD).await;
+        self.press("Log in").await;
+        self.see("Hello, ").await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_lead_from_the_setup_link_to_a_run_by_keyboard() {
+    let service = Service::start().await;
+    let browser = Chromium::start().await;
+    browser.open(&service, "/").await;
+    browser.see("orrery owner link").await;
+    browser.picture("not-set-up").await;
+    let token = service.owner_token().await;
+    browser.open(&service, &format!("/setup#{token}")).await;
+    browser.field("Name").await;
+    // The token has left the address bar, and the first field has the focus.
+    assert_eq!(browser.run("return location.hash + document.activeElement.name").await, "name");
+    browser.picture("set-up").await;
+    browser.keys(&format!("Ada Lovelace{TAB}ada@example.com{TAB}short password{ENTER}")).await;
+    browser.see("Hello, Ada Lovelace.").await;
+    browser.picture("home-new").await;
+    // g, then m: Models; then Tab to the search field and the first model that it finds.
+    browser.keys("gm").await;
+    browser.see("Everything that this machine can run.").await;
+    browser.keys("/sentiment").await;
+    browser.see("text-sentiment").await;
+    browser.keys(&format!("{TAB}{ENTER}")).await;
+    browser.field("Text").await;
+    browser.field("Text").await.send_keys("What a beautiful night!").await.unwrap();
+    browser.keys(&format!("{CONTROL}{ENTER}")).await;
+    browser.see("Succeeded").await;
+    browser.see("label").await;
+    browser.picture("playground").await;
+    browser.run("document.activeElement.blur()").await;
+    browser.keys("gr").await;
+    browser.see("Everything that ran in your organization").await;
+    browser.see("text-sentiment").await;
+    browser.see("Dashboard").await;
+    // The link works once.
+    browser.open(&service, &format!("/setup#{token}")).await;
+    browser.see("This link was used already.").await;
+    browser.see("orrery owner link").await;
+    browser.expect_quiet_console(&["410 (Gone)"]).await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_show_a_new_key_once_and_buttons_by_permission() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    service.member(&owner, "grace@example.com").await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, "/app/keys").await;
+    browser.press("Create a key").await;
+    browser.fill("What is the key for?", "nightly report").await;
+    browser.press("Create the key").await;
+    let shown = browser.find("//input[@aria-label='The new API key']").await;
+    let key = shown.prop("value").await.unwrap().unwrap();
+    assert!(key.starts_with("smk_"), "{key}");
+    browser.picture("key-new").await;
+    browser.press("I have copied it").await;
+    browser.see("nightly report").await;
+    let everywhere = "return [document.documentElement.outerHTML, location.href, JSON.stringify(localStorage), \
+                      JSON.stringify(sessionStorage), document.cookie].join(' ')";
+    for round in 0..2 {
+        let all = browser.run(everywhere).await;
+        assert!(!all.as_str().unwrap().contains(&key), "the key is still there, round {round}");
+        browser.client.refresh().await.unwrap();
+        browser.see("nightly report").await;
+    }
+    // The Owner gives the permission, and takes it away again.
+    browser.open(&service, "/app/members").await;
+    browser
+        .find("//input[@aria-label='API key access of grace@example.com']")
+        .await
+        .click()
+        .await
+        .unwrap();
+    browser.see("Can manage API keys\n").await;
+    browser.picture("members").await;
+    let grace = Chromium::start().await;
+    grace.logs_in(&service, "grace@example.com").await;
+    grace.open(&service, "/app/keys").await;
+    grace.button("Create a key").await;
+    grace.press("Delete the key nightly report").await;
+    grace.see("Delete this key?").await;
+    grace.press("Cancel").await;
+    let id = service.id_of(&owner, "grace@example.com").await;
+    let path = format!("/members/{id}");
+    let untick = service.asks(&owner, hyper::Method::PATCH, &path);
+    untick.json(&json!({"api_key_access": false})).send().await.expect(200);
+    // The next refusal or look at the page shows it, without a reload.
+    grace.press("Create a key").await;
+    grace.fill("What is the key for?", "late").await;
+    grace.press("Create the key").await;
+    grace.see("You may not do this.").await;
+    grace.see("ask the Owner for the permission").await;
+    grace.expect_quiet_console(&["403 (Forbidden)"]).await;
+    let works = service.ask(Role::Base, hyper::Method::GET, "/v1/billing/balance").key(&key);
+    works.send().await.expect(200);
+    grace.leave().await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_ask_for_a_log_in_on_top_and_lose_nothing() {
+    let service = Service::start().await;
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/models/text-template").await;
+    browser.fill("Template", "Hello again").await;
+    // The session ends behind the page's back.
+    let members = &service.running.services.members;
+    let owner = members.owner(service.organization.id).await.unwrap().unwrap();
+    let reset = members.reset_link(service.organization.id, owner.id).await.unwrap().url("");
+    members.reset(reset.split_once('#').unwrap().1, PASSWORD).await.unwrap();
+    browser.press("Run").await;
+    browser.see("Your session has ended.").await;
+    browser.picture("log-in-on-top").await;
+    browser
+        .find("//dialog//input[@type='password']")
+        .await
+        .send_keys("wrong horse battery")
+        .await
+        .unwrap();
+    browser.find("//dialog//button[@type='submit']").await.click().await.unwrap();
+    browser.see("The email address or the password is wrong.").await;
+    let field = browser.find("//dialog//input[@type='password']").await;
+    field.clear().await.unwrap();
+    field.send_keys(PASSWORD).await.unwrap();
+    browser.find("//dialog//button[@type='submit']").await.click().await.unwrap();
+    browser.see("Succeeded").await;
+    browser.see("Hello again").await;
+    browser.expect_quiet_console(&["401 (Unauthorized)"]).await;
+    browser.leave().await;
+}
+
+impl Service {
+    /// A model of which only the form is looked at.
+    fn manifest_of_schema(&self, slug: &str, schema: &Value) {
+        let file = format!("{slug}.json");
+        std::fs::write(self.models().join(&file), schema.to_string()).unwrap();
+        let runner = "[runner]\ntype = 'command'\ncommand = ['true']\n";
+        self.manifest(&format!(
+            "slug = '{slug}'\noutput_type = 'object'\nrequest_schema_file = '{file}'\n{runner}"
+        ));
+    }
+}
+
+/// A schema with every kind of field, each with a default where it may have one.
+fn every_field() -> Value {
+    json!({
+        "type": "object", "required": ["line"], "properties": {
+            "line": {"type": "string", "maxLength": 20, "default": "a line"},
+            "kind": {"enum": ["a", 2, null], "default": 2},
+            "fixed": {"const": 7},
+            "whole": {"type": "integer", "minimum": 1, "maximum": 9, "default": 3},
+            "real": {"type": "number", "default": 0.5},
+            "yes": {"type": "boolean", "default": true},
+            "maybe": {"type": ["string", "null"], "maxLength": 9, "default": "x"},
+            "list": {"type": "array", "items": {"type": "string", "maxLength": 9}, "default": ["p", "q"]},
+            "inner": {"type": "object", "properties": {"deep": {"$ref": "#/$defs/deep"}}, "default": {"deep": "d"}},
+            "either": {"oneOf": [{"type": "string", "title": "A text"}, {"type": "integer", "title": "A number"}], "default": 5},
+            "tree": {"$ref": "#/$defs/tree"},
+            "anything": true,
+        },
+        "$defs": {"deep": {"type": "string", "maxLength": 9}, "tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}}}},
+    })
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_give_every_model_a_form_that_loses_nothing() {
+    let service = Service::start().await;
+    service.manifest_of_schema("all-fields", &every_field());
+    let wide: serde_json::Map<String, Value> =
+        (0..500).map(|at| (format!("field-{at:03}"), json!({"type": "string"}))).collect();
+    service.manifest_of_schema("wide", &json!({"type": "object", "properties": wide}));
+    let models = service.get("/v1/models?limit=500").await.expect(200);
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    for model in models.as_array().unwrap() {
+        let slug = model["slug"].as_str().unwrap();
+        browser.open(&service, &format!("/app/models/{slug}")).await;
+        browser.button("Run").await;
+        // Each property of the schema has a place in the form.
+        let properties =
+            model["request_schema"]["properties"].as_object().cloned().unwrap_or_default();
+        for (name, part) in properties.iter().take(12) {
+            browser.see(part["title"].as_str().unwrap_or(name)).await;
+        }
+        let before = browser.run(&format!("return sessionStorage.getItem('input:{slug}')")).await;
+        assert_eq!(before, Value::Null, "{slug}: a form changes nothing by itself");
+    }
+    browser.see("Show 480 more fields").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_turn_a_form_into_json_and_back() {
+    let service = Service::start().await;
+    service.manifest_of_schema("all-fields", &every_field());
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    // Form to JSON and back: what the defaults give, with one change in each tab.
+    browser.open(&service, "/app/models/all-fields").await;
+    browser.fill("line", "r").await;
+    browser.press_tab("JSON").await;
+    let area = browser.find("//textarea").await;
+    let text = area.prop("value").await.unwrap().unwrap();
+    let input: Value = serde_json::from_str(&text).unwrap();
+    let expected = json!({"line": "a liner", "kind": 2, "fixed": 7, "whole": 3, "real": 0.5, "yes": true, "maybe": "x", "list": ["p", "q"], "inner": {"deep": "d"}, "either": 5});
+    assert_eq!(input, expected);
+    area.clear().await.unwrap();
+    area.send_keys(r#"{"line": "x", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}}"#).await.unwrap();
+    browser.press_tab("Form").await;
+    browser.see("The JSON tab also has: unknown").await;
+    browser.fill("line", "y").await;
+    browser.press_tab("JSON").await;
+    let text = browser.find("//textarea").await.prop("value").await.unwrap().unwrap();
+    let input: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        input,
+        json!({"line": "xy", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}})
+    );
+    // A refused input marks its field, and nothing that was typed is lost.
+    browser.open(&service, "/app/models/image-qr").await;
+    browser.press_tab("JSON").await;
+    let area = browser.find("//textarea").await;
+    area.clear().await.unwrap();
+    area.send_keys(r#"{"text": 7}"#).await.unwrap();
+    browser.press("Run").await;
+    browser.see("Invalid input: ").await;
+    assert!(browser.find("//textarea").await.prop("value").await.unwrap().unwrap().contains('7'));
+    browser.expect_quiet_console(&["400 (Bad Request)"]).await;
+    browser.leave().await;
+}
+
+impl Chromium {
+    async fn press_tab(&self, name: &str) {
+        self.find(&format!("//button[@role='tab'][.='{name}']")).await.click().await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_open_a_failed_run_at_the_step_that_failed() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let steps = json!([
+        {"step_id": "greet", "type": "model", "model": "text-template", "params": {"template": "Hello"}},
+        {"step_id": "broken", "type": "model", "model": "text-template", "params": {"template": "{% broken"},
+         "retry": {"max_attempts": 2, "initial_delay_seconds": 0.1}},
+        {"step_id": "after", "type": "model", "model": "text-template", "params": {"template": "Never"}},
+    ]);
+    let workflow = service.workflow(steps).await;
+    let path = format!("/api/workflows/api/v1/{workflow}/trigger");
+    let taken =
+        service.asks(&owner, hyper::Method::POST, &path).json(&json!({})).send().await.expect(202);
+    let id = taken["execution_id"].as_str().unwrap();
+    let record = service.completed(id).await;
+    assert_eq!(
+        (&record["status"], &record["source"]),
+        (&json!("failed"), &json!("dashboard")),
+        "{record}"
+    );
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, "/app/runs?type=workflow&status=error,failed").await;
+    browser.press("flow").await;
+    browser.see("Go on from the failed step").await;
+    // The failed step is open, and the words and bars are those of the record.
+    let open = browser.find("//tr[contains(@class,'open')]//button").await;
+    assert_eq!(open.text().await.unwrap(), "broken");
+    let attempts = record["step_outputs"]["broken"]["attempts"].as_array().unwrap().len();
+    let bars = browser.run("return document.querySelectorAll('tr.open .span.bad').length").await;
+    assert_eq!(bars, attempts);
+    browser.picture("run-failed").await;
+    browser.press("Go on from the failed step").await;
+    browser.see("This run goes on from").await;
+    browser.see("Failed").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn screens_show_hostile_text_as_text_and_fit_every_width() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let hostile = "<script>window.hit=1</script><img src=x onerror='window.hit=1'>\u{202e}javascript:alert(1)";
+    let key = json!({"name": &hostile[..60]});
+    service.asks(&owner, hyper::Method::POST, "/keys").json(&key).send().await.expect(201);
+    let output = json!({"template": hostile});
+    let text = service.create("text-template", output).await;
+    service.ended(&text).await;
+    let link = service
+        .create("text-template", json!({"template": "javascript:alert(document.domain)"}))
+        .await;
+    service.ended(&link).await;
+    let form = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"<img src=x onerror=window.hit=1>.html\"\r\nContent-Type: text/html\r\n\r\n<script>window.hit=1</script>\r\n--x--\r\n";
+    let upload = service
+        .asks(&owner, hyper::Method::POST, "/api/base/v1/files")
+        .header("content-type", "multipart/form-data; boundary=x");
+    let file = upload.body(form).send().await.expect(201);
+    let long = service.create("text-template", json!({"template": "x".repeat(90_000)})).await;
+    service.ended(&long).await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    let screens = [
+        ("home", "/app".to_owned()),
+        ("models", "/app/models".to_owned()),
+        ("model", "/app/models/image-resize".to_owned()),
+        ("model-code", "/app/models/text-template?tab=code".to_owned()),
+        ("chat", "/app/chat".to_owned()),
+        ("runs", "/app/runs".to_owned()),
+        ("run", format!("/app/runs/{text}?tab=output")),
+        ("run-link", format!("/app/runs/{link}?tab=output")),
+        ("run-long", format!("/app/runs/{long}?tab=output")),
+        ("webhooks", "/app/webhooks".to_owned()),
+        ("files", "/app/files".to_owned()),
+        ("balance", "/app/balance".to_owned()),
+        ("keys", "/app/keys".to_owned()),
+        ("members", "/app/members".to_owned()),
+        ("audit", "/app/audit".to_owned()),
+        ("health", "/app/health".to_owned()),
+        ("account", "/app/account".to_owned()),
+        ("missing", "/app/nothing".to_owned()),
+    ];
+    for (name, path) in &screens {
+        browser.open(&service, path).await;
+        browser.find("//h1").await;
+        crate::support::until("end of loading", async || {
+            let busy = browser.run("return document.querySelectorAll('.loading').length").await;
+            (busy == 0).then_some(())
+        })
+        .await;
+        for (width, is_dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
+            browser.looks(width, is_dark).await;
+            let overflow = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
+            assert!(overflow.as_i64().unwrap() <= 0, "{name} at {width}: {overflow} px too wide");
+            let theme = if is_dark { "dark" } else { "light" };
+            browser.picture(&format!("{name}-{width}-{theme}")).await;
+        }
+        assert_eq!(browser.run("return window.hit ?? null").await, Value::Null, "{name}");
+        let links = browser
+            .run("return [...document.links].filter(one => !/^https?:$/.test(one.protocol)).length")
+            .await;
+        assert_eq!(links, 0, "{name}");
+    }
+    // The file itself runs nothing either: it is a download.
+    let content = format!("/api/base/v1/files/{}/content", file["id"].as_str().unwrap());
+    let answer = service.asks(&owner, hyper::Method::GET, &content).send().await;
+    assert!(answer.header("content-disposition").starts_with("attachment"));
+    assert!(answer.header("content-security-policy").contains("sandbox"));
+    browser.leave().await;
+}

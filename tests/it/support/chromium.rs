@@ -1,0 +1,197 @@
+//! A browser that a test drives: headless Chromium behind Debian's chromedriver.
+
+use std::process::Stdio;
+
+use fantoccini::elements::Element;
+use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper::Method;
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use url::{ParseError, Url};
+
+use super::{Service, until, within};
+use orrery::api::Role;
+
+const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
+
+/// A browser with one window.
+pub struct Chromium {
+    pub client: Client,
+    _driver: Child,
+    _profile: tempfile::TempDir,
+}
+
+/// Asks for the lines of the browser's console, which it then forgets.
+#[derive(Debug)]
+struct Console;
+
+impl WebDriverCompatibleCommand for Console {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!("session/{}/se/log", session.unwrap_or_default()))
+    }
+    fn method_and_body(&self, _url: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(json!({"type": "browser"}).to_string()))
+    }
+}
+
+/// A command of Chromium's own protocol.
+#[derive(Debug)]
+struct Cdp(&'static str, Value);
+
+impl WebDriverCompatibleCommand for Cdp {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!("session/{}/goog/cdp/execute", session.unwrap_or_default()))
+    }
+    fn method_and_body(&self, _url: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(json!({"cmd": self.0, "params": self.1}).to_string()))
+    }
+}
+
+impl Chromium {
+    pub async fn start() -> Self {
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{NEEDED} ({error})"));
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = within("start of chromedriver", async {
+            loop {
+                let line = lines.next_line().await.unwrap().unwrap_or_else(|| panic!("{NEEDED}"));
+                if let Some((_, port)) = line.split_once("started successfully on port ") {
+                    return port.trim_end_matches('.').to_owned();
+                }
+            }
+        })
+        .await;
+        let profile = tempfile::tempdir().unwrap();
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--hide-scrollbars",
+            "--window-size=1280,900",
+            &format!("--user-data-dir={}", profile.path().display()),
+        ];
+        let wanted = json!({
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        });
+        let wanted: Capabilities = serde_json::from_value(wanted).unwrap();
+        let mut builder = ClientBuilder::new(HttpConnector::new());
+        let connecting = builder.capabilities(wanted);
+        let url = format!("http://127.0.0.1:{port}");
+        let client = within("browser", connecting.connect(&url)).await;
+        let client = client.unwrap_or_else(|error| panic!("{NEEDED} ({error})"));
+        Self { client, _driver: driver, _profile: profile }
+    }
+
+    /// Opens a path of the service's dashboard.
+    pub async fn open(&self, service: &Service, path: &str) {
+        let url = format!("http://{}{path}", service.address(Role::Dashboard));
+        within("page", self.client.goto(&url)).await.unwrap();
+    }
+
+    /// The element of an XPath, once it is there and shown.
+    pub async fn find(&self, xpath: &str) -> Element {
+        until(xpath, async || {
+            let found = self.client.find(Locator::XPath(xpath)).await.ok()?;
+            found.is_displayed().await.ok()?.then_some(found)
+        })
+        .await
+    }
+
+    /// The button or link of this name.
+    pub async fn button(&self, name: &str) -> Element {
+        let name = format!("[normalize-space(.)='{name}' or @aria-label='{name}']");
+        self.find(&format!("(//button{name} | //a{name})[not(ancestor::nav)]")).await
+    }
+
+    /// Presses the button or follows the link of this name.
+    pub async fn press(&self, name: &str) {
+        // An element may be replaced by another one between finding and clicking it.
+        until(name, async || self.button(name).await.click().await.ok()).await;
+    }
+
+    /// The field with this label.
+    pub async fn field(&self, label: &str) -> Element {
+        let of = format!("@id=//label[starts-with(normalize-space(.),'{label}')]/@for");
+        self.find(&format!("//*[self::input or self::textarea or self::select][{of}]")).await
+    }
+
+    /// Types into the field with this label.
+    pub async fn fill(&self, label: &str, text: &str) {
+        self.field(label).await.send_keys(text).await.unwrap();
+    }
+
+    /// Waits until the page shows this text.
+    pub async fn see(&self, text: &str) {
+        let what = format!("text '{text}'");
+        until(&what, async || self.text().await.contains(text).then_some(())).await;
+    }
+
+    /// Everything that the page shows.
+    pub async fn text(&self) -> String {
+        self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// What a script in the page returns.
+    pub async fn run(&self, script: &str) -> Value {
+        within("script", self.client.execute(script, Vec::new())).await.unwrap()
+    }
+
+    /// Types into whatever has the focus.
+    pub async fn keys(&self, text: &str) {
+        self.client.active_element().await.unwrap().send_keys(text).await.unwrap();
+    }
+
+    /// The width of the window, and whether it is dark.
+    pub async fn looks(&self, width: u32, is_dark: bool) {
+        let scheme = if is_dark { "dark" } else { "light" };
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.client.issue_cmd(Cdp("Emulation.setEmulatedMedia", features)).await.unwrap();
+        let metrics =
+            json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        let size = Cdp("Emulation.setDeviceMetricsOverride", metrics);
+        self.client.issue_cmd(size).await.unwrap();
+    }
+
+    /// Saves a picture of the window where `DASHBOARD_PICTURES` names a folder: for a person's eye.
+    pub async fn picture(&self, name: &str) {
+        let Ok(folder) = std::env::var("DASHBOARD_PICTURES") else { return };
+        let picture = self.client.screenshot().await.unwrap();
+        std::fs::write(std::path::Path::new(&folder).join(format!("{name}.png")), picture).unwrap();
+    }
+
+    /// Ends the visit: the console must be empty, and nothing was asked of another origin.
+    pub async fn leave(self) {
+        self.expect_quiet_console(&[]).await;
+        let foreign = "return performance.getEntriesByType('resource').map(one => one.name)\
+                       .filter(name => !name.startsWith(location.origin) && !name.startsWith('data:') && !name.startsWith('blob:'))";
+        assert_eq!(self.run(foreign).await, json!([]));
+        self.client.close().await.unwrap();
+    }
+
+    /// The console has nothing but lines that contain one of `expected`.
+    pub async fn expect_quiet_console(&self, expected: &[&str]) {
+        let lines = self.client.issue_cmd(Console).await.unwrap();
+        let lines = lines.as_array().unwrap();
+        let said = |line: &Value| line["message"].as_str().unwrap_or_default().to_owned();
+        let unexpected: Vec<String> = lines
+            .iter()
+            .map(said)
+            .filter(|line| !expected.iter().any(|part| line.contains(part)))
+            .collect();
+        assert_eq!(unexpected, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,301 @@
+//! Language models with random weights, in the form of GGUF: small ones for tests, large ones for
+//! benchmarks. They write nonsense, the same for the same seed, from a vocabulary of single characters.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// The size of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub embedding: u64,
+    pub layers: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub feed_forward: u64,
+    /// Tokens that it claims to be trained on.
+    pub context: u32,
+    /// How its matrices are stored.
+    pub weights: Weights,
+}
+
+/// How matrices are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    F32,
+    Q8_0,
+}
+
+/// About half a megabyte.
+pub const SMALL: Shape = Shape {
+    embedding: 64,
+    layers: 2,
+    heads: 4,
+    kv_heads: 2,
+    feed_forward: 128,
+    context: 2048,
+    weights: Weights::F32,
+};
+
+/// A template that shows roles and tools.
+pub const TEMPLATE: &str = "{{ bos_token }}{% if tools %}{{ tools | tojson }}\n{% endif %}\
+    {% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+    {% if add_generation_prompt %}assistant: {% endif %}";
+
+const ALIGNMENT: u64 = 32;
+/// Byte tokens begin behind `<unk>`, `<s>` and `</s>`.
+const FIRST_BYTE: usize = 3;
+/// The bytes of all characters that text is made of.
+const BYTES: usize = 256;
+
+/// Writes a model.
+pub fn write(path: &Path, shape: &Shape, name: &str, seed: u64) {
+    let tokens = tokens();
+    let tensors = tensors(shape, tokens.len() as u64);
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
+    let header = header(shape, name, &tokens, &tensors);
+    file.write_all(&header).unwrap();
+    pad(&mut file, header.len() as u64);
+    let mut noise = Noise(seed | 1);
+    for tensor in &tensors {
+        let bytes = tensor.write(&mut file, &mut noise);
+        pad(&mut file, bytes);
+    }
+    file.flush().unwrap();
+}
+
+struct Tensor {
+    name: String,
+    dimensions: Vec<u64>,
+    weights: Weights,
+    /// Of what its numbers are; `None`: all ones.
+    scale: Option<f32>,
+    /// Rows that are zero.
+    zeros: std::ops::Range<usize>,
+}
+
+impl Tensor {
+    fn elements(&self) -> u64 {
+        self.dimensions.iter().product()
+    }
+
+    fn bytes(&self) -> u64 {
+        match self.weights {
+            Weights::F32 => self.elements() * 4,
+            Weights::Q8_0 => self.elements() / 32 * 34,
+        }
+    }
+
+    fn write(&self, file: &mut impl Write, noise: &mut Noise) -> u64 {
+        let row = self.dimensions[0];
+        for number in 0..self.elements() / row {
+            let is_zero = self.zeros.contains(&usize::try_from(number).unwrap());
+            self.write_row(file, noise, row, is_zero);
+        }
+        self.bytes()
+    }
+
+    fn write_row(&self, file: &mut impl Write, noise: &mut Noise, row: u64, is_zero: bool) {
+        let scale = if is_zero { Some(0.0) } else { self.scale };
+        match (self.weights, scale) {
+            (Weights::F32, None) => (0..row).for_each(|_| put(file, &1.0_f32.to_le_bytes())),
+            (Weights::F32, Some(scale)) => {
+                (0..row).for_each(|_| put(file, &(noise.number() * scale).to_le_bytes()));
+            }
+            (Weights::Q8_0, scale) => {
+                // A block: the scale in 16 bits, then 32 numbers of 8 bits.
+                let scale = half(scale.unwrap_or(1.0) / 127.0);
+                for _ in 0..row / 32 {
+                    put(file, &scale.to_le_bytes());
+                    (0..4).for_each(|_| put(file, &noise.next().to_le_bytes()));
+                }
+            }
+        }
+    }
+}
+
+fn tensors(shape: &Shape, vocabulary: u64) -> Vec<Tensor> {
+    let Shape { embedding, layers, heads, kv_heads, feed_forward, weights, .. } = *shape;
+    let matrix = |name: String, from: u64, to: u64, scale: f32| Tensor {
+        name,
+        dimensions: vec![from, to],
+        weights,
+        scale: Some(scale),
+        zeros: 0..0,
+    };
+    let norm = |name: String| Tensor {
+        name,
+        dimensions: vec![embedding],
+        weights: Weights::F32,
+        scale: None,
+        zeros: 0..0,
+    };
+    // So that a product of random numbers is neither nothing nor everything.
+    let even = |from: u64| (3.0 / from as f32).sqrt();
+    let kv = embedding / heads * kv_heads;
+    let mut output = matrix("output.weight".into(), embedding, vocabulary, 4.0 * even(embedding));
+    // Bytes that make no text are seldom written.
+    output.zeros = FIRST_BYTE..FIRST_BYTE + BYTES;
+    let mut all = vec![
+        matrix("token_embd.weight".into(), embedding, vocabulary, 1.0),
+        norm("output_norm.weight".into()),
+        output,
+    ];
+    for layer in 0..layers {
+        let named = |part: &str| format!("blk.{layer}.{part}.weight");
+        all.extend([
+            norm(named("attn_norm")),
+            matrix(named("attn_q"), embedding, embedding, even(embedding)),
+            matrix(named("attn_k"), embedding, kv, even(embedding)),
+            matrix(named("attn_v"), embedding, kv, even(embedding)),
+            matrix(named("attn_output"), embedding, embedding, even(embedding)),
+            norm(named("ffn_norm")),
+            matrix(named("ffn_gate"), embedding, feed_forward, even(embedding)),
+            matrix(named("ffn_up"), embedding, feed_forward, even(embedding)),
+            matrix(named("ffn_down"), feed_forward, embedding, even(feed_forward)),
+        ]);
+    }
+    all
+}
+
+/// The texts of all tokens, and their types.
+fn tokens() -> Vec<(String, i32)> {
+    const UNKNOWN: i32 = 2;
+    const CONTROL: i32 = 3;
+    const NORMAL: i32 = 1;
+    const BYTE: i32 = 6;
+    let mut all: Vec<(String, i32)> =
+        vec![("<unk>".into(), UNKNOWN), ("<s>".into(), CONTROL), ("</s>".into(), CONTROL)];
+    all.extend((0..BYTES).map(|byte| (format!("<0x{byte:02X}>"), BYTE)));
+    // The blank is written so in vocabularies of this kind.
+    all.push(("\u{2581}".into(), NORMAL));
+    all.extend(('!'..='~').map(|letter| (letter.to_string(), NORMAL)));
+    all.extend(["é", "ß", "🌙", "月"].map(|letter| (letter.into(), NORMAL)));
+    all
+}
+
+fn header(shape: &Shape, name: &str, tokens: &[(String, i32)], tensors: &[Tensor]) -> Vec<u8> {
+    let mut meta = Metadata::default();
+    meta.text("general.architecture", "llama");
+    meta.text("general.name", name);
+    meta.whole("llama.context_length", shape.context);
+    meta.whole("llama.embedding_length", shape.embedding);
+    meta.whole("llama.block_count", shape.layers);
+    meta.whole("llama.feed_forward_length", shape.feed_forward);
+    meta.whole("llama.attention.head_count", shape.heads);
+    meta.whole("llama.attention.head_count_kv", shape.kv_heads);
+    meta.number("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    meta.whole("llama.rope.dimension_count", shape.embedding / shape.heads);
+    meta.text("tokenizer.ggml.model", "llama");
+    let texts: Vec<&str> = tokens.iter().map(|(text, _)| text.as_str()).collect();
+    meta.texts("tokenizer.ggml.tokens", &texts);
+    meta.list("tokenizer.ggml.scores", 6, tokens.iter().map(|_| 0.0_f32.to_le_bytes()));
+    let types = tokens.iter().map(|(_, kind)| kind.to_le_bytes());
+    meta.list("tokenizer.ggml.token_type", 5, types);
+    meta.whole("tokenizer.ggml.unknown_token_id", 0);
+    meta.whole("tokenizer.ggml.bos_token_id", 1);
+    meta.whole("tokenizer.ggml.eos_token_id", 2);
+    meta.text("tokenizer.chat_template", TEMPLATE);
+    let mut header = b"GGUF".to_vec();
+    header.extend(3_u32.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend(meta.entries.to_le_bytes());
+    header.extend(meta.bytes);
+    let mut offset = 0_u64;
+    for tensor in tensors {
+        text(&mut header, &tensor.name);
+        header.extend(u32::try_from(tensor.dimensions.len()).unwrap().to_le_bytes());
+        tensor.dimensions.iter().for_each(|size| header.extend(size.to_le_bytes()));
+        let kind: u32 = if tensor.weights == Weights::F32 { 0 } else { 8 };
+        header.extend(kind.to_le_bytes());
+        header.extend(offset.to_le_bytes());
+        offset = (offset + tensor.bytes()).next_multiple_of(ALIGNMENT);
+    }
+    header
+}
+
+#[derive(Default)]
+struct Metadata {
+    entries: u64,
+    bytes: Vec<u8>,
+}
+
+impl Metadata {
+    fn key(&mut self, key: &str, kind: u32) {
+        self.entries += 1;
+        text(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.key(key, 8);
+        text(&mut self.bytes, value);
+    }
+
+    fn whole(&mut self, key: &str, value: impl TryInto<u32, Error: std::fmt::Debug>) {
+        self.key(key, 4);
+        self.bytes.extend(value.try_into().unwrap().to_le_bytes());
+    }
+
+    fn number(&mut self, key: &str, value: f32) {
+        self.key(key, 6);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn list(&mut self, key: &str, kind: u32, values: impl ExactSizeIterator<Item = [u8; 4]>) {
+        self.key(key, 9);
+        self.bytes.extend(kind.to_le_bytes());
+        self.bytes.extend((values.len() as u64).to_le_bytes());
+        values.for_each(|value| self.bytes.extend(value));
+    }
+
+    fn texts(&mut self, key: &str, values: &[&str]) {
+        self.key(key, 9);
+        self.bytes.extend(8_u32.to_le_bytes());
+        self.bytes.extend((values.len() as u64).to_le_bytes());
+        values.iter().for_each(|value| text(&mut self.bytes, value));
+    }
+}
+
+fn text(to: &mut Vec<u8>, value: &str) {
+    to.extend((value.len() as u64).to_le_bytes());
+    to.extend(value.as_bytes());
+}
+
+fn put(file: &mut impl Write, bytes: &[u8]) {
+    file.write_all(bytes).unwrap();
+}
+
+fn pad(file: &mut impl Write, written: u64) {
+    let missing = written.next_multiple_of(ALIGNMENT) - written;
+    put(file, &vec![0; usize::try_from(missing).unwrap()]);
+}
+
+/// A number of 16 bits, for numbers that are neither tiny nor huge.
+fn half(number: f32) -> u16 {
+    let bits = number.to_bits();
+    if number == 0.0 {
+        return 0;
+    }
+    // From a bias of 127 to one of 15.
+    let exponent = ((bits >> 23) & 0xff).saturating_sub(112).clamp(1, 30);
+    let parts = ((bits >> 16) & 0x8000) | (exponent << 10) | ((bits >> 13) & 0x3ff);
+    u16::try_from(parts).unwrap()
+}
+
+/// Numbers that look random.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From -1 to 1.
+    fn number(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1_u32 << 23) as f32 - 1.0
+    }
+}

@@ -1,0 +1,94 @@
+//! The dashboard's own scripts: nothing in them turns text into code or markup, nothing leads to another
+//! origin, and what is vendored is what `static/vendor/README.md` says.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
+use super::tree::files_below;
+
+/// What is nowhere in a script or the page, and why.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("innerHTML", "put text in as text"),
+    ("outerHTML", "put text in as text"),
+    ("insertAdjacentHTML", "put text in as text"),
+    ("document.write", "put text in as text"),
+    ("eval(", "text is not code"),
+    ("new Function", "text is not code"),
+    ("style=\"", "the policy forbids inline styles: use a class, or an object of properties"),
+    ("style='", "as above"),
+    ("javascript:", "a link leads to an address"),
+    ("onclick=", "the policy forbids inline code"),
+    ("src=\"http", "nothing comes from another origin"),
+    ("import(\"http", "nothing comes from another origin"),
+    ("from \"http", "nothing comes from another origin"),
+    ("fetch(\"http", "nothing is asked of another origin"),
+];
+/// Lines of a script.
+const LINES_MAX: usize = 500;
+
+fn faults(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        for (forbidden, instead) in FORBIDDEN.iter().filter(|(word, _)| line.contains(word)) {
+            faults.push(format!("line {number}: {forbidden}: {instead}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn pages_contain_no_code_from_text_and_nothing_from_outside() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("static");
+    let mut found = Vec::new();
+    let mut scripts = 0;
+    for path in files_below(&root, &["js", "html", "css"]) {
+        if path.starts_with(root.join("vendor")) {
+            continue;
+        }
+        scripts += 1;
+        let name = path.display();
+        let text = fs::read_to_string(&path).unwrap();
+        found.extend(faults(&text).iter().map(|fault| format!("{name}: {fault}")));
+        if text.lines().count() > LINES_MAX {
+            found.push(format!("{name}: more than {LINES_MAX} lines: split it"));
+        }
+        let is_script = path.extension().is_some_and(|ending| ending == "js");
+        if is_script && !text.starts_with("// ") {
+            found.push(format!("{name}: it does not open with what it is"));
+        }
+        // Code is loaded from this origin by its whole path, or by a template of screens.
+        for part in text.split(" from \"").skip(1) {
+            if is_script && !part.starts_with("/static/") {
+                found.push(format!("{name}: it imports what is not in static/"));
+            }
+        }
+    }
+    assert!(scripts > 10, "only {scripts} files found");
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn pages_rules_find_what_they_look_for() {
+    for bad in FORBIDDEN.iter().map(|(word, _)| *word) {
+        assert!(!faults(&format!("x = {bad}")).is_empty(), "{bad}");
+    }
+    assert!(faults("style=${{ left: 0 }} fetch(path)").is_empty());
+}
+
+#[test]
+fn pages_vendored_code_has_the_recorded_hash() {
+    let vendor = Path::new(env!("CARGO_MANIFEST_DIR")).join("static/vendor");
+    let readme = fs::read_to_string(vendor.join("README.md")).unwrap();
+    for path in files_below(&vendor, &["js"]) {
+        let mut hash = String::new();
+        for byte in Sha256::digest(fs::read(&path).unwrap()) {
+            write!(hash, "{byte:02x}").unwrap();
+        }
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let recorded = format!("SHA-256 of `{name}`: `{hash}`");
+        assert!(readme.contains(&recorded), "{name} is not the recorded one: {hash}");
+    }
+}
