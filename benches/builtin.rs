@@ -124,12 +124,14 @@ async fn main() {
     for case in cases() {
         let runner = bench.runner(case.builtin);
         runner.run(case.job()).await.unwrap();
-        let (mut here, mut through) = (Vec::new(), Vec::new());
+        let mut here = Vec::new();
+        let mut through = Vec::new();
         for _ in 0..rounds {
             here.push(case.here());
             through.push(case.through(runner.as_ref()).await);
         }
-        let (here, through) = (median(here), median(through));
+        let here = median(here);
+        let through = median(through);
         table.row([
             case.name.to_owned(),
             micros(here),
@@ -147,7 +149,8 @@ async fn main() {
 async fn starts(bench: &BuiltinContext, rounds: u64) {
     let cases = cases();
     let case = cases.first().unwrap();
-    let (mut fresh, mut rates) = (Vec::new(), Vec::new());
+    let mut fresh = Vec::new();
+    let mut rates = Vec::new();
     for _ in 0..rounds {
         for _ in 0..20 {
             let workers = Workers::new(PathBuf::from(env!("CARGO_BIN_EXE_orrery")), None);
@@ -156,8 +159,10 @@ async fn starts(bench: &BuiltinContext, rounds: u64) {
             runner.run(case.job()).await.unwrap();
             fresh.push(asked.elapsed().as_secs_f64());
         }
-        let (runner, end) = (bench.runner(case.builtin), Instant::now() + Duration::from_secs(1));
-        let (begun, mut count) = (Instant::now(), 0.0);
+        let runner = bench.runner(case.builtin);
+        let end = Instant::now() + Duration::from_secs(1);
+        let begun = Instant::now();
+        let mut count = 0.0;
         while Instant::now() < end {
             let runs = (0..4 * RUNS_MAX).map(|_| runner.run(case.job()));
             for run in join_all(runs).await {

@@ -43,6 +43,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use support::client::{self, Connection, Load};
 use support::process::{self, Killed};
+use support::requests::Requests;
 use support::service::Setup;
 use support::table::{Table, number, ratio};
 
@@ -106,26 +107,13 @@ async fn stub() {
     }
 }
 
-async fn answer_all(mut connection: TcpStream, whole: Arc<[u8]>, stream: Arc<[u8]>) {
+async fn answer_all(stream: TcpStream, whole: Arc<[u8]>, events: Arc<[u8]>) -> Option<()> {
     const STREAM: &[u8] = b"\"stream\":true";
-    connection.set_nodelay(true).unwrap();
-    let mut buffer = vec![0; 64 * 1024];
-    let mut length = 0;
+    let mut requests = Requests::new(stream);
     loop {
-        match connection.read(&mut buffer[length..]).await {
-            Ok(0) | Err(_) => return,
-            Ok(read) => length += read,
-        }
-        let Some(end) = client::whole_length(&buffer[..length]).filter(|end| length >= *end) else {
-            continue;
-        };
-        let is_stream = buffer[..end].windows(STREAM.len()).any(|part| part == STREAM);
-        let answer = if is_stream { &stream } else { &whole };
-        if connection.write_all(answer).await.is_err() {
-            return;
-        }
-        buffer.copy_within(end..length, 0);
-        length -= end;
+        let request = requests.next().await?;
+        let is_stream = request.windows(STREAM.len()).any(|part| part == STREAM);
+        requests.answer(if is_stream { &events } else { &whole }).await?;
     }
 }
 
@@ -144,10 +132,12 @@ async fn proxy() {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let (connections, target) = (connections.clone(), target.clone());
+        let connections = connections.clone();
+        let target = target.clone();
         tokio::spawn(async move {
             let answer = service_fn(move |request| {
-                let (connections, target) = (connections.clone(), target.clone());
+                let connections = connections.clone();
+                let target = target.clone();
                 async move { Ok::<_, Infallible>(forward(request, &connections, &target).await) }
             });
             let http = hyper::server::conn::http1::Builder::new();
@@ -218,7 +208,8 @@ impl Subject {
         self.samples.rates.push(round.rate());
         self.samples.costs.push(spent * 1e6 / round.good as f64);
         let mut connection = Connection::open(self.load.address).await;
-        let (mut latencies, mut first_bytes) = (Vec::new(), Vec::new());
+        let mut latencies = Vec::new();
+        let mut first_bytes = Vec::new();
         for _ in 0..calls {
             let started = Instant::now();
             connection.ask(&self.load.request).await;

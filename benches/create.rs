@@ -110,9 +110,11 @@ impl Kind {
 
     async fn round(&mut self, setup: &Setup, pid: u32, time: Duration, store_rate: f64) {
         let ended = || service::metric(setup.metrics, "orrery_executions_total");
-        let (before, ended_before) = (process::processor_seconds(pid), ended());
+        let before = process::processor_seconds(pid);
+        let ended_before = ended();
         let round = self.load.run(time).await;
-        let (spent, ended) = (process::processor_seconds(pid) - before, ended() - ended_before);
+        let spent = process::processor_seconds(pid) - before;
+        let ended = ended() - ended_before;
         self.rates.push(round.rate());
         self.ratios.push(round.rate() / store_rate);
         self.costs.push(spent * 1e6 / round.good as f64);
@@ -165,7 +167,8 @@ async fn measure() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
     let time = Duration::from_secs(support::knob("ORRERY_BENCH_SECONDS", 2));
     let connections = support::knob("ORRERY_BENCH_CONNECTIONS", 64);
-    let (folder, store_folder) = (support::folder(), support::folder());
+    let folder = support::folder();
+    let store_folder = support::folder();
     let setup = Setup::new(folder.path());
     let (_server, manifest) = service::hanging_model(100_000_000);
     setup.model("hanging", &manifest);
@@ -180,7 +183,8 @@ async fn measure() {
         let warm = kind.load.run(Duration::from_millis(300)).await;
         assert!(warm.good > 0, "{}: no answer was a 200", kind.name);
     }
-    let (mut alone, mut held) = (Vec::new(), 0.0);
+    let mut alone = Vec::new();
+    let mut held = 0.0;
     for _ in 0..rounds {
         settle(&setup, &mut held).await;
         let rate = store_round(&store, connections, time).await;

@@ -32,12 +32,11 @@ use orrery::domain::payload::Payload;
 use orrery::runtime::{Clock, new_id};
 use orrery::storage::{Commit, Options, Sealer, Store};
 use orrery::webhooks;
-use support::client;
 use support::process::{self, Killed};
+use support::requests::Requests;
 use support::service::{self, Setup};
 use support::table::{Table, mebibytes, milliseconds, number, ratio};
 use support::{knob, median};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const LIVING: u8 = 30;
@@ -71,39 +70,26 @@ async fn receive() {
     }
 }
 
-async fn answer_all(mut stream: TcpStream, count: Arc<AtomicU64>) {
-    stream.set_nodelay(true).unwrap();
+async fn answer_all(stream: TcpStream, count: Arc<AtomicU64>) -> Option<()> {
     let hangs = match stream.local_addr().unwrap() {
         SocketAddr::V4(address) => address.ip().octets()[3] >= HANGS_FROM,
         SocketAddr::V6(_) => false,
     };
-    let mut buffer = vec![0; 16 * 1024];
-    let mut length = 0;
+    let mut requests = Requests::new(stream);
     loop {
-        match stream.read(&mut buffer[length..]).await {
-            Ok(0) | Err(_) => return,
-            Ok(read) => length += read,
-        }
-        let Some(whole) = client::whole_length(&buffer[..length]) else { continue };
-        if length < whole {
-            continue;
-        }
+        let request = requests.next().await?;
         if hangs {
             std::future::pending::<()>().await;
         }
-        let answer = if buffer.starts_with(b"GET") {
+        if request.starts_with(b"GET") {
             let text = count.load(Ordering::Relaxed).to_string();
-            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
-        } else {
-            count.fetch_add(1, Ordering::Relaxed);
-            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".to_owned()
-        };
-        let asked = buffer.starts_with(b"GET");
-        if stream.write_all(answer.as_bytes()).await.is_err() || asked {
-            return;
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
+            // One answer, and the connection is closed.
+            requests.answer((head + &text).as_bytes()).await?;
+            return Some(());
         }
-        buffer.copy_within(whole..length, 0);
-        length -= whole;
+        count.fetch_add(1, Ordering::Relaxed);
+        requests.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await?;
     }
 }
 
@@ -194,7 +180,8 @@ fn send(living: u64, living_urls: &[String], dead: &[(u64, Vec<String>)], port: 
     let first = wait(1);
     // Without the beginning, when every receiver is a stranger still.
     let head = living / 10;
-    let (begun, cpu) = (wait(head), process::processor_seconds(service.0.id()));
+    let begun = wait(head);
+    let cpu = process::processor_seconds(service.0.id());
     let last = wait(living);
     let cpu = process::processor_seconds(service.0.id()) - cpu;
     let measured = (living - head) as f64;
@@ -208,11 +195,13 @@ fn send(living: u64, living_urls: &[String], dead: &[(u64, Vec<String>)], port: 
 }
 
 fn measure() {
-    let (rounds, count) = (knob("ORRERY_BENCH_ROUNDS", 5), knob("ORRERY_BENCH_DELIVERIES", 40_000));
+    let rounds = knob("ORRERY_BENCH_ROUNDS", 5);
+    let count = knob("ORRERY_BENCH_DELIVERIES", 40_000);
     let (_receivers, port) = start_receivers();
     // A port on which nobody listens.
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (one, living) = (urls(1, 1, port), urls(1, LIVING, port));
+    let one = urls(1, 1, port);
+    let living = urls(1, LIVING, port);
     let half = DEAD / 2;
     let of_dead = FOR_EACH_DEAD * u64::from(half);
     let dead =
@@ -243,7 +232,8 @@ fn measure() {
         println!();
         let mut table =
             Table::new(&["a start with so many due", "first", "last", "memory at the peak"]);
-        let (first, last) = (milliseconds(sent.first), milliseconds(sent.last));
+        let first = milliseconds(sent.first);
+        let last = milliseconds(sent.last);
         table.row([number(backlog as f64), first, last, mebibytes(sent.peak)]);
         table.print();
     }

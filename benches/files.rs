@@ -57,7 +57,8 @@ struct Pair {
 impl Pair {
     fn new(folder: &Path) -> Self {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+        let certificate = folder.join("cert.pem");
+        let key = folder.join("key.pem");
         std::fs::write(&certificate, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         let chain = vec![CertificateDer::from_pem_file(&certificate).unwrap()];
@@ -86,7 +87,8 @@ async fn exchange(stream: &mut TlsStream<TcpStream>, head: &str, body: &[u8]) ->
         stream.write_all(block).await.unwrap();
     }
     stream.flush().await.unwrap();
-    let (mut read, mut block) = (Vec::new(), vec![0; BLOCK]);
+    let mut read = Vec::new();
+    let mut block = vec![0; BLOCK];
     let end = loop {
         let count = stream.read(&mut block).await.unwrap();
         assert!(count > 0, "the connection was closed");
@@ -112,11 +114,13 @@ async fn exchange(stream: &mut TlsStream<TcpStream>, head: &str, body: &[u8]) ->
 /// Copies a body to a file, sends a file back.
 async fn bare(pair: &Pair, folder: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, acceptor) = (listener.local_addr().unwrap(), pair.acceptor.clone());
+    let address = listener.local_addr().unwrap();
+    let acceptor = pair.acceptor.clone();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let (acceptor, folder) = (acceptor.clone(), folder.clone());
+            let acceptor = acceptor.clone();
+            let folder = folder.clone();
             tokio::spawn(async move {
                 let stream = acceptor.accept(stream).await.unwrap();
                 let serve =
@@ -162,7 +166,8 @@ struct Subject {
 
 impl Subject {
     async fn start(pair: &Pair, folder: &Path) -> Self {
-        let (certificate, key) = (&pair.certificate, &pair.key);
+        let certificate = &pair.certificate;
+        let key = &pair.key;
         let lines = format!(
             "[tls]\nmode = \"files\"\ncertificate = {certificate:?}\nprivate_key = {key:?}\n\
              [files]\nmax_bytes = \"10GiB\"\n"
@@ -207,7 +212,8 @@ async fn measure() {
     let subject = Subject::start(&pair, folder.path()).await;
     let mut content: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
     let sized = format!("Content-Type: a/b\r\nContent-Length: {bytes}\r\n");
-    let (mut ups, mut downs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    let mut ups = [Vec::new(), Vec::new()];
+    let mut downs = [Vec::new(), Vec::new()];
     for round in 0..rounds {
         content[..8].copy_from_slice(&round.to_be_bytes());
         let mut stream = pair.connect(plain).await;
@@ -235,7 +241,8 @@ async fn measure() {
     let mut table = Table::new(&["MB/s over TLS", "a plain copy", "orrery", "ratio"]);
     for (name, [plain, ours]) in [("upload", ups), ("download", downs)] {
         let rate = |seconds| bytes as f64 / support::median(seconds) / 1e6;
-        let (plain, ours) = (rate(plain), rate(ours));
+        let plain = rate(plain);
+        let ours = rate(ours);
         table.row([name.to_owned(), number(plain), number(ours), ratio(ours / plain)]);
     }
     table.print();

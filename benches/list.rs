@@ -130,7 +130,8 @@ async fn fill(setup: &Setup, workflow: WorkflowId, count: u64) {
     let workflows =
         Workflows::new(store.clone(), sealer, clock.clone(), std::sync::Arc::new(|_: &str| true));
     let found = workflows.by_id(workflow).await.unwrap();
-    let (organization, revision) = (found.organization, found.versions[0].revision);
+    let organization = found.organization;
+    let revision = found.versions[0].revision;
     let key: KeyId = new_id();
     let run = WorkflowRun::new(workflow, "v1".to_owned(), revision, None);
     let standings = rows::standings(organization, workflow);
@@ -198,7 +199,8 @@ async fn history(small: &Subject, large: &Subject, rounds: u64, many: u64) {
     let behind_few = format!("cursor={}", small.cursor_behind(900).await);
     let behind_many = format!("cursor={}", large.cursor_behind(10_000.min(many / 2)).await);
     let now = Clock::system().now();
-    let (all, none) = (format!("to={now}"), format!("from={now}"));
+    let all = format!("to={now}");
+    let none = format!("from={now}");
     let one = |query: &'static str| (query.to_owned(), query.to_owned());
     let mut table = Table::new(&["history", "at a thousand", &number(many as f64), "ratio"]);
     for (name, (few, deep)) in [
@@ -216,12 +218,14 @@ async fn history(small: &Subject, large: &Subject, rounds: u64, many: u64) {
         ("to now", (all.clone(), all)),
         ("from now: none", (none.clone(), none)),
     ] {
-        let (mut at_few, mut at_many) = (Vec::new(), Vec::new());
+        let mut at_few = Vec::new();
+        let mut at_many = Vec::new();
         for _ in 0..rounds {
             at_few.extend(small.recall(&few).await);
             at_many.extend(large.recall(&deep).await);
         }
-        let (at_few, at_many) = (support::median(at_few), support::median(at_many));
+        let at_few = support::median(at_few);
+        let at_many = support::median(at_many);
         let micros = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
         table.row([name.to_owned(), micros(at_few), micros(at_many), ratio(at_many / at_few)]);
     }
@@ -242,12 +246,14 @@ async fn measure() {
         ("failed, first page", "?limit=50&status=failed", "?limit=50&status=failed"),
         ("failed, 50th; 10,000th row", "?status=failed&offset=49", "?status=failed&offset=9999"),
     ] {
-        let (mut at_few, mut at_many) = (Vec::new(), Vec::new());
+        let mut at_few = Vec::new();
+        let mut at_many = Vec::new();
         for _ in 0..rounds {
             at_few.extend(small.ask(few).await);
             at_many.extend(large.ask(deep).await);
         }
-        let (at_few, at_many) = (support::median(at_few), support::median(at_many));
+        let at_few = support::median(at_few);
+        let at_many = support::median(at_many);
         let micros = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
         table.row([name.to_owned(), micros(at_few), micros(at_many), ratio(at_many / at_few)]);
     }

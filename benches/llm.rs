@@ -207,7 +207,9 @@ async fn measure() {
     ask(&setup, &key, "x", 1).await;
     let worker = worker_of(service.0.id());
     let mut bare = Bare::start(&file);
-    let (mut raw, mut served, mut four) = (Vec::new(), Vec::new(), Vec::new());
+    let mut raw = Vec::new();
+    let mut served = Vec::new();
+    let mut four = Vec::new();
     for round in 0..knob("ORRERY_BENCH_ROUNDS", 3) as usize {
         raw.push(bare.round(round));
         let (cost, speed) = round_of(&setup, &key, worker, round).await;

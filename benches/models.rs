@@ -71,8 +71,8 @@ struct Figures {
 }
 
 async fn measure() {
-    let (rounds, seconds) =
-        (support::knob("ORRERY_BENCH_ROUNDS", 5), support::knob("ORRERY_BENCH_SECONDS", 2));
+    let rounds = support::knob("ORRERY_BENCH_ROUNDS", 5);
+    let seconds = support::knob("ORRERY_BENCH_SECONDS", 2);
     let time = Duration::from_secs(seconds);
     let folder = support::folder();
     let setup = Setup::new(folder.path());
@@ -96,7 +96,8 @@ async fn measure() {
         let body = json!({"model": model, "version": "1", "input": input}).to_string();
         client::post(setup.base, "/v1/prediction/run", &key, &body)
     };
-    let (command, http) = (run("command", json!({})), run("http", json!({"n": 1})));
+    let command = run("command", json!({}));
+    let http = run("http", json!({"n": 1}));
     let direct_http = client::post(server, "/", "", r#"{"n":1}"#);
 
     let [mut pipes, mut through_pipes, mut sockets, mut through_sockets] =
@@ -141,11 +142,12 @@ impl Figures {
     }
 
     fn row(&self, name: &str, base: Option<&Self>) -> Vec<String> {
-        let (rate, latency) = (median(self.rates.clone()), median(self.latencies.clone()));
+        let rate = median(self.rates.clone());
+        let latency = median(self.latencies.clone());
         let microseconds = |seconds: f64| format!("{} µs", number(seconds * 1e6));
         let (of_it, on_top) = base.map_or_else(Default::default, |base| {
-            let (base_rate, base_latency) =
-                (median(base.rates.clone()), median(base.latencies.clone()));
+            let base_rate = median(base.rates.clone());
+            let base_latency = median(base.latencies.clone());
             (ratio(rate / base_rate), microseconds(latency - base_latency))
         });
         vec![
@@ -177,7 +179,9 @@ fn ask_workers(time: Duration) -> (f64, f64) {
         let mut child = Killed(process::again(WORKER).stdin(Stdio::piped()).spawn().unwrap());
         let mut jobs = child.0.stdin.take().unwrap();
         let mut answers = BufReader::new(child.0.stdout.take().unwrap());
-        let (end, mut samples, mut line) = (Instant::now() + time, Vec::new(), String::new());
+        let end = Instant::now() + time;
+        let mut samples = Vec::new();
+        let mut line = String::new();
         while Instant::now() < end && limit.is_none_or(|limit| samples.len() < limit) {
             let asked = Instant::now();
             jobs.write_all(b"{\"id\":\"0199c0de:prediction:1\",\"input\":{}}\n").unwrap();
@@ -248,7 +252,8 @@ impl Cog {
         let mut table =
             Table::new(&["", "per second", "of it", "one at a time", "on top", "refused"]);
         for in_flight in [1, 8] {
-            let (mut direct, mut behind) = (Figures::default(), Figures::default());
+            let mut direct = Figures::default();
+            let mut behind = Figures::default();
             for _ in 0..rounds {
                 direct.add(self.address, &alone, in_flight, time).await;
                 behind.add(setup.base, run, in_flight, time).await;

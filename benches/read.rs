@@ -107,11 +107,13 @@ async fn measure() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let (bare, bare_address) = start_bare(body);
     let load = |address| Load { address, connections, request: client::get(address, &path) };
-    let (of_orrery, of_bare) = (load(setup.base), load(bare_address));
+    let of_orrery = load(setup.base);
+    let of_bare = load(bare_address);
     let warm = Duration::from_millis(500);
     of_orrery.run(warm).await;
     of_bare.run(warm).await;
-    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    let mut ours = Samples::default();
+    let mut theirs = Samples::default();
     for _ in 0..rounds {
         round(&of_orrery, orrery.0.id(), time, &mut ours).await;
         round(&of_bare, bare.0.id(), time, &mut theirs).await;

@@ -75,7 +75,8 @@ fn row(table: &mut Table, name: &str, start: Duration, child: &Killed) {
 
 /// Starts `starts` times and kills all but the last one; the median time.
 fn restarts(setup: &Setup, starts: u64) -> (Duration, Killed) {
-    let (mut times, mut last) = (Vec::new(), None);
+    let mut times = Vec::new();
+    let mut last = None;
     for _ in 0..starts.max(1) {
         drop(last.take());
         let (child, time) = setup.start();

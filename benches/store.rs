@@ -155,7 +155,8 @@ fn rounds() -> (u64, Duration) {
 /// Latencies of 64 committers that make the same number of commits in all.
 fn paced(subjects: &[Subject], pace: u64) {
     let (rounds, time) = rounds();
-    let (length, committers) = (VALUES[0], COMMITTERS[2]);
+    let length = VALUES[0];
+    let committers = COMMITTERS[2];
     let rounds: Vec<Vec<Figures>> = (0..rounds)
         .map(|_| subjects.iter().map(|of| of.round(length, committers, pace, time)).collect())
         .collect();
@@ -246,7 +247,9 @@ impl Round {
     /// Appends to a file, with an `fdatasync` after as many values as there are committers.
     fn append(&self) {
         let mut file = File::create(self.folder.join("raw")).unwrap();
-        let (before, started, mut latencies) = (Spent::now(), Instant::now(), Vec::new());
+        let before = Spent::now();
+        let started = Instant::now();
+        let mut latencies = Vec::new();
         while started.elapsed() < self.time {
             let one = Instant::now();
             for _ in 0..self.committers {
@@ -263,12 +266,15 @@ impl Round {
     async fn commit(&self) {
         let options = Options { folder: self.folder.clone(), inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();
-        let (before, started, time) = (Spent::now(), Instant::now(), self.time);
+        let before = Spent::now();
+        let started = Instant::now();
+        let time = self.time;
         let mut tasks = tokio::task::JoinSet::new();
         let every = |pace| Duration::from_secs(self.committers).div_f64(pace as f64);
         let every = (self.pace > 0).then(|| every(self.pace));
         for number in 0..self.committers {
-            let (store, value) = (store.clone(), self.value.clone());
+            let store = store.clone();
+            let value = self.value.clone();
             let mut next = started + every.unwrap_or_default().mul_f64(number as f64 / 64.0);
             tasks.spawn(async move {
                 let mut latencies = Vec::new();
@@ -308,11 +314,14 @@ impl Spent {
 
     /// Prints what [`Subject::round`] reads.
     fn print(&self, started: Instant, mut latencies: Vec<f64>) {
-        let (seconds, now) = (started.elapsed().as_secs_f64(), Self::now());
+        let seconds = started.elapsed().as_secs_f64();
+        let now = Self::now();
         latencies.sort_by(f64::total_cmp);
         let count = latencies.len();
-        let (median, p99) = (latencies[count / 2], latencies[count * 99 / 100]);
-        let (processor, switches) = (now.processor - self.processor, now.switches - self.switches);
+        let median = latencies[count / 2];
+        let p99 = latencies[count * 99 / 100];
+        let processor = now.processor - self.processor;
+        let switches = now.switches - self.switches;
         println!("{count} {seconds} {median} {p99} {processor} {switches}");
     }
 }

@@ -80,7 +80,8 @@ impl Subject {
 
     /// Seconds of each create of a round.
     async fn round(&self) -> Vec<f64> {
-        let (address, request) = (self.setup.base, self.create());
+        let address = self.setup.base;
+        let request = self.create();
         let end = Instant::now() + ROUND;
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..CONNECTIONS {
@@ -163,7 +164,8 @@ fn percentile(samples: &mut [f64], percent: usize) -> f64 {
 fn row(table: &mut Table, name: &str, mut quiet: Vec<f64>, mut busy: Vec<f64>) {
     let micros = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
     for percent in [50, 99] {
-        let (quiet, busy) = (percentile(&mut quiet, percent), percentile(&mut busy, percent));
+        let quiet = percentile(&mut quiet, percent);
+        let busy = percentile(&mut busy, percent);
         table.row([
             format!("{name}, p{percent}"),
             micros(quiet),
@@ -184,7 +186,8 @@ async fn measure() {
     let mut table = Table::new(&["a create, beside", "nothing", "it", "ratio"]);
     let started = Instant::now();
     let swept = Subject::with(old, "[retention]\nexecutions = \"1d\"\n").await;
-    let (mut at_quiet, mut at_swept) = (Vec::new(), Vec::new());
+    let mut at_quiet = Vec::new();
+    let mut at_swept = Vec::new();
     while swept.has_old().await {
         at_swept.extend(swept.round().await);
         at_quiet.extend(quiet.round().await);
@@ -195,12 +198,15 @@ async fn measure() {
 
     let backed = Subject::with(old, "").await;
     upload(&backed).await;
-    let (mut at_quiet, mut at_backed, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    let mut at_quiet = Vec::new();
+    let mut at_backed = Vec::new();
+    let mut rates = Vec::new();
     for number in 0..rounds {
         let file = backed.setup.data().join(format!("{number}.backup"));
         let command = backed.setup.command(&["backup", "--json", file.to_str().unwrap()]);
         let backing = tokio::task::spawn_blocking(move || {
-            let (mut command, started) = (command, Instant::now());
+            let mut command = command;
+            let started = Instant::now();
             let done = command.output().unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
             let summary: Value = serde_json::from_slice(&done.stdout).unwrap();

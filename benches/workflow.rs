@@ -102,7 +102,8 @@ impl Subject {
     /// and says nothing of what an execution takes.
     async fn settled(&self) -> f64 {
         let deadline = Instant::now() + PATIENCE;
-        let (mut last, mut same) = (f64::NAN, 0);
+        let mut last = f64::NAN;
+        let mut same = 0;
         while same < 20 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(200)).await;
             let log = disk::kept(&self.setup.data().join("store/log"));
@@ -125,11 +126,13 @@ impl Subject {
     async fn burst(&self, trigger: &Trigger, count: u64, connections: u64) -> Burst {
         let disk = Disk::of(self.setup.data());
         disk.until_quiet().await;
-        let (ended, commits) = (self.ended(trigger.kind), self.commits());
+        let ended = self.ended(trigger.kind);
+        let commits = self.commits();
         let written = disk.read().bytes;
         let cpu = process::processor_seconds(self.child.0.id());
         let started = Instant::now();
-        let (address, request) = (trigger.address, Arc::clone(&trigger.request));
+        let address = trigger.address;
+        let request = Arc::clone(&trigger.request);
         let load = Load { address, connections, request };
         let round = load.run_until(PATIENCE, count.div_ceil(connections)).await;
         assert_eq!(round.other, 0, "a trigger was refused");
@@ -153,7 +156,8 @@ impl Subject {
     /// What the service uses for each of `count` executions while `work` runs them.
     async fn used<T>(&self, count: u64, work: impl Future<Output = T>) -> (T, Used) {
         let pid = self.child.0.id();
-        let (cpu, switches) = (process::processor_seconds(pid), process::switches(pid));
+        let cpu = process::processor_seconds(pid);
+        let switches = process::switches(pid);
         let done = work.await;
         let cpu = (process::processor_seconds(pid) - cpu) / count as f64;
         let switches = (process::switches(pid) - switches) / count as f64;
@@ -271,7 +275,8 @@ async fn measure() {
     let rounds = support::knob("ORRERY_BENCH_ROUNDS", 3);
     let burst = support::knob("ORRERY_BENCH_BURST", 5_000);
     let crowd = support::knob("ORRERY_BENCH_CROWD", 10_000);
-    let (folder, store_folder) = (support::folder(), support::folder());
+    let folder = support::folder();
+    let store_folder = support::folder();
     let (_server, address) = instant::start();
     let setup = Setup::new(folder.path());
     setup.model("second", &model("second", address));
@@ -309,10 +314,16 @@ async fn three_steps(
     let trigger = subject.workflow("three steps", http_steps(address, 3)).await;
     // As many as make the log's segments, which are used again and again from then on.
     subject.burst(&trigger, burst * 3, 64).await;
-    let (mut one, mut many) = (Vec::new(), Vec::new());
-    let (mut rates, mut cpu, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut calls, mut alone, mut written) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut one_cpu, mut switches) = (Vec::new(), Vec::new());
+    let mut one = Vec::new();
+    let mut many = Vec::new();
+    let mut rates = Vec::new();
+    let mut cpu = Vec::new();
+    let mut commits = Vec::new();
+    let mut calls = Vec::new();
+    let mut alone = Vec::new();
+    let mut written = Vec::new();
+    let mut one_cpu = Vec::new();
+    let mut switches = Vec::new();
     let before = subject.settled().await;
     for _ in 0..rounds {
         calls.push(direct(address, 64, Duration::from_secs(1)).await);
@@ -330,7 +341,8 @@ async fn three_steps(
     }
     let kept = (subject.settled().await - before) / (rounds * (burst + ONE + MANY)) as f64;
     let rate = support::median(rates);
-    let (calls, alone) = (support::median(calls), support::median(alone));
+    let calls = support::median(calls);
+    let alone = support::median(alone);
     let mut table = Table::new(&["three HTTP steps", ""]);
     let milliseconds = |seconds: f64| format!("{:.2} ms", seconds * 1000.0);
     for (name, value) in [
@@ -359,7 +371,8 @@ async fn three_steps(
 async fn predictions(subject: &Subject, rounds: u64, burst: u64) {
     let trigger = subject.prediction("instant");
     subject.burst(&trigger, burst, 64).await;
-    let (mut cpu, mut written) = (Vec::new(), Vec::new());
+    let mut cpu = Vec::new();
+    let mut written = Vec::new();
     let before = subject.settled().await;
     for _ in 0..rounds {
         let done = subject.burst(&trigger, burst, 64).await;

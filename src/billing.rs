@@ -141,7 +141,8 @@ impl Billing {
     /// The ledgers of a store.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
-        let (pending, turn) = (Arc::default(), Arc::default());
+        let pending = Arc::default();
+        let turn = Arc::default();
         let recorder = Recorder::new(clock.clone());
         Self { store, clock, pending, turn, recorder }
     }

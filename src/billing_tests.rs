@@ -99,7 +99,8 @@ proptest! {
                     })
                 })
                 .collect();
-            let (mut mine, mut other) = (0, 0);
+            let mut mine = 0;
+            let mut other = 0;
             for one in running {
                 let (is_mine, change) = one.await.unwrap();
                 *if is_mine { &mut mine } else { &mut other } += change;

@@ -192,7 +192,8 @@ impl Idempotency {
     ) -> Result<Begin, storage::Error> {
         // The later of both readings when it is recorded, the earlier when it is judged: a clock that
         // is wrong for a while makes no key forgotten too early.
-        let (now, believed) = (self.clock.steady(), self.clock.believed());
+        let now = self.clock.steady();
+        let believed = self.clock.believed();
         let under_way = Arc::clone(&self.under_way);
         let expect = Expect::Absent(row.clone());
         let mut claim = Claim { under_way, hash, row, expect, body, now, _done: done };
@@ -222,7 +223,8 @@ impl Idempotency {
         let before = Some(expiries().time(last.plus(Duration::from_micros(1))));
         let mut after = None;
         loop {
-            let (prefix, before) = (expiries(), before.clone());
+            let prefix = expiries();
+            let before = before.clone();
             let page = Page { prefix, after, before, limit: SWEEP_BATCH };
             let due: Vec<Key> =
                 self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
@@ -249,14 +251,16 @@ impl Idempotency {
         if self.store.get(&mark).await?.is_some() {
             return Ok(0);
         }
-        let (mut swept, mut after) = (0, None);
+        let mut swept = 0;
+        let mut after = None;
         loop {
             let prefix = Key::table(Table::Idempotency);
             let page = Page { prefix, after, before: None, limit: SWEEP_BATCH };
             let rows = self.store.page(page).await?;
             let Some((last, _)) = rows.last() else { break };
             after = Some(last.clone());
-            let (mut expiries, mut deletions) = (Commit::new(), Vec::new());
+            let mut expiries = Commit::new();
+            let mut deletions = Vec::new();
             for (key, bytes) in rows {
                 match decode::<Remembered>(&bytes) {
                     Ok(row) if !row.is_past(now) => {
@@ -286,7 +290,8 @@ impl Idempotency {
         bytes: Option<Vec<u8>>,
         expiry: Option<Key>,
     ) -> Result<bool, storage::Error> {
-        let (mut commit, is_there) = (Commit::new(), bytes.is_some());
+        let mut commit = Commit::new();
+        let is_there = bytes.is_some();
         if let Some(bytes) = bytes {
             commit.expect(Expect::Equal(row.clone(), bytes)).delete(row);
         }

@@ -121,7 +121,8 @@ impl SignedUrls {
     #[must_use]
     pub fn render(&self, organization: OrganizationId, output: Box<RawValue>) -> Box<RawValue> {
         let text = output.get();
-        let (mut rendered, mut done) = (String::new(), 0);
+        let mut rendered = String::new();
+        let mut done = 0;
         while let Some(found) = find_link(text, done) {
             let is_ours = found.token.is_some_and(|token| {
                 let link = self.genuine(found.path, token);
@@ -356,8 +357,9 @@ mod tests {
         let clock = Clock::scripted(Timestamp::from_micros(0));
         let (old, new) = moved(&clock, folder.path());
         let mine = link(7, 1);
-        let (stored, before, now) =
-            (old.relative(mine, FILE), old.url(mine, FILE), new.url(mine, FILE));
+        let stored = old.relative(mine, FILE);
+        let before = old.url(mine, FILE);
+        let now = new.url(mine, FILE);
         let other = old.url(link(8, 1), FILE);
         for (text, shown) in [
             (format!(r#""{stored}""#), format!(r#""{now}""#)),

@@ -149,7 +149,8 @@ fn no_finished_step_runs_again_after_kills() {
     }
     let starts = setup.starts().load(Ordering::SeqCst);
     let mut client = setup.client(&key);
-    let (mut cost, mut isolated) = (0, Vec::new());
+    let mut cost = 0;
+    let mut isolated = Vec::new();
     for (id, output) in &expected {
         let path = format!("/v1/workflows/executions/{id}?timeout=30");
         let detail = client.get(&path).unwrap().json();
@@ -196,7 +197,8 @@ fn nothing_acknowledged_is_lost_by_a_power_cut() {
     }
     for _ in 0..count_from("ORRERY_CRASH_CUTS", 2) {
         let folder = tempfile::tempdir().unwrap();
-        let (image, copy) = (folder.path().join("disk.img"), folder.path().join("copy.img"));
+        let image = folder.path().join("disk.img");
+        let copy = folder.path().join("copy.img");
         image::make(&image, 512).unwrap();
         let disk = Mounted::new(&image, &folder.path().join("disk")).unwrap();
         let (mut world, service) = World::new(folder.path(), &disk.point().join("data"));
@@ -316,7 +318,8 @@ fn send_backlog(world: &World, count: usize, padding: fn(u64) -> String) {
     let share = count.div_ceil(SENDERS);
     std::thread::scope(|scope| {
         for sender in 0..SENDERS {
-            let (mut client, client_log) = (world.setup.client(&world.key), &world.client_log);
+            let mut client = world.setup.client(&world.key);
+            let client_log = &world.client_log;
             scope.spawn(move || {
                 for mark in sender * share..count.min((sender + 1) * share) {
                     let ask = Ask::stuck(mark as u64, &padding(mark as u64));

@@ -89,7 +89,8 @@ async fn connection(load: Load, end: Instant, most: u64) -> (u64, u64) {
     let mut stream = TcpStream::connect(load.address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let mut buffer = vec![0; ANSWER_MAX];
-    let (mut good, mut other) = (0, 0);
+    let mut good = 0;
+    let mut other = 0;
     while good + other < most && Instant::now() < end {
         stream.write_all(&load.request).await.unwrap();
         answer(&mut stream, &mut buffer).await;

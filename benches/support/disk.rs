@@ -19,7 +19,8 @@ impl Disk {
     /// The disk of `folder`.
     pub fn of(folder: &Path) -> Self {
         let device = std::fs::metadata(folder).unwrap().dev();
-        let (major, minor) = (libc::major(device), libc::minor(device));
+        let major = libc::major(device);
+        let minor = libc::minor(device);
         let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
         Self(path.exists().then_some(path))
     }
@@ -27,7 +28,8 @@ impl Disk {
     /// Waits until nothing has been written for a second, at most half a minute: what others left for
     /// the disk would be counted.
     pub async fn until_quiet(&self) {
-        let (mut before, mut quiet) = (self.read().bytes, 0);
+        let mut before = self.read().bytes;
+        let mut quiet = 0;
         for _ in 0..150 {
             tokio::time::sleep(Duration::from_millis(200)).await;
             let now = self.read().bytes;

@@ -4,11 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::client;
 use super::process::{self, Killed};
+use super::requests::Requests;
 
 /// The role of the process that is the server.
 pub const ROLE: &str = "server";
@@ -24,29 +23,16 @@ pub async fn serve() {
     }
 }
 
-async fn answer_all(mut stream: TcpStream) {
+async fn answer_all(stream: TcpStream) -> Option<()> {
     const ANSWER: &[u8] =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"value\":\"x\"}";
-    stream.set_nodelay(true).unwrap();
-    let mut buffer = vec![0; 16 * 1024];
-    let mut length = 0;
+    let mut requests = Requests::new(stream);
     loop {
-        match stream.read(&mut buffer[length..]).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => length += count,
-        }
-        let Some(whole) = client::whole_length(&buffer[..length]) else { continue };
-        if length < whole {
-            continue;
-        }
-        if buffer[..whole].windows(8).take(40).any(|eight| eight == b" /second") {
+        let request = requests.next().await?;
+        if request.windows(8).take(40).any(|eight| eight == b" /second") {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        if stream.write_all(ANSWER).await.is_err() {
-            return;
-        }
-        buffer.copy_within(whole..length, 0);
-        length -= whole;
+        requests.answer(ANSWER).await?;
     }
 }
 

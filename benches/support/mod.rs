@@ -10,6 +10,7 @@ pub mod client;
 pub mod disk;
 pub mod instant;
 pub mod process;
+pub mod requests;
 pub mod service;
 pub mod table;
 

@@ -35,7 +35,8 @@ impl Setup {
 
     /// The same with more lines.
     pub fn with(folder: &Path, lines: &str) -> Self {
-        let (data, models) = (folder.join("data"), folder.join("models"));
+        let data = folder.join("data");
+        let models = folder.join("models");
         std::fs::create_dir_all(&models).unwrap();
         let ports: Vec<SocketAddr> = free_ports(6);
         let mut text = format!("data_dir = {data:?}\nmodels_dir = {models:?}\n");

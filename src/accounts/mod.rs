@@ -165,7 +165,8 @@ impl Accounts {
     pub fn new(store: Store, clock: Clock) -> Self {
         let deleted = Arc::new(watch::Sender::new(()));
         let recorder = Recorder::new(clock.clone());
-        let (cache, uses) = (Arc::default(), Arc::default());
+        let cache = Arc::default();
+        let uses = Arc::default();
         Self { store, clock, cache, deleted, tasks: Tasks::new(), recorder, uses }
     }
 

@@ -37,8 +37,10 @@ async fn api_key_authenticates_until_deleted() {
 async fn api_key_malformed_is_refused_and_not_cached() {
     let (_folder, accounts, _, organization) = accounts().await;
     let (_, full) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
-    let (upper, spaced) = (full.to_uppercase(), format!("{full} "));
-    let (short, long) = ("x".repeat(3), "smk_".repeat(10_000));
+    let upper = full.to_uppercase();
+    let spaced = format!("{full} ");
+    let short = "x".repeat(3);
+    let long = "smk_".repeat(10_000);
     let accented = format!("smk_{}é", "a".repeat(30));
     assert_eq!(accented.len(), KEY_LENGTH);
     for presented in
@@ -117,7 +119,8 @@ async fn api_key_deleted_during_reads_never_authenticates_again() {
         let (key, full) = accounts.create_key(organization, "race", "root", None).await.unwrap();
         let readers: Vec<_> = (0..8)
             .map(|_| {
-                let (accounts, full) = (accounts.clone(), full.clone());
+                let accounts = accounts.clone();
+                let full = full.clone();
                 crate::runtime::Tasks::new()
                     .spawn(async move { accounts.authenticate(&full).await })
             })

@@ -257,7 +257,8 @@ pub async fn reload(context: Context) -> Result<Response, http::Error> {
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
     services.engine.models_changed();
     let changes = report.changes().unwrap_or_else(|| "no changes".to_owned());
-    let (loaded, errors) = (report.loaded, report.errors.len());
+    let loaded = report.loaded;
+    let errors = report.errors.len();
     let subject = format!("{changes}; {loaded} models, {errors} errors");
     services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
     let kept = report.errors.iter().map(ToString::to_string).collect();

@@ -24,7 +24,8 @@ pub const WRITE: Doc = Doc::new("admin", "admin_backup", "Everything in one file
 /// `GET /admin/backup`
 pub async fn write(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
-    let (files, now) = (services.files.clone(), services.clock.now());
+    let files = services.files.clone();
+    let now = services.clock.now();
     let place = Source { store: services.store.clone(), files: files.clone() };
     let (pieces, written) = mpsc::channel(PIECES);
     let pin = files.pin();

@@ -86,7 +86,8 @@ pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let query = &context.request.query;
     let organization = services.accounts.organization_or_default(query.get("organization")).await?;
-    let (model, name) = (query.get("model").unwrap_or(""), query.get("name").unwrap_or(""));
+    let model = query.get("model").unwrap_or("");
+    let name = query.get("name").unwrap_or("");
     services.chains.by(context.actor()).delete(organization.id, model, name).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
 }

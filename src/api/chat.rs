@@ -69,7 +69,8 @@ pub async fn embeddings(context: Context) -> Result<Response, http::Error> {
 
 async fn call(context: Context, operation: Operation) -> Result<Response, http::Error> {
     let caller = context.caller()?;
-    let (organization, key) = (caller.organization, caller.key);
+    let organization = caller.organization;
+    let key = caller.key;
     let caller = Caller { organization, key, source: context.source() };
     answer(context, caller, operation).await
 }

@@ -271,7 +271,8 @@ mod tests {
     async fn file_content_is_cut_off_if_digest_mismatches() {
         use http_body_util::BodyExt;
         let folder = tempfile::tempdir().unwrap();
-        let (path, bytes) = (folder.path().join("file"), vec![7; 200_000]);
+        let path = folder.path().join("file");
+        let bytes = vec![7; 200_000];
         std::fs::write(&path, &bytes).unwrap();
         let mut right = Hash::new(&SHA256);
         right.update(&bytes);
@@ -279,7 +280,8 @@ mod tests {
         for (digest, is_whole) in [(right, true), (Digest([0; 32]), false)] {
             let check = Some(Check { digest, hash: Hash::new(&SHA256) });
             let mut body = read(path.clone(), 0, 200_000, check).await.unwrap();
-            let (mut sent, mut is_cut) = (0, false);
+            let mut sent = 0;
+            let mut is_cut = false;
             while let Some(frame) = body.frame().await {
                 match frame {
                     Ok(frame) => sent += frame.into_data().unwrap().len(),

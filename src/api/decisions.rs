@@ -45,7 +45,8 @@ pub const DECIDE: Doc = Doc {
 /// `POST /v1/decisions`
 pub async fn decide(context: Context) -> Result<Response, http::Error> {
     let caller = context.caller()?;
-    let (organization, key) = (caller.organization, caller.key);
+    let organization = caller.organization;
+    let key = caller.key;
     let caller = Caller { organization, key, source: context.source() };
     answer(context, caller).await
 }

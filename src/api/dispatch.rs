@@ -371,7 +371,8 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 /// Logs an error once, here: what is ours loudly and with its cause, a service that cannot take work
 /// for now as a warning, what is the client's quietly.
 fn report(error: &http::Error, id: &str, method: &Method, path: &str) {
-    let (status, cause) = (error.status.as_u16(), error.cause());
+    let status = error.status.as_u16();
+    let cause = error.cause();
     if error.is_busy() {
         tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
     } else if error.status == StatusCode::SERVICE_UNAVAILABLE {

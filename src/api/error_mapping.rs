@@ -167,7 +167,8 @@ impl From<agent::Error> for Error {
     fn from(error: agent::Error) -> Self {
         match error {
             agent::Error::Invalid { message, param, code } => {
-                let (param, code) = (param.map(str::to_owned), Some(code.to_owned()));
+                let param = param.map(str::to_owned);
+                let code = Some(code.to_owned());
                 Self::bad_request(message).with_open_ai(OpenAi { kind: None, param, code })
             }
             agent::Error::NoModel => Self::unavailable(error.to_string()),

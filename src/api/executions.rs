@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::body::{self, validation_error};
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
-use super::idempotency_key::{self, Begun};
+use super::idempotency_key::{self, Creation};
 use super::{Context, Role};
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{self, Execution, Work, WorkflowRun};
@@ -136,8 +136,8 @@ async fn start_one(
     let version = version_of(workflow, version)?;
     let route = format!("trigger/{}/{}", workflow.id, version.id);
     let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
             let id = idempotency_key::created_id(&answered)?;
             let execution = services.engine.get(caller.organization, id).await?;
             return Ok(accepted(&execution));
@@ -204,8 +204,8 @@ async fn start_bulk(
     };
     let route = format!("bulk-trigger/{}/{}", workflow.id, version.id);
     let claim = match idempotency_key::begin(context, caller.organization, &route, bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
             return Ok(response::json(
                 StatusCode::ACCEPTED,
                 &idempotency_key::kept_body(answered)?,
@@ -216,7 +216,8 @@ async fn start_bulk(
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: BulkId = new_id();
     let now = services.clock.now();
-    let (mut submissions, mut executions) = (Vec::new(), Vec::new());
+    let mut submissions = Vec::new();
+    let mut executions = Vec::new();
     for inputs in entries {
         match check_entry(&compiled, inputs).await? {
             Err(message) => executions.push(BulkEntry::refused(message)),
@@ -453,8 +454,8 @@ pub async fn redrive(mut context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
     let organization = caller.organization;
     let claim = match idempotency_key::begin(&context, organization, &route, &bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
             let id = idempotency_key::created_id(&answered)?;
             return Ok(redriven(&services.engine.get(organization, id).await?, source));
         }

@@ -8,7 +8,7 @@ use super::Context;
 use super::body;
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::executions::{check_entry, find, submission, version_of};
-use super::idempotency_key::{self, Begun};
+use super::idempotency_key::{self, Creation};
 use crate::domain::execution::{Execution, TOGETHER_MAX};
 use crate::domain::ids::{BulkId, ExecutionId, OrganizationId};
 use crate::domain::json_object::{JsonObject, Mismatch};
@@ -117,8 +117,8 @@ async fn start(
     let version = version_of(&workflow, None)?;
     let route = format!("flows/{together:?}/{}", workflow.id);
     let claim = match idempotency_key::begin(context, organization, &route, bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
             let ids = idempotency_key::kept_body(answered)?;
             return serde_json::from_value(ids).map_err(http::Error::internal);
         }
@@ -126,7 +126,8 @@ async fn start(
     let webhook = body::webhook(&mut fields, services)?;
     let compiled = services.workflows.compiled(version.revision).await?;
     let bulk: Option<BulkId> = (together == Together::Bulk).then(new_id);
-    let (mut submissions, mut ids) = (Vec::new(), Vec::new());
+    let mut submissions = Vec::new();
+    let mut ids = Vec::new();
     for (index, parameters) in parameters.into_iter().enumerate() {
         let inputs = check(&compiled, parameters).await?.map_err(|fault| match together {
             Together::One => http::Error::bad_request(fault),
@@ -266,7 +267,8 @@ async fn records<'a>(
     executions: &[Execution],
 ) -> Result<Vec<Record<'a>>, http::Error> {
     let services = &context.services;
-    let (mut records, mut bytes) = (Vec::with_capacity(executions.len()), 0_usize);
+    let mut records = Vec::with_capacity(executions.len());
+    let mut bytes = 0_usize;
     for execution in executions {
         let detail = services.engine.detail(workflow.organization, execution.id).await?;
         let mut view = detail.view;

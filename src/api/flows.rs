@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Context;
 use super::body;
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
-use super::idempotency_key::{self, Begun};
+use super::idempotency_key::{self, Creation};
 use crate::domain::ids::WorkflowId;
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::legacy;
@@ -42,8 +42,8 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let bytes = context.request.body().await?;
     let claim = match idempotency_key::begin(&context, organization, "flows", &bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => return Ok(created(&answered.subject)),
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => return Ok(created(&answered.subject)),
     };
     let mut fields = body::parse(&bytes)?;
     let name = fields.required_text("name", NAME_MAX)?;

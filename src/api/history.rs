@@ -121,7 +121,8 @@ pub const BY_OFFSET: Doc = Doc {
 /// `GET /v1/executions`: deprecated.
 pub async fn by_offset(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let (filter, limit) = (filter(&context)?, limit(&context)?);
+    let filter = filter(&context)?;
+    let limit = limit(&context)?;
     let offset = context.request.query.number("offset", 0..=u64::from(u32::MAX), 0)?;
     if offset > OFFSET_ROWS.saturating_sub(limit) {
         return Err(http::Error::bad_request(
@@ -156,7 +157,8 @@ pub const BY_CURSOR: Doc = Doc {
 /// `GET /v2/executions`
 pub async fn by_cursor(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
-    let (filter, limit) = (filter(&context)?, limit(&context)?);
+    let filter = filter(&context)?;
+    let limit = limit(&context)?;
     let services = &context.services;
     let asked = format!("executions {organization} {limit} {filter:?}");
     let after = cursor::read(&context, &asked)?;
@@ -239,7 +241,8 @@ pub async fn rows<'a>(
     executions: &'a [Execution],
 ) -> Result<Vec<Row<'a>>, http::Error> {
     let mut names: HashMap<WorkflowId, Option<String>> = HashMap::new();
-    let (mut rows, mut bytes) = (Vec::with_capacity(executions.len()), 0);
+    let mut rows = Vec::with_capacity(executions.len());
+    let mut bytes = 0;
     for execution in executions {
         let name = match OfWorkflow::of(execution).map(|of| of.workflow) {
             None => None,

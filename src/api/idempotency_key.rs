@@ -10,7 +10,7 @@ use crate::storage::Commit;
 
 /// How a create request continues.
 #[derive(Debug)]
-pub enum Begun {
+pub enum Creation {
     /// Create, in the commit that the claim gives.
     New(OptionalClaim),
     /// It was created before: answer from what was recorded then.
@@ -63,18 +63,18 @@ pub async fn begin(
     organization: OrganizationId,
     route: &str,
     body: &[u8],
-) -> Result<Begun, http::Error> {
+) -> Result<Creation, http::Error> {
     let Some(header) = context.request.headers.get("idempotency-key") else {
-        return Ok(Begun::New(OptionalClaim(None)));
+        return Ok(Creation::New(OptionalClaim(None)));
     };
     let key = header.to_str().map_err(|error| {
         http::Error::bad_request("Idempotency-Key must be visible ASCII").with_source(error)
     })?;
     idempotency::check_key(key)?;
-    let begun = context.services.idempotency.begin(organization, route, key, body).await?;
-    match begun {
-        Begin::New(claim) => Ok(Begun::New(OptionalClaim(Some(claim)))),
-        Begin::Replay(answered) => Ok(Begun::Replay(answered)),
+    let begin = context.services.idempotency.begin(organization, route, key, body).await?;
+    match begin {
+        Begin::New(claim) => Ok(Creation::New(OptionalClaim(Some(claim)))),
+        Begin::Replay(answered) => Ok(Creation::Replay(answered)),
         Begin::Mismatch => Err(http::Error::unprocessable(
             "this Idempotency-Key was used with another request body",
         )),

@@ -21,7 +21,8 @@ pub const LIST: Doc = Doc {
 
 /// `GET /keys`
 pub async fn list(context: Context) -> Result<Response, http::Error> {
-    let (accounts, organization) = (&context.services.accounts, context.organization()?);
+    let accounts = &context.services.accounts;
+    let organization = context.organization()?;
     // What was noted up to now is part of the answer.
     accounts.write_uses().await?;
     let keys = accounts.keys(organization).await?;

@@ -84,7 +84,9 @@ pub const CANCEL: Doc = Doc::new("admin", "admin_cancel_execution", "End an exec
 /// `POST /admin/executions/{execution}/cancel`
 pub async fn cancel(context: Context) -> Result<Response, http::Error> {
     let execution = find(&context).await?;
-    let (services, organization, id) = (&context.services, execution.organization, execution.id);
+    let services = &context.services;
+    let organization = execution.organization;
+    let id = execution.id;
     let entry = services.audit.entry(&context.actor(), "execution.cancel", id.to_string());
     let engine = services.engine.clone();
     let cancel = async move { engine.cancel(organization, id).await };

@@ -9,7 +9,7 @@ use serde_json::value::to_raw_value;
 
 use super::body::{self, validation_error};
 use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
-use super::idempotency_key::{self, Begun};
+use super::idempotency_key::{self, Creation};
 use super::{Context, Role, Services, models};
 use crate::accounts::Caller;
 use crate::chains;
@@ -241,8 +241,8 @@ async fn submit(context: &mut Context, route: &str) -> Result<ExecutionId, http:
     let bytes = context.request.body().await?;
     let fields = body::parse(&bytes)?;
     let claim = match idempotency_key::begin(context, caller.organization, route, &bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => return idempotency_key::created_id(&answered),
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => return idempotency_key::created_id(&answered),
     };
     let services = &context.services;
     let submission = check(services, caller, context.source(), fields).await?;

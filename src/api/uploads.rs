@@ -132,7 +132,8 @@ pub async fn post(context: Context) -> Result<Response, http::Error> {
     let boundary = boundary.ok_or_else(|| {
         http::Error::bad_request("the body must be multipart/form-data with a field file")
     })?;
-    let (failure, head) = (Failure::default(), Head::default());
+    let failure = Failure::default();
+    let head = Head::default();
     let mut form = Multipart::new(pieces(context.request, failure.clone(), head.clone()), boundary);
     let mut announced = Announced::default();
     let mut received: Option<Receiving> = None;

@@ -128,7 +128,8 @@ pub async fn replay(mut context: Context) -> Result<Response, http::Error> {
         let text = fields.text(name)?.ok_or_else(|| Mismatch::required(name))?;
         parse_time(name, &text)
     };
-    let (from, to) = (moment("from")?, moment("to")?);
+    let from = moment("from")?;
+    let to = moment("to")?;
     if to <= from {
         return Err(http::Error::bad_request("to must be later than from"));
     }
@@ -197,7 +198,8 @@ async fn list_for(
     let services = &context.services;
     let found = services.outbox.list(organization, &filter, offset, usize::try_from(limit)?);
     let (found, total) = found.await.map_err(Refusal::from)?;
-    let (mut shown, mut bytes) = (Vec::with_capacity(found.len()), 0);
+    let mut shown = Vec::with_capacity(found.len());
+    let mut bytes = 0;
     for recorded in &found {
         let size = usize::try_from(recorded.delivery.body.len()).unwrap_or(usize::MAX);
         let fits = size <= SHOWN_MAX.saturating_sub(bytes);

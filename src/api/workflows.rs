@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use super::Context;
 use super::body;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
-use super::idempotency_key::{self, Begun};
+use super::idempotency_key::{self, Creation};
 use crate::domain::ids::WorkflowId;
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::workflow::{
@@ -57,8 +57,8 @@ pub async fn create(mut context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let bytes = context.request.body().await?;
     let claim = match idempotency_key::begin(&context, organization, "workflows", &bytes).await? {
-        Begun::New(claim) => claim,
-        Begun::Replay(answered) => {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
             let workflow = context.services.workflows.find_any(organization, &answered.subject);
             return created(&workflow.await?);
         }

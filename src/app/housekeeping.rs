@@ -128,7 +128,8 @@ fn reading_key() -> Key {
 
 /// Records the believed time and the last reading of the clock; whether that succeeded.
 async fn record_time(services: &Services) -> bool {
-    let (believed, last) = (services.clock.believed(), services.clock.reading());
+    let believed = services.clock.believed();
+    let last = services.clock.reading();
     let mut commit = Commit::new();
     commit.put_bytes(time_key(), believed.sortable().to_vec());
     let reading = [last.steady.sortable(), last.wall.sortable()].concat();
@@ -147,7 +148,8 @@ fn is_ahead(clock: &Clock, says_so: bool) -> bool {
     let Some(ahead) = ahead else { return false };
     metrics::counter!("orrery_sweeps_refused_total").increment(1);
     if says_so {
-        let (ahead, believed) = (humantime::format_duration(ahead).to_string(), clock.believed());
+        let ahead = humantime::format_duration(ahead).to_string();
+        let believed = clock.believed();
         tracing::error!(
             ahead, %believed, now = %clock.now(),
             "nothing is deleted by age: the machine's clock is ahead of the time that this service \

@@ -41,7 +41,8 @@ pub fn noting(
     tasks: &Tasks,
     what: &'static str,
 ) -> impl Fn(String) + Send + Sync + 'static {
-    let (audit, tasks) = (services.audit.clone(), tasks.clone());
+    let audit = services.audit.clone();
+    let tasks = tasks.clone();
     move |change| {
         let action = format!("{what}.reload");
         let entry = audit.entry(&Actor::service_on("watched files"), &action, change);

@@ -140,17 +140,19 @@ fn open(
     let models = catalog.clone();
     let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
     let workflows = Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists);
-    let doors = engine::Dependencies {
+    let billing = Billing::new(store.clone(), clock.clone());
+    let dependencies = engine::Dependencies {
         store: store.clone(),
         clock: clock.clone(),
         tasks: tasks.clone(),
+        billing: billing.clone(),
         models: Arc::new(catalog.clone()),
         plans: Arc::new(workflows.clone()),
         client: guarded,
         files: files.clone(),
         on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
     };
-    let engine = Engine::new(doors, engine_options(config, &store));
+    let engine = Engine::new(dependencies, engine_options(config, &store));
     let chains = Chains::new(store.clone(), clock.clone());
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
@@ -167,7 +169,7 @@ fn open(
         accounts,
         members: Members::new(store.clone(), clock.clone(), members_options(config)),
         audit: Audit::new(store.clone(), clock.clone()),
-        billing: Billing::new(store.clone(), clock.clone()),
+        billing,
         chains,
         files,
         signed_urls,
@@ -317,7 +319,8 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
 /// Which addresses the configuration lets clients have called.
 #[must_use]
 pub fn policy(config: &Config) -> Policy {
-    let (allow, deny) = (config.egress.allow.clone(), config.egress.deny.clone());
+    let allow = config.egress.allow.clone();
+    let deny = config.egress.deny.clone();
     let single_label_names = config.egress.single_label_names;
     Policy { allow, deny, single_label_names, ..Policy::default() }
 }
@@ -360,7 +363,8 @@ struct Bound {
 
 /// Binds every address of every host, so that a taken port is known before anything else happens.
 fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
-    let (mut bound, mut hosts) = (Vec::new(), Vec::new());
+    let mut bound = Vec::new();
+    let mut hosts = Vec::new();
     for (role, (name, host)) in ROLES.into_iter().zip(config.hosts.named()) {
         let mut url = host.public_url.clone();
         for address in &host.listen {
@@ -411,7 +415,8 @@ fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certifi
 /// # Errors
 /// When a port, the store, a certificate or the control socket cannot be had.
 pub async fn start(config: &Config) -> anyhow::Result<Running> {
-    let (tasks, clock) = (Tasks::new(), Clock::system());
+    let tasks = Tasks::new();
+    let clock = Clock::system();
     let (bound, hosts) = bind(config)?;
     let control_token = control::token()?;
     let live = Live { control_token: Some(control_token.clone()), groups: take_groups() };

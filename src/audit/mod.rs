@@ -363,7 +363,8 @@ impl Audit {
     /// # Errors
     /// [`storage::Error`].
     pub async fn list(&self, filter: &Filter, limit: usize) -> Result<Vec<Entry>, storage::Error> {
-        let (mut found, mut offset) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut offset = 0;
         while offset < SEARCHED_MAX {
             let page = self.store.list(&table(), offset, PAGE).await?;
             if page.rows.is_empty() {

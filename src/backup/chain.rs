@@ -51,7 +51,8 @@ pub fn folder_of(log: &Path, chain: Uuid) -> PathBuf {
 impl Named {
     fn of(name: &str, path: PathBuf) -> Option<Self> {
         let mut parts = name.strip_suffix(FILE)?.split('-');
-        let (first, last) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let first = parts.next()?.parse().ok()?;
+        let last = parts.next()?.parse().ok()?;
         let last_at = Timestamp::from_micros(parts.next()?.parse().ok()?);
         Some(Self { first, last, last_at, path })
     }
@@ -208,7 +209,9 @@ pub fn check_file(
     keys: &Keys,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Checked, Error> {
-    let (mut numbers, mut latest, mut bytes) = (Vec::new(), Timestamp::default(), 0);
+    let mut numbers = Vec::new();
+    let mut latest = Timestamp::default();
+    let mut bytes = 0;
     let mut other = Vec::new();
     let summary = read_file(path, keys, &mut |entry, content| {
         match entry {

@@ -136,7 +136,8 @@ fn check_payload(place: &Source, file: FileRef, of: &str, report: &mut Report) {
 
 fn check_content(place: &Source, file: &File, report: &mut Report) {
     report.files += 1;
-    let (id, digest) = (file.id, file.sha256);
+    let id = file.id;
+    let digest = file.sha256;
     let mut hash = Sha256::new();
     let read = fs::File::open(place.files.path(digest))
         .and_then(|mut content| io::copy(&mut content, &mut hash));

@@ -369,7 +369,8 @@ mod tests {
     async fn backup_encrypted_opens_only_with_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let plain = backed_up(&world(&folder).await).await;
-        let (own, second) = (x25519::Identity::generate(), x25519::Identity::generate());
+        let own = x25519::Identity::generate();
+        let second = x25519::Identity::generate();
         let other = x25519::Identity::generate();
         let names = [own.to_public().to_string(), second.to_public().to_string()];
         let recipients = Encryption::new(&names, None).unwrap();

@@ -74,7 +74,8 @@ pub fn archive_log(
     let (range, damaged) = written.inspect_err(|_failed| {
         let _written_over_next_time = fs::remove_file(&part);
     })?;
-    let (first, last) = (range.first, range.last);
+    let first = range.first;
+    let last = range.last;
     let path = folder.join(name_of(&range));
     #[cfg(test)]
     store.faults().hit(Point::ArchiveName);
@@ -185,9 +186,12 @@ impl Next<'_> {
     }
 
     fn fill<W: Write>(&self, mut archive: Archive<'_, W>) -> Result<(W, Range, usize), Error> {
-        let (store, now) = (&self.place.store, Timestamp::default());
-        let (mut referred, mut last_at) = (Referred::default(), now);
-        let (mut chunk, mut number) = (Vec::new(), 0);
+        let store = &self.place.store;
+        let now = Timestamp::default();
+        let mut referred = Referred::default();
+        let mut last_at = now;
+        let mut chunk = Vec::new();
+        let mut number = 0;
         let mut flush = |archive: &mut Archive<'_, W>, chunk: &mut Vec<u8>| {
             let name = format!("{RECORDS}{number:08}");
             number += 1;
@@ -214,7 +218,8 @@ impl Next<'_> {
         for digest in referred.contents {
             archive.add_content(digest, &self.place.files.path_or_trash(digest))?;
         }
-        let (chain, first) = (self.kept.chain, self.after.saturating_add(1));
+        let chain = self.kept.chain;
+        let first = self.after.saturating_add(1);
         let range = Range { store: store.id(), chain, first, last, last_at };
         archive.summary.range = Some(range.clone());
         let (out, summary) = archive.end()?;

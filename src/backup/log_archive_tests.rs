@@ -37,12 +37,12 @@ fn place(folder: &Path, store: Store) -> Source {
 }
 
 /// A service's data folder and its folder of backups.
-struct World {
+struct Fixture {
     folder: TempDir,
     place: Source,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         Self::opened_by(open)
     }
@@ -85,7 +85,9 @@ impl World {
         if self.place.store.archive_position().is_none() {
             self.place.store.start_archiving().unwrap();
         }
-        let (place, backups, name) = (self.place.clone(), self.backups(), name.to_owned());
+        let place = self.place.clone();
+        let backups = self.backups();
+        let name = name.to_owned();
         blocking(move || {
             fs::create_dir_all(&backups).unwrap();
             let path = backups.join(&name);
@@ -103,7 +105,8 @@ impl World {
     }
 
     async fn archive_as(&self, encryption: Encryption) -> Result<Option<Part>, Error> {
-        let (place, log) = (self.place.clone(), self.backups().join(LOG));
+        let place = self.place.clone();
+        let log = self.backups().join(LOG);
         blocking(move || archive_log(&place, &log, &encryption, Some(0), Timestamp::from_micros(2)))
             .await
     }
@@ -115,7 +118,8 @@ impl World {
 
     /// The time of the last commit.
     fn now(&self) -> Timestamp {
-        let (store, mut time) = (&self.place.store, None);
+        let store = &self.place.store;
+        let mut time = None;
         let last = store.last_record();
         store
             .read_log(last - 1, last, 1, &mut |group| {
@@ -168,7 +172,8 @@ async fn restored(file: &Path, replay: Replay) -> Result<Restored, Error> {
 
 async fn restored_with(file: &Path, keys: Keys, replay: Replay) -> Result<Restored, Error> {
     let folder = tempfile::tempdir().unwrap();
-    let (into, file) = (folder.path().join("data"), File::open(file).unwrap());
+    let into = folder.path().join("data");
+    let file = File::open(file).unwrap();
     let done = blocking(move || {
         let now = Timestamp::from_micros(9);
         restore_until(file, &keys, &into, 10, now, &replay, &mut |_| {})
@@ -201,8 +206,8 @@ impl Restored {
     }
 }
 
-fn replay(world: &World) -> Replay {
-    Replay { log: Some(world.backups().join(LOG)), ..Replay::default() }
+fn replay(fixture: &Fixture) -> Replay {
+    Replay { log: Some(fixture.backups().join(LOG)), ..Replay::default() }
 }
 
 /// What one step of a random history does.
@@ -231,19 +236,19 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 /// A history, and all rows behind each of its commits.
 struct History {
-    world: World,
+    fixture: Fixture,
     first: PathBuf,
     moments: Vec<(Timestamp, Rows)>,
 }
 
 async fn happened(acts: &[Act]) -> History {
-    let mut world = World::new();
-    world.put(99, b"before").await;
-    let first = world.backup("0.backup").await;
+    let mut fixture = Fixture::new();
+    fixture.put(99, b"before").await;
+    let first = fixture.backup("0.backup").await;
     let mut held: BTreeMap<u8, Payload> = BTreeMap::new();
     let mut moments = Vec::new();
     for (at, act) in acts.iter().enumerate() {
-        let store = world.place.store.clone();
+        let store = fixture.place.store.clone();
         let mut commit = Commit::new();
         let mut gone = None;
         match act {
@@ -268,16 +273,16 @@ async fn happened(acts: &[Act]) -> History {
                 }
             },
             Act::Archive => {
-                world.archive().await.unwrap();
+                fixture.archive().await.unwrap();
                 continue;
             }
             Act::Backup => {
-                world.backup(&format!("{at}.backup")).await;
+                fixture.backup(&format!("{at}.backup")).await;
                 continue;
             }
             Act::Restart => {
                 drop(store);
-                world = world.restarted(|_| ()).await;
+                fixture = fixture.restarted(|_| ()).await;
                 continue;
             }
         }
@@ -285,10 +290,10 @@ async fn happened(acts: &[Act]) -> History {
         if let Some(payload) = gone {
             store.remove_payload(&payload).await.unwrap();
         }
-        moments.push((world.now(), rows(&store).await));
+        moments.push((fixture.now(), rows(&store).await));
     }
-    world.archive().await.unwrap();
-    History { world, first, moments }
+    fixture.archive().await.unwrap();
+    History { fixture, first, moments }
 }
 
 #[test]
@@ -298,7 +303,7 @@ fn restore_to_any_commit_yields_rows_of_that_commit() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let done = runner.run(&(acts(), any::<prop::sample::Index>()), |(acts, index)| {
         runtime.block_on(async {
-            let History { world, first, moments } = happened(&acts).await;
+            let History { fixture, first, moments } = happened(&acts).await;
             let mut wanted = vec![None];
             if !moments.is_empty() {
                 wanted.push(Some(index.index(moments.len())));
@@ -306,7 +311,7 @@ fn restore_to_any_commit_yields_rows_of_that_commit() {
             for wanted in wanted {
                 let moment = wanted.map_or(moments.last(), |at| moments.get(at));
                 let until = wanted.and(moment).map(|(time, _)| *time);
-                let done = restored(&first, Replay { until, ..replay(&world) }).await;
+                let done = restored(&first, Replay { until, ..replay(&fixture) }).await;
                 let found = done.unwrap_or_else(|error| panic!("{error}")).rows().await;
                 if let Some((_, expected)) = moment {
                     assert_eq!(found, *expected, "{wanted:?}");
@@ -320,70 +325,71 @@ fn restore_to_any_commit_yields_rows_of_that_commit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_rebuilds_damaged_store_from_backup_and_log() {
-    let world = World::new();
-    world.put(0, b"in the backup").await;
-    let backup = world.backup("one.backup").await;
-    world.put(1, b"in the log archive").await;
-    world.archive().await.unwrap();
-    world.put(2, b"in the live log").await;
+    let fixture = Fixture::new();
+    fixture.put(0, b"in the backup").await;
+    let backup = fixture.backup("one.backup").await;
+    fixture.put(1, b"in the log archive").await;
+    fixture.archive().await.unwrap();
+    fixture.put(2, b"in the live log").await;
     let text = RawValue::from_string(format!("\"{}\"", "y".repeat(50))).unwrap();
     let owner = OrganizationId::from([5; 16]);
-    let payload = world.place.store.write_payload(owner, text).await.unwrap();
+    let payload = fixture.place.store.write_payload(owner, text).await.unwrap();
     let mut commit = Commit::new();
-    world.place.store.claim(&mut commit, &payload);
-    world.place.store.commit(commit).await.unwrap();
-    let expected = rows(&world.place.store).await;
-    let live = world.folder.path().join("wreck");
-    copy_folder(&world.data(), &live);
+    fixture.place.store.claim(&mut commit, &payload);
+    fixture.place.store.commit(commit).await.unwrap();
+    let expected = rows(&fixture.place.store).await;
+    let live = fixture.folder.path().join("wreck");
+    copy_folder(&fixture.data(), &live);
     // No tree at all: the worst that can happen to it.
     fs::remove_file(live.join("store/db")).unwrap();
     let options = Options { folder: live.clone(), inline_bytes: 10 };
     Store::open(&options).unwrap_err();
 
-    let kept_alone = restored(&backup, replay(&world)).await.unwrap();
+    let kept_alone = restored(&backup, replay(&fixture)).await.unwrap();
     assert_eq!(kept_alone.rows().await.len(), 2);
-    let with_live = Replay { live: Some(live.clone()), ..replay(&world) };
+    let with_live = Replay { live: Some(live.clone()), ..replay(&fixture) };
     let all = restored(&backup, with_live.clone()).await.unwrap();
     assert_eq!(all.rows().await, expected);
     let reached = all.reached.unwrap();
     assert_eq!((reached.files, reached.notes), (1, Vec::new()));
 
     // Without the log archive, the live one has a hole before it; that of another store is refused.
-    let file = world.listed().files.remove(0);
+    let file = fixture.listed().files.remove(0);
     fs::remove_file(&file.path).unwrap();
     // Its own log still reaches back here: nothing was removed from it yet.
     assert_eq!(restored(&backup, with_live).await.unwrap().rows().await, expected);
-    let other = World::new();
+    let other = Fixture::new();
     other.put(0, b"x").await;
     let foreign = other.folder.path().join("copy");
     copy_folder(&other.data(), &foreign);
-    let foreign = Replay { live: Some(foreign), ..replay(&world) };
+    let foreign = Replay { live: Some(foreign), ..replay(&fixture) };
     let refused = restored(&backup, foreign).await.err().unwrap().to_string();
     assert!(refused.contains("is not that of the store that was backed up"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
-    let world = World::new();
-    let backup = world.backup("one.backup").await;
+    let fixture = Fixture::new();
+    let backup = fixture.backup("one.backup").await;
     let mut moments = Vec::new();
     for number in 0..4 {
-        world.put(number, b"value").await;
-        moments.push(world.now());
-        world.archive().await.unwrap().unwrap();
+        fixture.put(number, b"value").await;
+        moments.push(fixture.now());
+        fixture.archive().await.unwrap().unwrap();
     }
-    let files = world.listed().files;
+    let files = fixture.listed().files;
     assert_eq!(files.len(), 4);
     let refused = async |until: Option<Timestamp>| {
-        let done = restored(&backup, Replay { until, ..replay(&world) }).await;
+        let done = restored(&backup, Replay { until, ..replay(&fixture) }).await;
         done.err().map(|error| error.to_string())
     };
     assert_eq!(refused(None).await, None);
 
-    let away = world.folder.path().join("away");
+    let away = fixture.folder.path().join("away");
     fs::rename(&files[1].path, &away).unwrap();
     let hole = refused(None).await.unwrap();
-    let (from, to) = (files[1].first, files[1].last);
+    let from = files[1].first;
+    let to = files[1].last;
     assert!(hole.contains(&format!("the commits {from} to {to} are missing")), "{hole}");
     let behind = refused(Some(moments[2])).await.unwrap();
     assert!(behind.contains("has a hole"), "{behind}");
@@ -417,7 +423,7 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
     fs::copy(&files[3].path, &files[2].path).unwrap();
     let renamed = refused(None).await.unwrap();
     assert!(renamed.contains("someone renamed or added a file of the log"), "{renamed}");
-    let other = World::new();
+    let other = Fixture::new();
     other.backup("one.backup").await;
     other.put(1, b"x").await;
     other.archive().await.unwrap();
@@ -435,11 +441,12 @@ async fn restore_refuses_log_with_gap_damage_or_foreign_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_archive_crash_at_any_step_leaves_no_gap() {
-    let mut world = World::opened_by(open_without_checkpoints);
-    world.backup("one.backup").await;
+    let mut fixture = Fixture::opened_by(open_without_checkpoints);
+    fixture.backup("one.backup").await;
     let images = Arc::<Mutex<Vec<(Step, TempDir)>>>::default();
-    let (taken, folder) = (Arc::clone(&images), world.folder.path().to_path_buf());
-    world.place.store.faults().at_points(move |step| {
+    let taken = Arc::clone(&images);
+    let folder = fixture.folder.path().to_path_buf();
+    fixture.place.store.faults().at_points(move |step| {
         if step >= Step::Archive {
             let image = tempfile::tempdir().unwrap();
             copy_folder(&folder, image.path());
@@ -447,25 +454,25 @@ async fn log_archive_crash_at_any_step_leaves_no_gap() {
         }
     });
     for number in 0..2 {
-        world.put(number, b"value").await;
-        world.archive().await.unwrap().unwrap();
+        fixture.put(number, b"value").await;
+        fixture.archive().await.unwrap().unwrap();
     }
-    let expected = rows(&world.place.store).await;
-    world.place.store.faults().at_points(|_| ());
+    let expected = rows(&fixture.place.store).await;
+    fixture.place.store.faults().at_points(|_| ());
     let images = std::mem::take(&mut *images.lock().unwrap());
     let steps: Vec<Step> = images.iter().map(|(step, _)| *step).collect();
     let each = [Step::Archive, Step::ArchiveName, Step::ArchiveNote, Step::ArchiveFree];
     assert_eq!(steps, [each, each].concat());
     for (at, (step, image)) in images.into_iter().enumerate() {
         let place = open_without_checkpoints(&image.path().join("data"));
-        world = World { folder: image, place };
-        let turn = world.archive().await.unwrap_or_else(|error| panic!("{at} {step:?}: {error}"));
+        fixture = Fixture { folder: image, place };
+        let turn = fixture.archive().await.unwrap_or_else(|error| panic!("{at} {step:?}: {error}"));
         // What had its name already is taken up, not written again.
         assert_eq!(turn.is_none(), step >= Step::ArchiveNote, "{at} {step:?}");
-        world.put(7, b"goes on").await;
-        world.archive().await.unwrap().unwrap();
-        let backup = world.backups().join("one.backup");
-        let done = restored(&backup, replay(&world)).await;
+        fixture.put(7, b"goes on").await;
+        fixture.archive().await.unwrap().unwrap();
+        let backup = fixture.backups().join("one.backup");
+        let done = restored(&backup, replay(&fixture)).await;
         let found = done.unwrap_or_else(|error| panic!("{at} {step:?}: {error}")).rows().await;
         let mut so_far: Rows = expected.clone();
         if at < each.len() {
@@ -478,48 +485,48 @@ async fn log_archive_crash_at_any_step_leaves_no_gap() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
-    let mut world = World::new();
-    let first = world.backup("1.backup").await;
-    world.put(1, b"one").await;
-    world.archive().await.unwrap();
-    let chain = world.place.store.archive_position().unwrap().chain;
+    let mut fixture = Fixture::new();
+    let first = fixture.backup("1.backup").await;
+    fixture.put(1, b"one").await;
+    fixture.archive().await.unwrap();
+    let chain = fixture.place.store.archive_position().unwrap().chain;
     // A copy of the store, put back later.
-    let older = world.folder.path().join("older");
-    world = world.restarted(|data| copy_folder(data, &older)).await;
+    let older = fixture.folder.path().join("older");
+    fixture = fixture.restarted(|data| copy_folder(data, &older)).await;
     for number in 2..4 {
-        world.put(number, b"more").await;
-        world.archive().await.unwrap();
+        fixture.put(number, b"more").await;
+        fixture.archive().await.unwrap();
     }
-    let second = world.backup("2.backup").await;
-    world.put(4, b"four").await;
-    world.archive().await.unwrap();
-    let backups = world.backups();
-    assert_eq!((world.listed().files.len(), prune(&backups, Some(chain)).unwrap()), (4, 0));
+    let second = fixture.backup("2.backup").await;
+    fixture.put(4, b"four").await;
+    fixture.archive().await.unwrap();
+    let backups = fixture.backups();
+    assert_eq!((fixture.listed().files.len(), prune(&backups, Some(chain)).unwrap()), (4, 0));
     // The first backup goes, and with it what only it needs.
     fs::remove_file(&first).unwrap();
     assert_eq!(prune(&backups, Some(chain)).unwrap(), 3);
-    let expected = rows(&world.place.store).await;
-    assert_eq!(restored(&second, replay(&world)).await.unwrap().rows().await, expected);
+    let expected = rows(&fixture.place.store).await;
+    assert_eq!(restored(&second, replay(&fixture)).await.unwrap().rows().await, expected);
     assert!(has_base(&backups, chain).unwrap());
 
     let put_back = |data: &Path| {
         fs::remove_dir_all(data).unwrap();
         copy_folder(&older, data);
     };
-    world = world.restarted(put_back).await;
-    world.put(5, b"another history").await;
-    let error = world.archive().await.unwrap_err();
+    fixture = fixture.restarted(put_back).await;
+    fixture.put(5, b"another history").await;
+    let error = fixture.archive().await.unwrap_err();
     assert!(matches!(error, Error::Chain(_)), "{error}");
     assert!(error.to_string().contains("older copy of the store"), "{error}");
-    world.place.store.stop_archiving(None);
+    fixture.place.store.stop_archiving(None);
     // The next chain has a name of its own; the other stays with its backup.
-    world.backup("3.backup").await;
-    let next = world.place.store.archive_position().unwrap().chain;
+    fixture.backup("3.backup").await;
+    let next = fixture.place.store.archive_position().unwrap().chain;
     assert_ne!(next, chain);
-    world.put(6, b"six").await;
-    world.archive().await.unwrap();
+    fixture.put(6, b"six").await;
+    fixture.archive().await.unwrap();
     fs::remove_dir_all(chain::folder_of(&backups.join(LOG), next)).unwrap();
-    let error = world.archive().await.unwrap_err();
+    let error = fixture.archive().await.unwrap_err();
     assert!(error.to_string().contains("are missing from its folder"), "{error}");
     fs::remove_file(second).unwrap();
     assert_eq!(prune(&backups, Some(next)).unwrap(), 1);
@@ -528,25 +535,25 @@ async fn log_archive_ends_on_rollback_and_is_pruned_with_backups() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_archive_encrypted_opens_only_with_its_key() {
-    let world = World::new();
-    let backup = world.backup("one.backup").await;
+    let fixture = Fixture::new();
+    let backup = fixture.backup("one.backup").await;
     let identity = age::x25519::Identity::generate();
-    let file = world.folder.path().join("key.txt");
+    let file = fixture.folder.path().join("key.txt");
     let text = age::secrecy::ExposeSecret::expose_secret(&identity.to_string()).to_owned();
     fs::write(&file, text).unwrap();
     let recipients = Encryption::new(&[identity.to_public().to_string()], None).unwrap();
     for number in 0..2 {
-        world.put(number, b"not for everyone").await;
-        world.archive_as(recipients.clone()).await.unwrap().unwrap();
+        fixture.put(number, b"not for everyone").await;
+        fixture.archive_as(recipients.clone()).await.unwrap().unwrap();
     }
-    let expected = rows(&world.place.store).await;
-    for file in world.listed().files {
+    let expected = rows(&fixture.place.store).await;
+    for file in fixture.listed().files {
         assert!(is_encrypted(&file.path).unwrap());
     }
-    let refused = restored(&backup, replay(&world)).await.err().unwrap().to_string();
+    let refused = restored(&backup, replay(&fixture)).await.err().unwrap().to_string();
     assert!(refused.contains("decrypt it with --identity FILE"), "{refused}");
     let keys = Keys::in_identity_file(&file).unwrap();
-    let done = restored_with(&backup, keys, replay(&world)).await.unwrap();
+    let done = restored_with(&backup, keys, replay(&fixture)).await.unwrap();
     assert_eq!(done.rows().await, expected);
 }
 

@@ -128,7 +128,8 @@ pub fn read(
     let decoder = zstd::Decoder::new(from).map_err(unreadable)?;
     let mut archive = tar::Archive::new(decoder);
     let mut sum = Sum::default();
-    let (mut has_head, mut ended) = (false, None);
+    let mut has_head = false;
+    let mut ended = None;
     for entry in archive.entries().map_err(unreadable)? {
         let mut entry = entry.map_err(unreadable)?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();

@@ -294,11 +294,13 @@ impl Applying<'_, '_> {
         let claimed: Vec<PayloadId> =
             self.payloads.iter().filter(|(_, is)| **is).map(|(id, _)| *id).collect();
         for id in claimed {
-            let (from, to) = (payload_in(live, id), payload_in(self.data, id));
+            let from = payload_in(live, id);
+            let to = payload_in(self.data, id);
             self.copy(&from, &to, &format!("the payload {id}"))?;
         }
         for digest in std::mem::take(&mut self.contents) {
-            let (from, to) = (content_path(live, digest), content_path(self.data, digest));
+            let from = content_path(live, digest);
+            let to = content_path(self.data, digest);
             self.copy(&from, &to, &format!("the content {digest}"))?;
         }
         Ok(self.settle()?)

@@ -163,7 +163,8 @@ pub fn compact(
     let lock = old.clone();
     close(old)?;
     let swapped = copied.and_then(|()| {
-        let (before, after) = (size_of(&folder.join(STORE))?, size_of(&part.join(STORE))?);
+        let before = size_of(&folder.join(STORE))?;
+        let after = size_of(&part.join(STORE))?;
         if after >= before {
             return Ok((before, before));
         }

@@ -68,7 +68,8 @@ async fn checked(place: &Source) -> Report {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_yields_what_was_backed_up() {
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = tempfile::tempdir().unwrap();
+    let two = tempfile::tempdir().unwrap();
     let place = world(&one).await;
     let bytes = backed_up(&place).await;
     assert!(bytes.len() < 100_000, "it is compressed: {} bytes", bytes.len());
@@ -98,7 +99,8 @@ async fn restore_yields_what_was_backed_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_refuses_truncated_or_changed_backup() {
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = tempfile::tempdir().unwrap();
+    let two = tempfile::tempdir().unwrap();
     let bytes = backed_up(&world(&one).await).await;
     let into = two.path().join("data");
     for length in (0..bytes.len()).step_by(bytes.len() / 12) {
@@ -173,7 +175,8 @@ async fn verify_finds_missing_payload() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_continues_past_damage_and_lists_it() {
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = tempfile::tempdir().unwrap();
+    let two = tempfile::tempdir().unwrap();
     let place = world(&one).await;
     let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let content = one.path().join("files/ba").join(digest);
@@ -217,7 +220,8 @@ async fn compact_preserves_store_contents() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn salvage_recovers_contents_of_damaged_folder() {
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = tempfile::tempdir().unwrap();
+    let two = tempfile::tempdir().unwrap();
     let place = world(&one).await;
     place.store.clone().close().await;
     drop(place);
@@ -225,7 +229,8 @@ async fn salvage_recovers_contents_of_damaged_folder() {
     fs::remove_dir_all(one.path().join("store/log")).unwrap();
     let options = Options { folder: one.path().to_path_buf(), inline_bytes: 10 };
     assert!(Store::open(&options).is_err());
-    let (from, into) = (one.path().to_path_buf(), two.path().join("new"));
+    let from = one.path().to_path_buf();
+    let into = two.path().join("new");
     let target = into.clone();
     let work = move || {
         let checked = check_damaged(&from, &mut |_| {}).unwrap();

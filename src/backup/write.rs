@@ -168,7 +168,8 @@ impl<'p, W: Write> Archive<'p, W> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             created_at: now.to_string(),
         };
-        let (sum, mut summary) = (Sum::default(), Summary::default());
+        let sum = Sum::default();
+        let mut summary = Summary::default();
         summary.version.clone_from(&head.version);
         summary.created_at.clone_from(&head.created_at);
         let mut archive = Self { tar: tar::Builder::new(encoder), sum, summary, progress };
@@ -250,7 +251,9 @@ impl<'p, W: Write> Archive<'p, W> {
         let summed = Summed { content: content.take(length), sum: &mut self.sum };
         self.tar.append_data(&mut header, name, summed)?;
         let Summary { rows, changes, payloads, files, .. } = self.summary;
-        let (rows, files, bytes) = (rows + changes, payloads + files, self.sum.bytes);
+        let rows = rows + changes;
+        let files = payloads + files;
+        let bytes = self.sum.bytes;
         (self.progress)(Progress { rows, files, bytes });
         Ok(())
     }

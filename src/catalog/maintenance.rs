@@ -18,7 +18,8 @@ impl Catalog {
     /// Maintains all runners until the service stops; `changed` is called when a model has become
     /// another one by it.
     pub fn run_maintenance(&self, tasks: &Tasks, changed: impl Fn() + Send + Sync + 'static) {
-        let (catalog, stopping) = (self.clone(), tasks.clone());
+        let catalog = self.clone();
+        let stopping = tasks.clone();
         tasks.spawn(async move {
             let mut ticks = tokio::time::interval(MAINTENANCE_INTERVAL);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -151,7 +151,8 @@ impl Catalog {
     /// The built-in models and those of the folder, which need not be there.
     #[must_use]
     pub fn open(folder: PathBuf, dependencies: Dependencies) -> (Self, Report) {
-        let (models, files) = (ArcSwap::default(), Mutex::default());
+        let models = ArcSwap::default();
+        let files = Mutex::default();
         let shared = Shared { folder, models, files, dependencies };
         let catalog = Self { shared: Arc::new(shared) };
         let report = catalog.reload();
@@ -337,7 +338,8 @@ fn built(
     dependencies: &Dependencies,
 ) -> Result<Model, Vec<Error>> {
     build(manifest, dependencies).map_err(|error| {
-        let (file, message) = (path.to_path_buf(), error.to_string());
+        let file = path.to_path_buf();
+        let message = error.to_string();
         vec![Error { file, line: 0, column: 0, message }]
     })
 }
@@ -353,7 +355,8 @@ fn files(folder: &Path, ending: &str, report: &mut Report) -> Vec<PathBuf> {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
-            let (file, message) = (folder.to_path_buf(), error.to_string());
+            let file = folder.to_path_buf();
+            let message = error.to_string();
             report.errors.push(Error { file, line: 0, column: 0, message });
             return Vec::new();
         }

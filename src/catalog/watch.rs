@@ -36,7 +36,8 @@ impl Catalog {
                 return;
             }
         };
-        let (catalog, stopping) = (self.clone(), tasks.clone());
+        let catalog = self.clone();
+        let stopping = tasks.clone();
         tasks.spawn(async move {
             // Dropping the watcher would end the watch.
             let _watcher = watcher;

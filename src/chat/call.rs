@@ -247,7 +247,8 @@ impl Call {
             End::Cancelled => (Status::Cancelled, None),
             End::Failed(failure) => (Status::Error, Some(failure)),
         };
-        let (created_at, now) = (self.created_at, self.inner.clock.now());
+        let created_at = self.created_at;
+        let now = self.inner.clock.now();
         let first_byte_ms =
             came.first_byte.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let call = chat::Call {
@@ -279,7 +280,8 @@ impl Call {
         };
         let mut beside = Commit::new();
         self.inner.tokens.count(&mut beside, organization, key, came.tokens.total());
-        let (in_flight, reservation) = (self.in_flight, self.reservation);
+        let in_flight = self.in_flight;
+        let reservation = self.reservation;
         beside.after_durable(move || drop(in_flight));
         let ended = EndedCall { execution, output: came.content, beside, reservation };
         self.inner.engine.record_call(ended).await

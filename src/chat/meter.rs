@@ -218,7 +218,8 @@ pub fn said_of(status: u16, error: &[u8]) -> Failure {
     let message = text("message").or_else(|| value.as_str().map(cut));
     let message = message.unwrap_or_else(|| format!("the model answered {status}"));
     let class = if is_moderated { ErrorClass::ContentModeration } else { class };
-    let (kind, param) = (text("type"), text("param"));
+    let kind = text("type");
+    let param = text("param");
     let said = error::Said { kind, param, code, retry_after: None };
     Failure { said: Box::new(said), ..Failure::new(status, class, message) }
 }

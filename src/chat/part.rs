@@ -126,7 +126,8 @@ impl Chat {
         output: Option<Box<RawValue>>,
     ) -> Result<(), engine::Error> {
         let mut beside = Commit::new();
-        let (organization, key) = (execution.organization, execution.key);
+        let organization = execution.organization;
+        let key = execution.key;
         self.inner.tokens.count(&mut beside, organization, key, tokens.total());
         let Admission { in_flight, reservations } = admission;
         beside.after_durable(move || drop((in_flight, reservations)));
@@ -200,7 +201,8 @@ impl BoundModel {
         limits: Limits,
         lease: &mut Lease,
     ) -> Result<Completion, Failure> {
-        let (inner, candidate) = (&self.inner, &*self.candidate);
+        let inner = &self.inner;
+        let candidate = &*self.candidate;
         let name = candidate.name.as_str();
         let operation = Operation::Chat;
         let asked = Asked { operation, body, is_stream: false, may_fall_back: false };

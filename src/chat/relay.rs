@@ -87,7 +87,8 @@ impl Call {
             *failure = unopened(&candidate.name, &OpenError::Ended(reason));
         }
         let came = relay.came(&candidate, &end, limits.begun);
-        let (tokens, cost) = (came.tokens, came.cost);
+        let tokens = came.tokens;
+        let cost = came.cost;
         note(&candidate, if let End::Failed(failure) = &end { Some(failure) } else { None });
         let recorded = if matches!(end, End::Done) {
             let drained =

@@ -86,7 +86,8 @@ impl TokenBudgets {
     /// [`storage::Error`]; what was removed until then stays removed.
     pub async fn forget_past_days(&self) -> Result<usize, storage::Error> {
         let today = self.today().to_be_bytes();
-        let (mut after, mut count) = (None, 0);
+        let mut after = None;
+        let mut count = 0;
         for _ in 0..BATCHES_MAX {
             let prefix = Key::table(Table::TokenUse);
             let page = Page { prefix, after, before: None, limit: BATCH_MAX };

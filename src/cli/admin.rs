@@ -252,7 +252,8 @@ where
         let (status, bytes) = collect(reply).await?;
         return understood(status, &bytes).map(drop);
     }
-    let (mut body, mut written) = (reply.into_body(), 0);
+    let mut body = reply.into_body();
+    let mut written = 0;
     let stands_still = || format!("no data arrived for {} s", ANSWER_TIMEOUT.as_secs());
     while let Some(frame) =
         tokio::time::timeout(ANSWER_TIMEOUT, body.frame()).await.with_context(stands_still)?

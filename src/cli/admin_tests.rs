@@ -21,10 +21,12 @@ async fn no_store(_config: Config) -> anyhow::Result<InProcess> {
 
 /// A service on a control socket that notes what it is asked and gives `status` and `answer`.
 fn service(folder: &Path, status: StatusCode, answer: &'static str) -> (Seen, Tasks) {
-    let (seen, tasks) = (Seen::default(), Tasks::new());
+    let seen = Seen::default();
+    let tasks = Tasks::new();
     std::fs::write(folder.join(TOKEN), "t0ken").unwrap();
     let listener = tokio::net::UnixListener::bind(folder.join(SOCKET)).unwrap();
-    let (noted, token) = (Arc::clone(&seen), tasks.token());
+    let noted = Arc::clone(&seen);
+    let token = tasks.token();
     tasks.spawn(async move {
         while let Some(Ok((stream, _))) = token.run_until_cancelled(listener.accept()).await {
             let noted = Arc::clone(&noted);

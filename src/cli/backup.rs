@@ -181,7 +181,8 @@ async fn write(part: &Path, config: &Config, encryption: Encryption) -> anyhow::
         .open(part)
         .with_context(|| format!("{} cannot be written", part.display()))?;
     let folder = part.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let (folder, reserve) = (folder.unwrap_or(Path::new(".")), config.limits.disk_reserve);
+    let folder = folder.unwrap_or(Path::new("."));
+    let reserve = config.limits.disk_reserve;
     let out = encryption.writer(Spared::new(BufWriter::new(out), folder, reserve, 0)?)?;
     let mut out = Checked::new(out, !encryption.can_read_back())?;
     let bar = byte_bar("backup");
@@ -212,7 +213,8 @@ struct Checked<W> {
 
 impl<W> Checked<W> {
     fn new(out: W, is_wanted: bool) -> io::Result<Self> {
-        let (mut copy, mut checking) = (None, None);
+        let mut copy = None;
+        let mut checking = None;
         if is_wanted {
             let (reader, writer) = io::pipe()?;
             let check = move || backup::verify(BufReader::new(reader), &mut |_| {});
@@ -454,7 +456,8 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
 /// `orrery compact`
 pub(super) async fn compact(config: &Config) -> anyhow::Result<()> {
     super::service::refuse_foreign(config)?;
-    let (folder, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
+    let folder = config.data_dir.clone();
+    let inline_bytes = config.engine.payload_inline_bytes;
     let (before, after) = blocking(move || {
         let bar = byte_bar("compact");
         let sizes = backup::compact(&folder, inline_bytes, &mut |bytes| bar.set_position(bytes))?;

@@ -70,7 +70,8 @@ pub(super) async fn run(asked: Decide, config: &Config) -> anyhow::Result<()> {
         let usage = |field: &str| answer.pointer(&format!("/usage/{field}")).cloned();
         let number = |field: &str| usage(field).and_then(|value| value.as_u64()).unwrap_or(0);
         let cost = usage("cost").and_then(|value| value.as_f64()).unwrap_or(0.0);
-        let (input, said) = (number("input_tokens"), number("output_tokens"));
+        let input = number("input_tokens");
+        let said = number("output_tokens");
         super::output::note(&format!("{input} input tokens, {said} output tokens, {cost:.6} USD"));
     }
     Ok(())
@@ -98,8 +99,10 @@ fn state(text: &str) -> anyhow::Result<Value> {
 fn question(text: &str) -> anyhow::Result<(String, Value)> {
     let expected = "expected 'name: question', 'name(a|b): question' or 'name[low|high]: question'";
     let colon = colon_of(text).with_context(|| format!("{text:?}: {expected}"))?;
-    let (head, instructions) = (text.get(..colon), text.get(colon + 1..));
-    let (head, instructions) = (head.unwrap_or_default().trim(), instructions.unwrap_or_default());
+    let head = text.get(..colon);
+    let instructions = text.get(colon + 1..);
+    let head = head.unwrap_or_default().trim();
+    let instructions = instructions.unwrap_or_default();
     let instructions = instructions.trim();
     let (at, is_choice) = match (head.find('('), head.find('[')) {
         (Some(at), None) if head.ends_with(')') => (at, true),

@@ -56,7 +56,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
     let admin = service::admin(config).await?;
     match command {
         Command::List { unfinished, limit, org, shape } => {
-            let (limit, unfinished) = (limit.to_string(), unfinished.to_string());
+            let limit = limit.to_string();
+            let unfinished = unfinished.to_string();
             let mut asked = vec![("limit", limit.as_str()), ("unfinished", &unfinished)];
             asked.extend(org.as_deref().map(|org| ("organization", org)));
             let answer = admin.get(&format!("/admin/executions?{}", query(&asked))).await?;

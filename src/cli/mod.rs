@@ -179,7 +179,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             block_on(model::list(&Output::new(shape.json), &configuration(file)?))?;
         }
         Command::Model(model::Command::Test { slug, input, shape }) => {
-            let (output, config) = (Output::new(shape.json), configuration(file)?);
+            let output = Output::new(shape.json);
+            let config = configuration(file)?;
             return block_on(async move { model::test(&slug, &input, &output, &config).await });
         }
         Command::Chat(asked) => block_on(chat::run(asked, &configuration(file)?))?,

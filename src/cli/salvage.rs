@@ -22,7 +22,8 @@ pub(super) struct Salvage {
 pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
     super::service::refuse_foreign(config)?;
     let Salvage { into, shape } = asked;
-    let (data, inline_bytes) = (config.data_dir.clone(), config.engine.payload_inline_bytes);
+    let data = config.data_dir.clone();
+    let inline_bytes = config.engine.payload_inline_bytes;
     let shown = into.display().to_string();
     let report = blocking(move || {
         let bar = byte_bar("salvage");

@@ -64,7 +64,9 @@ fn key(value: &Value<'_>, folder: &Path) -> Parsed<Secret> {
 
 fn price(value: &Value<'_>) -> Parsed<ModelPrice> {
     let table = value.get_ref().as_table().ok_or_else(|| wrong(value, PRICE))?;
-    let (mut model, mut input, mut output) = (None, None, None);
+    let mut model = None;
+    let mut input = None;
+    let mut output = None;
     let dollars = number(0.0..=PRICE_MAX);
     for (name, value) in table {
         match name.get_ref().as_ref() {

@@ -195,7 +195,8 @@ fn refuse_shared_addresses(root: &Section<'_>, taken: &[Listener]) {
         for (first, other) in all.iter().take(index) {
             if overlap(address, other) {
                 let at = second.at.as_ref().or(first.at.as_ref());
-                let (one, two) = (first.name, second.name);
+                let one = first.name;
+                let two = second.name;
                 let message = if one == two {
                     format!("{one} listens on {other} and {address}, which are one address")
                 } else {

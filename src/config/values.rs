@@ -44,7 +44,8 @@ where
     T: TryFrom<i64> + PartialOrd + std::fmt::Display + Copy,
 {
     move |value| {
-        let (low, high) = (*range.start(), *range.end());
+        let low = *range.start();
+        let high = *range.end();
         integer(value)
             .and_then(|number| T::try_from(number).ok())
             .filter(|number| range.contains(number))
@@ -78,7 +79,8 @@ pub fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Parsed<u64> {
             None => integer(value).and_then(|number| u64::try_from(number).ok()),
         };
         bytes.filter(|bytes| range.contains(bytes)).ok_or_else(|| {
-            let (low, high) = (range.start(), range.end());
+            let low = range.start();
+            let high = range.end();
             wrong(value, &format!("bytes from {low} to {high}, as a number or such as \"8MiB\""))
         })
     }
@@ -132,7 +134,8 @@ pub fn list<T>(element: impl Fn(&Value<'_>) -> Parsed<T>) -> impl Fn(&Value<'_>)
         if array.len() > LIST_MAX {
             return Err(wrong(value, &format!("a list of at most {LIST_MAX}")));
         }
-        let (mut good, mut problems) = (Vec::new(), Vec::new());
+        let mut good = Vec::new();
+        let mut problems = Vec::new();
         for item in array {
             match element(item) {
                 Ok(item) => good.push(item),
@@ -286,7 +289,8 @@ pub fn map<T>(
 ) -> impl Fn(&Value<'_>) -> Parsed<Vec<T>> {
     move |value| {
         let table = value.get_ref().as_table().ok_or_else(|| wrong(value, "a table"))?;
-        let (mut good, mut problems) = (Vec::new(), Vec::new());
+        let mut good = Vec::new();
+        let mut problems = Vec::new();
         for (name, value) in table {
             match entry(name.get_ref(), value) {
                 Ok(one) => good.push(one),

@@ -172,7 +172,8 @@ impl Session {
             () = reply.closed() => None,
             answered = tokio::time::timeout(TIME_MAX, self.answer_all()) => Some(answered),
         };
-        let (execution, method) = (self.id, self.method);
+        let execution = self.id;
+        let method = self.method;
         let used = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, status, answers) = match answered {
             None => (None, Status::Cancelled, None),
@@ -205,7 +206,8 @@ impl Session {
     /// The answers to all questions, in their order.
     async fn answer_all(&mut self) -> Result<Vec<(String, Answer)>, Failed> {
         let at_once = self.asked_at_once()?;
-        let (state, lease) = (&self.request.state, self.lease.sibling());
+        let state = &self.request.state;
+        let lease = self.lease.sibling();
         let server = Server::new(self.model.clone(), state, lease, Arc::clone(&self.used));
         let questions = std::mem::take(&mut self.request.questions);
         let mut found = score_all(&server, &questions, at_once).await?;
@@ -269,7 +271,8 @@ impl Session {
         used: Used,
         answers: Option<&[(String, Answer)]>,
     ) -> Result<(), engine::Error> {
-        let (created_at, now) = (self.created_at, self.inner.clock.now());
+        let created_at = self.created_at;
+        let now = self.inner.clock.now();
         let decision = Decision {
             model: self.model.name().to_owned(),
             requested_model: self.request.model,

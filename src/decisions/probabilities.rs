@@ -48,7 +48,8 @@ pub fn of_labels(tokens: &[Token], count: usize) -> Option<Vec<f64>> {
 /// log space. `reversed` is in the order in which the options were shown.
 #[must_use]
 pub fn of_both_orders(given: &[f64], reversed: &[f64]) -> Vec<f64> {
-    let (given, reversed) = (normalized(given), normalized(reversed));
+    let given = normalized(given);
+    let reversed = normalized(reversed);
     let both = given.iter().zip(reversed.iter().rev());
     let mean: Vec<f64> = both.map(|(one, other)| f64::midpoint(*one, *other)).collect();
     normalized(&mean).into_iter().map(f64::exp).collect()
@@ -147,7 +148,8 @@ mod tests {
     fn probabilities_average_both_orders_in_log_space() {
         // What is shown first is overrated by the same factor: it cancels out.
         let bias = 3.0_f64.ln();
-        let (a, b) = (0.7_f64.ln(), 0.3_f64.ln());
+        let a = 0.7_f64.ln();
+        let b = 0.3_f64.ln();
         let found = of_both_orders(&[a + bias, b], &[b + bias, a]);
         assert!(close(&found, &[0.7, 0.3]), "{found:?}");
     }
@@ -172,7 +174,8 @@ mod tests {
         let of = |kind: Kind| {
             let option = |name: &str| Choice { name: name.to_owned(), guidance: None };
             let options = vec![option("low"), option("mid"), option("high")];
-            let (name, instructions) = ("q".to_owned(), "?".to_owned());
+            let name = "q".to_owned();
+            let instructions = "?".to_owned();
             let question = Question { name, kind, instructions, options };
             serde_json::to_string(&answer(&question, &[0.25, 0.25, 0.5])).unwrap()
         };

@@ -102,7 +102,8 @@ impl JsonObject {
     pub fn number(&mut self, field: &'static str, range: &RangeInclusive<f64>) -> Found<f64> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let number = value.as_f64().filter(|number| range.contains(number));
-        let (start, end) = (range.start(), range.end());
+        let start = range.start();
+        let end = range.end();
         let wrong = || Mismatch::new(field, format!("must be a number from {start} to {end}"));
         number.map(Some).ok_or_else(wrong)
     }
@@ -248,7 +249,8 @@ mod tests {
             "text": 1, "flag": "yes", "number": 11, "whole": 1.5, "size": -1, "object": [],
             "list": {}, "blank": " ", "long": "four",
         });
-        let (mut object, mut bounded) = (object(fields.clone()), object(fields));
+        let mut bounded = object(fields.clone());
+        let mut object = object(fields);
         let mismatches = [
             object.text("text").err(),
             object.flag("flag").err(),

@@ -152,7 +152,8 @@ pub fn replace_all(
 
 /// The secret values of `name=value&…`, which begins at byte `start` of the whole.
 fn form_secrets(form: &str, start: usize) -> Vec<Found> {
-    let (mut found, mut at) = (Vec::new(), start);
+    let mut found = Vec::new();
+    let mut at = start;
     for pair in form.split('&') {
         if let Some((name, value)) = pair.split_once('=')
             && !value.is_empty()

@@ -153,7 +153,8 @@ mod tests {
     proptest! {
         #[test]
         fn timestamp_sortable_bytes_sort_as_time(a in 0_i64..i64::MAX, b in 0_i64..i64::MAX) {
-            let (a, b) = (Timestamp::from_micros(a), Timestamp::from_micros(b));
+            let a = Timestamp::from_micros(a);
+            let b = Timestamp::from_micros(b);
             prop_assert_eq!(a.sortable().cmp(&b.sortable()), a.cmp(&b));
             prop_assert_eq!(Timestamp::from_sortable(a.sortable()), a);
         }

@@ -83,7 +83,8 @@ impl Engine {
 impl Inner {
     async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
         let EndedCall { mut execution, output, beside, reservation } = call;
-        let (organization, id) = (execution.organization, execution.id);
+        let organization = execution.organization;
+        let id = execution.id;
         let mut commit = Commit::new();
         commit.extend(beside);
         if let Some(output) = output {

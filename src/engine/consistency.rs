@@ -75,7 +75,8 @@ struct Walk {
 impl Inner {
     /// Makes an audit each minute, for as long as the service runs.
     pub(super) async fn run_consistency_checks(self: Arc<Self>) {
-        let (mut before, mut rounds) = (Repairs::default(), Rounds::default());
+        let mut before = Repairs::default();
+        let mut rounds = Rounds::default();
         loop {
             tokio::select! {
                 () = self.tasks.stopping() => return,
@@ -119,7 +120,8 @@ impl Inner {
 
     /// Lanes whose window should be all there is, and is not.
     async fn check_lanes(&self) -> Result<usize, Error> {
-        let (mut found, mut after) = (0, None);
+        let mut found = 0;
+        let mut after = None;
         loop {
             let page = Page { prefix: rows::queues(), after, before: None, limit: 1 };
             let first = self.store.page(page).await?;

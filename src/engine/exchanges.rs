@@ -60,7 +60,8 @@ pub struct ExchangeRun {
 
 impl fmt::Debug for ExchangeRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (id, steps) = (self.execution.id, self.steps.len());
+        let id = self.execution.id;
+        let steps = self.steps.len();
         f.debug_struct("ExchangeRun")
             .field("id", &id)
             .field("steps", &steps)
@@ -168,7 +169,8 @@ impl ExchangeRun {
         (step.status, step.cost) = (Status::Completed, cost.total);
         step.completed_at = Some(now.max(step.started_at));
         if cost.charged > Usd::ZERO {
-            let (organization, id) = (self.execution.organization, self.execution.id);
+            let organization = self.execution.organization;
+            let id = self.execution.id;
             billing::charge(&mut commit, organization, cost.charged, id, new_id(), now)?;
         }
         self.commit(commit, index, &step).await?;
@@ -178,7 +180,8 @@ impl ExchangeRun {
     }
 
     async fn keep(&self, commit: &mut Commit, text: Box<RawValue>) -> Result<Payload, Error> {
-        let (organization, id) = (self.execution.organization, self.execution.id);
+        let organization = self.execution.organization;
+        let id = self.execution.id;
         let store = &self.inner.store;
         let payload = store.write_payload(id, text).await?;
         store.claim(commit, &payload);

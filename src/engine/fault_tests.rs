@@ -23,7 +23,8 @@ use crate::storage::Commit;
 use crate::storage::faults::Point;
 
 fn limits(active: usize) -> Options {
-    let (first, longest) = (Duration::from_millis(10), Duration::from_millis(40));
+    let first = Duration::from_millis(10);
+    let longest = Duration::from_millis(40);
     let aside_after = Duration::from_millis(20);
     Options { active, aside_after, pauses: Backoff { first, max: longest }, ..Options::default() }
 }
@@ -57,7 +58,8 @@ fn engine_runs_early_visible_rows_once_and_keeps_cancels() {
         let options = Options { enforce_balance: true, ..limits(8) };
         let process = Process::start_with(&folder, i64::MAX, Script::default(), options);
         let engine = &process.engine;
-        let (organization, budget) = (ORGANIZATION.into(), Usd::from_micros(1_000_000_000));
+        let organization = ORGANIZATION.into();
+        let budget = Usd::from_micros(1_000_000_000);
         engine.inner.billing.top_up(organization, budget).await.unwrap();
         engine.recover().await.unwrap();
         // Rows are visible late, and then for a while before their commit returns.
@@ -159,7 +161,8 @@ fn engine_finishes_executions_after_transient_disk_error() {
         }
         let run = submit(&process, submission(0, &cases[0])).await;
         until(|| process.engine.retrying() == 21).await;
-        let (organization, is_waiting) = (ORGANIZATION.into(), "waiting for a retry: ");
+        let organization = ORGANIZATION.into();
+        let is_waiting = "waiting for a retry: ";
         let mut shown = false;
         while !shown {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -217,11 +220,12 @@ fn engine_finishes_executions_after_internal_panic() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(1));
         process.engine.recover().await.unwrap();
-        let first = submit(&process, prediction(0, &["works"], false)).await;
-        ended(&process, first).await;
+        // With one place, a leaked one would end everything. The panics begin behind the submission.
+        process.engine.inner.lanes().hold_starts(true);
+        let id = submit(&process, prediction(0, &["works"], false)).await;
         process.script.panics.store(3, std::sync::atomic::Ordering::SeqCst);
-        // With one place, a leaked one would end everything. The lane is there already.
-        let id = submit(&process, prediction(1, &["works"], false)).await;
+        process.engine.inner.lanes().hold_starts(false);
+        process.engine.inner.scheduler.wake();
         assert_eq!(ended(&process, id).await.status, Status::Success);
         let left = process.script.panics.load(std::sync::atomic::Ordering::SeqCst);
         assert_eq!(left, 0);
@@ -294,7 +298,8 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
     runtime().block_on(async {
         let process = Process::start_with(&folder, i64::MAX, Script::default(), limits(8));
         let inner = &process.engine.inner;
-        let (organization, mut rounds) = (ORGANIZATION.into(), consistency::Rounds::default());
+        let organization = ORGANIZATION.into();
+        let mut rounds = consistency::Rounds::default();
         // The dispatcher is not started yet, so these stay in the window of their lane.
         let row = submit(&process, prediction(0, &["works"], false)).await;
         let rowless = submit(&process, prediction(1, &["same"], false)).await;

@@ -67,6 +67,7 @@ pub struct Dependencies {
     pub store: Store,
     pub clock: Clock,
     pub tasks: Tasks,
+    pub billing: Billing,
     pub models: Arc<dyn Models>,
     pub plans: Arc<dyn Plans>,
     /// Sends the requests of HTTP steps, through the egress guard.
@@ -78,7 +79,7 @@ pub struct Dependencies {
 
 impl std::fmt::Debug for Dependencies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Doors").finish_non_exhaustive()
+        f.debug_struct("Dependencies").finish_non_exhaustive()
     }
 }
 
@@ -149,14 +150,24 @@ impl Inner {
 impl Engine {
     /// An engine over an open store. Nothing runs before [`Engine::recover`].
     #[must_use]
-    pub fn new(doors: Dependencies, options: Options) -> Self {
-        let Dependencies { store, clock, tasks, models, plans, client, files, on_delivery } = doors;
-        let active = ActiveExecutions::default();
-        let inner = Inner {
-            billing: Billing::new(store.clone(), clock.clone()),
+    pub fn new(dependencies: Dependencies, options: Options) -> Self {
+        let Dependencies {
             store,
             clock,
             tasks,
+            billing,
+            models,
+            plans,
+            client,
+            files,
+            on_delivery,
+        } = dependencies;
+        let active = ActiveExecutions::default();
+        let inner = Inner {
+            store,
+            clock,
+            tasks,
+            billing,
             models,
             plans,
             client,

@@ -42,7 +42,8 @@ impl Engine {
                 beside.put(rows::step(id, &instance), &copy)?;
             }
         }
-        let (owner, source_ip) = (run.owner, run.source_ip);
+        let owner = run.owner;
+        let source_ip = run.source_ip;
         let mut run = WorkflowRun::new(run.workflow, run.version.clone(), run.revision, None);
         run.redriven_from = Some(source);
         (run.owner, run.source_ip) = (owner, source_ip);

@@ -93,7 +93,8 @@ impl Inner {
         found: Vec<Row>,
         resumed: &mut Resumed,
     ) -> Result<(), Error> {
-        let (mut commit, mut rows) = (Commit::new(), Vec::new());
+        let mut commit = Commit::new();
+        let mut rows = Vec::new();
         for row in found {
             commit.delete(row.0.clone());
             rows.extend(describe(row));

@@ -125,9 +125,11 @@ impl Inner {
     ) -> Result<usize, Error> {
         let mut count = 0;
         let at = |time| lane.clone().id_newest_first(first_id_after(time));
-        let (mut after, before) = (Some(at(cutoff)), since.map(at));
+        let mut after = Some(at(cutoff));
+        let before = since.map(at);
         loop {
-            let (prefix, before) = (lane.clone(), before.clone());
+            let prefix = lane.clone();
+            let before = before.clone();
             let page = Page { prefix, after, before, limit: BATCH_MAX };
             let found: Vec<Key> =
                 self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();

@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn row_of_lane_encodes_lane_and_ids() {
-        let (organization, id) = ([1; 16].into(), [2; 16].into());
+        let organization = [1; 16].into();
+        let id = [2; 16].into();
         let key = queued("model:a/b", id);
         let parsed = parse_queued(&key, &queued_value(organization));
         assert_eq!(parsed, Some(("model:a/b".to_owned(), organization, id)));
@@ -257,7 +258,9 @@ mod tests {
 
     #[test]
     fn row_of_timer_encodes_due_time_and_ids() {
-        let (organization, id, due) = ([1; 16].into(), [2; 16].into(), Timestamp::from_micros(77));
+        let organization = [1; 16].into();
+        let id = [2; 16].into();
+        let due = Timestamp::from_micros(77);
         let parsed = parse_timer(&timer(due, id), &queued_value(organization));
         assert_eq!(parsed, Some((due, organization, id)));
         assert_eq!(parse_timer(&timers(), b""), None);

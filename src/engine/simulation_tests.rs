@@ -141,7 +141,8 @@ impl Models for Script {
             self.panics.store(left - 1, Ordering::SeqCst);
             panic!("as scripted");
         }
-        let (calls, in_flight) = (Arc::clone(&self.calls), Arc::clone(&self.in_flight));
+        let calls = Arc::clone(&self.calls);
+        let in_flight = Arc::clone(&self.in_flight);
         let runner = Scripted { name: slug.to_owned(), calls, in_flight };
         (slug != "removed").then(|| ModelSpec {
             runner: Arc::new(runner),
@@ -187,17 +188,19 @@ impl Process {
         let store = Store::open(&options).unwrap();
         let files = Files::scratch(&folder, store.clone());
         store.crash_after(crash_after);
-        let doors = Dependencies {
+        let clock = Clock::system();
+        let dependencies = Dependencies {
             store: store.clone(),
-            clock: Clock::system(),
+            clock: clock.clone(),
             tasks: Tasks::new(),
+            billing: Billing::new(store.clone(), clock),
             models: Arc::new(script.clone()),
             plans: Arc::new(script.clone()),
             client: Client::trusted(),
             files,
             on_delivery: Arc::new(|_delivery| {}),
         };
-        let engine = Engine::new(doors, limits);
+        let engine = Engine::new(dependencies, limits);
         Self { store, engine, script }
     }
 }
@@ -359,7 +362,9 @@ async fn live_and_die(folder: &TempDir, death: Death) -> (HashMap<ExecutionId, u
     match death {
         Death::Never => {}
         Death::BeforeHooks(groups) => {
-            let (died, held, left) = (Arc::clone(&died), Mutex::new(held), AtomicI64::new(groups));
+            let died = Arc::clone(&died);
+            let held = Mutex::new(held);
+            let left = AtomicI64::new(groups);
             process.store.faults().at_points(move |point| {
                 if point == Point::Answer && left.fetch_sub(1, Ordering::SeqCst) == 0 {
                     died.notify_one();

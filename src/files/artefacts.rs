@@ -90,7 +90,8 @@ impl Files {
         };
         let file = self.keep(new, artefact.source).await?;
         let path = File::content_path(file.id);
-        let (organization, expires_at) = (file.organization, file.expires_at);
+        let organization = file.organization;
+        let expires_at = file.expires_at;
         let link = Link { organization, key: origin.key, expires_at };
         Ok(self.shared.signed_urls.relative(link, &path).into())
     }
@@ -118,7 +119,8 @@ async fn in_folder(item: &Value, folder: &Path) -> Result<Artefact, Error> {
         return Err(refused("leads outside the folder of the run"));
     }
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let (folder, path) = (folder.to_path_buf(), path.to_path_buf());
+    let folder = folder.to_path_buf();
+    let path = path.to_path_buf();
     let file = blocking(move || {
         // The program may still run and change what it has made: the kernel itself keeps the path,
         // with the links in it, below the folder that is open here.

@@ -156,7 +156,8 @@ impl Files {
     /// # Errors
     /// [`Error::Disk`], [`Error::Storage`]; what was deleted until then stays deleted.
     pub async fn remove_expired(&self) -> Result<usize, Error> {
-        let (store, now) = (&self.shared.store, self.shared.clock.believed());
+        let store = &self.shared.store;
+        let now = self.shared.clock.believed();
         let mut removed = 0;
         loop {
             let before = Some(rows::expiries().time(now));
@@ -246,7 +247,8 @@ impl Files {
             Ok(blobs.walk()?)
         })
         .await?;
-        let (mut swept, mut unused) = (Swept::default(), Vec::new());
+        let mut swept = Swept::default();
+        let mut unused = Vec::new();
         loop {
             let (batch, rest) = blocking(move || Ok((walk.batch()?, walk))).await?;
             walk = rest;

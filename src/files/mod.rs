@@ -160,7 +160,8 @@ impl Files {
 
     /// Keeps what `source` gives. When this returns, its bytes and its row are on the disk.
     async fn keep(&self, new: NewFile, mut source: Source) -> Result<File, Error> {
-        let (blobs, limit) = (self.shared.blobs.clone(), self.shared.options.max_bytes);
+        let blobs = self.shared.blobs.clone();
+        let limit = self.shared.options.max_bytes;
         let received = blocking(move || Ok(blobs.receive(&mut *source, limit)?)).await?;
         self.finalize(new, received, Commit::new()).await
     }
@@ -257,7 +258,8 @@ impl Files {
         }
         let mut pauses = READ_AGAIN.into_iter();
         loop {
-            let (blobs, path) = (self.shared.blobs.clone(), path.clone());
+            let blobs = self.shared.blobs.clone();
+            let path = path.clone();
             let read = blocking(move || {
                 blobs.check(file.sha256)?;
                 Ok(std::fs::read(path)?)

@@ -15,7 +15,7 @@ use crate::storage::Sealer;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-struct World {
+struct Fixture {
     folder: TempDir,
     clock: Clock,
     files: Files,
@@ -23,15 +23,15 @@ struct World {
     execution: ExecutionId,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let options = storage::Options { folder: data.clone(), inline_bytes: 1000 };
         let store = Store::open_without_checkpoints(&options).unwrap();
         let clock = Clock::scripted(Timestamp::from_micros(0));
-        let (sealer, keys) =
-            (Sealer::open(&data).unwrap(), Arc::new(crate::signed_urls::AllKeysLive));
+        let sealer = Sealer::open(&data).unwrap();
+        let keys = Arc::new(crate::signed_urls::AllKeysLive);
         let signed_urls = SignedUrls::new(sealer, clock.clone(), keys, "http://h".to_owned());
         let options = Options { max_bytes: 10, quota_bytes: None, retention: DAY };
         let files = Files::new(data.join("files"), store, clock.clone(), signed_urls, options);
@@ -43,7 +43,8 @@ impl World {
         output: Value,
         folder: Option<&std::path::Path>,
     ) -> Result<Value, Error> {
-        let (organization, execution) = (self.organization, self.execution);
+        let organization = self.organization;
+        let execution = self.execution;
         let key = KeyId::from([3; 16]);
         let origin = Origin { organization, key, execution, attempt_key: "e:s:1" };
         self.files.keep_artefacts(origin, output, folder).await
@@ -69,86 +70,86 @@ impl World {
 
 #[tokio::test]
 async fn artefacts_with_bytes_become_files_and_other_outputs_stay() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let output =
         json!(["data:text/plain;base64,YWJj", "http://else/where", {"path": "x"}, "data:,abc"]);
-    let kept = world.keep(output).await.unwrap();
+    let kept = fixture.keep(output).await.unwrap();
     assert_eq!((&kept[1], &kept[2]), (&json!("http://else/where"), &json!({"path": "x"})));
     for url in [&kept[0], &kept[3]] {
-        assert_eq!(world.read(url).await.unwrap(), b"abc");
+        assert_eq!(fixture.read(url).await.unwrap(), b"abc");
     }
-    assert_eq!(world.blobs().len(), 1, "equal bytes are there once");
-    let id = FileId::of_output(world.execution, "e:s:1", 0);
-    let (file, _) = world.files.find(world.organization, id).await.unwrap().unwrap();
+    assert_eq!(fixture.blobs().len(), 1, "equal bytes are there once");
+    let id = FileId::of_output(fixture.execution, "e:s:1", 0);
+    let (file, _) = fixture.files.find(fixture.organization, id).await.unwrap().unwrap();
     assert_eq!((file.content_type.as_str(), file.size), ("text/plain", 3));
-    assert!(world.files.find(new_id(), id).await.unwrap().is_none(), "another organization");
-    assert!(world.files.read_linked("http://else/where", 9).await.unwrap().is_none());
-    world.clock.advance(DAY);
-    assert!(world.files.find(world.organization, id).await.unwrap().is_none(), "expired");
+    assert!(fixture.files.find(new_id(), id).await.unwrap().is_none(), "another organization");
+    assert!(fixture.files.read_linked("http://else/where", 9).await.unwrap().is_none());
+    fixture.clock.advance(DAY);
+    assert!(fixture.files.find(fixture.organization, id).await.unwrap().is_none(), "expired");
 }
 
 #[tokio::test]
 async fn file_created_while_clock_is_wrong_keeps_its_lifetime() {
-    let world = World::new();
-    world.clock.advance(400 * DAY);
-    let right = world.clock.now();
+    let fixture = Fixture::new();
+    fixture.clock.advance(400 * DAY);
+    let right = fixture.clock.now();
     for (wrong, output) in
         [(right.before(365 * DAY).unwrap(), "data:,behind"), (right.plus(365 * DAY), "data:,ahead")]
     {
-        world.clock.set(wrong);
-        let kept = world.keep(json!(output)).await.unwrap();
-        assert!(world.read(&kept).await.is_some(), "{output}");
-        world.clock.set(right);
-        assert!(world.read(&kept).await.is_some(), "{output}: the clock is right again");
-        assert_eq!(world.files.remove_expired().await.unwrap(), 0);
+        fixture.clock.set(wrong);
+        let kept = fixture.keep(json!(output)).await.unwrap();
+        assert!(fixture.read(&kept).await.is_some(), "{output}");
+        fixture.clock.set(right);
+        assert!(fixture.read(&kept).await.is_some(), "{output}: the clock is right again");
+        assert_eq!(fixture.files.remove_expired().await.unwrap(), 0);
     }
 }
 
 #[tokio::test]
 async fn artefacts_of_rerun_attempt_replace_its_files() {
-    let world = World::new();
-    let first = world.keep(json!("data:,one")).await.unwrap();
-    let again = world.keep(json!("data:,two")).await.unwrap();
+    let fixture = Fixture::new();
+    let first = fixture.keep(json!("data:,one")).await.unwrap();
+    let again = fixture.keep(json!("data:,two")).await.unwrap();
     assert_eq!(first, again);
-    assert_eq!(world.read(&first).await.unwrap(), b"two");
-    assert_eq!(world.blobs().len(), 2);
+    assert_eq!(fixture.read(&first).await.unwrap(), b"two");
+    assert_eq!(fixture.blobs().len(), 2);
     let sweep = async || {
-        let options = storage::SweepOptions { now: world.clock.now(), accepts_loss: false };
-        world.files.sweep(new_id(), options).await.unwrap().moved
+        let options = storage::SweepOptions { now: fixture.clock.now(), accepts_loss: false };
+        fixture.files.sweep(new_id(), options).await.unwrap().moved
     };
     assert_eq!(sweep().await, 1, "nothing refers to the first any more");
     assert_eq!(sweep().await, 0);
-    let lost = world.folder.path().join("data/files/lost/1970-01-01");
+    let lost = fixture.folder.path().join("data/files/lost/1970-01-01");
     assert_eq!(fs::read_dir(lost).unwrap().count(), 1, "it is kept for a week");
-    assert_eq!(world.read(&first).await.unwrap(), b"two");
+    assert_eq!(fixture.read(&first).await.unwrap(), b"two");
 }
 
 #[tokio::test]
 async fn file_expiry_removes_blob_with_its_last_reference() {
-    let world = World::new();
-    world.keep(json!(["data:,one", "data:,two"])).await.unwrap();
-    world.clock.advance(DAY / 2);
+    let fixture = Fixture::new();
+    fixture.keep(json!(["data:,one", "data:,two"])).await.unwrap();
+    fixture.clock.advance(DAY / 2);
     let origin = Origin {
-        organization: world.organization,
+        organization: fixture.organization,
         key: KeyId::from([3; 16]),
-        execution: world.execution,
+        execution: fixture.execution,
         attempt_key: "another",
     };
-    let late = world.files.keep_artefacts(origin, json!("data:,one"), None).await.unwrap();
-    assert_eq!(world.files.remove_expired().await.unwrap(), 0);
-    world.clock.advance(DAY / 2 + Duration::from_secs(1));
-    assert_eq!(world.files.remove_expired().await.unwrap(), 2);
-    assert_eq!(world.blobs().len(), 1, "the later one refers to the same bytes");
-    assert_eq!(world.read(&late).await.unwrap(), b"one");
-    world.clock.advance(DAY);
-    assert_eq!(world.files.remove_expired().await.unwrap(), 1);
-    assert_eq!(world.files.remove_expired().await.unwrap(), 0);
-    assert!(world.blobs().is_empty());
+    let late = fixture.files.keep_artefacts(origin, json!("data:,one"), None).await.unwrap();
+    assert_eq!(fixture.files.remove_expired().await.unwrap(), 0);
+    fixture.clock.advance(DAY / 2 + Duration::from_secs(1));
+    assert_eq!(fixture.files.remove_expired().await.unwrap(), 2);
+    assert_eq!(fixture.blobs().len(), 1, "the later one refers to the same bytes");
+    assert_eq!(fixture.read(&late).await.unwrap(), b"one");
+    fixture.clock.advance(DAY);
+    assert_eq!(fixture.files.remove_expired().await.unwrap(), 1);
+    assert_eq!(fixture.files.remove_expired().await.unwrap(), 0);
+    assert!(fixture.blobs().is_empty());
 }
 
 #[tokio::test]
 async fn blob_stays_when_client_disconnects_during_commit() {
-    let world = World::new();
+    let fixture = Fixture::new();
     // The writer is held up behind another commit.
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = tokio::sync::oneshot::channel();
@@ -158,45 +159,45 @@ async fn blob_stays_when_client_disconnects_during_commit() {
         begun.send(()).unwrap();
         held.recv().unwrap();
     });
-    let store = world.files.shared.store.clone();
+    let store = fixture.files.shared.store.clone();
     let holding = tokio::task::spawn_blocking({
         let store = store.clone();
         move || tokio::runtime::Handle::current().block_on(store.commit(before))
     });
     begins.await.unwrap();
     let kept = {
-        let keeping = world.keep(json!("data:,abc"));
+        let keeping = fixture.keep(json!("data:,abc"));
         tokio::pin!(keeping);
         // As far as the commit: its bytes are in their place and no row refers to them yet.
-        while world.blobs().is_empty() || store.stats().waiting == 0 {
+        while fixture.blobs().is_empty() || store.stats().waiting == 0 {
             let _pending = futures_util::poll!(keeping.as_mut());
             tokio::task::yield_now().await;
         }
-        world.blobs()
+        fixture.blobs()
     };
-    assert!(world.files.shared.gate.try_write().is_err(), "nothing may be deleted yet");
+    assert!(fixture.files.shared.gate.try_write().is_err(), "nothing may be deleted yet");
     release.send(()).unwrap();
     holding.await.unwrap().unwrap();
-    assert!(!world.files.remove_unused(kept[0]).await.unwrap(), "the file's row refers to it");
-    assert_eq!(world.blobs(), kept);
+    assert!(!fixture.files.remove_unused(kept[0]).await.unwrap(), "the file's row refers to it");
+    assert_eq!(fixture.blobs(), kept);
 }
 
 #[tokio::test]
 async fn file_with_damaged_or_missing_content_is_never_served() {
-    let world = World::new();
-    let url = world.keep(json!("data:,abc")).await.unwrap();
-    let path = world.files.path(
-        world
+    let fixture = Fixture::new();
+    let url = fixture.keep(json!("data:,abc")).await.unwrap();
+    let path = fixture.files.path(
+        fixture
             .blobs()
             .into_iter()
-            .find(|digest| fs::read(world.files.path(*digest)).unwrap() == b"abc")
+            .find(|digest| fs::read(fixture.files.path(*digest)).unwrap() == b"abc")
             .unwrap(),
     );
     let text = serde_json::value::to_raw_value(&url).unwrap();
-    let shown = world.files.render_links(world.organization, text);
+    let shown = fixture.files.render_links(fixture.organization, text);
     let url: String = serde_json::from_str(shown.get()).unwrap();
     let said = async || {
-        let read = world.files.read_linked(&url, 100).await;
+        let read = fixture.files.read_linked(&url, 100).await;
         read.map_err(|error| error.to_string())
     };
     assert_eq!(said().await.unwrap().as_deref(), Some(&b"abc"[..]));
@@ -208,31 +209,31 @@ async fn file_with_damaged_or_missing_content_is_never_served() {
 
 #[tokio::test]
 async fn files_folder_missing_is_refused() {
-    let world = World::new();
-    world.files.check_folder().await.unwrap();
-    world.keep(json!("data:,abc")).await.unwrap();
-    world.files.check_folder().await.unwrap();
-    let folder = world.folder.path().join("data/files");
-    fs::rename(&folder, world.folder.path().join("away")).unwrap();
-    let refused = world.files.check_folder().await.unwrap_err().to_string();
+    let fixture = Fixture::new();
+    fixture.files.check_folder().await.unwrap();
+    fixture.keep(json!("data:,abc")).await.unwrap();
+    fixture.files.check_folder().await.unwrap();
+    let folder = fixture.folder.path().join("data/files");
+    fs::rename(&folder, fixture.folder.path().join("away")).unwrap();
+    let refused = fixture.files.check_folder().await.unwrap_err().to_string();
     assert!(refused.contains("it is missing or empty"), "{refused}");
 }
 
 #[tokio::test]
 async fn artefacts_are_read_only_from_the_run_folder() {
-    let world = World::new();
-    let run = world.folder.path().join("run");
+    let fixture = Fixture::new();
+    let run = fixture.folder.path().join("run");
     fs::create_dir_all(run.join("sub")).unwrap();
     fs::write(run.join("sub/a.png"), "pixels").unwrap();
-    fs::write(world.folder.path().join("secret"), "s").unwrap();
-    symlink(world.folder.path().join("secret"), run.join("link")).unwrap();
+    fs::write(fixture.folder.path().join("secret"), "s").unwrap();
+    symlink(fixture.folder.path().join("secret"), run.join("link")).unwrap();
     let absolute = run.join("sub/a.png");
     for path in ["sub/a.png", absolute.to_str().unwrap()] {
-        let kept = world.keep_in(json!({"path": path}), Some(&run)).await.unwrap();
-        assert_eq!(world.read(&kept).await.unwrap(), b"pixels");
+        let kept = fixture.keep_in(json!({"path": path}), Some(&run)).await.unwrap();
+        assert_eq!(fixture.read(&kept).await.unwrap(), b"pixels");
     }
-    let id = FileId::of_output(world.execution, "e:s:1", 0);
-    let (file, _) = world.files.find(world.organization, id).await.unwrap().unwrap();
+    let id = FileId::of_output(fixture.execution, "e:s:1", 0);
+    let (file, _) = fixture.files.find(fixture.organization, id).await.unwrap().unwrap();
     assert_eq!(file.content_type, "image/png");
     assert_eq!(file.filename.as_deref(), Some("a.png"));
     for (path, says) in [
@@ -245,14 +246,14 @@ async fn artefacts_are_read_only_from_the_run_folder() {
         (json!(""), "is not a file in the folder"),
         (json!(7), "its path must be a string"),
     ] {
-        let error = world.keep_in(json!({"path": path}), Some(&run)).await.unwrap_err();
+        let error = fixture.keep_in(json!({"path": path}), Some(&run)).await.unwrap_err();
         assert!(error.to_string().contains(says), "{path}: {error}");
     }
 }
 
 #[tokio::test]
 async fn artefacts_invalid_or_too_large_leave_nothing() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let many: Vec<_> = std::iter::repeat_n("x", artefacts::ARTEFACTS_MAX + 1).collect();
     for (output, says) in [
         (json!("data:nonsense"), "it is not a valid data: URI"),
@@ -260,8 +261,8 @@ async fn artefacts_invalid_or_too_large_leave_nothing() {
         (json!("data:,12345678901"), "it is larger than 10 bytes"),
         (json!(many), "it has more than 100 artefacts"),
     ] {
-        let error = world.keep(output).await.unwrap_err();
+        let error = fixture.keep(output).await.unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
-    assert!(world.blobs().is_empty());
+    assert!(fixture.blobs().is_empty());
 }

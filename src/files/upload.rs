@@ -139,7 +139,8 @@ impl Files {
         if size.is_some_and(|size| size > self.shared.store.disk_space().spare()) {
             return Err(storage::Error::Full.into());
         }
-        let (blobs, limit) = (self.shared.blobs.clone(), self.shared.options.max_bytes);
+        let blobs = self.shared.blobs.clone();
+        let limit = self.shared.options.max_bytes;
         let incoming = blocking(move || Ok(blobs.begin(limit)?)).await?;
         let writing = write_behind(incoming, Vec::new());
         Ok(Receiving { files: self.clone(), writing, block: Vec::with_capacity(BLOCK) })

@@ -119,7 +119,8 @@ pub fn run(args: &FenceArgs) -> io::Error {
     }
     let error = Command::new(program).args(arguments).exec();
     let folder = std::env::current_dir().unwrap_or_default();
-    let (program, folder) = (program.to_string_lossy(), folder.display());
+    let program = program.to_string_lossy();
+    let folder = folder.display();
     io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
 }
 

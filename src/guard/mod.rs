@@ -87,7 +87,8 @@ async fn watch(args: &GuardArgs) -> io::Result<u8> {
     fenced.args(args.walls.arguments()).arg("--").args(&args.command);
     let worker = fenced.current_dir(&args.directory).spawn().map_err(|error| {
         let program = args.command.first().map(|program| program.to_string_lossy());
-        let (program, folder) = (program.unwrap_or_default(), args.directory.display());
+        let program = program.unwrap_or_default();
+        let folder = args.directory.display();
         io::Error::new(error.kind(), format!("'{program}' cannot be started in {folder}: {error}"))
     })?;
     // The pipes are the worker's alone: when it closes one, the service must see that.

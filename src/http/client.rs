@@ -171,7 +171,8 @@ impl Client {
         request: Request<Bytes>,
         limits: &Limits,
     ) -> Result<Response, Error> {
-        let (mut pauses, mut limits) = (Pauses::within(limits.total), *limits);
+        let mut pauses = Pauses::within(limits.total);
+        let mut limits = *limits;
         loop {
             let answer = self.send(request.clone(), &limits).await;
             let is_short = matches!(answer, Err(Error::Connection(connector::Error::Local { .. })));

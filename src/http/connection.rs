@@ -245,7 +245,8 @@ impl hyper::body::Body for Outgoing {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let inner = self.inner.size_hint();
+        let rest = self.rest.len() as u64;
         let mut hint = SizeHint::new();
         hint.set_lower(inner.lower().saturating_add(rest));
         if let Some(upper) = inner.upper() {

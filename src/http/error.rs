@@ -200,7 +200,8 @@ impl Error {
         if self.status == StatusCode::UNAUTHORIZED {
             return self.into_response();
         }
-        let (status, open_ai) = (self.status.as_u16(), &self.more.open_ai);
+        let status = self.status.as_u16();
+        let open_ai = &self.more.open_ai;
         let body = wire::openai::Error {
             error: wire::openai::Body {
                 message: &self.message,

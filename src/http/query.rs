@@ -39,7 +39,8 @@ impl Query {
     ) -> Result<u64, Error> {
         let Some(text) = self.get(name) else { return Ok(default) };
         text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-            let (low, high) = (range.start(), range.end());
+            let low = range.start();
+            let high = range.end();
             Error::bad_request(format!("{name} must be a whole number from {low} to {high}"))
         })
     }

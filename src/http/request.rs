@@ -308,7 +308,9 @@ pub fn busy() -> Error {
 /// An upper bound of the JSON values in `text`, names of fields included, found without parsing it.
 #[must_use]
 pub fn count_values(text: &[u8]) -> usize {
-    let (mut values, mut in_string, mut escaped) = (1_usize, false, false);
+    let mut values = 1_usize;
+    let mut in_string = false;
+    let mut escaped = false;
     for byte in text {
         match byte {
             _ if escaped => escaped = false,
@@ -343,7 +345,8 @@ pub fn parse_value(bytes: &[u8]) -> Result<Value, Error> {
 }
 
 fn invalid_json(error: &serde_json::Error) -> Error {
-    let (line, column) = (error.line(), error.column());
+    let line = error.line();
+    let column = error.column();
     let message = error.to_string();
     let place = format!(" at line {line} column {column}");
     let message = message.strip_suffix(&place).unwrap_or(&message);

@@ -366,10 +366,12 @@ impl Connection {
             .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(self.timeouts.header);
-        let (answering, current, encrypted) =
-            (Arc::clone(&self.service), Arc::clone(&activity), self.encrypted);
+        let answering = Arc::clone(&self.service);
+        let current = Arc::clone(&activity);
+        let encrypted = self.encrypted;
         let service = service_fn(move |request| {
-            let (service, activity) = (Arc::clone(&answering), Arc::clone(&current));
+            let service = Arc::clone(&answering);
+            let activity = Arc::clone(&current);
             async move { answer(&service, request, peer, &activity, encrypted).await }
         });
         let io = TokioIo::new(Watched::http2(io, Arc::clone(&activity)));

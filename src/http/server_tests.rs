@@ -50,7 +50,8 @@ fn events(release: Arc<Notify>) -> Response {
 
 impl Service for Sample {
     fn call(&self, request: hyper::Request<Body>, _: Peer) -> ResponseFuture {
-        let (entered, release) = (Arc::clone(&self.entered), Arc::clone(&self.release));
+        let entered = Arc::clone(&self.entered);
+        let release = Arc::clone(&self.release);
         self.called.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             match request.uri().path() {
@@ -97,9 +98,11 @@ fn start_with(limits: Limits) -> Running {
     let tasks = Tasks::new();
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address().unwrap();
-    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let entered = Arc::new(Notify::new());
+    let release = Arc::new(Notify::new());
     let called = Arc::<AtomicUsize>::default();
-    let (entering, releasing) = (Arc::clone(&entered), Arc::clone(&release));
+    let entering = Arc::clone(&entered);
+    let releasing = Arc::clone(&release);
     let service = Sample { entered: entering, release: releasing, called: Arc::clone(&called) };
     tasks.spawn(listener.serve(None, Arc::new(service), limits, tasks.clone()));
     Running { address, tasks, entered, release, called }
@@ -218,7 +221,8 @@ async fn server_connections_over_address_share_get_429() {
         loop {
             let mut stream = TcpStream::connect(server.address).await.unwrap();
             let request = b"GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-            let (sent, mut answer) = (stream.write_all(request).await, String::new());
+            let sent = stream.write_all(request).await;
+            let mut answer = String::new();
             let read = stream.read_to_string(&mut answer).await;
             if sent.is_ok() && read.is_ok() && answer.ends_with("/next") {
                 return;
@@ -254,7 +258,8 @@ async fn server_pipelined_requests_yield_to_other_connections() {
 
 #[tokio::test]
 async fn server_idle_connection_outlives_header_timeout() {
-    let (header_timeout, keep_alive) = (4 * SHORT, 12 * SHORT);
+    let header_timeout = 4 * SHORT;
+    let keep_alive = 12 * SHORT;
     let limits = Limits { header_timeout, keep_alive, ..patient(10) };
     let server = start_with(limits);
     let began = runtime::monotonic_now();
@@ -331,9 +336,10 @@ async fn server_sends_hsts_over_tls() {
     let certificates = Certificates::self_signed(folder.path(), &[], now).unwrap();
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.address().unwrap();
-    let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (service, tasks) =
-        (Arc::new(Sample { entered, release, called: Arc::default() }), Tasks::new());
+    let entered = Arc::new(Notify::new());
+    let release = Arc::new(Notify::new());
+    let service = Arc::new(Sample { entered, release, called: Arc::default() });
+    let tasks = Tasks::new();
     let serving =
         listener.serve(Some(certificates.acceptor()), service, patient(10), tasks.clone());
     tasks.spawn(serving);

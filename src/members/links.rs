@@ -238,7 +238,8 @@ impl Members {
     }
 
     pub(super) async fn sweep_links(&self) -> Result<usize, Error> {
-        let (mut after, mut swept) = (None, 0);
+        let mut after = None;
+        let mut swept = 0;
         loop {
             let prefix = Key::table(Table::Link);
             let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };

@@ -125,7 +125,8 @@ impl Members {
     pub fn new(store: Store, clock: Clock, options: Options) -> Self {
         let recorder = Recorder::new(clock.clone());
         let changed = Arc::new(watch::Sender::new(()));
-        let (passwords, throttle) = (Passwords::new(), Arc::new(Throttle::new()));
+        let passwords = Passwords::new();
+        let throttle = Arc::new(Throttle::new());
         Self { store, clock, options, passwords, throttle, changed, recorder }
     }
 

@@ -172,7 +172,8 @@ impl Members {
     }
 
     async fn sweep_sessions(&self) -> Result<usize, Error> {
-        let (mut after, mut swept) = (None, 0);
+        let mut after = None;
+        let mut swept = 0;
         loop {
             let prefix = Key::table(Table::Session);
             let page = Page { prefix, after, before: None, limit: SWEEP_PAGE };

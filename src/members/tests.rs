@@ -5,14 +5,14 @@ use super::*;
 const PASSWORD: &str = "correct horse battery";
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct World {
+struct Fixture {
     _folder: tempfile::TempDir,
     members: Members,
     clock: Clock,
     organization: OrganizationId,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = storage::Options { folder: folder.path().join("data"), inline_bytes: 65_536 };
@@ -39,106 +39,106 @@ fn token(issued: &Issued) -> String {
 
 #[tokio::test]
 async fn session_ends_when_idle_and_at_its_maximum() {
-    let world = World::new();
-    let (owner, session) = world.owner().await;
+    let fixture = Fixture::new();
+    let (owner, session) = fixture.owner().await;
     assert_eq!(owner.name, "Ada");
     // Used every 11 hours, it lasts a week and not longer.
     for _ in 0..15 {
-        world.clock.advance(11 * HOUR);
-        assert!(world.members.authenticate(&session).await.unwrap().is_some());
+        fixture.clock.advance(11 * HOUR);
+        assert!(fixture.members.authenticate(&session).await.unwrap().is_some());
     }
-    world.clock.advance(4 * HOUR);
-    assert_eq!(world.members.authenticate(&session).await.unwrap(), None);
-    let (_, session) = world.members.log_in("ADA@example.com", PASSWORD, None).await.unwrap();
-    let visit = world.members.authenticate(&session).await.unwrap().unwrap();
+    fixture.clock.advance(4 * HOUR);
+    assert_eq!(fixture.members.authenticate(&session).await.unwrap(), None);
+    let (_, session) = fixture.members.log_in("ADA@example.com", PASSWORD, None).await.unwrap();
+    let visit = fixture.members.authenticate(&session).await.unwrap().unwrap();
     assert!(visit.member.last_seen_at.is_some());
-    world.clock.advance(12 * HOUR);
-    assert_eq!(world.members.authenticate(&session).await.unwrap(), None);
+    fixture.clock.advance(12 * HOUR);
+    assert_eq!(fixture.members.authenticate(&session).await.unwrap(), None);
     // Both sessions, and the link that was used days ago.
-    assert_eq!(world.members.sweep().await.unwrap(), 3);
+    assert_eq!(fixture.members.sweep().await.unwrap(), 3);
     for nonsense in ["", "x", &"a".repeat(43), &"é".repeat(43)] {
-        assert_eq!(world.members.authenticate(nonsense).await.unwrap(), None);
+        assert_eq!(fixture.members.authenticate(nonsense).await.unwrap(), None);
     }
 }
 
 #[tokio::test]
 async fn session_beyond_the_limit_ends_the_oldest() {
-    let world = World::new();
-    let (_, first) = world.owner().await;
+    let fixture = Fixture::new();
+    let (_, first) = fixture.owner().await;
     let mut last = String::new();
     for _ in 0..32 {
-        world.clock.advance(Duration::from_secs(1));
-        last = world.members.log_in("ada@example.com", PASSWORD, None).await.unwrap().1;
+        fixture.clock.advance(Duration::from_secs(1));
+        last = fixture.members.log_in("ada@example.com", PASSWORD, None).await.unwrap().1;
     }
-    assert_eq!(world.members.authenticate(&first).await.unwrap(), None);
-    assert!(world.members.authenticate(&last).await.unwrap().is_some());
+    assert_eq!(fixture.members.authenticate(&first).await.unwrap(), None);
+    assert!(fixture.members.authenticate(&last).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn link_works_once_for_a_day() {
-    let world = World::new();
-    let (owner, _) = world.owner().await;
-    let invite = async || world.members.invite(world.organization, None).await.unwrap();
+    let fixture = Fixture::new();
+    let (owner, _) = fixture.owner().await;
+    let invite = async || fixture.members.invite(fixture.organization, None).await.unwrap();
     let late = invite().await;
-    world.clock.advance(24 * HOUR);
-    let refused = world.members.accept(&token(&late), newcomer("b@example.com")).await;
+    fixture.clock.advance(24 * HOUR);
+    let refused = fixture.members.accept(&token(&late), newcomer("b@example.com")).await;
     assert!(matches!(refused, Err(Error::LinkExpired)), "{refused:?}");
     let used = invite().await;
-    let taken = world.members.accept(&token(&used), newcomer("ADA@EXAMPLE.COM")).await;
+    let taken = fixture.members.accept(&token(&used), newcomer("ADA@EXAMPLE.COM")).await;
     assert!(matches!(taken, Err(Error::EmailTaken)), "{taken:?}");
-    world.members.accept(&token(&used), newcomer("b@example.com")).await.unwrap();
-    let again = world.members.accept(&token(&used), newcomer("c@example.com")).await;
+    fixture.members.accept(&token(&used), newcomer("b@example.com")).await.unwrap();
+    let again = fixture.members.accept(&token(&used), newcomer("c@example.com")).await;
     assert!(matches!(again, Err(Error::LinkUsed)), "{again:?}");
     let withdrawn = invite().await;
-    assert_eq!(world.members.invitations(world.organization).await.unwrap().len(), 1);
-    world.members.withdraw_invitation(world.organization, withdrawn.link.id).await.unwrap();
-    let refused = world.members.link(&token(&withdrawn)).await;
+    assert_eq!(fixture.members.invitations(fixture.organization).await.unwrap().len(), 1);
+    fixture.members.withdraw_invitation(fixture.organization, withdrawn.link.id).await.unwrap();
+    let refused = fixture.members.link(&token(&withdrawn)).await;
     assert!(matches!(refused, Err(Error::LinkWithdrawn)), "{refused:?}");
     // A link is good for its own purpose alone.
-    let reset = world.members.reset_link(world.organization, owner.id).await.unwrap();
-    let foreign = world.members.accept(&token(&reset), newcomer("c@example.com")).await;
+    let reset = fixture.members.reset_link(fixture.organization, owner.id).await.unwrap();
+    let foreign = fixture.members.accept(&token(&reset), newcomer("c@example.com")).await;
     assert!(matches!(foreign, Err(Error::LinkUnknown)), "{foreign:?}");
     // The records go a day after the links have expired; nothing open is lost.
-    world.clock.advance(47 * HOUR);
-    assert_eq!(world.members.sweep_links().await.unwrap(), 2);
-    world.clock.advance(HOUR);
-    assert_eq!(world.members.sweep_links().await.unwrap(), 3);
-    let gone = world.members.link(&token(&reset)).await;
+    fixture.clock.advance(47 * HOUR);
+    assert_eq!(fixture.members.sweep_links().await.unwrap(), 2);
+    fixture.clock.advance(HOUR);
+    assert_eq!(fixture.members.sweep_links().await.unwrap(), 3);
+    let gone = fixture.members.link(&token(&reset)).await;
     assert!(matches!(gone, Err(Error::LinkUnknown)), "{gone:?}");
-    assert!(world.members.store.get(&rows::link_of(&reset.link)).await.unwrap().is_none());
+    assert!(fixture.members.store.get(&rows::link_of(&reset.link)).await.unwrap().is_none());
 }
 
 #[tokio::test]
 async fn member_changes_race_without_a_second_owner_or_a_lost_write() {
-    let world = World::new();
-    let issued = world.members.owner_link(world.organization).await.unwrap();
+    let fixture = Fixture::new();
+    let issued = fixture.members.owner_link(fixture.organization).await.unwrap();
     let token = token(&issued);
     let emails: Vec<String> = (0..4).map(|number| format!("{number}@example.com")).collect();
-    let racing = emails.iter().map(|email| world.members.set_up(&token, newcomer(email)));
+    let racing = emails.iter().map(|email| fixture.members.set_up(&token, newcomer(email)));
     let outcomes = futures_util::future::join_all(racing).await;
     let made: Vec<_> = outcomes.iter().filter(|outcome| outcome.is_ok()).collect();
     assert_eq!(made.len(), 1, "{outcomes:?}");
-    assert_eq!(world.members.list(world.organization).await.unwrap().len(), 1);
-    let invited = world.members.invite(world.organization, None).await.unwrap();
-    let accepted = world.members.accept(&self::token(&invited), newcomer("b@example.com")).await;
+    assert_eq!(fixture.members.list(fixture.organization).await.unwrap().len(), 1);
+    let invited = fixture.members.invite(fixture.organization, None).await.unwrap();
+    let accepted = fixture.members.accept(&self::token(&invited), newcomer("b@example.com")).await;
     let (member, session) = accepted.unwrap();
-    let visit = world.members.authenticate(&session).await.unwrap().unwrap();
-    let allow = world.members.set_key_access(world.organization, member.id, true);
-    let reset = world.members.reset_link(world.organization, member.id).await.unwrap();
+    let visit = fixture.members.authenticate(&session).await.unwrap().unwrap();
+    let allow = fixture.members.set_key_access(fixture.organization, member.id, true);
+    let reset = fixture.members.reset_link(fixture.organization, member.id).await.unwrap();
     let reset_token = self::token(&reset);
-    let reset = world.members.reset(&reset_token, "another long password");
+    let reset = fixture.members.reset(&reset_token, "another long password");
     let (allowed, reset) = tokio::join!(allow, reset);
     assert!(allowed.is_ok() && reset.is_ok());
-    let now = world.members.member(world.organization, member.id).await.unwrap();
+    let now = fixture.members.member(fixture.organization, member.id).await.unwrap();
     assert_eq!((now.api_key_access, now.epoch), (true, 1));
-    tokio::time::timeout(60 * Duration::from_secs(1), world.members.ended(&visit)).await.unwrap();
-    world.members.remove(world.organization, member.id).await.unwrap();
+    tokio::time::timeout(60 * Duration::from_secs(1), fixture.members.ended(&visit)).await.unwrap();
+    fixture.members.remove(fixture.organization, member.id).await.unwrap();
     assert!(matches!(
-        world.members.log_in("b@example.com", "another long password", None).await,
+        fixture.members.log_in("b@example.com", "another long password", None).await,
         Err(Error::WrongPassword)
     ));
     assert!(matches!(
-        world.members.remove(world.organization, member.id).await,
+        fixture.members.remove(fixture.organization, member.id).await,
         Err(Error::NoMember)
     ));
 }

@@ -108,7 +108,8 @@ impl Throttle {
     /// # Errors
     /// How long to wait, where it has to; it is not counted then.
     pub(super) fn begin(&self, account: [u8; 32], from: Option<IpAddr>) -> Result<(), Duration> {
-        let (now, network) = (monotonic_now(), Network::of(from));
+        let now = monotonic_now();
+        let network = Network::of(from);
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = counts.0.wait(&network, now).max(counts.1.wait(&account, now));
         if !wait.is_zero() {
@@ -145,7 +146,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn throttle_slows_one_address_and_not_another() {
         let throttle = Throttle::new();
-        let (a, b) = (address("10.0.0.1"), address("10.0.0.2"));
+        let a = address("10.0.0.1");
+        let b = address("10.0.0.2");
         for _ in 0..5 {
             assert_eq!(throttle.begin([1; 32], a), Ok(()));
         }

@@ -279,7 +279,8 @@ fn take_userinfo(url: &mut Url, headers: &mut HeaderMap) -> Result<(), Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(());
     }
-    let (user, word) = (url.username().to_owned(), url.password().unwrap_or_default().to_owned());
+    let user = url.username().to_owned();
+    let word = url.password().unwrap_or_default().to_owned();
     headers.insert(AUTHORIZATION, basic(&user, &word)?);
     let _had = (url.set_username("").is_ok(), url.set_password(None).is_ok());
     Ok(())
@@ -305,7 +306,8 @@ fn add_auth(
 ) -> Result<Option<String>, Error> {
     let (name, value) = match auth {
         Auth::Basic { username, password } => {
-            let (user, word) = (room.text(username, scope)?, room.text(password, scope)?);
+            let user = room.text(username, scope)?;
+            let word = room.text(password, scope)?;
             (AUTHORIZATION, basic(&user, &word)?)
         }
         Auth::Bearer { token } => {

@@ -91,7 +91,8 @@ impl Clock {
     fn of(source: Source) -> Self {
         let wall = source.wall();
         let readings = Readings { wall, steady: wall, believed: wall, at: source.ran() };
-        let (readings, jumped) = (Mutex::new(readings), Notify::new());
+        let readings = Mutex::new(readings);
+        let jumped = Notify::new();
         Self { shared: Arc::new(Shared { source, readings, jumped }) }
     }
 
@@ -359,7 +360,8 @@ mod tests {
         };
         assert!(!announced(&clock).await, "a correction is not a jump");
         clock.set(start().plus(YEAR));
-        let (due, believed) = (clock.steady().plus(Duration::from_secs(1)), clock.believed());
+        let due = clock.steady().plus(Duration::from_secs(1));
+        let believed = clock.believed();
         assert!(announced(&clock).await);
         assert!(!announced(&clock).await);
         // The clock is set right while the process is down.

@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn memory_trim_is_due_after_peak_and_backs_off_when_useless() {
-        let (low, high) = (30 * MIB, 700 * MIB);
+        let low = 30 * MIB;
+        let high = 700 * MIB;
         let mut rhythm = Rhythm::new(low);
         assert!(!rhythm.is_due(low + WORTH - 1));
         assert!(rhythm.is_due(high));

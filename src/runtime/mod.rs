@@ -1,4 +1,4 @@
-//! The doors to what differs from run to run: the clock, randomness, and tasks that a shutdown
+//! Access to what differs from run to run: the clock, randomness, and tasks that a shutdown
 //! waits for. Everything above takes these as arguments, so that tests bring their own.
 
 pub mod memory;
@@ -39,7 +39,8 @@ pub fn ids_follow<T: Id>(earlier: T) {
 }
 
 fn id_at(micros: u64) -> Uuid {
-    let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+    let seconds = micros / 1_000_000;
+    let rest = micros % 1_000_000;
     let nanos = u32::try_from(rest * 1000).unwrap_or(0);
     let context = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     Uuid::new_v7(uuid::Timestamp::from_unix(&*context, seconds, nanos))

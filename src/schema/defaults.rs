@@ -60,7 +60,8 @@ impl<'n> Filler<'n> {
     /// The subschemas that apply to the same value as these, each once, those that another one
     /// refers to before it.
     fn applied(&mut self, ids: &[Id]) -> Result<Vec<&'n Node>, Stopped> {
-        let (mut seen, mut applied) = (HashSet::new(), Vec::new());
+        let mut seen = HashSet::new();
+        let mut applied = Vec::new();
         let mut open: Vec<(Id, bool)> = ids.iter().rev().map(|id| (*id, false)).collect();
         while let Some((id, is_entered)) = open.pop() {
             self.spend(1)?;

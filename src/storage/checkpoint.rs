@@ -91,7 +91,8 @@ impl Progress {
     /// Of a store whose log and tree were just opened.
     pub fn new(applied: u64, written: u64) -> Self {
         let sealed = AtomicBool::new(true);
-        let (applied, written) = (AtomicU64::new(applied), AtomicU64::new(written));
+        let applied = AtomicU64::new(applied);
+        let written = AtomicU64::new(written);
         Self { applied, written, sealed, ..Self::default() }
     }
 
@@ -172,7 +173,8 @@ impl Checkpointer {
         lower_priority();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
-        let (mut since, mut is_dirty) = (runtime::monotonic_now(), !self.view.memtable.is_empty());
+        let mut since = runtime::monotonic_now();
+        let mut is_dirty = !self.view.memtable.is_empty();
         loop {
             let job = if is_dirty {
                 jobs.recv_timeout(tick)

@@ -19,7 +19,8 @@ fn open(folder: &Path) -> Result<Store, Error> {
 
 /// A killed store: rows of several checkpoints in its tree, others in its log, and what it holds.
 async fn killed() -> (TempDir, Model) {
-    let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let image = tempfile::tempdir().unwrap();
     let mut model = Model::new();
     for round in 0..4_u64 {
         let store = open(folder.path()).unwrap();
@@ -158,7 +159,8 @@ async fn damage_to_log_byte_is_never_silent() {
 async fn salvage_reads_everything_undamaged() {
     let (killed, model) = killed().await;
     let rows = |data: &Path| {
-        let (scratch, mut rows) = (tempfile::tempdir().unwrap(), Model::new());
+        let scratch = tempfile::tempdir().unwrap();
+        let mut rows = Model::new();
         let wreck = salvage::read(data, scratch.path(), &mut |(key, value)| {
             if key.as_bytes()[0] != Table::Meta as u8 {
                 rows.insert(key, value.unwrap());
@@ -169,7 +171,8 @@ async fn salvage_reads_everything_undamaged() {
     };
     assert_eq!(rows(killed.path()), (model.clone(), Vec::new()));
     // Without its log: what the tree has. Without its tree: what the log has.
-    let (no_log, no_tree) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let no_log = tempfile::tempdir().unwrap();
+    let no_tree = tempfile::tempdir().unwrap();
     copy_folder(killed.path(), no_log.path());
     fs::remove_dir_all(no_log.path().join("store/log")).unwrap();
     let (found, faults) = rows(no_log.path());

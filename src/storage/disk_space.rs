@@ -146,7 +146,8 @@ impl DiskSpaceMonitor {
 
     fn check(&self) {
         let Some(sizes) = data_dir::sizes(&self.folder) else { return };
-        let (reserve, ballast) = (self.reserve(), self.ballast_bytes());
+        let reserve = self.reserve();
+        let ballast = self.ballast_bytes();
         let is_low = sizes.free.saturating_add(ballast) < reserve;
         let folder = self.folder.display();
         match (self.low.swap(is_low, Ordering::Relaxed), is_low) {

@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn sealer_decrypts_only_with_its_own_key() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let one = tempfile::tempdir().unwrap();
+        let two = tempfile::tempdir().unwrap();
         let sealer = Sealer::open(one.path()).unwrap();
         let sealed = sealer.seal("whsec_abc").unwrap();
         assert!(!sealed.contains("abc"));

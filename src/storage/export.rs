@@ -260,7 +260,8 @@ mod tests {
         let stop = Arc::new(AtomicBool::new(false));
         let tasks = Tasks::new();
         let writers = (0..4_u64).map(|writer| {
-            let (store, stop) = (store.clone(), Arc::clone(&stop));
+            let store = store.clone();
+            let stop = Arc::clone(&stop);
             tasks.spawn(async move {
                 let mut turn = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
@@ -322,7 +323,8 @@ mod tests {
         store.claim(&mut commit, &payload);
         store.commit(commit).await.unwrap();
         let path = store.payload_path(payload.file().unwrap().id);
-        let (one, two) = (store.pin_payloads(), store.pin_payloads());
+        let one = store.pin_payloads();
+        let two = store.pin_payloads();
         let exported = store.clone();
         let claims = tokio::task::spawn_blocking(move || exported.export(&mut |_| Ok(())));
         let mut claimed = Vec::new();

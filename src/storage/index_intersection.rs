@@ -82,7 +82,8 @@ impl Store {
     pub async fn branches(&self, prefix: &Key, most: usize) -> Result<Vec<Key>, Error> {
         let prefix = prefix.as_bytes().to_vec();
         self.reading(move |moment| {
-            let (mut found, mut from) = (Vec::new(), prefix.clone());
+            let mut found = Vec::new();
+            let mut from = prefix.clone();
             while found.len() < most {
                 let next = moment.range(Bound::Included(&from)).next().transpose();
                 let Some((key, _)) = next? else { break };

@@ -167,7 +167,8 @@ pub fn read_live_log(
 ) -> Result<Option<LiveLog>, Error> {
     let _lock = data_dir::lock(data)?;
     let folder = data.join(STORE).join(log::FOLDER);
-    let (mut malformed, mut given) = (None, None);
+    let mut malformed = None;
+    let mut given = None;
     let found = replay::read(&folder, after, false, &mut |record| {
         if record.number <= after || malformed.is_some() {
             return;

@@ -85,7 +85,8 @@ pub fn exchange(data: &Path, from: &Path) -> Result<(), Error> {
     let new = Marker::read(from)?.ok_or_else(|| missing(from))?;
     let old = Marker::read(data)?.ok_or_else(|| missing(data))?;
     Marker { next: Some(new.store), ..old }.write(data)?;
-    let (here, there) = (data.join(STORE), from.join(STORE));
+    let here = data.join(STORE);
+    let there = from.join(STORE);
     renameat_with(CWD, &there, CWD, &here, RenameFlags::EXCHANGE)
         .map_err(|error| Error::folder(&here, &error.into()))?;
     data_dir::sync(data)?;

@@ -49,9 +49,11 @@ pub fn open(data: &Path) -> Result<Opened, Error> {
     data_dir::make(&log_folder)?;
     let disk = |error: io::Error| Error::folder(&log_folder, &error);
     log::remove_leftovers(&log_folder).map_err(disk)?;
-    let (known, applied) = (tree::store(&db)?, tree::applied(&db)?);
+    let known = tree::store(&db)?;
+    let applied = tree::applied(&db)?;
     let mut memtable = Memtable::new(applied);
-    let (mut bytes, mut malformed) = (0, None);
+    let mut bytes = 0;
+    let mut malformed = None;
     let found = replay::read(&log_folder, applied, false, &mut |record| {
         if record.number > applied {
             bytes += record.bytes;

@@ -134,7 +134,8 @@ impl Store {
         blocking(move || {
             shared.recent.note(id);
             shared.deferred.lock().unwrap_or_else(PoisonError::into_inner).keep(id);
-            let (path, bytes) = (path_of(&shared.folder, id), json.get().as_bytes());
+            let path = path_of(&shared.folder, id);
+            let bytes = json.get().as_bytes();
             let mut written = shared.payloads.ensure().and_then(|()| keep_file(&path, bytes));
             if written.as_ref().is_err_and(is_full) && shared.disk_space.release_ballast() {
                 written = keep_file(&path, bytes);
@@ -169,7 +170,8 @@ impl Store {
         let text = self.read_payload(payload).await?;
         let prepared = self.prepare_payload(owner, text).await?;
         if let (Some(from), Some(id)) = (payload.file(), prepared.id) {
-            let (shared, from) = (Arc::clone(&self.shared), from.id);
+            let shared = Arc::clone(&self.shared);
+            let from = from.id;
             blocking(move || {
                 shared.recent.note(id);
                 // Where the file system has no links, the text is written below.
@@ -207,7 +209,8 @@ impl Store {
             Payload::Inline(raw) => return Ok(raw.clone()),
             Payload::File(file) => *file,
         };
-        let (folder, root) = (self.shared.folder.clone(), Arc::clone(&self.shared.payloads));
+        let folder = self.shared.folder.clone();
+        let root = Arc::clone(&self.shared.payloads);
         blocking(move || {
             let fault = |reason: String| Error::Payload { id: file.id, reason };
             let path = path_of(&folder, file.id);
@@ -356,7 +359,8 @@ fn has_content(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 
 /// Gives a file a second name.
 fn link_file(folder: &Path, from: PayloadId, to: PayloadId) -> io::Result<()> {
-    let (from, to) = (path_of(folder, from), path_of(folder, to));
+    let from = path_of(folder, from);
+    let to = path_of(folder, to);
     make_shard(to.parent().unwrap_or(&to))?;
     fs::hard_link(from, to)
 }

@@ -31,7 +31,8 @@ async fn payload_read_distinguishes_deleted_damaged_and_unmounted() {
     let payload = store.write_payload(owner(1), text('x', 100)).await.unwrap();
     let other = store.write_payload(owner(1), text('y', 100)).await.unwrap();
     let kind = async || store.read_payload(&payload).await.map_err(|error| error.kind());
-    let (payloads, away) = (folder.path().join(PAYLOADS), folder.path().join("away"));
+    let payloads = folder.path().join(PAYLOADS);
+    let away = folder.path().join("away");
     fs::rename(&payloads, &away).unwrap();
     assert_eq!(kind().await.unwrap_err(), Kind::TryAgain, "the folder is away");
     fs::create_dir(&payloads).unwrap();
@@ -217,7 +218,8 @@ async fn payload_folder_missing_is_refused_if_store_needs_it() {
     let payload = store.write_payload(owner(1), text('x', 100)).await.unwrap();
     claimed(&store, &payload).await;
     store.check_payload_folder().await.unwrap();
-    let (payloads, away) = (folder.path().join(PAYLOADS), folder.path().join("away"));
+    let payloads = folder.path().join(PAYLOADS);
+    let away = folder.path().join("away");
     fs::rename(&payloads, &away).unwrap();
     for _ in 0..2 {
         let refused = store.check_payload_folder().await.unwrap_err().to_string();

@@ -97,7 +97,8 @@ mod tests {
     #[test]
     fn root_folder_unmounted_is_not_written_or_reported_missing() {
         let above = tempfile::tempdir().unwrap();
-        let (path, away) = (above.path().join("files"), above.path().join("away"));
+        let path = above.path().join("files");
+        let away = above.path().join("away");
         let root = RootFolder::new(path.clone());
         assert!(!root.lacks(&path.join("ab/file")), "nothing is known of it");
         root.ensure().unwrap();

@@ -73,7 +73,8 @@ fn walk(
     moment: &Moment,
     take: &mut dyn FnMut(Key, Vec<u8>) -> io::Result<()>,
 ) -> io::Result<Vec<Unreadable>> {
-    let (mut from, mut unreadable) = (Vec::new(), Vec::new());
+    let mut from = Vec::new();
+    let mut unreadable = Vec::new();
     loop {
         let Err(reason) = walk_from(moment, &mut from, take)? else { return Ok(unreadable) };
         let next = next_readable(moment, &from).filter(|_| unreadable.len() < RANGES_MAX);
@@ -277,7 +278,8 @@ mod tests {
         #[test]
         fn salvage_wide_numbers_match_native_arithmetic(a in 0..u128::MAX / 4, b in 0..u128::MAX / 4, bit in 0_usize..120) {
             prop_assert_eq!(plus_bit(&wide(a), bit), Some(wide(a + (1 << bit))));
-            let (low, high) = (a.min(b), a.max(b));
+            let low = a.min(b);
+            let high = a.max(b);
             let middle = low.midpoint(high);
             let expected = (middle != low && middle != high).then(|| wide(middle));
             prop_assert_eq!(midpoint(&wide(low), &wide(high)), expected);

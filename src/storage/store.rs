@@ -155,9 +155,10 @@ impl Store {
         let Opened { view, log, store, applied } = opening::open(folder)?;
         let (writer_tx, writer_rx) = mpsc::channel(writer::QUEUE);
         let (failure, failed) = watch::channel(None);
-        let (failure, metrics) = (Arc::new(failure), Arc::new(Metrics::default()));
-        let (segments, progress) =
-            (Arc::clone(log.segments()), Arc::new(Progress::new(applied, log.number())));
+        let failure = Arc::new(failure);
+        let metrics = Arc::new(Metrics::default());
+        let segments = Arc::clone(log.segments());
+        let progress = Arc::new(Progress::new(applied, log.number()));
         let (jobs, jobs_rx) = std::sync::mpsc::channel();
         let checkpointer = Checkpointer {
             view: view.clone(),
@@ -235,7 +236,8 @@ impl Store {
         if let Some(value) = self.shared.view.memtable.get(key.as_bytes()) {
             return Ok(value);
         }
-        let (view, key) = (self.shared.view.clone(), key.clone());
+        let view = self.shared.view.clone();
+        let key = key.clone();
         self.blocking(move || view.get(&key)).await
     }
 

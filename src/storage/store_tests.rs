@@ -46,7 +46,8 @@ async fn commit_hooks_run_in_order_after_visibility_before_return() {
     let store = Store::open(&options(&folder)).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let hooked = |number: usize| {
-        let (seen, view) = (Arc::clone(&seen), store.shared.view.clone());
+        let seen = Arc::clone(&seen);
+        let view = store.shared.view.clone();
         let mut commit = put(&format!("row-{number}"), b"1");
         commit.after_durable(move || {
             let row = view.get(&key(&format!("row-{number}"))).unwrap();
@@ -283,7 +284,8 @@ proptest! {
                 }
             }
             let prefix = Key::table(Table::Lane);
-            let (after, before) = (Some(key(&from)), Some(key(&to)));
+            let after = Some(key(&from));
+            let before = Some(key(&to));
             let rows = store
                 .page(Page { prefix: prefix.clone(), after: after.clone(), before: before.clone(), limit })
                 .await

@@ -113,7 +113,9 @@ impl Store {
             return Ok(swept);
         }
         for batch in unused.chunks(BATCH) {
-            let (batch, store, place) = (batch.to_vec(), self.clone(), place.clone());
+            let batch = batch.to_vec();
+            let store = self.clone();
+            let place = place.clone();
             swept.moved += on_disk(move || store.take_away(&place, &batch, options)).await?;
         }
         Ok(swept)

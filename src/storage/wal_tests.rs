@@ -101,7 +101,8 @@ impl Images {
     /// Takes one at every point, three times, as they come.
     fn watch(self: &Arc<Self>, folder: &Path, faults: &Faults) {
         *self.wanted.lock().unwrap() = POINTS.map(|point| (point, 3)).into();
-        let (images, folder) = (Arc::clone(self), folder.to_path_buf());
+        let images = Arc::clone(self);
+        let folder = folder.to_path_buf();
         faults.at_points(move |point| images.reached(point, &folder));
     }
 
@@ -133,7 +134,8 @@ impl Images {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wal_crash_at_any_step_loses_no_acknowledged_commit() {
     let folder = tempfile::tempdir().unwrap();
-    let (faults, images) = (Arc::<Faults>::default(), Arc::<Images>::default());
+    let faults = Arc::<Faults>::default();
+    let images = Arc::<Images>::default();
     let store = open(folder.path(), Limits::EAGER, &faults).unwrap();
     images.watch(folder.path(), &faults);
     let mut number = 0;
@@ -164,7 +166,8 @@ async fn wal_commit_is_invisible_until_durable() {
     let folder = tempfile::tempdir().unwrap();
     let faults = Arc::<Faults>::default();
     let store = open(folder.path(), Limits::NEVER, &faults).unwrap();
-    let (view, seen) = (store.shared.view.clone(), Arc::<Mutex<Vec<_>>>::default());
+    let view = store.shared.view.clone();
+    let seen = Arc::<Mutex<Vec<_>>>::default();
     let noted = Arc::clone(&seen);
     faults.at_points(move |point| {
         let found = [("a", 1), ("z", 1)].map(|(side, of)| view.get(&key(side, of)).unwrap());
@@ -174,7 +177,8 @@ async fn wal_commit_is_invisible_until_durable() {
     store.commit(commit(1)).await.unwrap();
     faults.at_points(|_| ());
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    let (hidden, visible) = ([false; 2], [true; 2]);
+    let hidden = [false; 2];
+    let visible = [true; 2];
     let expect = [
         (Point::Write, hidden),
         (Point::Sync, hidden),
@@ -189,9 +193,11 @@ async fn wal_commit_is_invisible_until_durable() {
 async fn store_page_is_consistent_during_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), Limits::EAGER, &Arc::default()).unwrap();
-    let (stop, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks = Tasks::new();
     let writing = {
-        let (store, stop) = (store.clone(), Arc::clone(&stop));
+        let store = store.clone();
+        let stop = Arc::clone(&stop);
         tasks.spawn(async move {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -259,7 +265,8 @@ async fn store_of_earlier_release_opens() {
 
 #[tokio::test]
 async fn tree_values_are_packed_only_on_disk() {
-    let (folder, key) = (tempfile::tempdir().unwrap(), Key::table(Table::Facet).text("long"));
+    let folder = tempfile::tempdir().unwrap();
+    let key = Key::table(Table::Facet).text("long");
     let value = "{\"status\":\"completed\"}".repeat(20).into_bytes();
     let store = usual(folder.path()).unwrap();
     let mut commit = Commit::new();
@@ -276,7 +283,8 @@ async fn tree_values_are_packed_only_on_disk() {
 
 /// A store with some rows in its tree and some in its log, as a kill leaves it.
 async fn killed() -> TempDir {
-    let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let image = tempfile::tempdir().unwrap();
     let faults = Arc::default();
     let store = open(folder.path(), Limits::NEVER, &faults).unwrap();
     for number in 1..=20 {

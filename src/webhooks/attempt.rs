@@ -128,7 +128,8 @@ pub(super) async fn make(
         return Ok(Report::StaleRow);
     };
     let _flight = context.mark_in_flight(item);
-    let (started, clock) = (context.clock.now(), runtime::monotonic_now());
+    let started = context.clock.now();
+    let clock = runtime::monotonic_now();
     let outcome = match context.store.read_payload(&delivery.body).await {
         Ok(body) => {
             let body: Box<str> = body.into();
@@ -146,7 +147,8 @@ pub(super) async fn make(
         }
         Err(error) => return Err(error.into()),
     };
-    let (health, next) = (outcome.health, next_attempt(context, &delivery, &outcome));
+    let health = outcome.health;
+    let next = next_attempt(context, &delivery, &outcome);
     let attempt = outcome.noted(&delivery, started, clock);
     tracing::debug!(
         delivery = %delivery.id, execution = %delivery.execution, receiver = %item.receiver,
@@ -186,7 +188,8 @@ async fn find(
 
 /// Commits the outcome: the progress, and the row moved to its next time or gone.
 async fn commit_outcome(context: &Context, item: &Item, delivery: &Delivery) -> Result<(), Error> {
-    let (organization, execution) = (delivery.organization, delivery.execution);
+    let organization = delivery.organization;
+    let execution = delivery.execution;
     let mut commit = Commit::new();
     commit.delete(item.key());
     let progress = rows::progress(organization, execution);
@@ -308,7 +311,8 @@ pub(super) async fn dry_run(
     delivery: &Delivery,
     body: Bytes,
 ) -> (Attempt, Health) {
-    let (started, clock) = (context.clock.now(), runtime::monotonic_now());
+    let started = context.clock.now();
+    let clock = runtime::monotonic_now();
     let outcome = deliver(context, delivery, body, started).await.unwrap_or_else(|reason| {
         let mut outcome = Outcome::unsent(reason);
         outcome.health = Health::Unknown;

@@ -163,7 +163,8 @@ impl Dispatcher {
         if self.held.len() >= WINDOW || !self.track(&item.receiver) {
             return Admission::Full;
         }
-        let (name, room) = (Arc::clone(&item.receiver), self.waiting_room());
+        let name = Arc::clone(&item.receiver);
+        let room = self.waiting_room();
         let Some(receiver) = self.receivers.get_mut(&name) else { return Admission::Full };
         let in_order = item.place == RowIndex::Parked || receiver.parked.is_none();
         let takes = match receiver.circuit {
@@ -502,7 +503,8 @@ impl Dispatcher {
     /// Empties the waiting list of a receiver whose circuit has opened: what has a parked row stays
     /// parked, the rest is returned to be parked.
     fn drain(&mut self, name: &EndpointName) -> Vec<Item> {
-        let (mut to_park, mut dropped) = (Vec::new(), Vec::new());
+        let mut to_park = Vec::new();
+        let mut dropped = Vec::new();
         self.change(name, |receiver| {
             let waiting = std::mem::take(&mut receiver.waiting).into_iter();
             (to_park, dropped) = waiting.partition(|item| item.place == RowIndex::Due);

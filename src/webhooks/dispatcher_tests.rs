@@ -98,7 +98,9 @@ fn dispatcher_recording_delivery_is_not_offered_again() {
 fn rounds_of_the_living(each: u64, dead: u64, hang: bool) -> u64 {
     let mut dispatcher = Dispatcher::new(&Options::default());
     let mut to_offer = [each; 30];
-    let (mut left, mut rounds, mut number) = (30 * each, 0, 0);
+    let mut left = 30 * each;
+    let mut rounds = 0;
+    let mut number = 0;
     while left > 0 {
         for receiver in 0..dead {
             let offered = item(&format!("dead {receiver}"), 1_000_000 + rounds * dead + receiver);
@@ -215,7 +217,8 @@ fn dispatcher_circuit_opens_probes_and_closes() {
 #[test]
 fn dispatcher_memory_is_bounded() {
     let mut dispatcher = Dispatcher::new(&Options::default());
-    let (mut most_held, mut most_receivers) = (0, 0);
+    let mut most_held = 0;
+    let mut most_receivers = 0;
     for number in 0..100_000 {
         let offered = item(&format!("r{}", number % 20_000), number);
         if let Admission::Park(item) = dispatcher.offer(offered) {

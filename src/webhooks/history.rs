@@ -234,7 +234,8 @@ impl Outbox {
         };
         let mut sources: Vec<Rows> =
             statuses.iter().map(|status| Rows::of(organization, *status, filter)).collect();
-        let (mut found, mut matched) = (Vec::new(), 0_u64);
+        let mut found = Vec::new();
+        let mut matched = 0_u64;
         while let Some((execution, receiver)) = newest(&mut sources, store).await? {
             let has_status = match filter.state {
                 Some(DeliveryState::Pending) => !flying.contains(&execution),
@@ -297,7 +298,8 @@ impl Outbox {
     }
 
     fn cooldown_left(&self, delivery: &Delivery) -> Duration {
-        let (cooldown, now) = (self.context.options.redelivery_cooldown, self.context.clock.now());
+        let cooldown = self.context.options.redelivery_cooldown;
+        let now = self.context.clock.now();
         delivery.progress.cools_for(cooldown, now)
     }
 
@@ -331,7 +333,8 @@ impl Outbox {
 
     /// Adds to the commit what makes an ended delivery due again.
     fn take_up(&self, commit: &mut Commit, delivery: &mut Delivery) -> Result<(), Refusal> {
-        let (before, now) = (delivery.progress.status, self.context.clock.now());
+        let before = delivery.progress.status;
+        let now = self.context.clock.now();
         delivery.progress.redeliver(now);
         rows::make_due(commit, delivery).map_err(storage::Error::from)?;
         rows::move_status_row(commit, delivery, Some(before));
@@ -355,7 +358,8 @@ impl Outbox {
         let mut failed = vec![Rows::of(organization, Status::Failed, &filter)];
         let mut replayed = 0;
         loop {
-            let (mut commit, mut taken) = (Commit::of_new_work(), Vec::new());
+            let mut commit = Commit::of_new_work();
+            let mut taken = Vec::new();
             let mut is_complete = false;
             while taken.len() < REPLAY_BATCH_MAX && !is_complete {
                 let Some((execution, _receiver)) = newest(&mut failed, store).await? else {

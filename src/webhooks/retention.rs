@@ -34,7 +34,8 @@ impl Outbox {
             loop {
                 // Held for one batch: a redelivery takes up what is still there, or finds nothing.
                 let one_at_a_time = self.context.taking_up.lock().await;
-                let (prefix, after) = (prefix.clone(), Some(older.clone()));
+                let prefix = prefix.clone();
+                let after = Some(older.clone());
                 let page = Page { prefix, after, before: None, limit: BATCH_MAX };
                 let found: Vec<Key> =
                     self.context.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
@@ -57,7 +58,8 @@ impl Outbox {
         standing: &[Key],
     ) -> Result<(), Error> {
         let store = &self.context.store;
-        let (mut commit, mut bodies) = (Commit::new(), Vec::new());
+        let mut commit = Commit::new();
+        let mut bodies = Vec::new();
         for key in standing {
             commit.delete(key.clone());
             commit.add(rows::status_count(organization, status), -1);

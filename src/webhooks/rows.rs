@@ -115,7 +115,8 @@ pub(super) fn created_and_execution(key: &Key) -> Option<(Timestamp, ExecutionId
 
 /// Notes that the status of a delivery has changed; `None`: it is new.
 pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: Option<Status>) {
-    let (organization, now) = (delivery.organization, delivery.progress.status);
+    let organization = delivery.organization;
+    let now = delivery.progress.status;
     if before == Some(now) {
         return;
     }

@@ -141,7 +141,8 @@ impl SendLoop {
     /// Runs until the service stops.
     pub(super) async fn run(mut self, tasks: Tasks) {
         loop {
-            let (now, instant) = (self.context.clock.steady(), runtime::monotonic_now());
+            let now = self.context.clock.steady();
+            let instant = runtime::monotonic_now();
             self.dispatcher.reopen(now);
             self.start_attempts(&tasks);
             if self.disk_job.is_none() {
@@ -187,7 +188,8 @@ impl SendLoop {
         while let Some(mut item) = self.dispatcher.next() {
             let carried = item.carried.take();
             let context = Arc::clone(&self.context);
-            let (attempted, answer) = (item.clone(), self.answer.clone());
+            let attempted = item.clone();
+            let answer = self.answer.clone();
             let trial = self.tests.remove(&item.execution);
             let attempt = tasks.spawn(async move {
                 let answered = |health| {

@@ -103,7 +103,7 @@ impl Transport for Script {
 }
 
 /// An outbox and its surroundings.
-struct Bench {
+struct Fixture {
     folder: TempDir,
     store: Store,
     sealer: Sealer,
@@ -115,7 +115,7 @@ struct Bench {
     organization: OrganizationId,
 }
 
-impl Bench {
+impl Fixture {
     fn new(options: Options) -> Self {
         let folder = TempDir::new().unwrap();
         let open =
@@ -125,7 +125,8 @@ impl Bench {
         let clock = Clock::scripted("2026-11-20T09:30:00Z".parse().unwrap());
         let script = Arc::new(Script::default());
         let transport: Arc<dyn Transport> = Arc::clone(&script) as Arc<dyn Transport>;
-        let (shared, time) = (store.clone(), clock.clone());
+        let shared = store.clone();
+        let time = clock.clone();
         let outbox = Outbox::over(shared, sealer.clone(), transport, time, options.clone());
         let organization = new_id();
         let tasks = Tasks::new();
@@ -133,9 +134,9 @@ impl Bench {
     }
 
     fn started(options: Options) -> Self {
-        let bench = Self::new(options);
-        bench.outbox.start(&bench.tasks);
-        bench
+        let fixture = Self::new(options);
+        fixture.outbox.start(&fixture.tasks);
+        fixture
     }
 
     /// Ends the outbox as a kill does, with whatever is in flight, and starts another over the same
@@ -144,7 +145,8 @@ impl Bench {
         self.tasks.stop();
         self.tasks = Tasks::new();
         let transport: Arc<dyn Transport> = Arc::clone(&self.script) as Arc<dyn Transport>;
-        let (store, clock) = (self.store.clone(), self.clock.clone());
+        let store = self.store.clone();
+        let clock = self.clock.clone();
         let options = self.options.clone();
         self.outbox = Outbox::over(store, self.sealer.clone(), transport, clock, options);
         self.outbox.start(&self.tasks);
@@ -261,27 +263,27 @@ impl Bench {
 
 #[tokio::test]
 async fn delivery_is_signed_sent_and_acknowledged() {
-    let bench = Bench::started(Options::default());
+    let fixture = Fixture::started(Options::default());
     let secret = "a secret — 秘密";
-    let delivery = bench.delivery("https://shop.example/hooks?a=b#c", Some(secret));
+    let delivery = fixture.delivery("https://shop.example/hooks?a=b#c", Some(secret));
     let id = delivery.id.to_string();
-    let execution = bench.send_delivery(delivery).await;
-    let delivered = bench.until_attempts(execution, 1).await;
+    let execution = fixture.send_delivery(delivery).await;
+    let delivered = fixture.until_attempts(execution, 1).await;
     assert_eq!(delivered.progress.status, Status::Delivered);
     assert_eq!(delivered.progress.next_attempt_at, None);
     let attempt = &delivered.progress.attempts[0];
     assert_eq!((attempt.number, attempt.status_code, attempt.redelivery), (1, Some(200), false));
     assert_eq!((attempt.response.as_deref(), attempt.error.as_deref()), (Some("noted"), None));
-    bench.until_idle().await;
+    fixture.until_idle().await;
 
-    let seen = bench.script.seen("shop.example");
+    let seen = fixture.script.seen("shop.example");
     let [Seen { headers, body, .. }] = &seen[..] else { panic!("sent {} times", seen.len()) };
     let header = |name: &str| std::str::from_utf8(headers[name].as_bytes()).unwrap();
     assert_eq!(body, BODY.as_bytes());
     assert_eq!(header("content-type"), "application/json");
     assert_eq!(header("user-agent"), concat!("orrery/", env!("CARGO_PKG_VERSION")));
     assert_eq!(header("x-webhook-delivery-id"), id);
-    let at = bench.clock.now().unix_seconds();
+    let at = fixture.clock.now().unix_seconds();
     assert_eq!(header("x-webhook-timestamp"), at.to_string());
     assert!(signature::verify(secret, at, body, header("x-webhook-signature")));
     assert_eq!((header("webhook-id"), header("webhook-timestamp")), (&*id, &*at.to_string()));
@@ -292,14 +294,15 @@ async fn delivery_is_signed_sent_and_acknowledged() {
 
 #[tokio::test]
 async fn delivery_without_secret_is_unsigned() {
-    let bench = Bench::started(Options { send_plain_secret: false, ..Options::default() });
-    let unsigned = bench.delivery("http://a.example", None);
-    let signed = bench.delivery("http://b.example", Some("s"));
+    let fixture = Fixture::started(Options { send_plain_secret: false, ..Options::default() });
+    let unsigned = fixture.delivery("http://a.example", None);
+    let signed = fixture.delivery("http://b.example", Some("s"));
     for delivery in [unsigned, signed] {
-        let execution = bench.send_delivery(delivery).await;
-        bench.until_attempts(execution, 1).await;
+        let execution = fixture.send_delivery(delivery).await;
+        fixture.until_attempts(execution, 1).await;
     }
-    let (unsigned, signed) = (bench.script.seen("a.example"), bench.script.seen("b.example"));
+    let unsigned = fixture.script.seen("a.example");
+    let signed = fixture.script.seen("b.example");
     for name in ["x-webhook-timestamp", "x-webhook-signature", "webhook-signature", "webhook-id"] {
         assert!(!unsigned[0].headers.contains_key(name), "{name}");
         assert!(signed[0].headers.contains_key(name), "{name}");
@@ -310,36 +313,36 @@ async fn delivery_without_secret_is_unsigned() {
 
 #[tokio::test]
 async fn delivery_schedule_runs_to_its_end_across_restart() {
-    let mut bench = Bench::started(Options::default());
-    bench.script.set("a.example", Behaviour::Answers(500));
-    let delivery = bench.delivery("http://a.example/", Some("s"));
-    let execution = bench.send_delivery(delivery).await;
+    let mut fixture = Fixture::started(Options::default());
+    fixture.script.set("a.example", Behaviour::Answers(500));
+    let delivery = fixture.delivery("http://a.example/", Some("s"));
+    let execution = fixture.send_delivery(delivery).await;
     let schedule: Vec<f64> = [5, 30, 120, 600, 1800, 7200, 21_600].map(f64::from).to_vec();
     for (made, delay) in schedule.iter().enumerate() {
-        let delivery = bench.until_attempts(execution, made + 1).await;
+        let delivery = fixture.until_attempts(execution, made + 1).await;
         assert_eq!(delivery.progress.status, Status::Pending);
         let due = delivery.progress.next_attempt_at.unwrap();
-        let wait = due.since(bench.clock.now()).as_secs_f64();
+        let wait = due.since(fixture.clock.now()).as_secs_f64();
         assert!((wait - delay).abs() <= 0.1 * delay, "{wait} s where the schedule has {delay} s");
         if made == 3 {
-            bench.restart();
+            fixture.restart();
         }
         // A second too early, nothing happens.
-        bench.advance_to(Timestamp::from_micros(due.micros() - 1_000_000));
-        assert_eq!(bench.load(execution).await.progress.attempts.len(), made + 1);
-        bench.advance_to(due);
+        fixture.advance_to(Timestamp::from_micros(due.micros() - 1_000_000));
+        assert_eq!(fixture.load(execution).await.progress.attempts.len(), made + 1);
+        fixture.advance_to(due);
     }
-    let failed = bench.until_attempts(execution, 8).await;
+    let failed = fixture.until_attempts(execution, 8).await;
     assert_eq!(failed.progress.status, Status::Failed);
     let numbers: Vec<u32> = failed.progress.attempts.iter().map(|a| a.number).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
     let error = failed.progress.attempts[7].error.as_deref();
     assert_eq!(error, Some("the receiver answered 500 Internal Server Error"));
-    bench.until_idle().await;
-    bench.advance(Duration::from_secs(86_400));
-    bench.until_idle().await;
+    fixture.until_idle().await;
+    fixture.advance(Duration::from_secs(86_400));
+    fixture.until_idle().await;
 
-    let seen = bench.script.seen("a.example");
+    let seen = fixture.script.seen("a.example");
     assert_eq!(seen.len(), 8);
     let mut signatures = Vec::new();
     for Seen { headers, body, .. } in &seen {
@@ -351,7 +354,7 @@ async fn delivery_schedule_runs_to_its_end_across_restart() {
     }
     signatures.dedup();
     assert_eq!(signatures.len(), 8, "each attempt is signed at its own time");
-    bench.check_standings().await;
+    fixture.check_standings().await;
 }
 
 #[tokio::test]
@@ -362,7 +365,7 @@ async fn delivery_outcome_depends_on_response() {
         circuit_failures: 99,
         ..Options::default()
     };
-    let bench = Bench::started(options);
+    let fixture = Fixture::started(options);
     let done = |status| (status, None);
     let within = |low: u64, high: u64| (Status::Pending, Some((low, high)));
     for (number, (behaviour, (status, wait), error)) in [
@@ -386,16 +389,16 @@ async fn delivery_outcome_depends_on_response() {
     .enumerate()
     {
         let host = format!("r{number}.example");
-        bench.script.set(&host, behaviour.clone());
-        let execution = bench.send(&format!("http://{host}/")).await;
-        let progress = bench.until_attempts(execution, 1).await.progress;
+        fixture.script.set(&host, behaviour.clone());
+        let execution = fixture.send(&format!("http://{host}/")).await;
+        let progress = fixture.until_attempts(execution, 1).await.progress;
         assert_eq!(progress.status, status, "{behaviour:?}");
         let text = progress.attempts[0].error.clone().unwrap_or_default();
         assert!(
             text.contains(error) && text.is_empty() == error.is_empty(),
             "{behaviour:?}: {text}"
         );
-        let delay = progress.next_attempt_at.map(|due| due.since(bench.clock.now()).as_secs());
+        let delay = progress.next_attempt_at.map(|due| due.since(fixture.clock.now()).as_secs());
         match (delay, wait) {
             (None, None) => {}
             (Some(delay), Some((low, high))) => {
@@ -408,32 +411,32 @@ async fn delivery_outcome_depends_on_response() {
 
 #[tokio::test]
 async fn delivery_in_flight_at_crash_is_retried() {
-    let mut bench = Bench::started(Options::default());
-    bench.script.set("a.example", Behaviour::Hangs);
-    let execution = bench.send("http://a.example/").await;
-    bench.until("sent", async || bench.script.seen("a.example").len() == 1).await;
-    assert!(bench.load(execution).await.progress.attempts.is_empty());
-    bench.script.set("a.example", Behaviour::Answers(200));
-    bench.restart();
-    let delivered = bench.until_attempts(execution, 1).await;
+    let mut fixture = Fixture::started(Options::default());
+    fixture.script.set("a.example", Behaviour::Hangs);
+    let execution = fixture.send("http://a.example/").await;
+    fixture.until("sent", async || fixture.script.seen("a.example").len() == 1).await;
+    assert!(fixture.load(execution).await.progress.attempts.is_empty());
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    fixture.restart();
+    let delivered = fixture.until_attempts(execution, 1).await;
     assert_eq!(delivered.progress.status, Status::Delivered);
     assert_eq!(delivered.progress.attempts[0].number, 1);
-    bench.restart();
-    bench.until_idle().await;
+    fixture.restart();
+    fixture.until_idle().await;
     let bodies: Vec<Bytes> =
-        bench.script.seen("a.example").into_iter().map(|seen| seen.body).collect();
+        fixture.script.seen("a.example").into_iter().map(|seen| seen.body).collect();
     assert_eq!(bodies, [BODY, BODY], "not again after the success");
 }
 
 #[tokio::test]
 async fn delivery_times_out_and_shutdown_waits_for_it() {
-    let bench = Bench::started(Options { timeout: Duration::ZERO, ..Options::default() });
-    bench.script.set("a.example", Behaviour::Hangs);
-    let execution = bench.send("http://a.example/").await;
-    bench.until("sent", async || bench.script.seen("a.example").len() == 1).await;
-    bench.tasks.stop();
-    assert!(bench.tasks.ended(PATIENCE).await);
-    let progress = bench.load(execution).await.progress;
+    let fixture = Fixture::started(Options { timeout: Duration::ZERO, ..Options::default() });
+    fixture.script.set("a.example", Behaviour::Hangs);
+    let execution = fixture.send("http://a.example/").await;
+    fixture.until("sent", async || fixture.script.seen("a.example").len() == 1).await;
+    fixture.tasks.stop();
+    assert!(fixture.tasks.ended(PATIENCE).await);
+    let progress = fixture.load(execution).await.progress;
     assert_eq!(progress.attempts[0].error.as_deref(), Some("no complete answer within 0s"));
     assert_eq!(progress.status, Status::Pending);
 }
@@ -441,82 +444,82 @@ async fn delivery_times_out_and_shutdown_waits_for_it() {
 #[tokio::test]
 async fn delivery_concurrency_per_endpoint_is_capped() {
     let options = Options { in_flight_per_receiver: 3, ..Options::default() };
-    let bench = Bench::started(options);
+    let fixture = Fixture::started(options);
     // It answers a few times, and so earns its slots, then hangs.
     for _ in 0..5 {
-        let execution = bench.send("http://a.example:81/").await;
-        bench.until_attempts(execution, 1).await;
+        let execution = fixture.send("http://a.example:81/").await;
+        fixture.until_attempts(execution, 1).await;
     }
-    bench.script.set("a.example", Behaviour::Hangs);
+    fixture.script.set("a.example", Behaviour::Hangs);
     for _ in 0..40 {
-        bench.send("http://a.example:81/").await;
+        fixture.send("http://a.example:81/").await;
     }
-    bench.until("in flight", async || bench.outbox.metrics().borrow().in_flight == 3).await;
-    bench.until("parked", async || bench.rows(Table::Parked).await == 40 - 3 - 12).await;
-    assert_eq!(bench.script.seen("a.example").len(), 5 + 3);
-    assert_eq!(bench.outbox.metrics().borrow().in_flight, 3);
+    fixture.until("in flight", async || fixture.outbox.metrics().borrow().in_flight == 3).await;
+    fixture.until("parked", async || fixture.rows(Table::Parked).await == 40 - 3 - 12).await;
+    assert_eq!(fixture.script.seen("a.example").len(), 5 + 3);
+    assert_eq!(fixture.outbox.metrics().borrow().in_flight, 3);
 }
 
 #[tokio::test]
 async fn circuit_opens_probes_closes_and_survives_restart() {
     let options = Options { circuit_failures: 3, in_flight_per_receiver: 1, ..Options::default() };
-    let mut bench = Bench::started(options.clone());
-    bench.script.set("a.example", Behaviour::Refuses);
+    let mut fixture = Fixture::started(options.clone());
+    fixture.script.set("a.example", Behaviour::Refuses);
     let mut executions = Vec::new();
     for _ in 0..20 {
-        executions.push(bench.send("http://a.example/").await);
+        executions.push(fixture.send("http://a.example/").await);
     }
-    let open = async |bench: &Bench| bench.outbox.metrics().borrow().open_circuits == 1;
-    bench.until("open", async || open(&bench).await).await;
-    bench.until("written", async || bench.rows(Table::Circuit).await == 1).await;
-    bench.until("parked", async || bench.rows(Table::Parked).await >= 15).await;
-    bench.until("quiet", async || bench.outbox.metrics().borrow().held == 0).await;
-    let before = bench.script.seen("a.example").len();
+    let open = async |fixture: &Fixture| fixture.outbox.metrics().borrow().open_circuits == 1;
+    fixture.until("open", async || open(&fixture).await).await;
+    fixture.until("written", async || fixture.rows(Table::Circuit).await == 1).await;
+    fixture.until("parked", async || fixture.rows(Table::Parked).await >= 15).await;
+    fixture.until("quiet", async || fixture.outbox.metrics().borrow().held == 0).await;
+    let before = fixture.script.seen("a.example").len();
     assert_eq!(before, 3, "open at the third failure");
 
-    bench.restart();
-    bench.until("still open", async || open(&bench).await).await;
-    let fresh = bench.send("http://a.example/").await;
-    bench.until("parked", async || bench.rows(Table::Parked).await + before == 21).await;
-    assert!(bench.load(fresh).await.progress.attempts.is_empty(), "waiting uses up no attempt");
-    assert_eq!(bench.script.seen("a.example").len(), before);
+    fixture.restart();
+    fixture.until("still open", async || open(&fixture).await).await;
+    let fresh = fixture.send("http://a.example/").await;
+    fixture.until("parked", async || fixture.rows(Table::Parked).await + before == 21).await;
+    assert!(fixture.load(fresh).await.progress.attempts.is_empty(), "waiting uses up no attempt");
+    assert_eq!(fixture.script.seen("a.example").len(), before);
 
-    bench.advance(options.circuit_open);
-    bench.until("one probe", async || bench.script.seen("a.example").len() == before + 1).await;
-    bench.until("open again", async || bench.outbox.metrics().borrow().in_flight == 0).await;
+    fixture.advance(options.circuit_open);
+    fixture.until("one probe", async || fixture.script.seen("a.example").len() == before + 1).await;
+    fixture.until("open again", async || fixture.outbox.metrics().borrow().in_flight == 0).await;
 
-    bench.script.set("a.example", Behaviour::Answers(200));
-    bench.advance(options.circuit_open);
-    bench
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    fixture.advance(options.circuit_open);
+    fixture
         .until("delivered", async || {
-            bench.rows(Table::Parked).await == 0 && bench.rows(Table::Due).await == 0
+            fixture.rows(Table::Parked).await == 0 && fixture.rows(Table::Due).await == 0
         })
         .await;
-    bench.until("forgotten", async || bench.rows(Table::Circuit).await == 0).await;
+    fixture.until("forgotten", async || fixture.rows(Table::Circuit).await == 0).await;
     for execution in executions {
-        assert_eq!(bench.load(execution).await.progress.status, Status::Delivered);
+        assert_eq!(fixture.load(execution).await.progress.status, Status::Delivered);
     }
-    bench.check_standings().await;
+    fixture.check_standings().await;
 }
 
 #[tokio::test]
 async fn delivery_behind_open_circuit_expires() {
-    let mut bench = Bench::started(Options { circuit_failures: 1, ..Options::default() });
-    bench.script.set("a.example", Behaviour::Refuses);
+    let mut fixture = Fixture::started(Options { circuit_failures: 1, ..Options::default() });
+    fixture.script.set("a.example", Behaviour::Refuses);
     let mut executions = Vec::new();
     for _ in 0..10 {
-        executions.push(bench.send("http://a.example/").await);
+        executions.push(fixture.send("http://a.example/").await);
     }
-    bench.until("parked", async || bench.rows(Table::Parked).await >= 7).await;
+    fixture.until("parked", async || fixture.rows(Table::Parked).await >= 7).await;
     // As if it had been off for three days.
-    bench.tasks.stop();
-    let parked = bench.rows(Table::Parked).await;
-    bench.clock.advance(Duration::from_secs(73 * 3600));
-    bench.restart();
+    fixture.tasks.stop();
+    let parked = fixture.rows(Table::Parked).await;
+    fixture.clock.advance(Duration::from_secs(73 * 3600));
+    fixture.restart();
     let given_up = async || {
         let mut count = 0;
         for execution in &executions {
-            let progress = bench.load(*execution).await.progress;
+            let progress = fixture.load(*execution).await.progress;
             let last = progress.attempts.last().and_then(|attempt| attempt.error.clone());
             let says_so = last.is_some_and(|error| error.starts_with("abandoned"));
             assert_eq!(says_so, progress.status == Status::Failed);
@@ -525,169 +528,169 @@ async fn delivery_behind_open_circuit_expires() {
         count
     };
     // All but the one that goes out as a probe.
-    bench.until("given up", async || given_up().await >= parked - 1).await;
-    bench.check_standings().await;
+    fixture.until("given up", async || given_up().await >= parked - 1).await;
+    fixture.check_standings().await;
 }
 
 /// Commits deliveries that nobody hands over, as a start finds them.
-async fn backlog(bench: &Bench, count: usize, host: impl Fn(usize) -> String) {
+async fn backlog(fixture: &Fixture, count: usize, host: impl Fn(usize) -> String) {
     for beginning in (0..count).step_by(1000) {
         let mut commit = Commit::new();
         for number in beginning..count.min(beginning + 1000) {
             let url = format!("http://{}/", host(number));
-            enqueue(&mut commit, &bench.delivery(&url, None)).unwrap();
+            enqueue(&mut commit, &fixture.delivery(&url, None)).unwrap();
         }
-        bench.store.commit(commit).await.unwrap();
+        fixture.store.commit(commit).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn backlog_of_dead_endpoint_blocks_nobody_and_stays_on_disk() {
-    let bench = Bench::new(Options::default());
-    bench.script.set("dead.example", Behaviour::Hangs);
-    backlog(&bench, 100_000, |_number| "dead.example".to_owned()).await;
-    bench.advance(Duration::from_secs(1));
+    let fixture = Fixture::new(Options::default());
+    fixture.script.set("dead.example", Behaviour::Hangs);
+    backlog(&fixture, 100_000, |_number| "dead.example".to_owned()).await;
+    fixture.advance(Duration::from_secs(1));
     let behind: Vec<Delivery> =
-        (0..50).map(|_| bench.delivery("http://living.example/", None)).collect();
+        (0..50).map(|_| fixture.delivery("http://living.example/", None)).collect();
     for delivery in &behind {
         let mut commit = Commit::new();
         enqueue(&mut commit, delivery).unwrap();
-        bench.store.commit(commit).await.unwrap();
+        fixture.store.commit(commit).await.unwrap();
     }
-    bench.outbox.start(&bench.tasks);
-    bench.until("delivered", async || bench.script.seen("living.example").len() == 50).await;
-    bench.until("parked", async || bench.rows(Table::Due).await <= 10).await;
-    bench.until("committed", async || bench.outbox.metrics().borrow().in_flight == 2).await;
-    assert_eq!(bench.script.seen("dead.example").len(), 2);
-    let most_held = bench.outbox.metrics().borrow().most_held;
+    fixture.outbox.start(&fixture.tasks);
+    fixture.until("delivered", async || fixture.script.seen("living.example").len() == 50).await;
+    fixture.until("parked", async || fixture.rows(Table::Due).await <= 10).await;
+    fixture.until("committed", async || fixture.outbox.metrics().borrow().in_flight == 2).await;
+    assert_eq!(fixture.script.seen("dead.example").len(), 2);
+    let most_held = fixture.outbox.metrics().borrow().most_held;
     assert!(most_held <= 4096, "{most_held}");
 }
 
 #[tokio::test]
 async fn backlog_of_many_endpoints_is_delivered_exactly_once() {
-    let bench = Bench::new(Options::default());
-    backlog(&bench, 5000, |number| format!("r{}.example", number % 37)).await;
-    bench.outbox.start(&bench.tasks);
-    bench.until("delivered", async || bench.script.seen.lock().unwrap().len() >= 5000).await;
-    bench.until_idle().await;
-    assert_eq!(bench.rows(Table::Parked).await, 0);
-    assert_eq!(bench.script.seen.lock().unwrap().len(), 5000);
-    bench.check_standings().await;
-    assert!(bench.outbox.metrics().borrow().most_held <= 4096);
+    let fixture = Fixture::new(Options::default());
+    backlog(&fixture, 5000, |number| format!("r{}.example", number % 37)).await;
+    fixture.outbox.start(&fixture.tasks);
+    fixture.until("delivered", async || fixture.script.seen.lock().unwrap().len() >= 5000).await;
+    fixture.until_idle().await;
+    assert_eq!(fixture.rows(Table::Parked).await, 0);
+    assert_eq!(fixture.script.seen.lock().unwrap().len(), 5000);
+    fixture.check_standings().await;
+    assert!(fixture.outbox.metrics().borrow().most_held <= 4096);
 }
 
 #[tokio::test]
 async fn delivery_retention_removes_only_old_finished_deliveries() {
-    let bench = Bench::new(Options { schedule: vec![], ..Options::default() });
-    bench.script.set("broken.example", Behaviour::Answers(500));
-    bench.script.set("dead.example", Behaviour::Hangs);
-    backlog(&bench, 300, |number| format!("r{}.example", number % 7)).await;
-    bench.outbox.start(&bench.tasks);
-    let failed = bench.send("http://broken.example/").await;
-    bench.until_attempts(failed, 1).await;
-    bench.until_idle().await;
-    let waits = bench.send("http://dead.example/").await;
-    bench.advance(Duration::from_secs(3600));
-    let late = bench.send("http://late.example/").await;
-    bench.until_attempts(late, 1).await;
-    let now = bench.clock.now();
+    let fixture = Fixture::new(Options { schedule: vec![], ..Options::default() });
+    fixture.script.set("broken.example", Behaviour::Answers(500));
+    fixture.script.set("dead.example", Behaviour::Hangs);
+    backlog(&fixture, 300, |number| format!("r{}.example", number % 7)).await;
+    fixture.outbox.start(&fixture.tasks);
+    let failed = fixture.send("http://broken.example/").await;
+    fixture.until_attempts(failed, 1).await;
+    fixture.until_idle().await;
+    let waits = fixture.send("http://dead.example/").await;
+    fixture.advance(Duration::from_secs(3600));
+    let late = fixture.send("http://late.example/").await;
+    fixture.until_attempts(late, 1).await;
+    let now = fixture.clock.now();
     let before = Timestamp::from_micros(now.micros() - 1_000_000);
-    let organization = bench.organization;
-    assert_eq!(bench.outbox.purge_before(organization, before).await.unwrap(), 301);
-    assert_eq!(bench.outbox.purge_before(organization, before).await.unwrap(), 0);
-    assert_eq!(bench.rows(Table::Delivery).await, 2);
-    assert_eq!(bench.load(late).await.progress.status, Status::Delivered);
-    assert_eq!(bench.load(waits).await.progress.status, Status::Pending);
-    bench.check_standings().await;
+    let organization = fixture.organization;
+    assert_eq!(fixture.outbox.purge_before(organization, before).await.unwrap(), 301);
+    assert_eq!(fixture.outbox.purge_before(organization, before).await.unwrap(), 0);
+    assert_eq!(fixture.rows(Table::Delivery).await, 2);
+    assert_eq!(fixture.load(late).await.progress.status, Status::Delivered);
+    assert_eq!(fixture.load(waits).await.progress.status, Status::Pending);
+    fixture.check_standings().await;
 }
 
 #[tokio::test]
 async fn delivery_with_stale_row_or_lost_payload_is_cleaned_up() {
-    let bench = Bench::new(Options::default());
+    let fixture = Fixture::new(Options::default());
     // The folder of payloads is in place, and the file is not: one that is away says nothing.
-    std::fs::create_dir_all(bench.folder.path().join("payloads/00")).unwrap();
+    std::fs::create_dir_all(fixture.folder.path().join("payloads/00")).unwrap();
     let lost: Payload = serde_json::from_str(
         r#"{"file":{"id":"0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e","bytes":9,"crc32":1}}"#,
     )
     .unwrap();
-    let mut delivery = bench.delivery("http://a.example/", None);
+    let mut delivery = fixture.delivery("http://a.example/", None);
     delivery.body = lost;
     // A row whose delivery is deleted, and one that is not a row at all.
     let mut commit = Commit::new();
-    enqueue(&mut commit, &bench.delivery("http://a.example/", None)).unwrap();
-    let gone = bench.delivery("http://a.example/", None);
+    enqueue(&mut commit, &fixture.delivery("http://a.example/", None)).unwrap();
+    let gone = fixture.delivery("http://a.example/", None);
     enqueue(&mut commit, &gone).unwrap();
     commit.delete(delivery_key(gone.organization, gone.execution));
     let damaged = rows::due(Timestamp::from_micros(1), gone.organization, gone.execution);
     commit.put_bytes(damaged, b"?".to_vec());
-    bench.store.commit(commit).await.unwrap();
-    bench.outbox.start(&bench.tasks);
-    let execution = bench.send_delivery(delivery).await;
-    bench.until_idle().await;
-    assert_eq!(bench.script.seen("a.example").len(), 1);
-    let progress = bench.load(execution).await.progress;
+    fixture.store.commit(commit).await.unwrap();
+    fixture.outbox.start(&fixture.tasks);
+    let execution = fixture.send_delivery(delivery).await;
+    fixture.until_idle().await;
+    assert_eq!(fixture.script.seen("a.example").len(), 1);
+    let progress = fixture.load(execution).await.progress;
     assert_eq!(progress.status, Status::Failed);
     let error = progress.attempts[0].error.as_deref();
     assert_eq!(error, Some("the payload is no longer stored"));
-    assert!(bench.folder.path().exists());
+    assert!(fixture.folder.path().exists());
 }
 
 #[tokio::test]
 async fn delivery_found_by_scan_is_not_sent_again_on_wake() {
-    let bench = Bench::new(Options::default());
-    let delivery = bench.delivery("http://a.example/", None);
+    let fixture = Fixture::new(Options::default());
+    let delivery = fixture.delivery("http://a.example/", None);
     let mut commit = Commit::new();
     enqueue(&mut commit, &delivery).unwrap();
-    bench.store.commit(commit).await.unwrap();
-    bench.outbox.start(&bench.tasks);
-    bench.until_attempts(delivery.execution, 1).await;
-    bench.until_idle().await;
-    bench.outbox.wake(delivery.clone());
-    let later = bench.send("http://a.example/").await;
-    bench.until_attempts(later, 1).await;
-    bench.until_idle().await;
-    assert_eq!(bench.script.seen("a.example").len(), 2);
-    assert_eq!(bench.load(delivery.execution).await.progress.attempts.len(), 1);
+    fixture.store.commit(commit).await.unwrap();
+    fixture.outbox.start(&fixture.tasks);
+    fixture.until_attempts(delivery.execution, 1).await;
+    fixture.until_idle().await;
+    fixture.outbox.wake(delivery.clone());
+    let later = fixture.send("http://a.example/").await;
+    fixture.until_attempts(later, 1).await;
+    fixture.until_idle().await;
+    assert_eq!(fixture.script.seen("a.example").len(), 2);
+    assert_eq!(fixture.load(delivery.execution).await.progress.attempts.len(), 1);
 }
 
 #[tokio::test]
 async fn delivery_local_shortage_uses_no_attempt_and_opens_no_circuit() {
     let options = Options { circuit_failures: 1, ..Options::default() };
-    let bench = Bench::started(options);
-    bench.script.set("a.example", Behaviour::Starves);
-    let execution = bench.send("http://a.example/").await;
-    bench.until("a first try", async || !bench.script.seen("a.example").is_empty()).await;
-    bench.until("released", async || bench.outbox.metrics().borrow().in_flight == 0).await;
-    let waiting = bench.load(execution).await;
+    let fixture = Fixture::started(options);
+    fixture.script.set("a.example", Behaviour::Starves);
+    let execution = fixture.send("http://a.example/").await;
+    fixture.until("a first try", async || !fixture.script.seen("a.example").is_empty()).await;
+    fixture.until("released", async || fixture.outbox.metrics().borrow().in_flight == 0).await;
+    let waiting = fixture.load(execution).await;
     assert_eq!((waiting.progress.status, waiting.progress.attempts.len()), (Status::Pending, 0));
-    assert_eq!(bench.outbox.metrics().borrow().open_circuits, 0);
-    bench.script.set("a.example", Behaviour::Answers(200));
-    let delivered = bench.until_attempts(execution, 1).await;
+    assert_eq!(fixture.outbox.metrics().borrow().open_circuits, 0);
+    fixture.script.set("a.example", Behaviour::Answers(200));
+    let delivered = fixture.until_attempts(execution, 1).await;
     assert_eq!(delivered.progress.status, Status::Delivered);
-    bench.until_idle().await;
+    fixture.until_idle().await;
 }
 
 #[tokio::test]
 async fn test_deliveries_respect_endpoint_limits() {
     let options = Options { in_flight_per_receiver: 3, circuit_failures: 1, ..Options::default() };
-    let bench = Bench::started(options);
-    bench.script.set("slow.example", Behaviour::Slow);
+    let fixture = Fixture::started(options);
+    fixture.script.set("slow.example", Behaviour::Slow);
     let try_out = |host: &str| {
         let webhook = Webhook { url: format!("http://{host}/"), secret: None };
-        bench.outbox.send_test(bench.organization, webhook, BODY.to_owned())
+        fixture.outbox.send_test(fixture.organization, webhook, BODY.to_owned())
     };
     let tried = futures_util::future::join_all((0..60).map(|_| try_out("slow.example"))).await;
     let (sent, refused): (Vec<_>, Vec<_>) = tried.into_iter().partition(Result::is_ok);
-    assert_eq!(bench.script.seen("slow.example").len(), sent.len());
+    assert_eq!(fixture.script.seen("slow.example").len(), sent.len());
     assert!(sent.iter().flatten().all(|trial| trial.attempt.status_code == Some(200)));
     assert!(sent.len() >= 3 && refused.len() >= 30, "{} sent", sent.len());
     assert!(refused.into_iter().all(|one| matches!(one, Err(Refusal::Busy { .. }))));
-    let peak = bench.script.slow.lock().unwrap().1;
+    let peak = fixture.script.slow.lock().unwrap().1;
     assert!(peak <= 3, "{peak} at once");
     // One that fails counts like every delivery: the circuit opens, and the next test is refused.
-    bench.script.set("dead.example", Behaviour::Refuses);
+    fixture.script.set("dead.example", Behaviour::Refuses);
     let failed = try_out("dead.example").await.unwrap();
     assert_eq!(failed.attempt.error.as_deref(), Some("the connection was refused"));
     assert!(matches!(try_out("dead.example").await, Err(Refusal::Busy { .. })));
-    bench.until_idle().await;
+    fixture.until_idle().await;
 }

@@ -431,7 +431,8 @@ impl Workflows {
 
     /// A slug that no workflow of the organization has: `slug`, `slug-2`, …
     async fn free_slug(&self, organization: OrganizationId, slug: &str) -> Result<String, Error> {
-        let (mut taken, mut free) = (0_usize, 1_usize);
+        let mut taken = 0_usize;
+        let mut free = 1_usize;
         // Doubling finds a free number fast, halving the lowest behind a run of taken ones.
         while self.is_taken(organization, &numbered(slug, free)).await? {
             taken = free;

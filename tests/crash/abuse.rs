@@ -47,9 +47,11 @@ struct Watch {
 impl Watch {
     fn start(setup: &Setup, pid: u32) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
-        let (slowest_ms, resident) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let (end, slowest, most) =
-            (Arc::clone(&ending), Arc::clone(&slowest_ms), Arc::clone(&resident));
+        let slowest_ms = Arc::<AtomicU64>::default();
+        let resident = Arc::<AtomicU64>::default();
+        let end = Arc::clone(&ending);
+        let slowest = Arc::clone(&slowest_ms);
+        let most = Arc::clone(&resident);
         let setup = setup.clone();
         let thread = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
@@ -364,7 +366,8 @@ fn test_deliveries_respect_endpoint_concurrency_limit() {
     let most = Arc::new(AtomicU64::new(0));
     let mut clients = Vec::new();
     for _ in 0..100 {
-        let (mut client, body) = (target.client(), body.clone());
+        let mut client = target.client();
+        let body = body.clone();
         clients.push(std::thread::spawn(move || {
             let answer = client.post("/v1/webhooks/test", &[], &body);
             answer.map(|answer| answer.status()).unwrap_or_default()

@@ -79,7 +79,8 @@ fn restored_service_holds_back_carried_over_work() {
     let folder = tempfile::tempdir().unwrap();
     let (world, service) = World::new(folder.path(), &folder.path().join("data"));
     let requests = Arc::new(AtomicU32::new(0));
-    let (count, refusing) = (Arc::clone(&requests), Arc::new(AtomicU32::new(1)));
+    let count = Arc::clone(&requests);
+    let refusing = Arc::new(AtomicU32::new(1));
     let refuses = Arc::clone(&refusing);
     let receiver = Server::start(move |_| {
         count.fetch_add(1, Ordering::SeqCst);

@@ -137,7 +137,8 @@ fn create(world: &mut World, count: u64, ask: fn(&mut Random, &Providers) -> Ask
     let before: HashSet<String> = ClientLog::ids(&world.client_log).into_iter().collect();
     let senders: Vec<_> =
         (0..SENDERS).map(|_| (world.setup.client(&world.key), world.random.fork())).collect();
-    let (client_log, providers) = (&world.client_log, &world.providers);
+    let client_log = &world.client_log;
+    let providers = &world.providers;
     std::thread::scope(|scope| {
         for (mut client, mut random) in senders {
             scope.spawn(move || {

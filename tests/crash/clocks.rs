@@ -15,8 +15,10 @@ const YEAR_SECONDS: i64 = 365 * 24 * 3600;
 /// and a start with the right clock; an idempotency key holds on both sides of the jump.
 #[test]
 fn clock_corrected_between_starts_delays_nothing() {
-    let (asked, delivered) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<bool>>>::default());
-    let (asking, delivering) = (Arc::clone(&asked), Arc::clone(&delivered));
+    let asked = Arc::<AtomicUsize>::default();
+    let delivered = Arc::<Mutex<Vec<bool>>>::default();
+    let asking = Arc::clone(&asked);
+    let delivering = Arc::clone(&delivered);
     // Everything fails until the third call of its kind.
     let server = Server::start(move |request| {
         let fails = if request.second_word() == "/hook" {

@@ -59,8 +59,10 @@ fn listed(client: &mut Client, status: &str) -> Vec<String> {
 fn deliveries_all_arrive_and_none_repeats_after_success() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::new(folder.path(), &folder.path().join("data"), LIMITS);
-    let (gate, arrivals) = (Gate::default(), Arc::<Mutex<Arrivals>>::default());
-    let (held, noted) = (gate.clone(), Arc::clone(&arrivals));
+    let gate = Gate::default();
+    let arrivals = Arc::<Mutex<Arrivals>>::default();
+    let held = gate.clone();
+    let noted = Arc::clone(&arrivals);
     let receiver = Server::start(move |request| receive(request, &held, &noted));
     let mut service = setup.start();
     let key = setup.create_key();

@@ -40,7 +40,8 @@ pub struct Flows {
 impl Flows {
     pub fn start(random: &mut Random) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
-        let (noted, random) = (Arc::clone(&seen), Mutex::new(random.fork()));
+        let noted = Arc::clone(&seen);
+        let random = Mutex::new(random.fork());
         let server = Server::start(move |request| {
             noted.lock().unwrap().note(request);
             let pause = random.lock().unwrap().within(0..SLOW_MICROS);
@@ -98,7 +99,8 @@ impl Seen {
     fn note(&mut self, request: &Message) {
         let key = request.header("idempotency-key").unwrap_or_default().to_owned();
         let mut parts = key.split(':');
-        let (id, step) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let id = parts.next().unwrap_or_default();
+        let step = parts.next().unwrap_or_default();
         let number: usize = step.trim_start_matches('s').parse().unwrap_or_default();
         let furthest = self.furthest.entry(id.to_owned()).or_default();
         if number < *furthest || number > *furthest + 1 || parts.next() != Some("1") {

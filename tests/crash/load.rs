@@ -210,8 +210,10 @@ impl Load {
     ) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
         let client = |mut random: Random| {
-            let (mut client, providers) = (setup.client(key), Arc::clone(providers));
-            let (ending, client_log) = (Arc::clone(&ending), Arc::clone(client_log));
+            let mut client = setup.client(key);
+            let providers = Arc::clone(providers);
+            let ending = Arc::clone(&ending);
+            let client_log = Arc::clone(client_log);
             std::thread::spawn(move || {
                 while !ending.load(Ordering::Relaxed)
                     && Ask::random(&mut random, &providers).send(&mut client, &client_log)

@@ -91,8 +91,10 @@ impl Mix {
         let ending = Arc::new(AtomicBool::new(false));
         let mut clients = Vec::new();
         for act in [trigger, upload, cancel] {
-            let (mut client, mut random) = (world.setup.client(&world.key), world.random.fork());
-            let (ledger, ending) = (Arc::clone(&self.ledger), Arc::clone(&ending));
+            let mut client = world.setup.client(&world.key);
+            let mut random = world.random.fork();
+            let ledger = Arc::clone(&self.ledger);
+            let ending = Arc::clone(&ending);
             let workflow = self.workflow.clone();
             clients.push(std::thread::spawn(move || {
                 while !ending.load(Ordering::Relaxed)
@@ -154,7 +156,8 @@ impl Mix {
         self.clear_all_doubts(client);
         let ledger = self.ledger.lock().unwrap();
         let starts = ledger.starts.load(Ordering::SeqCst);
-        let (mut cost, mut isolated) = (0, 0);
+        let mut cost = 0;
+        let mut isolated = 0;
         for (id, triggered) in &ledger.executions {
             let path = format!("/v1/workflows/executions/{id}?timeout=30");
             let detail = eventually("the execution ends", || {

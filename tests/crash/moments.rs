@@ -42,7 +42,8 @@ fn shown(micros: u64) -> String {
 #[test]
 fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, backups) = (folder.path().join("data"), folder.path().join("backups"));
+    let data = folder.path().join("data");
+    let backups = folder.path().join("backups");
     let more = format!(
         "[limits]\ndisk_reserve = \"64MiB\"\n\
          [backup]\nevery = \"1h\"\nlog = \"1s\"\nfolder = {backups:?}\n"
@@ -70,7 +71,8 @@ fn restore_to_any_moment_is_what_was_acknowledged_by_then() {
     moments.push(now() / 1000 * 1000 + 1000);
     for (number, moment) in moments.into_iter().enumerate() {
         let into = folder.path().join(format!("restored-{number}/data"));
-        let (into_text, data_text) = (into.to_str().unwrap(), data.to_str().unwrap());
+        let into_text = into.to_str().unwrap();
+        let data_text = data.to_str().unwrap();
         let arguments = ["--live-log", data_text, "--into", into_text, "--until", &shown(moment)];
         world.setup.run(&[&["restore", &backup][..], &arguments].concat());
         let setup = Setup::new(folder.path(), &into, "");
@@ -85,9 +87,11 @@ fn text(setup: &Setup, body: &[u8]) -> String {
 
 /// What a service on the restored folder answers.
 fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
-    let (_service, before) = (setup.start(), &world.setup);
+    let _service = setup.start();
+    let before = &world.setup;
     let mut client = setup.client(&world.key);
-    let (mut there, mut ended) = (0, 0);
+    let mut there = 0;
+    let mut ended = 0;
     for seen in seen {
         let answer = client.get(&seen.path).unwrap();
         let at = shown(moment);
@@ -99,7 +103,8 @@ fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
             assert_eq!(answer.status(), 404, "{} is younger than {at}", seen.path);
         }
         if seen.ended <= moment {
-            let (found, end) = (text(setup, &answer.body), text(before, &seen.end));
+            let found = text(setup, &answer.body);
+            let end = text(before, &seen.end);
             let [shown, expected] = [&found, &end].map(|text| &text[..text.len().min(1000)]);
             assert!(found == end, "{} was at {at}: {expected}\nand is: {shown}", seen.path);
             ended += 1;
@@ -110,11 +115,15 @@ fn compare(setup: &Setup, world: &World, seen: &[Seen], moment: u64) {
 
 /// Creates predictions and files with many clients at once, and reads each to its end.
 fn load(world: &mut World, total: u64) -> Vec<Seen> {
-    let (turns, seen) = (Arc::new(AtomicU64::new(0)), Arc::<Mutex<Vec<Seen>>>::default());
+    let turns = Arc::new(AtomicU64::new(0));
+    let seen = Arc::<Mutex<Vec<Seen>>>::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
-            let (turns, seen, setup) = (Arc::clone(&turns), Arc::clone(&seen), world.setup.clone());
-            let (key, mut random) = (world.key.clone(), world.random.fork());
+            let turns = Arc::clone(&turns);
+            let seen = Arc::clone(&seen);
+            let setup = world.setup.clone();
+            let key = world.key.clone();
+            let mut random = world.random.fork();
             std::thread::spawn(move || {
                 while turns.fetch_add(1, Ordering::Relaxed) < total {
                     let one = turn(&setup, &key, &mut random);

@@ -42,7 +42,9 @@ fn is_up(service: &mut Service) -> bool {
 /// The models `one` and `two`: the mark `poison` kills the service, `hold` waits until nothing more is
 /// acknowledged.
 fn start_models(pid: &Arc<AtomicU32>, kills: &Arc<AtomicU32>, taken: &Arc<AtomicBool>) -> Server {
-    let (target, killed, taken) = (Arc::clone(pid), Arc::clone(kills), Arc::clone(taken));
+    let target = Arc::clone(pid);
+    let killed = Arc::clone(kills);
+    let taken = Arc::clone(taken);
     Server::start(move |request| {
         let input = request.json();
         if input["mark"] == json!("hold") {
@@ -59,7 +61,8 @@ fn start_models(pid: &Arc<AtomicU32>, kills: &Arc<AtomicU32>, taken: &Arc<Atomic
 }
 
 pub fn isolated(folder: &Path) {
-    let (pid, kills) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let pid = Arc::new(AtomicU32::new(0));
+    let kills = Arc::new(AtomicU32::new(0));
     let acknowledged = Arc::new(AtomicBool::new(false));
     let models = start_models(&pid, &kills, &acknowledged);
     let setup = Setup::new(folder, &folder.join("data"), "");

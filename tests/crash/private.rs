@@ -16,7 +16,9 @@ fn mode(path: &Path) -> u32 {
 
 /// Everything below a folder that others than its owner can reach, and how much there is.
 fn open_to_others(folder: &Path) -> (Vec<PathBuf>, usize) {
-    let (mut open, mut seen, mut folders) = (Vec::new(), 0, vec![folder.to_owned()]);
+    let mut open = Vec::new();
+    let mut seen = 0;
+    let mut folders = vec![folder.to_owned()];
     while let Some(path) = folders.pop() {
         seen += 1;
         if mode(&path) & 0o077 != 0 {

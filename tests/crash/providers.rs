@@ -116,7 +116,8 @@ impl Arrivals {
         }
         let first = self.bodies.entry(id.to_owned()).or_insert_with(|| request.body.clone());
         if *first != request.body {
-            let (first, now) = (String::from_utf8_lossy(first), request.text());
+            let first = String::from_utf8_lossy(first);
+            let now = request.text();
             return Err(format!("{id} was announced as {first} and as {now}"));
         }
         Ok(())

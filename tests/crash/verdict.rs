@@ -61,7 +61,8 @@ fn wait_for_end(client: &mut Client, id: &str) -> Vec<u8> {
 pub fn check_ends(client_log: &Shared, ends: &Ends) -> i64 {
     let client_log = client_log.lock().unwrap();
     let starts = client_log.starts.load(Ordering::SeqCst);
-    let (mut sum, mut isolated) = (0, 0);
+    let mut sum = 0;
+    let mut isolated = 0;
     for (id, ask) in &client_log.acknowledged {
         let body: Value = serde_json::from_slice(&ends[id]).unwrap();
         if is_isolated(&body["error"], &body, ask.starts, starts) {

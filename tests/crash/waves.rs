@@ -58,7 +58,8 @@ fn slow_flushes_duplicate_and_undo_nothing() {
     let service = setup.start();
     let key = setup.create_key();
     setup.run(&["balance", "top-up", "--amount", &TOP_UP_DOLLARS.to_string()]);
-    let (mut sent, mut balance) = (0, TOP_UP_DOLLARS * 1_000_000);
+    let mut sent = 0;
+    let mut balance = TOP_UP_DOLLARS * 1_000_000;
     let mut cancelled = 0;
     for delay in DELAYS {
         for _ in 0..count_from("ORRERY_CRASH_WAVES", 1) {

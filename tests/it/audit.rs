@@ -20,7 +20,8 @@ async fn acts(service: &Service) -> Vec<(String, String, String)> {
 #[tokio::test]
 async fn audit_records_and_ships_acts_and_failed_authentications() {
     let service = Service::start().await;
-    let (accounts, organization) = (&service.running.services.accounts, service.organization.id);
+    let accounts = &service.running.services.accounts;
+    let organization = service.organization.id;
     let accounts = accounts.by(Actor::operator("test"));
     let (key, full) = accounts.create_key(organization, "audited", "test", None).await.unwrap();
     accounts.delete_key(organization, key.id).await.unwrap();
@@ -67,7 +68,8 @@ fn run(service: &Service, arguments: &[&str]) -> String {
 #[tokio::test]
 async fn audit_records_operator_acts_outside_commits_once() {
     let service = Service::configured("webhooks.redelivery_cooldown = '0s'\n").await;
-    let (provider, mut receiver) = (Provider::start().await, Receiver::start().await);
+    let provider = Provider::start().await;
+    let mut receiver = Receiver::start().await;
     service.manifest(&provider.manifest("held", "/hold", ""));
     let held = service.create("held", json!({})).await;
     provider.arrived(1).await;

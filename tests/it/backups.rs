@@ -81,7 +81,8 @@ async fn backup_for_recipient_opens_only_with_its_identity() {
     let key = service.folder.path().join("key.txt");
     let text = identity.to_string();
     fs::write(&key, age::secrecy::ExposeSecret::expose_secret(&text)).unwrap();
-    let (key, by_hand) = (key.to_str().unwrap(), service.folder.path().join("one.backup"));
+    let key = key.to_str().unwrap();
+    let by_hand = service.folder.path().join("one.backup");
     let (good, said) = run(&service, &["backup", by_hand.to_str().unwrap()]);
     assert!(good && said.contains("encrypted for 1 recipients"), "{said}");
     for file in [&scheduled, &by_hand] {
@@ -109,8 +110,8 @@ async fn backup_with_passphrase_reads_back_and_plain_one_warns() {
     assert!(good && said.contains("warning: this backup is not encrypted"), "{said}");
 
     // The command line reads the configuration of now.
-    let (config, phrase) =
-        (service.folder.path().join("config.toml"), service.folder.path().join("phrase"));
+    let config = service.folder.path().join("config.toml");
+    let phrase = service.folder.path().join("phrase");
     fs::write(&phrase, "correct horse battery staple\n").unwrap();
     fs::set_permissions(&phrase, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let text = fs::read_to_string(&config).unwrap();

@@ -131,7 +131,8 @@ async fn chat_model_of_the_upstream_gets_the_request_as_it_was_sent() {
 
 #[tokio::test]
 async fn chat_model_of_the_catalog_answers_under_its_slug() {
-    let (up, near) = (Upstream::start().await, Upstream::start().await);
+    let up = Upstream::start().await;
+    let near = Upstream::start().await;
     let service = Service::configured(&up.config("platform_fee = 0.5\n")).await;
     service.manifest(&near.manifest("near", "chat", COST));
     near.says("hi", 10, 10);
@@ -269,7 +270,8 @@ async fn chat_answer_that_does_not_begin_times_out() {
 
 #[tokio::test]
 async fn chat_falls_back_along_the_chain_of_the_slug() {
-    let (first, second) = (Upstream::start().await, Upstream::start().await);
+    let first = Upstream::start().await;
+    let second = Upstream::start().await;
     let service = Service::start().await;
     service.manifest(&first.manifest("first", "chat", COST));
     service.manifest(&second.manifest("second", "chat", COST));
@@ -312,7 +314,8 @@ async fn chat_falls_back_along_the_chain_of_the_slug() {
 
 #[tokio::test]
 async fn chat_fallback_has_a_time_of_its_own() {
-    let (first, second) = (Upstream::start().await, Upstream::start().await);
+    let first = Upstream::start().await;
+    let second = Upstream::start().await;
     let service = Service::start().await;
     service.manifest(&first.manifest("first", "chat", "timeout = '2s'"));
     service.manifest(&second.manifest("second", "chat", "timeout = '2s'"));

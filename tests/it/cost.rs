@@ -48,7 +48,8 @@ async fn cost_reported_by_provider_wins_even_on_failure() {
         service.manifest(&provider.manifest(slug, path, FIXED));
         let id = service.create(slug, json!({})).await;
         let prediction = service.ended(&id).await;
-        let (said, cost) = (&prediction["status"], &prediction["metrics"]["cost"]);
+        let said = &prediction["status"];
+        let cost = &prediction["metrics"]["cost"];
         assert_eq!((said, cost), (&json!(status), &json!(0.25)));
     }
     assert_eq!(balance(&service).await, Usd::from_micros(-500_000));

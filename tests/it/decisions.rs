@@ -167,7 +167,8 @@ async fn decisions_are_equal_bit_by_bit_and_mirrored_with_their_options() {
     let first = ask(&service, &given).send().await;
     let again = ask(&service, &given).send().await;
     assert_eq!(first.text, again.text);
-    let (first, mirrored) = (first.expect(200), ask(&service, &reversed).send().await.expect(200));
+    let first = first.expect(200);
+    let mirrored = ask(&service, &reversed).send().await.expect(200);
     for option in ["1 a", "7 b", "2 c"] {
         let of = |said: &Value| said["answers"]["team"]["probabilities"][option].clone();
         assert_eq!(of(&first), of(&mirrored), "{option}");
@@ -272,7 +273,8 @@ async fn decisions_request_that_is_wrong_asks_no_model() {
     let up = Upstream::start().await;
     let service = Service::configured(&up.config("")).await;
     let refused = async |body: &Value| ask(&service, body).undocumented().send().await;
-    let (missing, invalid) = (Some("missing_required_parameter"), Some("invalid_value"));
+    let missing = Some("missing_required_parameter");
+    let invalid = Some("invalid_value");
     expect_error(&refused(&json!({})).await, 400, Some("model"), missing);
     let mut body = body(json!({"q": {"type": "oul", "instructions": "?"}}));
     body["temperature"] = json!(0);
@@ -376,8 +378,8 @@ async fn decide_command_prints_a_table_with_bars() {
         .current_dir(folder)
         .output();
     let done = crate::support::within("end of the command", command).await.unwrap();
-    let (said, noted) =
-        (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+    let said = String::from_utf8(done.stdout).unwrap();
+    let noted = String::from_utf8(done.stderr).unwrap();
     assert!(done.status.success(), "{noted}");
     let lines: Vec<&str> = said.lines().map(str::trim_end).collect();
     assert_eq!(lines[1], "urgent    yes     75.0  ███████████████", "{said}");

@@ -32,7 +32,8 @@ impl Stream {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some((text, rest)) = self.read.split_once("\n\n") {
-                let (text, rest) = (text.to_owned(), rest.to_owned());
+                let text = text.to_owned();
+                let rest = rest.to_owned();
                 self.read = rest;
                 let field = |name: &str| {
                     text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)

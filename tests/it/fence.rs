@@ -191,7 +191,8 @@ async fn fence_program_dies_with_its_guard() {
     let service = Service::start().await;
     service.manifest(&manifest("trespasser", "object", ""));
     let pids = attempt(&service, "trespasser", "pid", Value::Null).await;
-    let (program, guard) = (pids[0].as_u64().unwrap(), pids[1].as_u64().unwrap());
+    let program = pids[0].as_u64().unwrap();
+    let guard = pids[1].as_u64().unwrap();
     let guard = rustix::process::Pid::from_raw(i32::try_from(guard).unwrap()).unwrap();
     rustix::process::kill_process(guard, rustix::process::Signal::KILL).unwrap();
     until("end of the program", async || (!lives(program)).then_some(())).await;

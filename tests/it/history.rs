@@ -182,7 +182,8 @@ async fn history_pages_show_each_older_row_once_during_inserts() {
     for n in 0..53 {
         before.push(service.create("echo", json!({"n": n})).await);
     }
-    let (mut seen, mut path) = (Vec::new(), "/v2/executions?limit=10&model=echo".to_owned());
+    let mut seen = Vec::new();
+    let mut path = "/v2/executions?limit=10&model=echo".to_owned();
     loop {
         let page = list(&service, &path).await;
         let ids = field(&page, "id");

@@ -44,7 +44,9 @@ async fn idempotency_key_is_scoped_to_organization_and_route() {
     let ran = send(&service, RUN, "k", &request("a")).await;
     let other = service.ask(Role::Base, Method::POST, CREATE).key(&service.other_key);
     let others = other.json(&request("b")).header("idempotency-key", "k").send().await;
-    let (mine, ran, others) = (id_of(&mine), id_of(&ran), id_of(&others));
+    let mine = id_of(&mine);
+    let ran = id_of(&ran);
+    let others = id_of(&others);
     assert!(mine != ran && mine != others && ran != others);
     let again = send(&service, RUN, "k", &request("a")).await;
     assert_eq!(again.expect(200)["output"], "a");

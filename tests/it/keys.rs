@@ -57,7 +57,8 @@ async fn api_key_routes_refuse_invalid_keys_with_401() {
 #[tokio::test]
 async fn api_key_headers_work_on_every_route_in_any_case() {
     let service = Service::start().await;
-    let (key, bearer) = (service.key.clone(), format!("Bearer {}", service.key));
+    let key = service.key.clone();
+    let bearer = format!("Bearer {}", service.key);
     let lower = format!("bearer {}", service.key);
     let forms = [
         ("X-API-Key", &key),

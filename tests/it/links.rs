@@ -14,7 +14,8 @@ fn open(service: &Service, method: Method, url: &str) -> Ask {
 
 /// Deletes the first organization's key.
 async fn delete_key(service: &Service) {
-    let (accounts, organization) = (&service.running.services.accounts, service.organization.id);
+    let accounts = &service.running.services.accounts;
+    let organization = service.organization.id;
     let key = accounts.keys(organization).await.unwrap().remove(0).id;
     accounts.delete_key(organization, key).await.unwrap();
 }
@@ -42,7 +43,8 @@ async fn signed_urls_and_open_streams_end_with_their_key() {
     assert_eq!((by_link.status().as_u16(), by_key.status().as_u16()), (200, 200));
     assert_eq!(open(&service, Method::GET, text(&output)).send().await.status, 200);
 
-    let (accounts, organization) = (&service.running.services.accounts, service.organization.id);
+    let accounts = &service.running.services.accounts;
+    let organization = service.organization.id;
     let (_, second) = accounts.create_key(organization, "second", "test", None).await.unwrap();
     delete_key(&service).await;
     for stream in [&mut by_link, &mut by_key] {

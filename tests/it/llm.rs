@@ -178,7 +178,8 @@ fn schema(random: &mut u64, depth: u32) -> Value {
         }
         6 => json!({"anyOf": [schema(random, depth - 1), {"type": "null"}]}),
         _ => {
-            let (first, second) = (schema(random, depth - 1), schema(random, depth - 1));
+            let first = schema(random, depth - 1);
+            let second = schema(random, depth - 1);
             json!({"type": "object", "properties": {"first": first, "second": second},
                 "required": ["first"], "additionalProperties": false})
         }

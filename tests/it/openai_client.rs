@@ -73,7 +73,8 @@ async fn run(service: &Service, program: &Path, modules: &Path, script: &str, mo
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs python3, nodejs, PyPI and npm: run tests/run"]
 async fn openai_clients_work_unchanged() {
-    let (up, near) = (Upstream::start().await, Upstream::start().await);
+    let up = Upstream::start().await;
+    let near = Upstream::start().await;
     let service = Service::configured(&up.config(PRICES)).await;
     service.manifest(
         &near.manifest("near", "chat", "").replace("[runner]", &format!("{COST}[runner]")),
@@ -136,7 +137,8 @@ async fn embeddings_are_those_of_the_original_weights() {
         list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
     };
     for (row, item) in rows.iter().zip(answer["data"].as_array().unwrap()) {
-        let (expected, found) = (numbers(&row["vector"]), numbers(&item["embedding"]));
+        let expected = numbers(&row["vector"]);
+        let found = numbers(&item["embedding"]);
         assert_eq!(found.len(), expected.len());
         let farthest = expected.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(farthest < 5e-4, "{farthest} of {}", row["text"]);

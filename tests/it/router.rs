@@ -6,7 +6,8 @@ use crate::support::{Service, Upstream};
 
 #[tokio::test]
 async fn embeddings_are_passed_on_with_their_cost() {
-    let (up, near) = (Upstream::start().await, Upstream::start().await);
+    let up = Upstream::start().await;
+    let near = Upstream::start().await;
     let price = "prices = [{ model = 'far', per_million_input_tokens = 100.0, \
                  per_million_output_tokens = 0.0 }]\n";
     let service = Service::configured(&up.config(price)).await;
@@ -32,7 +33,8 @@ async fn embeddings_are_passed_on_with_their_cost() {
 
 #[tokio::test]
 async fn router_catalog_lists_local_and_upstream_models() {
-    let (up, near) = (Upstream::start().await, Upstream::start().await);
+    let up = Upstream::start().await;
+    let near = Upstream::start().await;
     let price = "platform_fee = 1.0\nprices = [{ model = 'far', per_million_input_tokens = 1.0, \
                  per_million_output_tokens = 2.0 }]\n";
     let service = Service::configured(&up.config(price)).await;

@@ -82,7 +82,8 @@ async fn route_trailing_slash_is_ignored_without_redirect() {
     for (role, route) in rows().filter(|(_, route)| route.path != "/") {
         let path = path_of(route);
         let ask = |path: &str| service.ask(role, route.method.clone(), path).send();
-        let (plain, slashed) = (ask(&path).await, ask(&format!("{path}/")).await);
+        let plain = ask(&path).await;
+        let slashed = ask(&format!("{path}/")).await;
         assert_eq!(plain.status, slashed.status, "{path}");
         assert!(!(300..400).contains(&plain.status), "{path} redirects");
     }
@@ -98,7 +99,8 @@ async fn route_head_equals_get_without_body() {
     for (role, route) in rows().filter(|(_, route)| route.method == Method::GET) {
         let path = path_of(route);
         let ask = |method| service.ask(role, method, &path).key(&service.key).send();
-        let (get, head) = (ask(Method::GET).await, ask(Method::HEAD).await);
+        let get = ask(Method::GET).await;
+        let head = ask(Method::HEAD).await;
         assert_eq!((head.status, head.text.as_str()), (get.status, ""), "{path}");
         assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
         // Figures that move between two requests may change the length, never whether there is one.
@@ -147,7 +149,8 @@ async fn openapi_of_each_host_matches_route_table() {
         assert_eq!(document["openapi"], "3.1.0");
         let url = format!("http://{}", service.address(role));
         assert_eq!(document["servers"][0]["url"], url);
-        let (mut described, mut ids) = (BTreeSet::new(), BTreeSet::new());
+        let mut described = BTreeSet::new();
+        let mut ids = BTreeSet::new();
         for (path, operations) in document["paths"].as_object().unwrap() {
             for (method, operation) in operations.as_object().unwrap() {
                 described.insert(format!("{} {path}", method.to_uppercase()));

@@ -63,7 +63,8 @@ fn opened(data: &Path, sealed: &[String]) -> Vec<Option<String>> {
 
 /// Rotates the key of a stopped service, interrupted after each step; how often that was.
 async fn rotate(config: &Config) -> usize {
-    let (data, key) = (config.data_dir.clone(), config.data_dir.join("seal.key"));
+    let data = config.data_dir.clone();
+    let key = config.data_dir.join("seal.key");
     let before = sealed(config).await;
     let plain: Vec<Option<String>> = opened(&data, &before);
     assert!(plain.iter().all(Option::is_some) && before.len() >= 142, "{}", before.len());

@@ -205,7 +205,8 @@ async fn file_list_continues_after_cursor() {
         ids.push(sent["id"].clone());
     }
     ids.reverse();
-    let (mut seen, mut path) = (Vec::new(), "/v1/files?limit=2".to_owned());
+    let mut seen = Vec::new();
+    let mut path = "/v1/files?limit=2".to_owned();
     loop {
         let page = service.get(&path).await.expect(200);
         seen.extend(page["files"].as_array().unwrap().iter().map(|file| file["id"].clone()));

@@ -82,10 +82,12 @@ async fn webhook_secret_signs_in_both_formats() {
         let hook = receiver.next().await;
         let header = |name| hook.header(name).unwrap_or_else(|| panic!("no {name}"));
         let time: i64 = header("x-webhook-timestamp").parse().unwrap();
-        let (body, signed) = (hook.bytes(), header("x-webhook-signature"));
+        let body = hook.bytes();
+        let signed = header("x-webhook-signature");
         assert!(signature::verify(SECRET, time, body, signed), "{signed}");
         assert!(!signature::verify("another", time, body, signed));
-        let (id, time_again) = (header("webhook-id"), header("webhook-timestamp"));
+        let id = header("webhook-id");
+        let time_again = header("webhook-timestamp");
         assert_eq!((id, time_again), (header("x-webhook-delivery-id"), &*time.to_string()));
         let standard = header("webhook-signature");
         assert!(signature::verify_standard(SECRET, id, time, body, standard), "{standard}");
@@ -107,8 +109,8 @@ async fn webhook_retry_has_same_id_and_bytes() {
     for _ in 0..2 {
         let again = receiver.next().await;
         assert_eq!(again.bytes(), first.bytes());
-        let (one, two) =
-            (first.header("x-webhook-delivery-id"), again.header("x-webhook-delivery-id"));
+        let one = first.header("x-webhook-delivery-id");
+        let two = again.header("x-webhook-delivery-id");
         assert!(one.is_some() && one == two);
         let time: i64 = again.header("x-webhook-timestamp").unwrap().parse().unwrap();
         let signed = again.header("x-webhook-signature").unwrap();

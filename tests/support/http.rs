@@ -108,7 +108,9 @@ impl Client {
         more: &[(&str, &str)],
         body: &str,
     ) -> io::Result<Message> {
-        let (address, key, length) = (self.address, &self.key, body.len());
+        let address = self.address;
+        let key = &self.key;
+        let length = body.len();
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n");
         request.push_str(&format!("X-API-Key: {key}\r\nContent-Length: {length}\r\n"));
         for (name, value) in more {

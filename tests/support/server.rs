@@ -25,7 +25,8 @@ impl Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let stopping = Arc::new(AtomicBool::new(false));
-        let (answer, stop) = (Arc::new(answer), Arc::clone(&stopping));
+        let answer = Arc::new(answer);
+        let stop = Arc::clone(&stopping);
         let accepting = std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if stop.load(Ordering::SeqCst) {

@@ -59,7 +59,8 @@ impl Setup {
         );
         let config = folder.join(format!("config-{address}.toml"));
         fs::write(&config, text).unwrap();
-        let (folder, data) = (folder.to_owned(), data.to_owned());
+        let folder = folder.to_owned();
+        let data = data.to_owned();
         let clock = folder.join(format!("clock-{address}"));
         fs::write(&clock, 0_i64.to_le_bytes()).unwrap();
         Self { folder, address, config, data, clock, starts: Arc::default() }

@@ -56,7 +56,8 @@ impl Code {
     pub fn imports(&self, depth: usize) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         // How deep in braces, and at which depths the module blocks were opened.
-        let (mut braces, mut blocks) = (0_usize, Vec::new());
+        let mut braces = 0_usize;
+        let mut blocks = Vec::new();
         let mut at = 0;
         while at < self.tokens.len() {
             let before = at.checked_sub(1).map_or("", |at| self.text(at));
@@ -128,7 +129,8 @@ impl Code {
         if self.text(at) != "{" {
             return if at < self.tokens.len() { vec![at] } else { Vec::new() };
         }
-        let (mut starts, mut braces) = (Vec::new(), 0_usize);
+        let mut starts = Vec::new();
+        let mut braces = 0_usize;
         for at in at..self.tokens.len() {
             match self.text(at) {
                 "{" => braces += 1,
@@ -182,7 +184,8 @@ fn without_comments_and_literals(text: &str) -> String {
 
 /// Comments in blocks nest.
 fn length_of_block_comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut at = 0;
     while at < text.len() {
         if text[at..].starts_with("/*") {
             (depth, at) = (depth + 1, at + 2);

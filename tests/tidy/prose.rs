@@ -136,7 +136,8 @@ fn phrases_by_first_word() -> BTreeMap<&'static str, Vec<(&'static str, &'static
 
 /// Each banned phrasing in `text`: its line, the phrasing, and what to write instead.
 fn findings(text: &str) -> Vec<(usize, &'static str, &'static str)> {
-    let (words, phrases) = (words(text), phrases_by_first_word());
+    let words = words(text);
+    let phrases = phrases_by_first_word();
     let mut findings = Vec::new();
     for (at, word) in words.iter().enumerate() {
         for (phrase, rule) in phrases.get(word.text.as_str()).into_iter().flatten() {

@@ -90,7 +90,8 @@ impl Tree {
                 continue;
             }
             let folder = if is_folder { folder.to_path_buf() } else { folder.join(name) };
-            let (flat, deep) = (folder.join(format!("{child}.rs")), folder.join(&child));
+            let flat = folder.join(format!("{child}.rs"));
+            let deep = folder.join(&child);
             if flat.exists() {
                 self.follow(root, &flat, module, &child);
             } else {

@@ -34,7 +34,8 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     services.store.set_archive_budget(config.backup.log_budget);
     let look_every = every.min(LOOK_EVERY);
     // What an earlier process left to do is due.
-    let (mut since_turn, mut whole_at) = (every, services.clock.monotonic());
+    let mut since_turn = every;
+    let mut whole_at = services.clock.monotonic();
     loop {
         if since_turn >= every || services.store.unarchived_bytes() > EARLY_BYTES {
             since_turn = Duration::ZERO;
@@ -90,7 +91,8 @@ fn is_in_the_way(services: &Services) -> bool {
 async fn archive(services: &Services, config: &Config) -> Result<Option<Part>, backup::Error> {
     let place = Source { store: services.store.clone(), files: services.files.clone() };
     let log = config.backup.folder.join(LOG);
-    let (reserve, now) = (config.limits.disk_reserve, services.clock.now());
+    let reserve = config.limits.disk_reserve;
+    let now = services.clock.now();
     let encryption = super::encryption(&config.backup)?;
     let work = move || backup::archive_log(&place, &log, &encryption, reserve, now);
     let working = tokio::task::spawn_blocking(work);

@@ -31,7 +31,8 @@ pub const UNENCRYPTED: &str = "anyone who has the file can read everything in it
 /// Writes backups until the shutdown.
 pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     tasks.spawn(log_archive::run(Arc::clone(&services), tasks.clone(), config.clone()));
-    let (reserve, config) = (config.limits.disk_reserve, config.backup);
+    let reserve = config.limits.disk_reserve;
+    let config = config.backup;
     let Some(every) = config.every else { return };
     if let Some(concern) = concern(&config) {
         tracing::warn!("{concern}");
@@ -138,7 +139,8 @@ struct Target {
 
 impl Target {
     fn new(config: &config::Backup, reserve: Option<u64>) -> Result<Self, backup::Error> {
-        let (folder, encryption) = (config.folder.clone(), encryption(config)?);
+        let folder = config.folder.clone();
+        let encryption = encryption(config)?;
         Ok(Self { folder, keep: config.keep, reserve, encryption })
     }
 }
@@ -169,7 +171,8 @@ async fn make(
     }
     let pin = services.files.pin();
     let place = Source { store: services.store.clone(), files: services.files.clone() };
-    let (target, now) = (Target::new(config, reserve)?, services.clock.now());
+    let target = Target::new(config, reserve)?;
+    let now = services.clock.now();
     let writing = tokio::task::spawn_blocking(move || write(&place, &target, now));
     let written = writing.await.unwrap_or_else(|panic| Err(io::Error::other(panic).into()));
     services.files.unpin(pin).await?;

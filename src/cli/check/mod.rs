@@ -204,7 +204,8 @@ fn tls(config: &Config, now: Timestamp) -> Vec<Finding> {
         }
         TlsMode::Auto | TlsMode::SelfSigned if encrypted => {
             let folder = config.data_dir.join("tls");
-            let (certificate, key) = (folder.join("server.pem"), folder.join("server.key"));
+            let certificate = folder.join("server.pem");
+            let key = folder.join("server.key");
             if certificate.exists() {
                 return vec![service::check_certificate(&certificate, &key, now)];
             }

@@ -81,7 +81,9 @@ impl<'a> Fields<'a> {
         fields: Map<String, Value>,
     ) -> Fields<'b> {
         let prefix = format!("{}{index}/", self.prefix);
-        let (problems, owner, place) = (self.problems, self.owner, *place);
+        let problems = self.problems;
+        let owner = self.owner;
+        let place = *place;
         Fields { problems, owner, prefix, place, object: fields.into() }
     }
 

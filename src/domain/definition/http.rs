@@ -235,7 +235,8 @@ fn url_problem(url: &Template) -> Option<&'static str> {
 fn starts_like_http(start: &str) -> bool {
     ["http://", "https://"].into_iter().any(|scheme| {
         let shared = scheme.len().min(start.len());
-        let (start, scheme) = (start.as_bytes().get(..shared), scheme.as_bytes().get(..shared));
+        let start = start.as_bytes().get(..shared);
+        let scheme = scheme.as_bytes().get(..shared);
         start.zip(scheme).is_some_and(|(start, scheme)| start.eq_ignore_ascii_case(scheme))
     })
 }
@@ -314,8 +315,8 @@ fn read_auth(mut fields: Fields<'_>) -> Option<Auth> {
     let kind = fields.required_text("type")?;
     let (auth, what) = match kind.as_str() {
         "basic" => {
-            let (username, password) =
-                (fields.text_template("username"), fields.text_template("password"));
+            let username = fields.text_template("username");
+            let password = fields.text_template("password");
             let auth = username.zip(password);
             (auth.map(|(username, password)| Auth::Basic { username, password }), "basic auth")
         }

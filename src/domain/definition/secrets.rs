@@ -187,7 +187,8 @@ fn restore_url(
     slot: &Slot<'_>,
     held: &HashMap<(String, String, String), Value>,
 ) -> bool {
-    let (text, mut is_restored) = (url.clone(), true);
+    let text = url.clone();
+    let mut is_restored = true;
     mask::replace_all(url, url_secrets(&text), |(name, range)| {
         if text.get(range.clone()) != Some(MASKED) {
             return None;
@@ -267,7 +268,8 @@ fn visit_request(
     if let Some(url) = fields.get_mut("url")
         && (sealed(url).is_some() || url.as_str().is_some_and(|url| !url_secrets(url).is_empty()))
     {
-        let (field, pointer) = (format!("{prefix}url"), place.field("url").to_string());
+        let field = format!("{prefix}url");
+        let pointer = place.field("url").to_string();
         let origin = origin_of(url);
         see(&Slot { step, field: &field, pointer, origin: &origin, is_url: true }, url);
     }

@@ -153,7 +153,8 @@ impl<'a> Reader<'a> {
         };
         fields.end(what);
         let place = place.to_string();
-        let (id, kind) = (id?, kind?);
+        let id = id?;
+        let kind = kind?;
         let waits_for = Vec::new();
         let step =
             Step { id, name, position, parent, waits_for, continue_on_error, timeout, retry, kind };
@@ -162,7 +163,8 @@ impl<'a> Reader<'a> {
 
     /// Reads `step_id`, or `id` in its place, which no other step may have.
     fn id(&mut self, fields: &mut Fields<'_>, position: StepIndex) -> Option<String> {
-        let (step_id, id) = (fields.text("step_id"), fields.text("id"));
+        let step_id = fields.text("step_id");
+        let id = fields.text("id");
         let id = match (step_id, id) {
             (Some(step_id), Some(id)) if step_id != id => {
                 fields.say("id", "step_id and id differ");
@@ -238,7 +240,8 @@ impl Nest<'_, '_> {
     fn parallel(&mut self, fields: &mut Fields<'_>) -> Option<Parallel> {
         let written = fields.required_list("branches", "one branch")?;
         let within = fields.nested("branches", Object::new());
-        let (mut branches, mut names) = (Vec::new(), HashSet::new());
+        let mut branches = Vec::new();
+        let mut names = HashSet::new();
         for (index, branch) in written.into_iter().enumerate() {
             if within.problems().is_full() {
                 return None;

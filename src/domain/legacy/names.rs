@@ -63,7 +63,8 @@ fn replaced(value: &Value, replace: &dyn Fn(&str) -> Option<String>) -> Value {
 }
 
 fn replaced_in(text: &str, replace: &dyn Fn(&str) -> Option<String>) -> String {
-    let (mut done, mut rest) = (String::with_capacity(text.len()), text);
+    let mut done = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some((before, behind)) = rest.split_once("{{") {
         done.push_str(before);
         done.push_str("{{");

@@ -52,7 +52,8 @@ pub fn definition(fields: &Fields, before: Option<&Value>) -> Result<Value, Erro
         read.push(Value::Object(step.fields));
     }
     let steps = Value::Array(read);
-    let (mut mapping, mut output_types) = (Object::new(), Object::new());
+    let mut mapping = Object::new();
+    let mut output_types = Object::new();
     for output in list(&fields.outputs, "outputs", LISTED_MAX)? {
         let name = named(output, "outputs")?;
         let value = output.get("value").cloned().unwrap_or_default();
@@ -152,7 +153,8 @@ fn read_step(
 fn input_schema(inputs: &[Value], before: Option<&Value>) -> Result<(Value, Object), Error> {
     let schema = object(before, "input_schema");
     let held = schema.and_then(|schema| schema.get("properties")?.as_object());
-    let (mut properties, mut required) = (Object::new(), Vec::new());
+    let mut properties = Object::new();
+    let mut required = Vec::new();
     let mut types = Object::new();
     for input in inputs {
         let name = named(input, "inputs")?;

@@ -9,7 +9,7 @@ use crate::domain::execution::{Candidate, Prediction, Source, Work};
 
 /// An execution and everything that its effects have done so far.
 #[derive(Debug, Clone)]
-struct World {
+struct Machine {
     execution: Execution,
     now: Timestamp,
     lanes: Vec<String>,
@@ -65,7 +65,7 @@ fn payload() -> Payload {
     Payload::of(&serde_json::json!({"a": 1})).unwrap()
 }
 
-impl World {
+impl Machine {
     fn prediction(&self) -> &Prediction {
         self.execution.prediction().unwrap()
     }
@@ -233,37 +233,37 @@ proptest! {
         webhook: bool,
         acts in prop::collection::vec(acts(), 0..40),
     ) {
-        let mut world = World::new(chain, webhook);
-        world.invariants();
+        let mut machine = Machine::new(chain, webhook);
+        machine.invariants();
         for act in &acts {
-            world.act(act);
-            world.invariants();
+            machine.act(act);
+            machine.invariants();
         }
-        world.ensure_liveness();
+        machine.ensure_liveness();
     }
 }
 
 #[test]
 fn prediction_machine_reruns_attempt_in_flight_at_crash() {
-    let mut world = World::new(1, false);
-    world.act(&Act::Take);
-    world.act(&Act::Crash);
-    world.act(&Act::Take);
-    assert_eq!(world.started, [1, 1]);
-    assert_eq!(world.execution.prediction().unwrap().attempts.len(), 1);
+    let mut machine = Machine::new(1, false);
+    machine.act(&Act::Take);
+    machine.act(&Act::Crash);
+    machine.act(&Act::Take);
+    assert_eq!(machine.started, [1, 1]);
+    assert_eq!(machine.execution.prediction().unwrap().attempts.len(), 1);
 }
 
 #[test]
 fn prediction_machine_falls_back_only_on_provider_errors() {
     for (class, attempts) in [(ErrorClass::InvalidUserInput, 1), (ErrorClass::ProviderError, 3)] {
-        let mut world = World::new(3, true);
-        world.ensure_first(class);
-        assert_eq!(world.execution.prediction().unwrap().attempts.len(), attempts, "{class}");
-        assert_eq!(world.announced, 1);
+        let mut machine = Machine::new(3, true);
+        machine.ensure_first(class);
+        assert_eq!(machine.execution.prediction().unwrap().attempts.len(), attempts, "{class}");
+        assert_eq!(machine.announced, 1);
     }
 }
 
-impl World {
+impl Machine {
     fn ensure_first(&mut self, class: ErrorClass) {
         for _ in 0..3 {
             self.act(&Act::Take);

@@ -234,7 +234,8 @@ impl Inner {
             (Kind::Model(_), _, Some(running)) if step.status == Status::Queued => {
                 let model = running.model.clone();
                 let load = self.lanes().load(&crate::domain::execution::lane_of_model(&model));
-                let (running, queued) = (load.running, load.queued);
+                let running = load.running;
+                let queued = load.queued;
                 Some(Waiting::Model { step_id, model, running, queued })
             }
             (_, _, Some(_)) => Some(Waiting::Step { step_id, attempt }),

@@ -125,7 +125,8 @@ impl EventLog {
     }
 
     fn push(&self, event: &wire::Event<'_>) {
-        let (name, data) = (event.name(), event.data());
+        let name = event.name();
+        let data = event.data();
         let size = data.len() + EVENT_OVERHEAD;
         let mut state = self.lock();
         if state.ended {
@@ -315,7 +316,8 @@ mod tests {
 
     #[tokio::test]
     async fn event_log_delivers_each_event_once_even_to_late_readers() {
-        let (logs, execution) = (EventLogs::default(), execution());
+        let logs = EventLogs::default();
+        let execution = execution();
         let events = logs.create(&execution);
         assert_eq!(numbers(&events.events_since(0)), [1]);
         events.push(&log("a"));

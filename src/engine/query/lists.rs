@@ -69,7 +69,8 @@ impl Engine {
     /// The ids at the ends of an index's keys, behind the query's offset.
     async fn newest(&self, index: &Key, query: Query) -> Result<Vec<ExecutionId>, Error> {
         let mut skip = usize::try_from(query.offset).unwrap_or(usize::MAX);
-        let (mut ids, mut after) = (Vec::new(), None);
+        let mut ids = Vec::new();
+        let mut after = None;
         while ids.len() < query.limit {
             let wanted = skip.saturating_add(query.limit.saturating_sub(ids.len())).min(PAGE);
             let page = Page { prefix: index.clone(), after, before: None, limit: wanted };

@@ -78,8 +78,10 @@ mod tests {
     async fn waiter_sees_wake_before_first_poll_and_unregisters_on_drop() {
         let waiters = Waiters::default();
         let id = ExecutionId::from([1; 16]);
-        let (first, second) = (waiters.register(id), waiters.register(id));
-        let (one, two) = (first.woken(), second.woken());
+        let first = waiters.register(id);
+        let second = waiters.register(id);
+        let one = first.woken();
+        let two = second.woken();
         waiters.wake(id);
         one.await;
         two.await;

@@ -198,7 +198,8 @@ impl Inner {
         execution: &Execution,
         steps: Option<impl Iterator<Item = &'s Step>>,
     ) -> Result<Arc<Budget>, Error> {
-        let (organization, id) = (execution.organization, execution.id);
+        let organization = execution.organization;
+        let id = execution.id;
         let usage = self.usage(organization).await?;
         let input = execution.input.len();
         let recorded = match &steps {

@@ -65,7 +65,8 @@ impl Inner {
         execution: &Execution,
         effect: &Effect,
     ) -> Result<(), Malformed> {
-        let (id, organization) = (execution.id, execution.organization);
+        let id = execution.id;
+        let organization = execution.organization;
         match effect {
             Effect::Dequeue { lane } => {
                 commit.delete(rows::queued(lane, id));
@@ -100,7 +101,9 @@ impl Inner {
         body: Box<RawValue>,
     ) -> Result<Option<Delivery>, Error> {
         let Some(webhook) = execution.webhook.clone() else { return Ok(None) };
-        let (organization, id, now) = (execution.organization, execution.id, self.clock.now());
+        let organization = execution.organization;
+        let id = execution.id;
+        let now = self.clock.now();
         let delivery_id: DeliveryId = new_id();
         let body = self.store.write_payload(delivery_id, body).await?;
         self.store.claim(commit, &body);
@@ -137,7 +140,8 @@ impl Inner {
 /// Notes in its workflow's lists that a new execution was taken.
 pub fn count_start(commit: &mut Commit, execution: &Execution) {
     let Some(run) = execution.workflow() else { return };
-    let (organization, id) = (execution.organization, execution.id);
+    let organization = execution.organization;
+    let id = execution.id;
     commit.append(rows::of_workflow(organization, run.workflow), rows::id_value(id));
     if let Some(bulk) = run.bulk {
         commit.put_bytes(rows::bulk(bulk).id(id), Vec::new());

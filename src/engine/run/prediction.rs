@@ -151,7 +151,9 @@ impl Inner {
         budget: &Budget,
     ) -> Result<(Event, Option<Box<RawValue>>), Error> {
         let attempt_key = &execution.attempt_key(attempt);
-        let (organization, key, execution) = (execution.organization, execution.key, execution.id);
+        let organization = execution.organization;
+        let key = execution.key;
+        let execution = execution.id;
         let origin = Origin { organization, key, execution, attempt_key };
         let kept = match report {
             Ok(success) => {

@@ -202,7 +202,8 @@ impl ExecutionPermit {
 
     /// Runs one execution until it ends, waits elsewhere, or has to be tried again.
     pub(in crate::engine) async fn run(self, entry: Entry) {
-        let (inner, id) = (Arc::clone(&self.inner), self.id);
+        let inner = Arc::clone(&self.inner);
+        let id = self.id;
         let Entry { organization, active } = entry;
         let active = active.unwrap_or_else(|| inner.active.get_or_insert(id));
         let key = rows::execution(organization, id);
@@ -232,7 +233,8 @@ impl ExecutionPermit {
         let Self { inner, lane, id, .. } = &self;
         // In this order: once it is noted, it may be resumed.
         inner.lanes().pause(lane, Ticket { id: *id, payload: entry });
-        let (lane, now) = (Arc::clone(lane), inner.clock.steady());
+        let lane = Arc::clone(lane);
+        let now = inner.clock.steady();
         inner.retries.note(*id, Some(lane), failure.cause(), failure, now);
         inner.scheduler.wake();
     }

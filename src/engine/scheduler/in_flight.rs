@@ -127,7 +127,8 @@ impl InFlight {
     /// # Errors
     /// When the file cannot be written. Nothing is recorded then.
     pub fn open(&self, folder: &Path, suspects: &[Suspect]) -> io::Result<()> {
-        let (path, new) = (folder.join(NAME), folder.join("in-flight.new"));
+        let path = folder.join(NAME);
+        let new = folder.join("in-flight.new");
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(true).mode(0o600);
         let file = file.open(&new)?;

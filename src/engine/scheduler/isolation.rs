@@ -159,7 +159,8 @@ impl Inner {
         let cause = "the service crashed three times while this was running, the last time with \
                      nothing else running; it is not run again";
         let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
-        let (id, now) = (execution.id, execution.stamp(self.clock.now()));
+        let id = execution.id;
+        let now = execution.stamp(self.clock.now());
         let mut commit = Commit::new();
         if execution.has_steps() {
             for (instance, mut step) in self.sum_cost(&mut execution).await? {

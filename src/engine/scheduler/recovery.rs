@@ -81,7 +81,8 @@ impl Engine {
 /// Rows by lane.
 async fn count_queued(store: &Store) -> Result<HashMap<String, usize>, Error> {
     let mut waiting = HashMap::new();
-    let (mut after, mut newest) = (None, None);
+    let mut after = None;
+    let mut newest = None;
     loop {
         let page = Page { prefix: rows::queues(), after, before: None, limit: PAGE };
         let rows = store.page(page).await?;
@@ -121,7 +122,8 @@ impl Inner {
     /// memory (those that run, are paused or are being committed) and those that are held back are passed
     /// over, however many.
     pub(in crate::engine) async fn refill(&self, lane: &str) -> Result<(), Error> {
-        let (mut tickets, mut after) = (Vec::new(), None);
+        let mut tickets = Vec::new();
+        let mut after = None;
         while tickets.len() < lanes::WINDOW {
             let prefix = rows::queue(lane);
             let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
@@ -131,7 +133,8 @@ impl Inner {
                 return Ok(());
             };
             after = Some(last.clone());
-            let (quarantined, lanes) = (self.quarantined(), self.lanes());
+            let quarantined = self.quarantined();
+            let lanes = self.lanes();
             for (key, value) in &rows {
                 match rows::parse_queued(key, value) {
                     Some((_, organization, id))

@@ -180,7 +180,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn retry_is_due_once_after_its_delay() {
         let retries = Retries::new(Backoff::default());
-        let (id, lane) = (ExecutionId::from([1; 16]), Arc::<str>::from("a"));
+        let id = ExecutionId::from([1; 16]);
+        let lane = Arc::<str>::from("a");
         let now = Timestamp::from_micros(0);
         let note = || retries.note(id, Some(Arc::clone(&lane)), "why", &"error", now);
         note();

@@ -181,7 +181,8 @@ impl Inner {
         let mut commit = Commit::of_new_work();
         commit.extend(beside);
         for execution in executions {
-            let (organization, id) = (execution.organization, execution.id);
+            let organization = execution.organization;
+            let id = execution.id;
             commit.put(rows::execution(organization, id), execution)?;
             let lane = execution.lane();
             commit.put_bytes(rows::queued(&lane, id), rows::queued_value(organization));

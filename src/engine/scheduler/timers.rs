@@ -46,7 +46,8 @@ impl Inner {
     /// Wakes everything that is due; answers how long nothing else will be. One that cannot be woken
     /// does not keep the others: it is tried again after a pause of its own.
     async fn wake_due(self: &Arc<Self>) -> Result<Duration, Error> {
-        let (mut after, mut pause) = (None, RECHECK_INTERVAL);
+        let mut after = None;
+        let mut pause = RECHECK_INTERVAL;
         loop {
             let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
             let found = self.store.page(page).await?;

@@ -294,7 +294,8 @@ fn issue(
 
 /// The authority's key, if it is the one of the authority's certificate.
 fn signer(folder: &Folder) -> Result<KeyPair, Error> {
-    let (certificate, key) = (folder.authority.clone(), folder.authority_key.clone());
+    let certificate = folder.authority.clone();
+    let key = folder.authority_key.clone();
     match pair::read(&certificate, &key) {
         Ok(_fits) => authority_key(folder),
         Err(Error::Read { path, source })

@@ -211,7 +211,8 @@ impl Certificates {
     /// [`Error`] when they cannot be served.
     pub fn files(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let pair = pair::read(certificate, key)?;
-        let (certificate, key) = (certificate.to_path_buf(), key.to_path_buf());
+        let certificate = certificate.to_path_buf();
+        let key = key.to_path_buf();
         Self::serving(Source::Files { certificate, key }, pair)
     }
 
@@ -260,7 +261,9 @@ impl Certificates {
         clock: &Clock,
         changed: impl Fn(String) + Send + Sync + 'static,
     ) {
-        let (certificates, clock, stopping) = (self.clone(), clock.clone(), tasks.clone());
+        let certificates = self.clone();
+        let clock = clock.clone();
+        let stopping = tasks.clone();
         tasks.spawn(async move {
             let mut polls = tokio::time::interval(POLL_EVERY);
             polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -269,7 +272,8 @@ impl Certificates {
                     () = stopping.stopping() => return,
                     _ = polls.tick() => {}
                 }
-                let (polled, now) = (certificates.clone(), clock.now());
+                let polled = certificates.clone();
+                let now = clock.now();
                 match tokio::task::spawn_blocking(move || polled.poll(now)).await {
                     Ok(other) => other.into_iter().for_each(&changed),
                     Err(error) => {
@@ -305,7 +309,8 @@ impl Certificates {
         let certificate = source.certificate().display();
         match source.load(now) {
             Ok(pair) => {
-                let (names, until) = (pair.names.join(", "), pair.not_after);
+                let names = pair.names.join(", ");
+                let until = pair.not_after;
                 let is_other = pair.certified.cert != looked.pair.certified.cert;
                 if is_other || looked.failure.is_some() {
                     tracing::info!(%certificate, %names, %until, "the certificate is served");

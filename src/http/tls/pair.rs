@@ -148,7 +148,8 @@ pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, Error> {
         // Unknown: a kind of key whose public half cannot be computed. None of ring's is one.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(rustls::Error::InconsistentKeys(_)) => {
-            let (certificate, key) = (certificate.to_path_buf(), key.to_path_buf());
+            let certificate = certificate.to_path_buf();
+            let key = key.to_path_buf();
             return Err(Error::Mismatch { certificate, key });
         }
         Err(error) => return Err(unfit(certificate, &error)),

@@ -136,7 +136,8 @@ struct Files {
 impl Files {
     fn new(names: &[&str]) -> Self {
         let dir = folder();
-        let (certificate, key) = (dir.path().join("site.pem"), dir.path().join("site.key"));
+        let certificate = dir.path().join("site.pem");
+        let key = dir.path().join("site.key");
         let files = Self { dir, certificate, key };
         files.issue(names, NOW, days(90));
         files
@@ -261,7 +262,8 @@ async fn certificate_is_kept_while_valid_and_reissued_otherwise() {
     let dir = folder();
     let first = made(&dir, &["box.lan"], NOW).unwrap();
     let client = Client::trusting(first.ca_path().unwrap(), days(366));
-    let (authority, certificate) = (read(&dir, "ca.pem"), read(&dir, "server.pem"));
+    let authority = read(&dir, "ca.pem");
+    let certificate = read(&dir, "server.pem");
     // 397 days of life, renewed when 30 are left.
     let mut authority = authority;
     for (names, now, is_kept) in [
@@ -330,7 +332,8 @@ async fn certificate_recovers_after_wrong_clock() {
 async fn certificate_of_other_ca_is_reissued() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
-    let (authority, key) = (server.ca_path().unwrap(), dir.path().join("tls/ca.key"));
+    let authority = server.ca_path().unwrap();
+    let key = dir.path().join("tls/ca.key");
     let own_key = || KeyPair::from_pem(&fs::read_to_string(&key).unwrap()).unwrap();
     let own_name = authority::authority_name(&own_key());
     let other_name = rcgen::DistinguishedName::new();
@@ -384,7 +387,8 @@ async fn certificate_is_reissued_after_crash_or_foreign_files() {
     let other = folder();
     made(&other, &[], NOW).unwrap();
     let copy = |name: &str| {
-        let (from, to) = (other.path().join("tls").join(name), dir.path().join("tls").join(name));
+        let from = other.path().join("tls").join(name);
+        let to = dir.path().join("tls").join(name);
         fs::copy(from, to).unwrap();
     };
     let damages: [&dyn Fn(); 5] = [
@@ -455,7 +459,8 @@ async fn tls_session_is_resumed_by_returning_client() {
 async fn tls_watch_reloads_changes_and_survives_broken_files() {
     let files = Files::new(&["box.lan"]);
     let server = files.open().unwrap();
-    let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
+    let tasks = Tasks::new();
+    let clock = Clock::scripted(NOW);
     server.watch(&tasks, &clock, |_| {});
     // The clock is paused: it moves on only when every task, and every thread of theirs, rests.
     let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
@@ -486,7 +491,8 @@ async fn tls_watch_reloads_changes_and_survives_broken_files() {
 async fn tls_watch_renews_due_certificate_or_keeps_serving_old() {
     let dir = folder();
     let server = made(&dir, &[], NOW).unwrap();
-    let (tasks, clock) = (Tasks::new(), Clock::scripted(NOW));
+    let tasks = Tasks::new();
+    let clock = Clock::scripted(NOW);
     server.watch(&tasks, &clock, |_| {});
     let two_looks = || tokio::time::sleep(2 * POLL_EVERY);
     two_looks().await;
@@ -496,7 +502,8 @@ async fn tls_watch_renews_due_certificate_or_keeps_serving_old() {
     assert_eq!(served(&server), first);
 
     // The key is away: what is served still holds for a month.
-    let (key, away) = (dir.path().join("tls/ca.key"), dir.path().join("away"));
+    let key = dir.path().join("tls/ca.key");
+    let away = dir.path().join("away");
     fs::rename(&key, &away).unwrap();
     clock.advance(DAY * 2);
     two_looks().await;
@@ -633,7 +640,8 @@ async fn ca_name_constraints_reject_other_names() {
         let key = KeyPair::generate().unwrap();
         let all: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let issued = CertificateParams::new(all).unwrap().signed_by(&key, &issuer).unwrap();
-        let (certificate, private) = (dir.path().join("other.pem"), dir.path().join("other.key"));
+        let certificate = dir.path().join("other.pem");
+        let private = dir.path().join("other.key");
         fs::write(&certificate, issued.pem()).unwrap();
         fs::write(&private, key.serialize_pem()).unwrap();
         fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();

@@ -70,9 +70,11 @@ impl Steps {
     /// begins when the one before has ended.
     fn weigh(&self, head: &Head) -> u64 {
         let area = |width: u32, height: u32| u64::from(width) * u64::from(height);
-        let (own, pixel) = (area(head.width, head.height), head.bytes_per_pixel);
+        let own = area(head.width, head.height);
+        let pixel = head.bytes_per_pixel;
         let (_, _, part_width, part_height) = self.part;
-        let (part, result) = (area(part_width, part_height), area(self.width, self.height));
+        let part = area(part_width, part_height);
+        let result = area(self.width, self.height);
         let decoding = own * pixel * head.decoding_factor;
         // Scaling goes through a picture that has the old width and the new height.
         let intermediate = area(part_width, self.height) * INTERMEDIATE_PIXEL;
@@ -110,7 +112,8 @@ impl Steps {
 }
 
 fn steps(own_width: u32, own_height: u32, input: &Value) -> Result<Steps, Failure> {
-    let (width, height) = (number(input, "width", 0), number(input, "height", 0));
+    let width = number(input, "width", 0);
+    let height = number(input, "height", 0);
     let whole = (0, 0, own_width, own_height);
     if width == 0 && height == 0 {
         if own_width > SIDE_MAX || own_height > SIDE_MAX {

@@ -203,7 +203,8 @@ impl Runner for BuiltinRunner {
                 |_stopped| Failure::new(ErrorClass::InternalError, "the service is stopping");
             // Before the memory: a job that has memory needs nothing else to go on.
             let _place = places.acquire().await.map_err(stopped)?;
-            let (builtin, input) = (self.builtin, Arc::clone(&job.input));
+            let builtin = self.builtin;
+            let input = Arc::clone(&job.input);
             let request = tokio::task::spawn_blocking(move || request(builtin, &input, image));
             let request = request.await.map_err(|_panic| {
                 Failure::new(ErrorClass::InternalError, "the input cannot be sent to its worker")

@@ -110,7 +110,8 @@ impl Workers {
         time_max: Duration,
         groups: Option<Arc<Groups>>,
     ) -> Self {
-        let (idle, group) = (Mutex::default(), OnceLock::new());
+        let idle = Mutex::default();
+        let group = OnceLock::new();
         let shared = Shared { program, arguments, time_max, idle, groups, group };
         Self { shared: Arc::new(shared) }
     }
@@ -232,8 +233,9 @@ impl Workers {
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let (jobs, answers, errors) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let jobs = child.stdin.take();
+        let answers = child.stdout.take();
+        let errors = child.stderr.take();
         let (Some(jobs), Some(answers), Some(errors)) = (jobs, answers, errors) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };

@@ -57,7 +57,8 @@ impl Scripted {
 }
 
 fn request(weight: Option<u64>) -> Request {
-    let (input, image) = (b"{}".to_vec(), b"bytes".to_vec());
+    let input = b"{}".to_vec();
+    let image = b"bytes".to_vec();
     Request { model: "m", weight, reading: MIB, input, image }
 }
 

@@ -62,7 +62,8 @@ fn weigh(input: &Value) -> u64 {
 }
 
 fn render(input: &Value) -> Result<Value, Failure> {
-    let (source, values) = (text(input, "template"), input.get("values").unwrap_or(&Value::Null));
+    let source = text(input, "template");
+    let values = input.get("values").unwrap_or(&Value::Null);
     if values.to_string().len() > VALUES_MAX {
         return Err(refuse(format!("the values are larger than {VALUES_MAX} bytes")));
     }

@@ -175,13 +175,15 @@ mod tests {
 
     /// A job as the service sends it.
     fn job(model: &str, input: &str, image: &[u8]) -> Vec<u8> {
-        let (model, input_bytes) = (model.to_owned(), input.len());
+        let model = model.to_owned();
+        let input_bytes = input.len();
         let head = Head { model, memory: 7, input: input_bytes, image: image.len() };
         [&serde_json::to_vec(&head).unwrap(), b"\n".as_slice(), input.as_bytes(), image].concat()
     }
 
     fn answers(jobs: &[u8]) -> (Vec<Message>, Vec<u64>) {
-        let (mut said, allowed) = (Vec::new(), std::cell::RefCell::default());
+        let mut said = Vec::new();
+        let allowed = std::cell::RefCell::default();
         let allow = |memory| {
             std::cell::RefCell::<Vec<u64>>::borrow_mut(&allowed).push(memory);
             Ok(())

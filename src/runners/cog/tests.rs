@@ -11,8 +11,10 @@ use tokio::net::TcpListener;
 async fn container(answer: fn(&str, usize) -> (u16, String)) -> (CogRunner, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let (tasks, count) = (Tasks::new(), Arc::<AtomicUsize>::default());
-    let (serving, counting) = (tasks.clone(), Arc::clone(&count));
+    let tasks = Tasks::new();
+    let count = Arc::<AtomicUsize>::default();
+    let serving = tasks.clone();
+    let counting = Arc::clone(&count);
     tasks.spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let counting = Arc::clone(&counting);

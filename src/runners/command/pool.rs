@@ -62,7 +62,8 @@ impl Pool {
             health: Health::Starting,
         };
         let tail = Tail::default();
-        let (state, freed) = (Mutex::new(state), Notify::new());
+        let state = Mutex::new(state);
+        let freed = Notify::new();
         Arc::new(Self { options, model, guard, tail, state, freed })
     }
 
@@ -157,7 +158,8 @@ impl Pool {
 
     fn failed(&self, state: &mut State, reason: String) {
         let pause = state.backoff.failed();
-        let (model, said) = (&self.model.name, self.tail.last_line().unwrap_or_default());
+        let model = &self.model.name;
+        let said = self.tail.last_line().unwrap_or_default();
         tracing::warn!(%model, %reason, %said, ?pause, "a worker cannot start; tried again later");
         state.health = Health::Failing(reason);
     }

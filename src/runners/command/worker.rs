@@ -178,7 +178,8 @@ impl Worker {
     ) -> Result<Ended, Error> {
         let id = job.attempt_key.as_str();
         let line = protocol::job(id, &job.input, folder);
-        let (stdin, stdout) = (&mut self.stdin, &mut self.stdout);
+        let stdin = &mut self.stdin;
+        let stdout = &mut self.stdout;
         let writing = async {
             let pipe = stdin.as_mut().ok_or(Error::Ended)?;
             pipe.write_all(line.as_bytes()).await.map_err(|_broken_pipe| Error::Ended)?;

@@ -282,7 +282,8 @@ impl<R: BufRead + Seek> Reader<R> {
         Ok(match kind {
             8 => Value::Text(self.text(TEXT_MAX)?),
             9 => {
-                let (element, count) = (self.u32()?, self.u64()?);
+                let element = self.u32()?;
+                let count = self.u64()?;
                 self.list(element, count)?
             }
             _ => self.scalar(kind)?.map_or(Value::Other, Value::Number),

@@ -281,7 +281,8 @@ impl ChatStream {
 
 /// Turns `prompt` and `system` into the conversation that they stand for.
 fn prompt_to_messages(fields: &mut Map<String, Value>) {
-    let (system, prompt) = (fields.shift_remove("system"), fields.shift_remove("prompt"));
+    let system = fields.shift_remove("system");
+    let prompt = fields.shift_remove("prompt");
     if fields.contains_key("messages") {
         return;
     }

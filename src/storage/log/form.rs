@@ -206,9 +206,11 @@ impl Record<'_> {
     /// Its rows in the order of their keys; `None` when they do not fill it exactly, which no release
     /// has written.
     pub fn entries(&self) -> Option<Vec<Entry>> {
-        let (mut rows, mut rest) = (Vec::new(), self.body);
+        let mut rows = Vec::new();
+        let mut rest = self.body;
         for _ in 0..self.rows {
-            let (key, value) = (u32_at(rest, 0)?, u32_at(rest, 4)?);
+            let key = u32_at(rest, 0)?;
+            let value = u32_at(rest, 4)?;
             rest = rest.get(8..)?;
             let (key, behind) = rest.split_at_checked(usize::try_from(key).ok()?)?;
             let value_length = if value == DELETED { 0 } else { usize::try_from(value).ok()? };

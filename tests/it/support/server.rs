@@ -29,7 +29,8 @@ where
 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (tasks, answer) = (Tasks::new(), Arc::new(answer));
+    let tasks = Tasks::new();
+    let answer = Arc::new(answer);
     let connections = tasks.clone();
     tasks.spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {

@@ -114,7 +114,8 @@ fn definition_of(shapes: &[Shape]) -> Value {
 /// Runs a plan on paper: of the steps that may start, `choose` picks the next to do so. A step
 /// without steps of its own ends at once, any other when all within it have.
 fn run(plan: &Plan, mut choose: impl FnMut(usize) -> usize) {
-    let (mut started, mut done) = (HashSet::new(), HashSet::new());
+    let mut started = HashSet::new();
+    let mut done = HashSet::new();
     while done.len() < plan.steps().count() {
         let ready: Vec<&Step> = plan
             .steps()

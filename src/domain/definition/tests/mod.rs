@@ -58,7 +58,8 @@ fn outline(plan: &Plan) -> String {
         }
         let block = step.parent.map(|parent| format!("{}: ", parent.block)).unwrap_or_default();
         let waits: Vec<_> = plan.waits_for(step).map(|other| other.id.as_str()).collect();
-        let (indent, kind) = ("  ".repeat(depth), step.kind.as_str());
+        let indent = "  ".repeat(depth);
+        let kind = step.kind.as_str();
         write!(text, "{indent}{block}{} ({kind})", step.id).unwrap();
         if !waits.is_empty() {
             write!(text, " after {}", waits.join(", ")).unwrap();

@@ -153,8 +153,10 @@ impl StepProgress {
         let steps: BTreeMap<_, _> = steps.into_iter().collect();
         let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());
         let unfinished = unfinished.map(|(instance, _)| instance.clone()).collect();
-        let (frames, containers) = (HashMap::new(), HashMap::new());
-        let (changed, forgotten) = (BTreeSet::new(), BTreeSet::new());
+        let frames = HashMap::new();
+        let containers = HashMap::new();
+        let changed = BTreeSet::new();
+        let forgotten = BTreeSet::new();
         let stamped = steps.values().map(Step::latest).max().unwrap_or_default();
         Self {
             plan,

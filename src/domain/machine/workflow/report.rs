@@ -148,7 +148,8 @@ impl Change<'_> {
         items.bytes = items.bytes.saturating_add(output.len());
         *slot = Some(output);
         items.active = items.active.saturating_sub(1);
-        let (bytes, all) = (items.bytes, items.next >= items.count && items.active == 0);
+        let bytes = items.bytes;
+        let all = items.next >= items.count && items.active == 0;
         self.evict_item(instance, item);
         if bytes > RESOLVED_BYTES_MAX as u64 {
             let cause = format!("its items give more than {RESOLVED_BYTES_MAX} bytes");

@@ -106,7 +106,7 @@ fn payload(text: &str) -> Payload {
 }
 
 /// An execution, its progress, and a model of the executor and its disk.
-struct World {
+struct Machine {
     seed: u64,
     plan: Arc<Plan>,
     execution: Execution,
@@ -129,11 +129,11 @@ struct World {
     is_lucky: bool,
 }
 
-impl World {
+impl Machine {
     fn new(seed: u64, plan: Arc<Plan>) -> Self {
         let execution = execution();
         let progress = StepProgress::restore(Arc::clone(&plan), Vec::new());
-        let mut world = Self {
+        let mut machine = Self {
             seed,
             plan,
             stored: execution.clone(),
@@ -151,41 +151,42 @@ impl World {
             ids: 0,
             is_lucky: false,
         };
-        world.happen(Event::Dispatched);
-        world
+        machine.happen(Event::Dispatched);
+        machine
     }
 
     /// A new execution that takes over what is kept of one that has failed or was cancelled.
     fn redriven(failed: &Self) -> Self {
         let kept = failed.disk.iter().filter(|(at, step)| is_reusable(&failed.plan, at, step));
         let kept = kept.map(|(at, step)| (at.clone(), Step { cost: Usd::ZERO, ..step.clone() }));
-        let mut world = Self {
+        let mut machine = Self {
             disk: kept.collect(),
             is_lucky: true,
             // What was published stays so; its charges were the other execution's.
             published: failed.published.clone(),
             ..Self::new(failed.seed, Arc::clone(&failed.plan))
         };
-        world.published.retain(|instance| world.disk.contains_key(instance));
-        world.stored = execution();
-        let Work::Workflow(run) = &mut world.stored.work else { panic!("a prediction") };
+        machine.published.retain(|instance| machine.disk.contains_key(instance));
+        machine.stored = execution();
+        let Work::Workflow(run) = &mut machine.stored.work else { panic!("a prediction") };
         run.redriven_from = Some(failed.execution.id);
-        world.execution = world.stored.clone();
-        world.charged.clear();
-        world.runs.clear();
-        world.timers.clear();
-        world.begun.clear();
-        world.stopped.clear();
-        world.ends = 0;
-        world.progress = StepProgress::restore(Arc::clone(&world.plan), world.disk.clone());
-        world.happen(Event::Dispatched);
-        world
+        machine.execution = machine.stored.clone();
+        machine.charged.clear();
+        machine.runs.clear();
+        machine.timers.clear();
+        machine.begun.clear();
+        machine.stopped.clear();
+        machine.ends = 0;
+        machine.progress = StepProgress::restore(Arc::clone(&machine.plan), machine.disk.clone());
+        machine.happen(Event::Dispatched);
+        machine
     }
 
     /// Applies an event and all that follows from it, then commits and starts as the executor does.
     fn happen(&mut self, event: Event) {
         let mut events = std::collections::VecDeque::from([event]);
-        let (mut starts, mut must_commit) = (Vec::new(), false);
+        let mut starts = Vec::new();
+        let mut must_commit = false;
         while let Some(event) = events.pop_front() {
             let before = self.finals();
             let now = self.reading();
@@ -404,7 +405,8 @@ impl World {
         let mut working: BTreeMap<(StepIndex, Vec<u32>), BTreeSet<u32>> = BTreeMap::new();
         for (instance, _) in self.progress.unfinished() {
             for (depth, map) in self.plan.maps_around(instance.step).into_iter().enumerate() {
-                let (outer, item) = (instance.items[..depth].to_vec(), instance.items[depth]);
+                let outer = instance.items[..depth].to_vec();
+                let item = instance.items[depth];
                 working.entry((map.position, outer)).or_default().insert(item);
             }
         }
@@ -488,7 +490,8 @@ impl World {
 }
 
 fn execution() -> Execution {
-    let (workflow, revision) = ([3; 16].into(), [4; 16].into());
+    let workflow = [3; 16].into();
+    let revision = [4; 16].into();
     Execution {
         id: [7; 16].into(),
         organization: [1; 16].into(),
@@ -526,13 +529,13 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..40)
 }
 
-fn play(world: &mut World, acts: &[Act]) {
+fn play(machine: &mut Machine, acts: &[Act]) {
     for act in acts {
         match act {
-            Act::Run(which) => world.run(*which),
-            Act::Late(which) => world.report_late(*which),
-            Act::Tick => world.tick(),
-            Act::Crash => world.crash(),
+            Act::Run(which) => machine.run(*which),
+            Act::Late(which) => machine.report_late(*which),
+            Act::Tick => machine.tick(),
+            Act::Crash => machine.crash(),
         }
     }
 }
@@ -546,9 +549,9 @@ proptest! {
         dice in prop::collection::vec(any::<u8>(), 0..60),
         acts in acts(),
     ) {
-        let mut world = World::new(seed, plan(&dice, true));
-        play(&mut world, &acts);
-        world.live_on();
+        let mut machine = Machine::new(seed, plan(&dice, true));
+        play(&mut machine, &acts);
+        machine.live_on();
     }
 
     #[test]
@@ -558,18 +561,18 @@ proptest! {
         acts in acts(),
         is_cancel: bool,
     ) {
-        let mut world = World::new(seed, plan(&dice, true));
-        play(&mut world, &acts);
-        let had_ended = world.execution.status.is_final();
-        let before = world.execution.clone();
+        let mut machine = Machine::new(seed, plan(&dice, true));
+        play(&mut machine, &acts);
+        let had_ended = machine.execution.status.is_final();
+        let before = machine.execution.clone();
         let cause = "too long".to_owned();
-        world.happen(if is_cancel { Event::Cancelled } else { Event::TimedOut { cause } });
-        prop_assert!(world.execution.status.is_final());
+        machine.happen(if is_cancel { Event::Cancelled } else { Event::TimedOut { cause } });
+        prop_assert!(machine.execution.status.is_final());
         if had_ended {
-            prop_assert_eq!(before, world.execution);
+            prop_assert_eq!(before, machine.execution);
         } else {
             let status = if is_cancel { Status::Cancelled } else { Status::Error };
-            prop_assert_eq!(world.execution.status, status);
+            prop_assert_eq!(machine.execution.status, status);
         }
     }
 
@@ -582,21 +585,21 @@ proptest! {
     ) {
         // What a time-out cuts off depends on when it is.
         let plan = plan(&dice, false);
-        let mut straight = World::new(seed, Arc::clone(&plan));
+        let mut straight = Machine::new(seed, Arc::clone(&plan));
         straight.live_on();
-        let mut world = World::new(seed, Arc::clone(&plan));
-        play(&mut world, &acts);
-        world.live_on();
-        prop_assert_eq!(straight.execution.status, world.execution.status);
+        let mut machine = Machine::new(seed, Arc::clone(&plan));
+        play(&mut machine, &acts);
+        machine.live_on();
+        prop_assert_eq!(straight.execution.status, machine.execution.status);
         // Which siblings a borne failure finds in flight depends on the order of reports.
         let is_borne = plan.steps().any(|step| step.continue_on_error);
         if straight.execution.status == Status::Success && !is_borne {
-            prop_assert_eq!(straight.execution.cost, world.execution.cost);
-            let outputs = |world: &World| -> BTreeMap<Instance, Option<Payload>> {
-                let ended = world.disk.iter().map(|(at, step)| (at.clone(), step.output.clone()));
+            prop_assert_eq!(straight.execution.cost, machine.execution.cost);
+            let outputs = |machine: &Machine| -> BTreeMap<Instance, Option<Payload>> {
+                let ended = machine.disk.iter().map(|(at, step)| (at.clone(), step.output.clone()));
                 ended.collect()
             };
-            prop_assert_eq!(outputs(&straight), outputs(&world));
+            prop_assert_eq!(outputs(&straight), outputs(&machine));
         }
     }
 
@@ -608,7 +611,7 @@ proptest! {
         acts in acts(),
         is_cancelled: bool,
     ) {
-        let mut failed = World::new(seed, plan(&dice, false));
+        let mut failed = Machine::new(seed, plan(&dice, false));
         play(&mut failed, &acts);
         if is_cancelled {
             failed.happen(Event::Cancelled);
@@ -616,7 +619,7 @@ proptest! {
             failed.live_on();
         }
         if failed.execution.status != Status::Success {
-            let mut again = World::redriven(&failed);
+            let mut again = Machine::redriven(&failed);
             let kept: BTreeSet<Instance> = again.disk.keys().cloned().collect();
             again.live_on();
             prop_assert_eq!(again.execution.status, Status::Success);
@@ -630,31 +633,31 @@ proptest! {
         seed: u64,
         dice in prop::collection::vec(any::<u8>(), 0..60),
     ) {
-        let mut world = World::new(seed, plan(&dice, true));
+        let mut machine = Machine::new(seed, plan(&dice, true));
         for _ in 0..200 {
-            while !world.runs.is_empty() {
-                world.run(0);
+            while !machine.runs.is_empty() {
+                machine.run(0);
             }
-            if world.execution.status.is_final() {
+            if machine.execution.status.is_final() {
                 break;
             }
-            let (until, _) = world.timers.first().cloned().unwrap();
-            world.happen(Event::Suspended { until, ran_ms: 1 });
-            let mut stored = world.stored.clone();
-            prop_assert!(machine::wake(&mut stored, world.now).is_empty() || until <= world.now);
-            world.now = world.now.max(until);
-            let effects = machine::wake(&mut stored, world.now);
+            let (until, _) = machine.timers.first().cloned().unwrap();
+            machine.happen(Event::Suspended { until, ran_ms: 1 });
+            let mut stored = machine.stored.clone();
+            prop_assert!(machine::wake(&mut stored, machine.now).is_empty() || until <= machine.now);
+            machine.now = machine.now.max(until);
+            let effects = machine::wake(&mut stored, machine.now);
             let lane = stored.lane();
             prop_assert_eq!(effects, [
                 machine::Effect::ClearTimer { due: until },
                 machine::Effect::Enqueue { lane },
             ]);
-            world.stored = stored;
-            world.crash();
-            while world.timers.first().is_some_and(|(due, _)| *due <= world.now) {
-                world.tick();
+            machine.stored = stored;
+            machine.crash();
+            while machine.timers.first().is_some_and(|(due, _)| *due <= machine.now) {
+                machine.tick();
             }
         }
-        prop_assert!(world.execution.status.is_final());
+        prop_assert!(machine.execution.status.is_final());
     }
 }

@@ -156,7 +156,9 @@ impl Inner {
         let ran = Duration::from_millis(run.ran_ms);
         let may_have_steps = !is_new || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
-        let (id, organization, lane) = (execution.id, execution.organization, execution.lane());
+        let id = execution.id;
+        let organization = execution.organization;
+        let lane = execution.lane();
         let api_key = execution.key;
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
         let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
@@ -412,7 +414,8 @@ impl Actor {
         if running.is_none_or(|running| running.number != job.attempt()) {
             return;
         }
-        let (instance, attempt) = (job.instance().clone(), job.attempt());
+        let instance = job.instance().clone();
+        let attempt = job.attempt();
         if self.start_job(job) {
             let started = Event::Started { instance, attempt };
             let now = self.inner.clock.reading();

@@ -113,7 +113,8 @@ impl Actor {
     pub(super) fn event_for(&mut self, report: Report) -> Result<Event, Error> {
         Ok(match report {
             Report::PermitGranted { job, permit } => {
-                let (instance, attempt) = (job.instance.clone(), job.attempt);
+                let instance = job.instance.clone();
+                let attempt = job.attempt;
                 let run = self.inner.run_with_permit(*job, permit);
                 self.admitted.insert(instance.clone());
                 self.push(instance.clone(), run);
@@ -238,7 +239,9 @@ impl Actor {
         let prediction = matches!(call, Call::Model { .. }).then(new_id);
         let instance = instance.clone();
         let resolved = Event::Resolved { instance: instance.clone(), input, prediction };
-        let (organization, api_key, execution) = (self.organization, self.api_key, self.id);
+        let organization = self.organization;
+        let api_key = self.api_key;
+        let execution = self.id;
         let limit = planned.timeout;
         let budget = Arc::clone(&self.budget);
         let job =
@@ -261,7 +264,8 @@ async fn check_model(
         Fault::of_step(&Failure::new(ErrorClass::InvalidUserInput, message))
     })?;
     let may_fall_back = model.fallback.is_some() && !is_fallback;
-    let (slug, input) = (slug.to_owned(), checked.clone());
+    let slug = slug.to_owned();
+    let input = checked.clone();
     Ok((Call::Model { slug, input, may_fall_back }, checked))
 }
 
@@ -361,7 +365,8 @@ impl Inner {
         Ok(match result {
             Ok(success) => match self.store_output(success, origin, Some(&work), budget).await? {
                 Ok(kept) => {
-                    let (output, cost) = (kept.output, kept.cost);
+                    let output = kept.output;
+                    let cost = kept.cost;
                     Ok(Success { output, answer: None, cost, logs })
                 }
                 Err(failure) => Err(Failed { logs, ..failure.into() }),

@@ -102,7 +102,8 @@ impl Inner {
         &self,
         id: ExecutionId,
     ) -> Result<Vec<(Instance, Step)>, Error> {
-        let (mut steps, mut after) = (Vec::new(), None);
+        let mut steps = Vec::new();
+        let mut after = None;
         loop {
             let page = Page { prefix: rows::steps(id), after, before: None, limit: PAGE };
             let found = self.store.page(page).await?;

@@ -61,7 +61,8 @@ impl Actor {
             let Some(items) = items.get(..depth) else { continue };
             let instance = Instance { step: *position, items: items.to_vec() };
             let Some(step) = progress.step(&instance) else { continue };
-            let (status, answer) = (step.status, step.answer.clone());
+            let status = step.status;
+            let answer = step.answer.clone();
             let output = match &step.output {
                 Some(payload) if step.status == Status::Completed => {
                     Some(self.value(instance, payload).await?)

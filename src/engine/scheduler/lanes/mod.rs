@@ -338,7 +338,8 @@ impl<T, G> Lanes<T, G> {
     /// The next guest whose lane has room, unless it is the turn of the lane's own.
     fn next_step(&mut self) -> Option<Next<T, G>> {
         while let Some(name) = self.step_turn.pop_front() {
-            let (is_full, is_held) = (self.is_full(), self.is_held);
+            let is_full = self.is_full();
+            let is_held = self.is_held;
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
             let may_start = !is_held && (!is_full || lane.is_idle());
             if !lane.has_place() || (lane.guest_was_last && may_start && lane.can_start()) {

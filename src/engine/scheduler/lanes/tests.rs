@@ -17,7 +17,7 @@ fn id(number: u32) -> ExecutionId {
 type Member = (usize, ExecutionId);
 
 /// The lanes with the rows that would be on disk.
-struct World {
+struct Fixture {
     lanes: Lanes<(), u32>,
     /// Rows that a reader sees.
     disk: BTreeSet<Member>,
@@ -47,9 +47,9 @@ fn number(name: &str) -> usize {
     name.trim_start_matches("lane-").parse().unwrap()
 }
 
-impl World {
+impl Fixture {
     fn new(lanes: usize, cap: usize, active: usize) -> Self {
-        let mut world = Self {
+        let mut fixture = Self {
             lanes: Lanes::new(active),
             disk: BTreeSet::new(),
             committing: VecDeque::new(),
@@ -64,9 +64,9 @@ impl World {
             count: lanes,
         };
         for lane in 0..lanes {
-            world.lanes.set_limits(&name(lane), cap, 10_000);
+            fixture.lanes.set_limits(&name(lane), cap, 10_000);
         }
-        world
+        fixture
     }
 
     /// A commit begins.
@@ -298,7 +298,7 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-impl World {
+impl Fixture {
     fn act(&mut self, act: &Act) {
         match *act {
             Act::Announce(lane) => self.announce(lane),
@@ -331,18 +331,18 @@ proptest! {
         active in 1_usize..6,
         acts in prop::collection::vec(acts(), 0..120),
     ) {
-        let mut world = World::new(3, cap, active);
+        let mut fixture = Fixture::new(3, cap, active);
         for act in acts {
-            world.act(&act);
-            world.invariants();
+            fixture.act(&act);
+            fixture.invariants();
         }
-        world.drain();
-        world.invariants();
-        prop_assert!(world.asking.is_empty(), "guests left waiting: {:?}", world.asking);
-        prop_assert!(world.disk.is_empty(), "left waiting: {:?}", world.disk);
-        prop_assert!(world.running.is_empty(), "left running");
+        fixture.drain();
+        fixture.invariants();
+        prop_assert!(fixture.asking.is_empty(), "guests left waiting: {:?}", fixture.asking);
+        prop_assert!(fixture.disk.is_empty(), "left waiting: {:?}", fixture.disk);
+        prop_assert!(fixture.running.is_empty(), "left running");
         for lane in 0..3 {
-            let order: Vec<_> = world.started.iter().filter(|(of, _)| *of == lane).collect();
+            let order: Vec<_> = fixture.started.iter().filter(|(of, _)| *of == lane).collect();
             prop_assert!(order.is_sorted(), "out of order: {order:?}");
         }
     }
@@ -356,32 +356,32 @@ proptest! {
         spills in any::<bool>(),
         parks in any::<bool>(),
     ) {
-        let mut world = World::new(stuck.len() + 1, cap, active);
+        let mut fixture = Fixture::new(stuck.len() + 1, cap, active);
         for (lane, (backlog, through_disk)) in stuck.iter().enumerate() {
             for _ in 0..*backlog {
-                world.submit(lane, *through_disk);
+                fixture.submit(lane, *through_disk);
             }
         }
-        let settle = |world: &mut World| {
-            while world.step() {
-                world.deliver_refill();
+        let settle = |fixture: &mut Fixture| {
+            while fixture.step() {
+                fixture.deliver_refill();
                 if parks {
-                    world.park(world.running.len().saturating_sub(1), true);
+                    fixture.park(fixture.running.len().saturating_sub(1), true);
                 }
             }
         };
-        settle(&mut world);
+        settle(&mut fixture);
         // Nothing of all that ever ends. Each stuck lane runs one at least, and what one lane takes
         // beyond its first stays within the limit.
         let idle = stuck.len();
         for lane in 0..idle {
-            prop_assert!(world.running.iter().any(|((of, _), _)| *of == lane), "{lane} is starved");
+            prop_assert!(fixture.running.iter().any(|((of, _), _)| *of == lane), "{lane} is starved");
         }
         let most = if parks { active * 2 } else { active };
-        prop_assert!(world.running.len() <= most + idle);
-        world.submit(idle, spills);
-        settle(&mut world);
-        prop_assert!(world.running.iter().any(|((of, _), _)| *of == idle), "it is starved");
+        prop_assert!(fixture.running.len() <= most + idle);
+        fixture.submit(idle, spills);
+        settle(&mut fixture);
+        prop_assert!(fixture.running.iter().any(|((of, _), _)| *of == idle), "it is starved");
     }
 }
 
@@ -399,134 +399,134 @@ fn lane_when_full_refuses_while_others_accept() {
 
 #[test]
 fn lane_slots_are_shared_round_robin() {
-    let mut world = World::new(2, 10, 4);
+    let mut fixture = Fixture::new(2, 10, 4);
     for _ in 0..4 {
-        world.submit(0, false);
+        fixture.submit(0, false);
     }
     for _ in 0..4 {
-        world.submit(1, false);
+        fixture.submit(1, false);
     }
-    while world.step() {}
-    let lanes: Vec<_> = world.started.iter().map(|(lane, _)| *lane).collect();
+    while fixture.step() {}
+    let lanes: Vec<_> = fixture.started.iter().map(|(lane, _)| *lane).collect();
     assert_eq!(lanes, [0, 1, 0, 1]);
 }
 
 #[test]
 fn lane_alternates_between_steps_and_own_tickets() {
-    let mut world = World::new(1, 1, 10);
-    world.submit(0, false);
-    while world.step() {}
+    let mut fixture = Fixture::new(1, 1, 10);
+    fixture.submit(0, false);
+    while fixture.step() {}
     for _ in 0..2 {
-        world.ask(0);
-        world.submit(0, false);
+        fixture.ask(0);
+        fixture.submit(0, false);
     }
     let mut order = Vec::new();
     for _ in 0..4 {
-        world.finish(0);
-        world.leave(0);
-        while world.step() {}
-        order.push((world.running.len(), world.admitted.len()));
+        fixture.finish(0);
+        fixture.leave(0);
+        while fixture.step() {}
+        order.push((fixture.running.len(), fixture.admitted.len()));
     }
     assert_eq!(order, [(0, 1), (1, 0), (0, 1), (1, 0)]);
 }
 
 #[test]
 fn lane_priority_step_overtakes_waiting_steps() {
-    let mut world = World::new(1, 1, 10);
-    world.submit(0, false);
-    while world.step() {}
+    let mut fixture = Fixture::new(1, 1, 10);
+    fixture.submit(0, false);
+    while fixture.step() {}
     for (waiter, is_first) in [(1, false), (2, false), (3, true)] {
-        world.lanes.enqueue_step(&name(0), waiter, is_first);
+        fixture.lanes.enqueue_step(&name(0), waiter, is_first);
     }
-    world.finish(0);
-    let next = world.lanes.next();
+    fixture.finish(0);
+    let next = fixture.lanes.next();
     assert!(matches!(next, Some(Next::AdmitStep { waiter: 3, .. })), "{next:?}");
 }
 
 /// A workflow that has its place must reach its models although no further place is left.
 #[test]
 fn lane_admits_steps_when_all_slots_are_taken() {
-    let mut world = World::new(2, 2, 2);
+    let mut fixture = Fixture::new(2, 2, 2);
     for _ in 0..4 {
-        world.submit(0, false);
+        fixture.submit(0, false);
     }
-    while world.step() {}
-    assert_eq!(world.running.len(), 2);
-    world.ask(1);
-    world.ask(1);
-    world.ask(1);
-    while world.step() {}
-    assert_eq!(world.admitted.len(), 2);
+    while fixture.step() {}
+    assert_eq!(fixture.running.len(), 2);
+    fixture.ask(1);
+    fixture.ask(1);
+    fixture.ask(1);
+    while fixture.step() {}
+    assert_eq!(fixture.admitted.len(), 2);
 }
 
 /// Woken before it has left its place, it waits for that and then for its turn.
 #[test]
 fn lane_ticket_requeued_during_release_runs_once_more() {
-    let mut world = World::new(1, 2, 2);
-    world.submit(0, false);
-    while world.step() {}
-    let ((_, id), _) = world.running[0];
-    world.lanes.reserve_accepted(&name(0), id);
-    world.lanes.enqueue(&name(0), Ticket { id, payload: () });
-    assert!(!world.step(), "it runs twice at once");
-    world.lanes.release(&name(0), id);
-    let load = world.lanes.load(&name(0));
+    let mut fixture = Fixture::new(1, 2, 2);
+    fixture.submit(0, false);
+    while fixture.step() {}
+    let ((_, id), _) = fixture.running[0];
+    fixture.lanes.reserve_accepted(&name(0), id);
+    fixture.lanes.enqueue(&name(0), Ticket { id, payload: () });
+    assert!(!fixture.step(), "it runs twice at once");
+    fixture.lanes.release(&name(0), id);
+    let load = fixture.lanes.load(&name(0));
     assert_eq!((load.running, load.queued), (0, 1));
-    world.running.clear();
-    assert!(world.step());
-    world.lanes.release(&name(0), id);
-    assert_eq!(world.lanes.totals(), (0, 0));
+    fixture.running.clear();
+    assert!(fixture.step());
+    fixture.lanes.release(&name(0), id);
+    assert_eq!(fixture.lanes.totals(), (0, 0));
 }
 
 /// A refill that reads a row before its commit's hook has run must not give it a second ticket.
 #[test]
 fn lane_row_seen_before_its_hook_gets_one_ticket() {
-    let mut world = World::new(1, 9, 9);
-    world.lanes.mark_rows_on_disk(&name(0));
-    world.announce(0);
-    world.show();
-    while world.step() {
-        world.deliver_refill();
+    let mut fixture = Fixture::new(1, 9, 9);
+    fixture.lanes.mark_rows_on_disk(&name(0));
+    fixture.announce(0);
+    fixture.show();
+    while fixture.step() {
+        fixture.deliver_refill();
     }
-    assert!(world.running.is_empty(), "it runs before it is durable");
-    world.enqueue(false);
-    while world.step() {
-        world.deliver_refill();
+    assert!(fixture.running.is_empty(), "it runs before it is durable");
+    fixture.enqueue(false);
+    while fixture.step() {
+        fixture.deliver_refill();
     }
-    assert_eq!(world.running.len(), 1);
-    world.invariants();
+    assert_eq!(fixture.running.len(), 1);
+    fixture.invariants();
 }
 
 #[test]
 fn lane_finds_leaked_slots_of_dead_tasks() {
-    let mut world = World::new(1, 2, 2);
-    world.submit(0, false);
-    world.submit(0, false);
-    while world.step() {}
-    let ((_, id), task) = world.running.remove(0);
-    assert!(world.lanes.leaked().is_empty());
+    let mut fixture = Fixture::new(1, 2, 2);
+    fixture.submit(0, false);
+    fixture.submit(0, false);
+    while fixture.step() {}
+    let ((_, id), task) = fixture.running.remove(0);
+    assert!(fixture.lanes.leaked().is_empty());
     drop(task);
-    assert_eq!(world.lanes.leaked(), [(Arc::from(name(0)), id)]);
-    world.lanes.active = 7;
-    assert!(world.lanes.recount() && !world.lanes.recount());
-    assert_eq!(world.lanes.totals().0, 2);
+    assert_eq!(fixture.lanes.leaked(), [(Arc::from(name(0)), id)]);
+    fixture.lanes.active = 7;
+    assert!(fixture.lanes.recount() && !fixture.lanes.recount());
+    assert_eq!(fixture.lanes.totals().0, 2);
 }
 
 /// A lane in which too much has failed starts nothing else until one of those goes on.
 #[test]
 fn lane_with_too_many_paused_tickets_starts_nothing_new() {
-    let mut world = World::new(1, 2, 2);
+    let mut fixture = Fixture::new(1, 2, 2);
     for _ in 0..PAUSED_MAX {
-        world.submit(0, false);
-        while world.step() {}
-        world.pause(0);
+        fixture.submit(0, false);
+        while fixture.step() {}
+        fixture.pause(0);
     }
-    world.submit(0, false);
-    while world.step() {}
-    assert!(world.running.is_empty());
-    world.resume(0);
-    while world.step() {}
-    assert_eq!(world.running.len(), 2, "the one that goes on, and the new one");
+    fixture.submit(0, false);
+    while fixture.step() {}
+    assert!(fixture.running.is_empty());
+    fixture.resume(0);
+    while fixture.step() {}
+    assert_eq!(fixture.running.len(), 2, "the one that goes on, and the new one");
 }
 
 #[test]
