@@ -24,7 +24,7 @@ impl Requests {
         Self { stream, buffer: vec![0; BUFFER], length: 0, taken: 0 }
     }
 
-    /// The next request, whole; `None` when the client is gone.
+    /// The next request, whole; `None` when the client has left.
     pub async fn next(&mut self) -> Option<&[u8]> {
         self.buffer.copy_within(self.taken..self.length, 0);
         self.length -= self.taken;
@@ -41,7 +41,7 @@ impl Requests {
         }
     }
 
-    /// Sends the answer; `None` when the client is gone.
+    /// Sends the answer; `None` when the client has left.
     pub async fn answer(&mut self, answer: &[u8]) -> Option<()> {
         self.stream.write_all(answer).await.ok()
     }
