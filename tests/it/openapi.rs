@@ -8,7 +8,7 @@ use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Service, installed};
+use crate::support::{Service, Upstream, installed};
 
 /// The hosts for programs.
 const HOSTS: [Role; 4] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent];
@@ -71,11 +71,16 @@ async fn furnish(service: &Service) -> String {
     let sent = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
     let sent = sent.header("content-type", "multipart/form-data; boundary=b").body(form);
     let file = sent.send().await.expect(201)["id"].clone();
+    let prompt = json!({"message": "Hello", "session_id": "known"});
+    let asked = service.ask(Role::Agent, Method::POST, "/chat").key(&service.key);
+    let exchange = asked.json(&prompt).send().await;
+    let task = exchange.headers["x-task-id"].to_str().unwrap();
     let of_predictions = format!("{{ \"path.id\" = \"{prediction}\" }}");
     let of_files = format!("{{ \"path.id\" = {file} }}");
     format!(
         "[parameters]\n\"path.workflow\" = \"{workflow}\"\n\"path.version\" = \"v1\"\n\
          \"path.execution\" = \"{execution}\"\n\"path.slug\" = \"text-template\"\n\
+         \"path.task\" = \"{task}\"\n\"query.session_id\" = \"known\"\n\
          [[operations]]\ninclude-path-regex = \"^/v1/prediction/\"\n\
          parameters = {of_predictions}\n\
          [[operations]]\ninclude-path-regex = \"^/v1/files/\"\n\
@@ -83,9 +88,17 @@ async fn furnish(service: &Service) -> String {
     )
 }
 
-/// Sends what the document allows and what it does not, and holds each answer against it.
+/// Sends what the document allows and what it does not, and holds each answer against it. The agent
+/// thinks with an upstream that always says the same.
 async fn examine(role: Role) {
-    let service = Service::start().await;
+    let up = Upstream::start().await;
+    up.follows(|_request| {
+        let message = json!({"role": "assistant", "content": "Done."});
+        let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
+        let choices = json!([{"index": 0, "message": message, "finish_reason": "stop"}]);
+        (200, json!({"choices": choices, "usage": usage}))
+    });
+    let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
     let known = furnish(&service).await;
     let config = service.folder.path().join("known.toml");
     std::fs::write(&config, known).unwrap();

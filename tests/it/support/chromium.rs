@@ -17,6 +17,9 @@ use orrery::api::Role;
 
 const NEEDED: &str = "Debian's packages chromium and chromium-driver are installed: tests/run";
 
+/// How often the driver may find that its port, which it chooses for IPv4, is taken for IPv6.
+const DRIVER_STARTS: usize = 5;
+
 /// A browser with one window.
 pub struct Chromium {
     pub client: Client,
@@ -50,24 +53,34 @@ impl WebDriverCompatibleCommand for Cdp {
     }
 }
 
+/// The driver and its port; `None` when it ends at once.
+async fn start_driver() -> Option<(Child, String)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap_or_else(|error| panic!("{NEEDED} ({error})"));
+    let mut lines = BufReader::new(driver.stdout.take()?).lines();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        if let Some((_, port)) = line.split_once("started successfully on port ") {
+            return Some((driver, port.trim_end_matches('.').to_owned()));
+        }
+    }
+    None
+}
+
 impl Chromium {
     pub async fn start() -> Self {
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{NEEDED} ({error})"));
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = within("start of chromedriver", async {
-            loop {
-                let line = lines.next_line().await.unwrap().unwrap_or_else(|| panic!("{NEEDED}"));
-                if let Some((_, port)) = line.split_once("started successfully on port ") {
-                    return port.trim_end_matches('.').to_owned();
+        let (driver, port) = within("start of chromedriver", async {
+            for _ in 0..DRIVER_STARTS {
+                if let Some(started) = start_driver().await {
+                    return started;
                 }
             }
+            panic!("{NEEDED}")
         })
         .await;
         let profile = tempfile::tempdir().unwrap();
