@@ -145,6 +145,13 @@ async fn llm_refusals_name_the_field() {
             "response_format.json_schema.schema",
             "invalid_value",
         ),
+        // It describes 6,561 characters, each of which may be left out.
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
+                {"type": "string", "pattern": "^((((a?){9}){9}){9}){9}$"}}}}),
+            "response_format.json_schema.schema",
+            "invalid_value",
+        ),
     ] {
         let refused = service.post("/v1/chat/completions", &ask("x", more)).send().await;
         let error = refused.expect(400)["error"].clone();

@@ -22,7 +22,7 @@ use llama_cpp_2::{DecodeError, LlamaContextLoadError};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::sampling::{Likely, Sampler, Sampling, likelihoods};
+use super::sampling::{Halt, Likely, Sampler, Sampling, likelihoods};
 use super::slots::Slots;
 use super::text::{Taken, Text};
 
@@ -30,6 +30,9 @@ use super::text::{Taken, Text};
 pub const JOBS_MAX: usize = 1024;
 /// Parts of an answer that wait for its reader.
 pub const PARTS_MAX: usize = 64;
+/// Why an answer ends whose grammar takes more than its time.
+const GRAMMAR_SLOW: &str =
+    "the grammar of the schema takes too long for each token: simplify its patterns";
 /// How long nothing is computed where every reader is behind.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -63,7 +66,7 @@ pub struct Job {
 pub enum Event {
     Part(Part),
     End(End),
-    /// llama.cpp could not compute it.
+    /// It could not be computed.
     Failed(String),
 }
 
@@ -361,24 +364,27 @@ impl<'m> Engine<'m> {
             let computed = answer.tokens.get(from..from + share.tokens).unwrap_or_default();
             slot.cached.extend_from_slice(computed);
             let Some(output) = share.output else { continue };
-            let finish = answer.write(self.model, &self.context, output, self.room);
-            if let Some(finish) = finish
+            let end = answer.write(self.model, &self.context, output, self.room);
+            if let Some(end) = end
                 && let Some(answer) = self.slots.release(share.index)
             {
-                self.leave(answer, finish);
+                self.leave(answer, end);
             }
         }
     }
 
-    fn leave(&mut self, answer: Box<Answer>, finish: Finish) {
-        let end = End {
-            finish,
-            prompt_tokens: answer.prompt_tokens,
-            cached_tokens: answer.cached_tokens.min(answer.prompt_tokens),
-            completion_tokens: answer.written,
+    fn leave(&mut self, answer: Box<Answer>, end: Result<Finish, &'static str>) {
+        let event = match end {
+            Ok(finish) => Event::End(End {
+                finish,
+                prompt_tokens: answer.prompt_tokens,
+                cached_tokens: answer.cached_tokens.min(answer.prompt_tokens),
+                completion_tokens: answer.written,
+            }),
+            Err(reason) => Event::Failed(reason.to_owned()),
         };
         let mut out = answer.out;
-        out.send(Event::End(end));
+        out.send(event);
         if !out.waiting.is_empty() {
             self.leaving.push(out);
         }
@@ -409,23 +415,28 @@ struct Share {
 }
 
 impl Answer {
-    /// Writes the next token; why the answer ends by it, where it does.
+    /// Writes the next token; how the answer ends by it, where it does: finished, or
+    /// failed for a reason.
     fn write(
         &mut self,
         model: &LlamaModel,
         context: &LlamaContext<'_>,
         output: i32,
         room: usize,
-    ) -> Option<Finish> {
-        let Ok(token) = self.sampler.sample(context, output) else {
-            self.finish_text();
-            return Some(Finish::Stop);
+    ) -> Option<Result<Finish, &'static str>> {
+        let token = match self.sampler.sample(context, output) {
+            Ok(token) => token,
+            Err(Halt::GrammarEnds) => {
+                self.finish_text();
+                return Some(Ok(Finish::Stop));
+            }
+            Err(Halt::GrammarSlow) => return Some(Err(GRAMMAR_SLOW)),
         };
         self.written += 1;
         let vocabulary = model.vocab();
         if vocabulary.is_eog(token) {
             self.finish_text();
-            return Some(Finish::Stop);
+            return Some(Ok(Finish::Stop));
         }
         let logprobs = self.logprobs.map(|most| {
             let (chosen, top) = likelihoods(context, output, token, most);
@@ -436,14 +447,14 @@ impl Answer {
         match self.text.push(&piece) {
             Taken::Stopped(text) => {
                 self.say(text, logprobs);
-                return Some(Finish::Stop);
+                return Some(Ok(Finish::Stop));
             }
             Taken::Text(text) => self.say(text, logprobs),
         }
         self.tokens.push(token);
         if self.written >= self.max_tokens || self.tokens.len() >= room {
             self.finish_text();
-            return Some(Finish::Length);
+            return Some(Ok(Finish::Length));
         }
         None
     }

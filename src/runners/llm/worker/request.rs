@@ -1,6 +1,7 @@
 //! A request as it comes: each field that is known is checked, and a wrong one is refused with its name
 //! before anything is computed. Fields that are not known are left out of account.
 
+use regex_syntax::hir::{Hir, HirKind};
 use serde_json::{Map, Value};
 
 use crate::wire::openai;
@@ -16,6 +17,9 @@ const TOP_LOGPROBS_MAX: u64 = 20;
 const TOOLS_MAX: usize = 128;
 /// Bytes of a JSON Schema, and of those of all tools.
 const SCHEMA_BYTES_MAX: usize = 256 * 1024;
+/// How many characters the patterns of a schema describe, their repetitions written out. What a grammar
+/// costs for each token can grow with its square.
+const PATTERN_CHARS_MAX: u64 = 512;
 /// How deep a schema nests.
 const SCHEMA_DEPTH_MAX: usize = 48;
 
@@ -356,7 +360,48 @@ fn check_schema(param: &str, schema: &Value) -> Result<(), Refusal> {
         let message = format!("{param} is larger than {SCHEMA_BYTES_MAX} bytes");
         return Err(Refusal::of(param, message));
     }
+    let Some(chars) = chars_of_patterns(schema) else {
+        let message = format!("{param} has a pattern that is not a regular expression");
+        return Err(Refusal::of(param, message));
+    };
+    if chars > PATTERN_CHARS_MAX {
+        let message = format!(
+            "the patterns of {param} describe {chars} characters, and at most {PATTERN_CHARS_MAX} are \
+             possible: repeat less often, or use maxLength"
+        );
+        return Err(Refusal::of(param, message));
+    }
     Ok(())
+}
+
+/// How many characters all patterns in a schema describe; `None` when one cannot be read.
+fn chars_of_patterns(schema: &Value) -> Option<u64> {
+    let children: Box<dyn Iterator<Item = &Value>> = match schema {
+        Value::Array(items) => Box::new(items.iter()),
+        Value::Object(fields) => Box::new(fields.values()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return Some(0),
+    };
+    let own = match schema.get("pattern").and_then(Value::as_str) {
+        Some(pattern) => expanded(&regex_syntax::parse(pattern).ok()?),
+        None => 0,
+    };
+    children.map(chars_of_patterns).try_fold(own, |sum, below| Some(sum.saturating_add(below?)))
+}
+
+/// How many characters an expression describes, its repetitions written out.
+fn expanded(expression: &Hir) -> u64 {
+    let all = |parts: &[Hir]| parts.iter().map(expanded).fold(0, u64::saturating_add);
+    match expression.kind() {
+        HirKind::Empty | HirKind::Look(_) => 0,
+        HirKind::Literal(literal) => literal.0.len() as u64,
+        HirKind::Class(_) => 1,
+        HirKind::Repetition(repetition) => {
+            let times = repetition.max.unwrap_or(repetition.min).max(1);
+            expanded(&repetition.sub).saturating_mul(times.into())
+        }
+        HirKind::Capture(group) => expanded(&group.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => all(parts),
+    }
 }
 
 fn fits(value: &Value, depth: usize) -> bool {
@@ -412,6 +457,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn request_patterns_are_weighed_with_their_repetitions_written_out() {
+        let chars = |pattern: &str| {
+            let within = json!({"anyOf": [{"items": {"type": "string", "pattern": pattern}}]});
+            chars_of_patterns(&within)
+        };
+        assert_eq!(chars("^[a-z]{2,30}@(ab|c)+$"), Some(34));
+        assert_eq!(chars("^((((a?){9}){9}){9}){9}$"), Some(6561));
+        assert_eq!(chars("("), None);
+        assert_eq!(
+            chars_of_patterns(&json!({"properties": {"pattern": {"type": "string"}}})),
+            Some(0)
+        );
+    }
 
     fn refused(body: &Value) -> String {
         let refusal = Chat::read(body.to_string().as_bytes()).unwrap_err();

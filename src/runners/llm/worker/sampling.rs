@@ -1,6 +1,8 @@
 //! How the next token is chosen: llama.cpp's samplers in the order of its own server, and the grammar
 //! that an answer has to keep to.
 
+use std::time::Duration;
+
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::sampling::LlamaSampler;
@@ -9,6 +11,10 @@ use llama_cpp_2::token::data::LlamaTokenData;
 use llama_cpp_2::token::data_array::LlamaTokenDataArray;
 use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 
+use crate::runtime;
+
+/// How long the grammar of one answer may take, all its tokens together: no other answer is computed then.
+const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(20);
 /// Tokens that penalties look back on.
 const PENALTY_WINDOW: i32 = 64;
 
@@ -100,11 +106,18 @@ pub struct Sampler {
     grammar: Option<LlamaSampler>,
     /// The grammar does not hold yet.
     awaiting: Option<Awaiting>,
+    /// What choosing under the grammar has taken.
+    grammar_time: Duration,
 }
 
-/// Nothing can follow that the grammar allows.
+/// Why no token follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrammarEnds;
+pub enum Halt {
+    /// Nothing can follow that the grammar allows.
+    GrammarEnds,
+    /// The grammar has taken [`GRAMMAR_TIME_MAX`]: other answers wait meanwhile.
+    GrammarSlow,
+}
 
 /// The likelihood of a token.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,23 +184,21 @@ impl Sampler {
             chain: LlamaSampler::chain(chain, true),
             grammar: grammar.and_then(|grammar| grammar.sampler(model)),
             awaiting: trigger.map(|trigger| Awaiting { trigger, window: Vec::new() }),
+            grammar_time: Duration::ZERO,
         }
     }
 
     /// Chooses the token that follows output `index` of the last batch.
     ///
     /// # Errors
-    /// [`GrammarEnds`]
-    pub fn sample(
-        &mut self,
-        context: &LlamaContext<'_>,
-        index: i32,
-    ) -> Result<LlamaToken, GrammarEnds> {
+    /// [`Halt`]
+    pub fn sample(&mut self, context: &LlamaContext<'_>, index: i32) -> Result<LlamaToken, Halt> {
         let grammar = match &mut self.grammar {
             Some(grammar) if self.awaiting.is_none() => grammar,
             // It also accepts the token.
             Some(_) | None => return Ok(self.chain.sample(context, index)),
         };
+        let begun = runtime::monotonic_now();
         let mut candidates = context.token_data_array_ith(index);
         candidates.apply_sampler(&mut self.chain);
         let mut chosen = candidates.selected_token();
@@ -196,15 +207,19 @@ impl Sampler {
             let mut candidates = context.token_data_array_ith(index);
             candidates.apply_sampler(grammar);
             if !candidates.data.iter().any(|candidate| candidate.logit().is_finite()) {
-                return Err(GrammarEnds);
+                return Err(Halt::GrammarEnds);
             }
             candidates.apply_sampler(&mut self.chain);
             // A bias may forbid all that the grammar allows.
             chosen = candidates.selected_token().filter(|token| allows(grammar, *token));
         }
-        let token = chosen.ok_or(GrammarEnds)?;
-        grammar.try_accept(token).map_err(|_broken| GrammarEnds)?;
-        self.chain.try_accept(token).map_err(|_broken| GrammarEnds)?;
+        let token = chosen.ok_or(Halt::GrammarEnds)?;
+        grammar.try_accept(token).map_err(|_broken| Halt::GrammarEnds)?;
+        self.chain.try_accept(token).map_err(|_broken| Halt::GrammarEnds)?;
+        self.grammar_time += begun.elapsed();
+        if self.grammar_time > GRAMMAR_TIME_MAX {
+            return Err(Halt::GrammarSlow);
+        }
         Ok(token)
     }
 }
