@@ -115,7 +115,7 @@ pub struct Sampler {
 pub enum Halt {
     /// Nothing can follow that the grammar allows.
     GrammarEnds,
-    /// The grammar has taken [`GRAMMAR_TIME_MAX`]: other answers wait meanwhile.
+    /// The grammar has taken [`GRAMMAR_TIME_MAX`]: other answers wait in the meantime.
     GrammarSlow,
 }
 
