@@ -328,9 +328,9 @@ impl Accounts {
     /// [`Error::NoKey`], [`Error::Storage`].
     pub async fn delete_key(&self, organization: OrganizationId, id: KeyId) -> Result<(), Error> {
         let accounts = self.clone();
-        // In a task of its own: a client that hangs up must not leave a deleted key in memory.
-        let task = self.tasks.spawn(async move { accounts.delete(organization, id).await });
-        task.await.unwrap_or_else(|error| {
+        // A client that hangs up must not leave a deleted key in memory.
+        let deleting = self.tasks.complete(async move { accounts.delete(organization, id).await });
+        deleting.await.unwrap_or_else(|error| {
             Err(storage::Error::Unavailable { reason: error.to_string() }.into())
         })
     }

@@ -265,7 +265,7 @@ impl Audit {
         E: From<storage::Error> + Send + 'static,
     {
         let audit = self.clone();
-        let recording = self.tasks.spawn(async move {
+        let recording = self.tasks.complete(async move {
             let ended = act.await;
             if ended.is_ok() {
                 audit.write_or_log(&entry).await;

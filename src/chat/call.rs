@@ -125,9 +125,9 @@ impl Chat {
             _body: body,
         };
         let (reply, answer) = oneshot::channel();
-        // In a task of its own: what a client that goes away has used is recorded.
-        self.inner.tasks.spawn(call.run(candidates, reply));
-        answer.await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
+        // What a client that goes away has used is recorded.
+        let running = self.inner.tasks.complete(call.run(candidates, reply));
+        running.until(answer).await.unwrap_or(Err(Error::Engine(engine::Error::Stopping)))
     }
 }
 

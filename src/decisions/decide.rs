@@ -148,10 +148,10 @@ impl Decisions {
             _body: body,
         };
         let (reply, answer) = oneshot::channel();
-        // In a task of its own: what a client that goes away has used is recorded.
-        self.inner.tasks.spawn(work.run(reply));
+        // What a client that goes away has used is recorded.
+        let deciding = self.inner.tasks.complete(work.run(reply));
         let stopping = || Error::Chat(chat::Error::Engine(engine::Error::Stopping));
-        answer.await.unwrap_or_else(|_gone| Err(stopping()))
+        deciding.until(answer).await.unwrap_or_else(|_gone| Err(stopping()))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for decisions, and that the engine
-//! admits and records. A call is in no lane and is never run again: it is on the disk once it has
+//! Calls: work that runs outside of the engine, such as a call of the chat router or a request for decisions,
+//! and that the engine admits and records. A call is in no lane and is never run again: it is on the disk once it has
 //! ended, in one commit with its charge. What is reserved for it is in memory only, so that nothing of
 //! it survives the process.
 
@@ -75,8 +75,8 @@ impl Engine {
     /// [`Error::Storage`]: nothing of it is recorded. [`Error::Stopping`].
     pub async fn record_call(&self, call: EndedCall) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
-        let task = self.inner.tasks.spawn(async move { inner.record_call(call).await });
-        task.await.unwrap_or(Err(Error::Stopping))
+        let recording = async move { inner.record_call(call).await };
+        self.inner.tasks.complete(recording).await.unwrap_or(Err(Error::Stopping))
     }
 }
 

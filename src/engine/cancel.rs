@@ -23,15 +23,15 @@ impl Engine {
         id: ExecutionId,
     ) -> Result<Execution, Error> {
         let inner = Arc::clone(&self.inner);
-        // In a task of its own: a client that hangs up must not leave the cancel half done.
-        let task = self.inner.tasks.spawn(async move {
+        // A client that hangs up must not leave the cancel half done.
+        let cancelling = self.inner.tasks.complete(async move {
             let cancelled = inner.cancel(organization, id).await?;
             if cancelled.kind() == Kind::Agent {
                 inner.cancel_children(organization, id).await?;
             }
             Ok(cancelled)
         });
-        task.await.unwrap_or(Err(Error::Stopping))
+        cancelling.await.unwrap_or(Err(Error::Stopping))
     }
 }
 

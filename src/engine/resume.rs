@@ -50,9 +50,9 @@ impl Engine {
     /// [`Error::Storage`]; what went on until then has gone on.
     pub async fn resume(&self) -> Result<Resumed, Error> {
         let inner = Arc::clone(&self.inner);
-        // In a task of its own: a client that hangs up must not leave rows that no lane knows of.
-        let task = self.inner.tasks.spawn(async move { inner.resume().await });
-        task.await.unwrap_or(Err(Error::Stopping))
+        // A client that hangs up must not leave rows that no lane knows of.
+        let resuming = self.inner.tasks.complete(async move { inner.resume().await });
+        resuming.await.unwrap_or(Err(Error::Stopping))
     }
 }
 

@@ -5,6 +5,7 @@ pub mod memory;
 pub mod shortage;
 
 mod clock;
+mod completing;
 #[cfg(debug_assertions)]
 mod shift;
 
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use uuid::{ContextV7, Uuid};
 
 pub use self::clock::Clock;
+pub use self::completing::{Completing, Panicked};
 use crate::domain::ids::Id;
 
 /// Keeps ids in the order in which they are made, whatever the machine's clock does.
@@ -90,6 +92,16 @@ impl Tasks {
         F::Output: Send + 'static,
     {
         self.tracker.spawn(task)
+    }
+
+    /// Work that goes on in a task of its own when its caller is dropped. A shutdown waits for it, within
+    /// its grace.
+    pub fn complete<F>(&self, work: F) -> Completing<F>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send,
+    {
+        Completing::new(work, self.tracker.clone())
     }
 
     /// Resolves when a shutdown has begun.

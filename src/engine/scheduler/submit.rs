@@ -47,9 +47,9 @@ impl Engine {
             return Err(Error::Stopping);
         }
         let inner = Arc::clone(&self.inner);
-        // In a task of its own: what a client that hangs up has half sent is done or undone.
-        let task = self.inner.tasks.spawn(async move { inner.submit(submissions, beside).await });
-        task.await.unwrap_or(Err(Error::Stopping))
+        // What a client that hangs up has half sent is done or undone.
+        let submitting = async move { inner.submit(submissions, beside).await };
+        self.inner.tasks.complete(submitting).await.unwrap_or(Err(Error::Stopping))
     }
 }
 
