@@ -34,6 +34,10 @@ const TEXT_MAX: usize = 256 * 1024;
 /// Tools that one answer may use, and bytes of the arguments of each.
 const CALLS_MAX: usize = 16;
 const ARGUMENTS_MAX: usize = 64 * 1024;
+/// Bytes of what the model is shown; an exchange that grows past it ends.
+const PROMPT_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of the URLs that the session remembers of one exchange.
+const MEDIA_BYTES_MAX: usize = 32 * 1024;
 /// Characters of the ids and the names that a model makes up.
 const NAME_CHARS_MAX: usize = 128;
 
@@ -172,11 +176,22 @@ impl Inner {
             Some(Shown { task: &step.begun.task, result })
         });
         let messages = prompt::messages(exchange.behavior, history, question, steps);
-        let fields = match request(&messages, exchange.behavior) {
+        let more = match exchange.behavior {
+            // What the tools of other servers do is not known.
+            Behavior::Agent => self.servers.offered().await,
+            Behavior::Plan | Behavior::Ask => Vec::new(),
+        };
+        let fields = match request(&messages, exchange.behavior, more) {
             Ok(fields) => fields,
             Err(error) => return Ok(Some(Stop::Failed(internal(&error.to_string())))),
         };
-        let prompt_tokens = estimate(fields.text().map_or(0, |text| text.len() as u64));
+        let length = fields.text().map_or(0, |text| text.len());
+        if length > PROMPT_MAX {
+            let message = format!("the exchange has grown past {PROMPT_MAX} bytes");
+            let failure = Failure::new(502, ErrorClass::ProviderError, message);
+            return Ok(Some(Stop::Failed(failure)));
+        }
+        let prompt_tokens = estimate(length as u64);
         let Execution { organization, key, source, .. } = *execution;
         let caller = Caller { organization, key, source };
         let (model, admission) = match self.admit(caller, &exchange.model, prompt_tokens).await? {
@@ -294,7 +309,7 @@ impl Inner {
         };
         let response = fault.as_ref().map_or(said.as_str(), |fault| fault.cause.as_str());
         let media = kept.iter().filter_map(|step| step.done.as_ref());
-        let media: Vec<String> = media.flat_map(|done| done.media.clone()).collect();
+        let media = remembered(media.flat_map(|done| done.media.clone()));
         let (organization, name) = (execution.organization, &exchange.session_name);
         let (session, id) = (exchange.session, execution.id);
         let beside =
@@ -309,11 +324,27 @@ impl Inner {
     }
 }
 
-/// The request for an answer, without its model.
-fn request(messages: &[Value], behavior: Behavior) -> Result<RawObject, serde_json::Error> {
+/// The media that the session remembers, the first ones: its record has to stay small.
+fn remembered(media: impl Iterator<Item = String>) -> Vec<String> {
+    let mut bytes = 0_usize;
+    let fits = |url: &String| {
+        bytes = bytes.saturating_add(url.len());
+        bytes <= MEDIA_BYTES_MAX
+    };
+    media.take_while(fits).collect()
+}
+
+/// The request for an answer, without its model. `more` are tools of other servers.
+fn request(
+    messages: &[Value],
+    behavior: Behavior,
+    more: Vec<Value>,
+) -> Result<RawObject, serde_json::Error> {
+    let mut offered = tools::offered(behavior);
+    offered.extend(more);
     let mut fields = RawObject::default();
     fields.set("messages", messages)?;
-    fields.set("tools", &tools::offered(behavior))?;
+    fields.set("tools", &offered)?;
     fields.set("max_tokens", &ANSWER_TOKENS_MAX)?;
     Ok(fields)
 }

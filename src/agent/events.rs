@@ -29,7 +29,8 @@ pub struct TaskEvent {
 pub struct Feed {
     organization: OrganizationId,
     pub task: ExecutionId,
-    /// The step that is next, and how many of its events were given out.
+    /// The step that is next, and how many of its events were given out; behind all steps, those of the
+    /// end.
     step: usize,
     given: usize,
     is_over: bool,
@@ -39,11 +40,12 @@ impl Feed {
     /// The feed of an exchange behind the event `last`; one that cannot be read counts as none.
     pub fn new(organization: OrganizationId, task: ExecutionId, last: Option<&str>) -> Self {
         let parts = last.and_then(|id| id.split_once('-'));
-        let is_over = parts.is_some_and(|(step, _)| step == END);
-        let place =
-            parts.and_then(|(step, number)| Some((step.parse().ok()?, number.parse().ok()?)));
+        let place = parts.and_then(|(step, number)| {
+            let step = if step == END { usize::MAX } else { step.parse().ok()? };
+            Some((step, number.parse().ok()?))
+        });
         let (step, given) = place.unwrap_or((0, 0));
-        Self { organization, task, step, given, is_over }
+        Self { organization, task, step, given, is_over: false }
     }
 
     /// Whether all events were given out.
@@ -82,7 +84,8 @@ impl Feed {
             self.is_over = true;
             let made = generations(inner, &steps).await?;
             let last = endings(&execution, made);
-            let numbered = last.into_iter().zip(1_usize..);
+            let given = if self.step == usize::MAX { self.given } else { 0 };
+            let numbered = last.into_iter().zip(1_usize..).skip(given);
             news.extend(
                 numbered.map(|(data, number)| TaskEvent { id: format!("{END}-{number}"), data }),
             );

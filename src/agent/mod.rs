@@ -14,7 +14,10 @@
 //! | `prompt` | what the model is shown |
 //! | `tools` | what the model can use |
 //! | `sessions` | what is remembered |
+//! | `servers` | tools of other servers, by the Model Context Protocol |
 //! | `events` | what clients see of it |
+//! | `work` | what tools and MCP clients start |
+//! | `mcp` | the same models and workflows as tools of the Model Context Protocol |
 //!
 //! What tools return is data: it never becomes a part of the instructions. A tool with effects runs in
 //! behavior `agent` alone, under the limits of the organization and of the exchange.
@@ -22,11 +25,14 @@
 mod drive;
 mod error;
 mod events;
+pub mod mcp;
 mod prompt;
 mod request;
+pub mod servers;
 mod service;
 mod sessions;
 mod tools;
+mod work;
 
 pub use self::error::Error;
 pub use self::events::{Feed, TaskEvent};

@@ -9,7 +9,9 @@ use tokio::sync::Semaphore;
 
 use super::error::Error;
 use super::events::{Feed, TaskEvent};
+use super::mcp::Running;
 use super::request::Request;
+use super::servers::{self, Servers};
 use super::sessions::{Memory, Sessions};
 use crate::catalog::Catalog;
 use crate::chat::{Caller, Chat};
@@ -21,7 +23,7 @@ use crate::domain::money::Usd;
 use crate::engine::{self, Engine, Exchanges, Submission};
 use crate::files::Files;
 use crate::http::budget::Budget;
-use crate::runtime::{Clock, new_id};
+use crate::runtime::{Clock, Tasks, new_id};
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Commit, Store};
 use crate::workflows::Workflows;
@@ -45,6 +47,8 @@ pub struct Options {
     pub timeout: Duration,
     pub steps_max: u32,
     pub cost_max: Option<Usd>,
+    /// Servers that give it more tools.
+    pub servers: Vec<servers::Settings>,
 }
 
 /// What the agent works with.
@@ -52,6 +56,7 @@ pub struct Options {
 pub struct Dependencies {
     pub store: Store,
     pub clock: Clock,
+    pub tasks: Tasks,
     pub chat: Chat,
     pub catalog: Catalog,
     pub workflows: Workflows,
@@ -60,6 +65,8 @@ pub struct Dependencies {
     pub engine: Engine,
     /// Bytes of bodies in memory.
     pub bodies: Arc<Budget>,
+    /// What servers that give tools are reached with.
+    pub doors: servers::Doors,
 }
 
 #[derive(Debug)]
@@ -67,6 +74,7 @@ pub(super) struct Inner {
     pub(super) options: Options,
     pub(super) store: Store,
     pub(super) clock: Clock,
+    pub(super) tasks: Tasks,
     pub(super) chat: Chat,
     pub(super) catalog: Catalog,
     pub(super) workflows: Workflows,
@@ -76,6 +84,9 @@ pub(super) struct Inner {
     pub(super) bodies: Arc<Budget>,
     pub(super) sessions: Sessions,
     pub(super) answers: Semaphore,
+    /// Calls of MCP clients.
+    pub(super) calls: Running,
+    pub(super) servers: Servers,
 }
 
 /// The agent; clones share it.
@@ -98,6 +109,7 @@ impl Agent {
         let Dependencies {
             store,
             clock,
+            tasks,
             chat,
             catalog,
             workflows,
@@ -105,13 +117,17 @@ impl Agent {
             signed_urls,
             engine,
             bodies,
+            doors,
         } = dependencies;
         let inner = Arc::new(Inner {
             sessions: Sessions::new(store.clone(), clock.clone()),
             answers: Semaphore::new(ANSWERS_MAX),
+            calls: Running::default(),
+            servers: Servers::new(options.servers.clone(), &doors),
             options,
             store,
             clock,
+            tasks,
             chat,
             catalog,
             workflows,
@@ -124,6 +140,10 @@ impl Agent {
         let exchanges: Weak<dyn Exchanges> = weak;
         inner.engine.set_exchanges(exchanges);
         Self { inner }
+    }
+
+    pub(super) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// The id that clients know.
@@ -296,6 +316,27 @@ impl Inner {
             return Err(Error::NotFound);
         }
         Ok(execution)
+    }
+
+    /// The output of an execution with current links; null where there is none. In place of one with more
+    /// bytes than `most`, a text that says so.
+    pub(super) async fn output(
+        &self,
+        execution: &Execution,
+        most: u64,
+    ) -> Result<Value, engine::Error> {
+        let Some(output) = &execution.output else { return Ok(Value::Null) };
+        if output.len() > most {
+            let text = format!("(an output of {} bytes, too large to be shown here)", output.len());
+            return Ok(Value::String(text));
+        }
+        let text = match self.store.read_payload(output).await {
+            Ok(text) => text,
+            Err(error) if error.is_final() => return Ok(Value::Null),
+            Err(error) => return Err(error.into()),
+        };
+        let text = self.signed_urls.render(execution.organization, text);
+        Ok(serde_json::from_str(text.get()).unwrap_or(Value::Null))
     }
 
     /// A value with current links to the organization's files.

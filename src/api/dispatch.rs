@@ -350,7 +350,8 @@ fn preflight_response(allow: &str) -> Response {
     headers.insert(
         hyper::header::ACCESS_CONTROL_ALLOW_HEADERS,
         HeaderValue::from_static(
-            "authorization, content-type, idempotency-key, last-event-id, x-api-key, x-request-id",
+            "authorization, content-type, idempotency-key, last-event-id, mcp-method, mcp-name, \
+             mcp-protocol-version, x-api-key, x-request-id",
         ),
     );
     headers.insert(hyper::header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));

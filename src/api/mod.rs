@@ -32,6 +32,7 @@ mod history;
 mod idempotency_key;
 mod keys;
 mod links;
+mod mcp;
 mod members;
 mod models;
 mod openapi;
@@ -268,6 +269,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Agent], DELETE, "/memory", Key, Bare, Keyed, agent::clear, agent::CLEAR),
     route!(&[Agent], GET, "/sessions", Key, Bare, Keyed, agent::sessions, agent::SESSIONS),
     route!(&[Agent], GET, "/v1/models", Key, Bare, Keyed, agent::models, agent::MODELS),
+    route!(&[Agent], POST, "/mcp", Key, Body, Keyed, mcp::post, mcp::POST),
 
     route!(&[Base], POST, "/v1/decisions", Key, Body, Keyed, decisions::decide, decisions::DECIDE),
 

@@ -12,6 +12,7 @@ mod housekeeping;
 mod journal;
 mod offline;
 mod private;
+mod programs;
 mod reload;
 mod rotation;
 mod router;
@@ -27,6 +28,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
+use crate::agent::servers;
 use crate::api::{Documents, HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
 use crate::audit::Audit;
 use crate::backup::Source;
@@ -127,15 +129,12 @@ fn open(
         open_kept(config, clock.clone(), base)?;
     let policy = policy(config);
     let Live { control_token, groups } = live.unwrap_or_default();
-    let catalog = open_catalog(config, tasks, &policy, &files, groups)?;
+    let guard = programs::guard(config, tasks, groups)?;
+    let catalog = open_catalog(config, &policy, &files, &guard)?;
     let guarded = Client::guarded(policy.clone());
-    let outbox = Outbox::new(
-        store.clone(),
-        sealer.clone(),
-        guarded.clone(),
-        clock.clone(),
-        outbox_options(&config.webhooks),
-    );
+    let tool_servers = servers::Doors { client: guarded.clone(), guard };
+    let sent = outbox_options(&config.webhooks);
+    let outbox = Outbox::new(store.clone(), sealer.clone(), guarded.clone(), clock.clone(), sent);
     let waking = outbox.clone();
     let models = catalog.clone();
     let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
@@ -157,7 +156,8 @@ fn open(
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
     let kept = (&store, &clock, &files, &signed_urls);
-    let agent = router::agent(config, kept, &chat, &catalog, &workflows, &engine, &bodies);
+    let by = (&bodies, tool_servers);
+    let agent = router::agent((config, tasks), kept, &chat, &catalog, &workflows, &engine, by);
     Ok(Arc::new(Services {
         agent,
         decisions: router::decisions(config, tasks, &clock, &chat),
@@ -263,29 +263,19 @@ pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
 
 fn open_catalog(
     config: &Config,
-    tasks: &Tasks,
     policy: &Policy,
     files: &Files,
-    groups: Option<Arc<Groups>>,
+    guard: &GuardConfig,
 ) -> anyhow::Result<Catalog> {
     if config.models_dir.starts_with(&config.data_dir) {
         std::fs::create_dir_all(&config.models_dir)
             .with_context(|| format!("cannot make {}", config.models_dir.display()))?;
     }
-    // Programs start in folders of their own.
-    let work = std::path::absolute(config.data_dir.join(WORK)).context("the data folder")?;
-    let workers = Workers::new(config.program.clone(), groups.clone());
+    let workers = Workers::new(config.program.clone(), guard.groups.clone());
     let dependencies = Dependencies {
         builtins: BuiltinContext::new(policy.clone(), Some(files.clone()), workers),
         client: Client::trusted(),
-        guard: GuardConfig {
-            program: config.program.clone(),
-            work,
-            hidden: vec![config.data_dir.clone(), config.backup.folder.clone()],
-            models: config.models_dir.clone(),
-            groups,
-            tasks: tasks.clone(),
-        },
+        guard: guard.clone(),
         room: Arc::new(Room::of_bytes(config.limits.model_memory_bytes)),
     };
     let (catalog, report) = Catalog::open(config.models_dir.clone(), dependencies);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use hyper::header::HeaderValue;
 
-use crate::agent::{self, Agent};
+use crate::agent::{self, Agent, servers};
 use crate::catalog::Catalog;
 use crate::chains::Chains;
 use crate::chat::{Chat, Dependencies, Options, Upstream};
-use crate::config::Config;
+use crate::config::{Config, McpServer, McpTransport};
 use crate::decisions::{self, Decisions};
 use crate::domain::model::Pricing;
 use crate::domain::money::Usd;
@@ -97,17 +97,18 @@ pub fn decisions(config: &Config, tasks: &Tasks, clock: &Clock, chat: &Chat) -> 
 
 /// The agent with the settings of the configuration. `kept` is where it finds what is kept.
 pub fn agent(
-    config: &Config,
+    (config, tasks): (&Config, &Tasks),
     (store, clock, files, signed_urls): (&Store, &Clock, &Files, &SignedUrls),
     chat: &Chat,
     catalog: &Catalog,
     workflows: &Workflows,
     engine: &Engine,
-    bodies: &Arc<Budget>,
+    (bodies, doors): (&Arc<Budget>, servers::Doors),
 ) -> Agent {
     let dependencies = agent::Dependencies {
         store: store.clone(),
         clock: clock.clone(),
+        tasks: tasks.clone(),
         chat: chat.clone(),
         catalog: catalog.clone(),
         workflows: workflows.clone(),
@@ -115,6 +116,7 @@ pub fn agent(
         signed_urls: signed_urls.clone(),
         engine: engine.clone(),
         bodies: Arc::clone(bodies),
+        doors,
     };
     let agent = &config.agent;
     let options = agent::Options {
@@ -124,6 +126,19 @@ pub fn agent(
         timeout: agent.timeout,
         steps_max: agent.max_steps,
         cost_max: agent.max_cost.and_then(Usd::from_dollars),
+        servers: agent.mcp_servers.iter().map(mcp_server).collect(),
     };
     Agent::new(dependencies, options)
+}
+
+/// A server of tools as the agent knows it.
+fn mcp_server(server: &McpServer) -> servers::Settings {
+    let transport = match server.transport.clone() {
+        McpTransport::Http { url, headers } => servers::Transport::Http { url, headers },
+        McpTransport::Program { command, directory, env, writable, memory_bytes } => {
+            let directory = std::path::absolute(&directory).unwrap_or(directory);
+            servers::Transport::Program { command, directory, env, writable, memory_bytes }
+        }
+    };
+    servers::Settings { name: server.name.clone(), transport, allow: server.allow.clone() }
 }

@@ -50,7 +50,8 @@ pub(super) async fn run(asked: Agent, config: &Config) -> anyhow::Result<()> {
     }
     let is_interactive = std::io::stdin().is_terminal();
     if is_interactive {
-        output::note(&format!("Session {session}. End with Ctrl-D."));
+        let resume = format!("`orrery agent --session {}` resumes it", plain(&session));
+        output::note(&format!("Session {}: {resume}. End with Ctrl-D.", plain(&session)));
     }
     loop {
         if is_interactive {
@@ -147,6 +148,16 @@ impl Events {
             }
             "workflow_created" => {
                 output::note(&format!("  workflow {}", plain(text("workflow_id"))));
+            }
+            "workflow_updated" => {
+                let workflow = plain(text("workflow_id"));
+                output::note(&format!("  workflow {workflow} {}", plain(text("version_id"))));
+            }
+            "execution_completed" => {
+                output::note(&format!("  execution {}", plain(text("status"))));
+                for url in field("all_outputs").as_array().into_iter().flatten() {
+                    output::note(&format!("  {}", plain(url.as_str().unwrap_or_default())));
+                }
             }
             "execution_started" => {
                 output::note(&format!("  execution {}", plain(text("execution_id"))));

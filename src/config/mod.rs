@@ -10,6 +10,7 @@
 //! Nothing here binds a port, makes a folder or changes the machine; files are only read, and a
 //! secret never appears in an error or in `Debug`.
 
+mod agent;
 pub mod reader;
 mod router;
 pub mod secret;
@@ -316,6 +317,36 @@ pub struct Agent {
     pub max_steps: u32,
     /// What an exchange may cost, in US dollars; none: no limit.
     pub max_cost: Option<f64>,
+    /// Servers that give it more tools, each name once.
+    pub mcp_servers: Vec<McpServer>,
+}
+
+/// A server of the Model Context Protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub struct McpServer {
+    /// What the names of its tools begin with.
+    pub name: String,
+    pub transport: McpTransport,
+    /// The tools that are used; none: all.
+    pub allow: Option<Vec<String>>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub enum McpTransport {
+    /// By Streamable HTTP.
+    Http { url: String, headers: Vec<(String, Secret)> },
+    /// A program that is started, by its standard streams.
+    Program {
+        /// The program and its arguments, never empty.
+        command: Vec<String>,
+        directory: PathBuf,
+        env: Vec<(String, Secret)>,
+        /// Folders that it may write to, beside its own.
+        writable: Vec<PathBuf>,
+        /// The address space that it may have.
+        memory_bytes: Option<u64>,
+    },
 }
 
 /// Backups on a timetable.

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::agent::agent;
 use super::reader::{Known, Reader, Section};
 use super::router::router;
 use super::values::{
     Value, addresses, duration, flag, host_name, list, log_level, map, memory_size, network,
-    number, one_of, one_or_more, origin, path, positive, recipient, size, some_addresses, text,
+    one_of, one_or_more, origin, path, positive, recipient, size, some_addresses, text,
     web_address, whole,
 };
 use super::{
-    Agent, Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine,
-    Error, Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode,
-    Webhooks, secret,
+    Audit, Backup, Billing, Compat, Config, Cors, Dashboard, Decisions, Egress, Engine, Error,
+    Files, Host, Hosts, Limits, Log, LogFormat, Metrics, Rate, Retention, Tls, TlsMode, Webhooks,
+    secret,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -36,8 +37,6 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
-/// The largest limit of an exchange's cost, in US dollars.
-const AGENT_COST_MAX: f64 = 1_000_000.0;
 /// The largest budget of tokens a day: far more than a machine makes.
 const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
 
@@ -117,7 +116,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
             session_idle: section.get("session_idle", 12 * HOUR, duration(SECOND..=366 * DAY)),
             session_max: section.get("session_max", 7 * DAY, duration(SECOND..=366 * DAY)),
         }),
-        agent: root.section("agent", agent),
+        agent: root.section("agent", |section| agent(section, folder)),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),
         audit: root.section("audit", |section| Audit {
             folder: section.get("folder", data_dir.join("audit"), path(folder)),
@@ -409,17 +408,6 @@ fn decisions(section: &mut Section<'_>) -> Decisions {
     Decisions {
         aliases: section.get("aliases", Vec::new(), map(alias)),
         samples: section.get("samples", 8, whole(1..=64)),
-    }
-}
-
-fn agent(section: &mut Section<'_>) -> Agent {
-    Agent {
-        model: section.optional("model", text),
-        eco_model: section.optional("eco_model", text),
-        model_id: section.get("model_id", "orrery/beta".to_owned(), text),
-        timeout: section.get("timeout", 5 * MINUTE, duration(SECOND..=HOUR)),
-        max_steps: section.get("max_steps", 24, whole(1..=1000)),
-        max_cost: section.optional("max_cost", number(0.0..=AGENT_COST_MAX)),
     }
 }
 

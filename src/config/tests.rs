@@ -181,6 +181,28 @@ fn config_invalid_value_names_expected_form() {
         ("decisions.aliases = { a = 1 }", "`decisions.aliases`"),
         ("agent.max_steps = 0", "a whole number from 1 to 1000, found 0"),
         ("agent.max_cost = -1", "expected a number from 0 to 1000000, found -1"),
+        ("agent.mcp_servers = [1]", "expected a table such as { name ="),
+        ("agent.mcp_servers = [{ url = \"http://h\" }]", "`name` is missing"),
+        ("agent.mcp_servers = [{ name = \"a b\", url = \"http://h\" }]", "characters of a-z 0-9 -"),
+        ("agent.mcp_servers = [{ name = \"a\" }]", "either `url` or `command`"),
+        (
+            "agent.mcp_servers = [{ name = \"a\", url = \"http://h\", command = [\"x\"] }]",
+            "either `url` or `command`",
+        ),
+        (
+            "agent.mcp_servers = [{ name = \"a\", command = [\"x\"], headers = { A = \"b\" } }]",
+            "`headers` has no effect without `url`",
+        ),
+        (
+            "agent.mcp_servers = [{ name = \"a\", url = \"http://h\", headers = { \"A B\" = \"b\" } }]",
+            "cannot be the name of a header",
+        ),
+        ("agent.mcp_servers = [{ name = \"a\", uri = \"http://h\" }]", "unknown key `uri`"),
+        ("agent.mcp_servers = [{ name = \"a\", url = \"ftp://h\" }]", "http or https URL"),
+        (
+            "agent.mcp_servers = [{name=\"a\",url=\"http://h\"},{name=\"a\",url=\"http://i\"}]",
+            "`agent.mcp_servers`: \"a\" is listed twice",
+        ),
         ("retention.sessions = \"1s\"", "`retention.sessions`"),
     ] {
         let message = errors(text);

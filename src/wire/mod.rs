@@ -17,6 +17,7 @@ pub mod execution;
 pub mod file;
 pub mod history;
 pub mod legacy;
+pub mod mcp;
 pub mod member;
 pub mod model;
 pub mod openai;

@@ -351,6 +351,8 @@ async fn agent_exchanges_of_a_session_wait_for_each_other() {
     let events = events(&host(&service, Method::GET, &path).send().await);
     assert_eq!(kinds(&events), ["error", "complete"]);
     assert_eq!(events[0].1["error_code"], "Cancelled");
+    let rest = host(&service, Method::GET, &path).header("last-event-id", "end-1").send().await;
+    assert!(!rest.text.contains("error_code") && rest.text.contains("complete"), "{}", rest.text);
     let memory = memory(&service, "s").await;
     assert_eq!(memory["conversation_history"].as_array().unwrap().len(), 5);
 }
@@ -426,6 +428,11 @@ async fn agent_request_that_is_wrong_starts_nothing() {
         let error = answer.expect(400)["error"].clone();
         assert_eq!((&error["param"], &error["type"]), (&param, &json!("invalid_request_error")));
     }
+    let huge = json!({"message": "x".repeat(8 << 20)});
+    assert_eq!(post("/chat", &huge).undocumented().send().await.status, 413);
+    let full = json!({"message": "x".repeat((8 << 20) - 100)});
+    let error = post("/chat", &full).undocumented().send().await.expect(400)["error"].clone();
+    assert_eq!(error["code"], "context_length_exceeded");
     let metadata = json!({"message": "hi", "image_urls": ["http://169.254.169.254/a.png"]});
     post("/chat", &metadata).send().await.expect(400);
     for method in [Method::GET, Method::DELETE] {
@@ -483,6 +490,108 @@ async fn agent_command_shows_tools_links_and_costs() {
     assert_eq!(memory(&service, "cli").await["total_exchanges"], 1);
 }
 
+/// An assistant's message with these tool calls as they are.
+fn raw_calls(calls: Value) -> Value {
+    json!({"role": "assistant", "content": null, "tool_calls": calls})
+}
+
+#[tokio::test]
+async fn agent_ends_a_model_that_talks_garbage_for_ever() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config(PRICE) + AGENT + "max_steps = 12\n")).await;
+    for garbage in [
+        json!([{}]),
+        json!([{"id": 7, "function": {"name": [], "arguments": 1}}]),
+        json!([{"id": "x", "function": {"name": "run_model", "arguments": "{not json"}}]),
+        json!([{"id": "x", "function": {"name": "no_such_tool", "arguments": "[]"}}]),
+        json!([{"id": "x", "function": {"name": "run_model", "arguments": "\"text\""}}]),
+        json!("calls"),
+    ] {
+        script(&up, vec![raw_calls(garbage.clone())]);
+        let answer = prompt(&service, "s", "go").send().await;
+        let message = answer.expect(502)["error"]["message"].as_str().unwrap().to_owned();
+        assert!(
+            message.contains("no valid input") || message.contains("without a message"),
+            "{garbage}: {message}"
+        );
+    }
+    // Another unknown tool in each answer: no tool is refused twice.
+    up.follows(|request| {
+        let count = request["messages"].as_array().unwrap().len();
+        let function = json!({"name": format!("tool_{count}"), "arguments": "{}"});
+        (200, completion(&raw_calls(json!([{"id": "c", "function": function}]))))
+    });
+    let answer = prompt(&service, "s", "go").send().await.expect(502);
+    assert_eq!(answer["error"]["message"], "the exchange did not end within 12 steps");
+    assert!(rows(&service, "type=prediction").await.is_empty());
+    assert_eq!(memory(&service, "s").await["total_exchanges"], 7, "each ended once");
+}
+
+#[tokio::test]
+async fn agent_exchange_that_grows_without_end_is_stopped() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config("") + AGENT + "max_steps = 1000\n")).await;
+    let calls: Vec<Value> = (0..16)
+        .map(|number| {
+            let input = json!({"limit": 1, "padding": "x".repeat(60_000)}).to_string();
+            json!({"id": format!("c{number}"), "function": {"name": "list_files", "arguments": input}})
+        })
+        .collect();
+    script(&up, vec![raw_calls(json!(calls))]);
+    let answer = prompt(&service, "s", "go").send().await.expect(502);
+    assert_eq!(answer["error"]["message"], "the exchange has grown past 4194304 bytes");
+    assert!(up.requests().len() < 8, "{}", up.requests().len());
+}
+
+#[tokio::test]
+async fn agent_reads_of_a_large_output_that_it_is_large() {
+    let (up, service) = start().await;
+    let step =
+        json!({"step_id": "s", "type": "pass", "result": ["{{inputs.text}}", "{{inputs.text}}"]});
+    service
+        .workflow_of(json!({"steps": [step], "input_schema": {"type": "object",
+        "properties": {"text": {"type": "string", "default": "y".repeat(700_000)}}}}))
+        .await;
+    script(&up, vec![calls("run_workflow", json!({"workflow": "flow"})), says("Long.")]);
+    let body = json!({"message": "go", "session_id": "s"});
+    let answer = host(&service, Method::POST, "/chat").json(&body).send().await;
+    assert!(answer.text.len() < 10_000, "{} bytes of events", answer.text.len());
+    let result = &tool_results(&up)[0];
+    assert!(result.contains("(an output of 1400007 bytes"), "{}", &result[..200.min(result.len())]);
+}
+
+#[tokio::test]
+async fn agent_memory_survives_a_backup_and_its_restore() {
+    let (up, service) = start().await;
+    script(&up, vec![says("Hello.")]);
+    prompt(&service, "kept", "remember me").send().await.expect(200);
+    let folder = service.folder.path().to_owned();
+    let key = service.key.clone();
+    let command = async |arguments: &[&str]| {
+        let command = tokio::process::Command::new(env!("CARGO_BIN_EXE_orrery"))
+            .args(["--config", "config.toml"])
+            .args(arguments)
+            .current_dir(&folder)
+            .output();
+        let done = crate::support::within("end of the command", command).await.unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    command(&["backup", "all.backup"]).await;
+    prompt(&service, "kept", "forget this").send().await.expect(200);
+    let service = service
+        .restart_after(async |config: &orrery::config::Config| {
+            std::fs::rename(&config.data_dir, config.data_dir.with_extension("old")).unwrap();
+            command(&["restore", "all.backup"]).await;
+        })
+        .await;
+    let memory = host(&service, Method::GET, "/memory?session_id=kept").key(&key).send().await;
+    let memory = memory.expect(200);
+    assert_eq!(memory["total_exchanges"], 1, "{memory}");
+    assert_eq!(memory["conversation_history"][0]["user_prompt"], "remember me");
+    let other = service.ask(Role::Agent, Method::GET, "/sessions").key(&service.other_key);
+    assert_eq!(other.send().await.expect(200)["sessions"], json!([]));
+}
+
 /// The code blocks of a language in `docs/agent.md`.
 fn blocks(language: &str) -> Vec<&'static str> {
     const PAGE: &str = include_str!("../../docs/agent.md");
@@ -518,4 +627,12 @@ async fn agent_page_shows_a_configuration_and_calls_that_work() {
         calls += 1;
     }
     assert_eq!(calls, 7);
+    let file = service.folder.path().join("tools.toml");
+    let key = service.folder.path().join("search.key");
+    std::fs::write(&key, "secret\n").unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = blocks("toml")[1].replace("/etc/orrery/search.key", key.to_str().unwrap());
+    std::fs::write(&file, text.replace("NOTES_KEY}", "PATH}")).unwrap();
+    let servers = orrery::config::Config::load(&file).unwrap().agent.mcp_servers;
+    assert_eq!(servers.len(), 2);
 }

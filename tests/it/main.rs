@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
 mod agent;
+mod agent_servers;
 mod audit;
 mod backups;
 mod bad_input;
@@ -38,6 +39,7 @@ mod links;
 mod llm;
 #[cfg(feature = "llama")]
 mod llm_streams;
+mod mcp;
 mod models;
 mod openai_client;
 mod openapi;

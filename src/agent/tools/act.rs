@@ -5,23 +5,22 @@ use std::time::Duration;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
-use super::read::{summary, unreadable};
+use super::read::{in_event, summary, unreadable};
 use super::{Outcome, Use};
-use crate::domain::execution::{
-    Candidate, Execution, Prediction, Source, Status, Work, WorkflowRun,
-};
+use crate::agent::work::{self, Ready};
+use crate::domain::execution::{Execution, Source, Status};
 use crate::domain::ids::{ExecutionId, WorkflowId};
-use crate::domain::model::{Pricing, VERSION};
-use crate::domain::workflow::{
-    DESCRIPTION_MAX, NAME_MAX, Status as WorkflowStatus, Workflow, is_version_id,
-};
+use crate::domain::model::Pricing;
+use crate::domain::workflow::{DESCRIPTION_MAX, NAME_MAX, Workflow, is_version_id};
 use crate::engine::{self, Submission};
 use crate::runtime::new_id;
-use crate::schema::Patience;
 use crate::storage::Commit;
 use crate::storage::record::Malformed;
-use crate::workflows::{self, New, Put, count_trigger};
+use crate::workflows::{self, New, Put};
 
+/// URLs of an output that are shown, and characters of each.
+const URLS_MAX: usize = 64;
+const URL_CHARS_MAX: usize = 2048;
 /// How long one look at an execution waits for its end.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -45,11 +44,9 @@ impl Use<'_> {
             Some(child) => child,
             None => {
                 let input = arguments.get("input").cloned().unwrap_or_default();
-                let input = match model.check_input(input).await {
-                    Ok(input) => input,
-                    Err(refused) => {
-                        return Ok(Outcome::refused(format!("invalid input: {refused}")));
-                    }
+                let ready = match work::prediction(&model, input).await {
+                    Ok(ready) => ready,
+                    Err(refused) => return Ok(Outcome::refused(refused)),
                 };
                 if let Some(Pricing::Fixed { amount }) = &model.pricing
                     && let Some(most) = self.exchange.limits.cost
@@ -58,8 +55,7 @@ impl Use<'_> {
                     let message = format!("'{slug}' costs more than this exchange may still spend");
                     return Ok(Outcome::said(message));
                 }
-                let work = Prediction::new(VERSION.to_owned(), vec![Candidate::new(slug.clone())]);
-                match self.submit(Work::Prediction(work), &input, Commit::new(), None).await? {
+                match self.submit(ready, None).await? {
                     Ok(child) => child,
                     Err(outcome) => return Ok(outcome),
                 }
@@ -118,7 +114,7 @@ impl Use<'_> {
             "execution_id": child,
             "workflow_id": workflow.id,
             "status": ended.status.execution_word(),
-            "output": output,
+            "output": in_event(&output),
             "all_outputs": urls(&output),
             "total_time_ms": time.and_then(|time| u64::try_from(time).ok()),
         }));
@@ -133,30 +129,12 @@ impl Use<'_> {
         workflow: &Workflow,
         inputs: Value,
     ) -> Result<Result<ExecutionId, Outcome>, engine::Error> {
-        let version = workflow.version(&workflow.latest);
-        let version = version.filter(|_| workflow.status != WorkflowStatus::Archived);
-        let Some(version) = version else {
-            return Ok(Err(Outcome::refused("the workflow is archived")));
+        let ready = match work::workflow_run(self.inner, workflow, inputs).await? {
+            Ok(ready) => ready,
+            Err(refused) => return Ok(Err(Outcome::refused(refused))),
         };
-        if !inputs.is_object() {
-            return Ok(Err(Outcome::refused("inputs must be an object")));
-        }
-        let compiled = self.inner.workflows.compiled(version.revision).await.map_err(unreadable)?;
-        let inputs = match &compiled.inputs {
-            None => inputs,
-            Some(schema) => match schema.check_off_thread(inputs, Patience::Request).await {
-                Ok(inputs) => inputs,
-                Err(error) => {
-                    return Ok(Err(Outcome::refused(format!("invalid input: {error}"))));
-                }
-            },
-        };
-        let mut run = WorkflowRun::new(workflow.id, version.id.clone(), version.revision, None);
-        run.owner = Some(workflow.organization);
-        let mut beside = Commit::new();
-        count_trigger(&mut beside, workflow.id, &version.id);
-        let started = Started { workflow: workflow.id, version: version.id.clone() };
-        self.submit(Work::Workflow(run), &inputs, beside, Some(started)).await
+        let started = Started { workflow: workflow.id, version: workflow.latest.clone() };
+        self.submit(ready, Some(started)).await
     }
 
     /// Makes a workflow.
@@ -264,11 +242,10 @@ impl Use<'_> {
     /// Starts an execution under an id that is committed before; or what the model reads instead.
     async fn submit(
         &mut self,
-        work: Work,
-        input: &Value,
-        beside: Commit,
+        ready: Ready,
         started: Option<Started>,
     ) -> Result<Result<ExecutionId, Outcome>, engine::Error> {
+        let Ready { work, input, beside } = ready;
         let child: ExecutionId = *self.task.execution.get_or_insert_with(new_id);
         let events = started.map(|started| {
             json!({
@@ -276,12 +253,12 @@ impl Use<'_> {
                 "execution_id": child,
                 "workflow_id": started.workflow,
                 "version_id": started.version,
-                "inputs": input,
+                "inputs": in_event(&input),
             })
         });
         self.begin(events.into_iter().collect()).await?;
         let execution = self.run.execution();
-        let input = to_raw_value(input).map_err(|error| {
+        let input = to_raw_value(&input).map_err(|error| {
             let malformed = Malformed { record: "input", reason: error.to_string() };
             engine::Error::Storage(malformed.into())
         })?;
@@ -324,8 +301,12 @@ fn refusal(error: workflows::Error) -> Result<Outcome, engine::Error> {
 }
 
 /// The URLs of an output: itself, or those of a list.
-fn urls(output: &Value) -> Vec<String> {
-    let is_url = |text: &&str| text.starts_with("http://") || text.starts_with("https://");
+pub fn urls(output: &Value) -> Vec<String> {
+    let is_url = |text: &&str| {
+        let is_web = text.starts_with("http://") || text.starts_with("https://");
+        is_web && text.chars().nth(URL_CHARS_MAX).is_none()
+    };
     let items = output.as_array().map_or_else(|| vec![output], |items| items.iter().collect());
-    items.into_iter().filter_map(Value::as_str).filter(is_url).map(str::to_owned).collect()
+    let urls = items.into_iter().filter_map(Value::as_str).filter(is_url);
+    urls.take(URLS_MAX).map(str::to_owned).collect()
 }

@@ -7,9 +7,13 @@
 mod act;
 mod read;
 
+pub use self::act::urls;
+pub use self::read::unreadable;
+
 use serde_json::{Map, Value, json};
 
 use super::drive::text;
+use super::servers::Called;
 use super::service::Inner;
 use crate::domain::agent::{Begun, Behavior, Exchange, Task, ToolEnd, ToolResult, ToolTask};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -213,6 +217,9 @@ impl Use<'_> {
     pub async fn run(&mut self) -> Result<Outcome, engine::Error> {
         let name = self.task.call.name.clone();
         let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
+            if self.inner.servers.may_have(&name) {
+                return self.call_server(&name).await;
+            }
             let names: Vec<&str> = TOOLS.iter().map(|tool| tool.name).collect();
             let message = format!("there is no tool '{name}'; the tools are {}", names.join(", "));
             return Ok(Outcome::refused(message));
@@ -238,6 +245,24 @@ impl Use<'_> {
             "ask_user" => Ok(ask_user(&arguments)),
             _ => self.read(tool.name, &arguments).await,
         }
+    }
+
+    /// Calls a tool of another server. After a crash it is called again, under the same key.
+    async fn call_server(&mut self, name: &str) -> Result<Outcome, engine::Error> {
+        if self.exchange.behavior != Behavior::Agent {
+            return Ok(Outcome::refused(format!("'{name}' runs in behavior agent only")));
+        }
+        let arguments = serde_json::from_str::<Map<String, Value>>(&self.task.call.arguments);
+        let Ok(arguments) = arguments else {
+            return Ok(Outcome::refused("the arguments are not a JSON object"));
+        };
+        self.begin(Vec::new()).await?;
+        let step = self.run.steps().len();
+        let key = format!("{}:{step}", self.run.execution().id);
+        Ok(match self.inner.servers.call(name, arguments, &key).await {
+            Called::Said(text) => Outcome::said(text),
+            Called::Refused(reason) => Outcome::refused(reason),
+        })
     }
 
     fn organization(&self) -> OrganizationId {

@@ -18,6 +18,8 @@ const FOUND_MAX: usize = 20;
 const WORKFLOWS_MAX: usize = 1000;
 /// Items of a list.
 const ITEMS_MAX: u64 = 20;
+/// Bytes of an output that is read.
+const OUTPUT_MAX: u64 = 1024 * 1024;
 /// Characters of a description in a search.
 const SHORT: usize = 200;
 
@@ -131,7 +133,7 @@ impl Use<'_> {
             "workflow_id": workflow.id,
             "version_id": workflow.latest,
             "workflow_name": workflow.name,
-            "definition": definition,
+            "definition": in_event(&definition),
         });
         Ok(Outcome::json(&shown).with_event(event))
     }
@@ -192,19 +194,12 @@ impl Use<'_> {
 
     /// The output of an execution with current links; null where there is none.
     pub(super) async fn output(&self, execution: &Execution) -> Result<Value, engine::Error> {
-        let Some(output) = &execution.output else { return Ok(Value::Null) };
-        let text = match self.inner.store.read_payload(output).await {
-            Ok(text) => text,
-            Err(error) if error.is_final() => return Ok(Value::Null),
-            Err(error) => return Err(error.into()),
-        };
-        let text = self.inner.signed_urls.render(execution.organization, text);
-        Ok(serde_json::from_str(text.get()).unwrap_or(Value::Null))
+        self.inner.output(execution, OUTPUT_MAX).await
     }
 }
 
 /// An error of the workflows that is not the model's doing.
-pub(super) fn unreadable(error: workflows::Error) -> engine::Error {
+pub fn unreadable(error: workflows::Error) -> engine::Error {
     if let workflows::Error::Storage(error) = error {
         return error.into();
     }
@@ -224,6 +219,12 @@ pub(super) fn summary(execution: &Execution, output: &Value) -> Value {
         "created_at": execution.created_at.to_string(),
         "output": output,
     })
+}
+
+/// A value as events carry it: one with more bytes than that is left out.
+pub(super) fn in_event(value: &Value) -> Value {
+    const EVENT_MAX: usize = 64 * 1024;
+    if value.to_string().len() > EVENT_MAX { Value::Null } else { value.clone() }
 }
 
 fn short(text: &str) -> String {

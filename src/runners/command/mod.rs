@@ -6,6 +6,7 @@
 //! it has started. Nothing is retried here.
 
 mod pool;
+pub mod process;
 mod protocol;
 mod worker;
 
@@ -15,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::pool::Pool;
+pub use self::process::GuardConfig;
 use self::protocol::Ended;
-pub use self::worker::GuardConfig;
 use self::worker::Worker;
 use super::http::excerpt;
 use super::options::{self, Dependencies, Model, Type};

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::worker::{GuardConfig, Worker};
+use super::process::GuardConfig;
+use super::worker::Worker;
 use super::{Options, describe};
 use crate::runners::Health;
 use crate::runners::backoff::Backoff;

@@ -8,6 +8,7 @@ pub mod dashboard;
 #[path = "../../support/gguf.rs"]
 #[allow(dead_code, reason = "benchmarks use the rest")]
 pub mod gguf;
+pub mod mcp_server;
 mod provider;
 mod python;
 mod receiver;

@@ -164,7 +164,9 @@ impl Inner {
         for effect in &written.effects {
             self.write_effect(&mut commit, execution, effect)?;
         }
-        Ok(self.store.commit(commit).await?)
+        self.store.commit(commit).await?;
+        self.step_waiters.wake(execution.id);
+        Ok(())
     }
 
     /// Writes a model step that has ended as a prediction of its own.

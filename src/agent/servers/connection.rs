@@ -1,0 +1,246 @@
+//! A connection to one server: opened, its tools listed, its tools called. It ends when it is dropped, with
+//! the program that it may have started.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{HeaderName, HeaderValue};
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest, ErrorData,
+    Implementation, PaginatedRequestParams, ProtocolVersion, RequestMetaObject, ServerResult, Tool,
+};
+use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt, RoleClient};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::ServerTool;
+use super::http::Sender;
+use crate::config::secret::Secret;
+use crate::http::client::Client;
+use crate::runners::command::GuardConfig;
+use crate::runners::command::process::{Process, Program};
+use crate::runners::tail::Tail;
+use crate::runtime;
+
+/// Bytes of one answer of a server.
+pub const ANSWER_MAX: usize = 1024 * 1024;
+/// Tools of one server, and pages of their list.
+const TOOLS_MAX: usize = 64;
+const PAGES_MAX: usize = 16;
+/// Characters of a tool's own name and of its description, and bytes of its schema. A tool with more of a
+/// name or a schema is left out.
+const NAME_MAX: usize = 128;
+const DESCRIPTION_MAX: usize = 1024;
+const SCHEMA_MAX: usize = 16 * 1024;
+/// What names a use of a tool, so that a server can tell a repetition from a new one.
+const KEY: &str = "orrery/idempotency_key";
+
+/// One server, as the configuration has it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub name: String,
+    pub transport: Transport,
+    /// The tools that are used; `None`: all.
+    pub allow: Option<Vec<String>>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone)]
+pub enum Transport {
+    Http {
+        url: String,
+        headers: Vec<(String, Secret)>,
+    },
+    Program {
+        /// The program and its arguments, never empty.
+        command: Vec<String>,
+        /// Absolute.
+        directory: PathBuf,
+        env: Vec<(String, Secret)>,
+        writable: Vec<PathBuf>,
+        memory_bytes: Option<u64>,
+    },
+}
+
+/// What servers are reached with.
+#[derive(Debug, Clone)]
+pub struct Doors {
+    /// Judges each address.
+    pub client: Client,
+    pub guard: GuardConfig,
+}
+
+/// A server that answers.
+#[derive(Debug)]
+pub struct Connection {
+    service: RunningService<RoleClient, Handler>,
+    /// Those that are used.
+    pub tools: Arc<Vec<ServerTool>>,
+    listed: Vec<ServerTool>,
+    opened_at: Instant,
+    _process: Option<Process>,
+}
+
+/// What the service is to a server: it says its name, and takes nothing that a server may ask of it.
+#[derive(Debug, Clone, Copy)]
+struct Handler;
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let own = Implementation::new("orrery", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(rmcp::model::ClientCapabilities::default(), own)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+}
+
+impl Connection {
+    /// Connects, and lists the tools. By the handshake of the versions that have one, else without.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub async fn open(settings: &Settings, doors: &Doors) -> Result<Self, String> {
+        match Self::open_by(settings, doors, ClientLifecycleMode::Initialize).await {
+            Ok(connection) => Ok(connection),
+            Err(reason) => {
+                let preferred_versions = vec![ProtocolVersion::NO_INITIALIZE];
+                let mode = ClientLifecycleMode::Discover { preferred_versions };
+                Self::open_by(settings, doors, mode).await.map_err(|_later| reason)
+            }
+        }
+    }
+
+    async fn open_by(
+        settings: &Settings,
+        doors: &Doors,
+        mode: ClientLifecycleMode,
+    ) -> Result<Self, String> {
+        let mut started = None;
+        let service = match &settings.transport {
+            Transport::Http { url, headers } => {
+                let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                    .custom_headers(header_map(headers)?);
+                let sender = Sender::new(doors.client.clone());
+                let transport = StreamableHttpClientTransport::with_client(sender, config);
+                Handler.serve_with_lifecycle(transport, mode).await
+            }
+            Transport::Program { command, directory, env, writable, memory_bytes } => {
+                let program = Program {
+                    command,
+                    directory,
+                    env,
+                    memory_bytes: *memory_bytes,
+                    writable,
+                    model: None,
+                };
+                let (mut process, stdout) =
+                    Process::start(&doors.guard, &program, &Tail::default())
+                        .map_err(|error| format!("its program cannot be started: {error}"))?;
+                let stdin = process.stdin.take().ok_or("its pipes are closed")?;
+                started = Some(process);
+                let transport =
+                    AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(ANSWER_MAX);
+                Handler.serve_with_lifecycle(transport, mode).await
+            }
+        };
+        let service = service.map_err(|error| error.to_string())?;
+        let listed = list(service.peer()).await?;
+        let opened_at = runtime::monotonic_now();
+        Ok(Self { service, tools: Arc::default(), listed, opened_at, _process: started })
+    }
+
+    /// The tools that the server has, once.
+    pub fn listed(&mut self) -> Vec<ServerTool> {
+        std::mem::take(&mut self.listed)
+    }
+
+    /// Whether it holds, and its tools are not older than that.
+    pub fn is_good(&self, now: Instant, ttl: Duration) -> bool {
+        !self.service.peer().is_transport_closed() && now.duration_since(self.opened_at) < ttl
+    }
+
+    /// What calls go through.
+    pub fn peer(&self) -> Peer<RoleClient> {
+        self.service.peer().clone()
+    }
+}
+
+fn header_map(headers: &[(String, Secret)]) -> Result<HashMap<HeaderName, HeaderValue>, String> {
+    let read = |(name, secret): &(String, Secret)| {
+        let wrong = || format!("the header {name:?} cannot be sent");
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_invalid| wrong())?;
+        let mut value = HeaderValue::from_str(secret.expose()).map_err(|_invalid| wrong())?;
+        value.set_sensitive(true);
+        Ok((name, value))
+    };
+    headers.iter().map(read).collect()
+}
+
+async fn list(peer: &Peer<RoleClient>) -> Result<Vec<ServerTool>, String> {
+    let mut tools = Vec::new();
+    let mut cursor = None;
+    for _ in 0..PAGES_MAX {
+        let page = PaginatedRequestParams::default().with_cursor(cursor);
+        let page = peer.list_tools(Some(page)).await.map_err(|error| error.to_string())?;
+        for tool in page.tools {
+            if tools.len() == TOOLS_MAX {
+                tracing::warn!(
+                    "an MCP server has more than {TOOLS_MAX} tools; the rest is left out"
+                );
+                return Ok(tools);
+            }
+            tools.extend(read(tool));
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    Ok(tools)
+}
+
+/// A tool within the bounds; its name for the model comes later.
+fn read(tool: Tool) -> Option<ServerTool> {
+    let schema = Value::Object(tool.input_schema.as_ref().clone());
+    let own_name = tool.name.into_owned();
+    let is_bounded = own_name.chars().nth(NAME_MAX).is_none() && !own_name.is_empty();
+    if !is_bounded || schema.to_string().len() > SCHEMA_MAX {
+        let shown: String = own_name.chars().take(NAME_MAX).collect();
+        tracing::warn!(tool = shown, "a tool of an MCP server is too large and is left out");
+        return None;
+    }
+    let description = tool.description.unwrap_or_default();
+    let description = description.chars().take(DESCRIPTION_MAX).collect();
+    Some(ServerTool { name: String::new(), own_name, description, schema })
+}
+
+/// Calls a tool: its result, or the server's refusal; else why there is neither.
+pub async fn call(
+    peer: Peer<RoleClient>,
+    tool: &str,
+    arguments: Map<String, Value>,
+    key: &str,
+    limit: Duration,
+) -> Result<Result<CallToolResult, ErrorData>, String> {
+    let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    let mut meta = RequestMetaObject::new();
+    meta.insert(KEY.to_owned(), Value::String(key.to_owned()));
+    let options = PeerRequestOptions::with_timeout(limit).with_meta(meta);
+    let sent = peer.send_cancellable_request(request, options).await;
+    let answered = match sent {
+        Ok(handle) => handle.await_response().await,
+        Err(error) => Err(error),
+    };
+    match answered {
+        Ok(ServerResult::CallToolResult(result)) => Ok(Ok(result)),
+        Ok(_) => Err("its answer is not the result of a call".to_owned()),
+        Err(ServiceError::McpError(error)) => Ok(Err(error)),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,212 @@
+//! How messages reach a server by HTTP: through the service's own client, with the egress guard, and bounded. An
+//! answer is read to the end of what was asked for; what a server says beside it is not listened to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::BoxStream;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+};
+use sse_stream::Sse;
+
+use super::connection::ANSWER_MAX;
+use crate::http::client::Client;
+use crate::http::event_stream::EventReader;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+/// How long one exchange of messages may take; a call has a limit of its own below that.
+const TOTAL: Duration = Duration::from_secs(150);
+/// Characters of a refusal that are shown.
+const SHOWN_MAX: usize = 200;
+
+/// Why a message got no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failed(String);
+
+type Error = StreamableHttpError<Failed>;
+
+fn failed(reason: impl Into<String>) -> Error {
+    StreamableHttpError::Client(Failed(reason.into()))
+}
+
+/// Sends messages.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    client: Client,
+}
+
+impl Sender {
+    /// By this client.
+    pub const fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    async fn open(
+        &self,
+        method: Method,
+        url: &str,
+        (session, key): (Option<Arc<str>>, Option<String>),
+        headers: HashMap<HeaderName, HeaderValue>,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(url)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, text/event-stream");
+        if let Some(session) = session {
+            request = request.header(SESSION, &*session);
+        }
+        if let Some(key) = key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
+        self.client.open(request).await.map_err(|error| failed(error.to_string()))
+    }
+
+    async fn post(
+        &self,
+        url: &str,
+        message: &ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        key: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let body = serde_json::to_vec(message).map_err(StreamableHttpError::Deserialize)?;
+        let has_session = session.is_some();
+        let answer = self.open(Method::POST, url, (session, key), headers, body.into()).await?;
+        let (head, body) = answer.into_parts();
+        if head.status == StatusCode::NOT_FOUND && has_session {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        let wants_answer = matches!(message, JsonRpcMessage::Request(_));
+        if head.status.is_success() && !wants_answer {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        let text = |name: &HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let session = text(&SESSION).map(str::to_owned);
+        let kind = text(&CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
+        if kind.starts_with("text/event-stream") {
+            let message = answer_in(body).await?;
+            return Ok(StreamableHttpPostResponse::Json(message, session));
+        }
+        let bytes = whole(body).await?;
+        match serde_json::from_slice::<ServerJsonRpcMessage>(&bytes) {
+            Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
+            Err(_) => {
+                let shown: String =
+                    String::from_utf8_lossy(&bytes).chars().take(SHOWN_MAX).collect();
+                Err(failed(format!("it answers {}: {shown}", head.status)))
+            }
+        }
+    }
+}
+
+fn too_large() -> Error {
+    StreamableHttpError::ResponseBodyTooLarge { max_size: ANSWER_MAX }
+}
+
+/// The next piece of a body.
+async fn piece(body: &mut Incoming) -> Result<Option<Bytes>, Error> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(failed(error.to_string())),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+async fn whole(mut body: Incoming) -> Result<Bytes, Error> {
+    let mut read = BytesMut::new();
+    while let Some(data) = piece(&mut body).await? {
+        if read.len().saturating_add(data.len()) > ANSWER_MAX {
+            return Err(too_large());
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(read.freeze())
+}
+
+/// The answer among the events of a stream.
+async fn answer_in(mut body: Incoming) -> Result<ServerJsonRpcMessage, Error> {
+    let mut events = EventReader::new(ANSWER_MAX);
+    let mut total = 0_usize;
+    while let Some(data) = piece(&mut body).await? {
+        total = total.saturating_add(data.len());
+        if total > ANSWER_MAX {
+            return Err(too_large());
+        }
+        events.push(&data);
+        while let Some(event) = events.next_event().map_err(|_too_long| too_large())? {
+            let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };
+            let message: ServerJsonRpcMessage = serde_json::from_slice(&data)?;
+            if matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)) {
+                return Ok(message);
+            }
+        }
+    }
+    Err(StreamableHttpError::UnexpectedEndOfStream)
+}
+
+impl StreamableHttpClient for Sender {
+    type Error = Failed;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let posting = self.post(&uri, &message, session_id, auth_header, custom_headers);
+        match tokio::time::timeout(TOTAL, posting).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => Err(failed(format!("no answer within {TOTAL:?}"))),
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Error> {
+        let who = (Some(session_id), auth_header);
+        let deleting = self.open(Method::DELETE, &uri, who, custom_headers, Bytes::new());
+        match tokio::time::timeout(TOTAL, deleting).await {
+            Ok(answer) => answer.map(drop),
+            Err(_elapsed) => Err(failed(format!("no answer within {TOTAL:?}"))),
+        }
+    }
+
+    /// What a server says unasked is not listened to.
+    async fn get_stream(
+        &self,
+        _uri: Arc<str>,
+        _session_id: Option<Arc<str>>,
+        _last_event_id: Option<String>,
+        _auth_header: Option<String>,
+        _custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
+        Err(StreamableHttpError::ServerDoesNotSupportSse)
+    }
+}

@@ -1,0 +1,260 @@
+//! Servers of the Model Context Protocol that give the agent more tools: by HTTP through the egress guard, or as
+//! programs behind the fence of `command` models.
+//!
+//! A connection is made when the agent needs it and kept while it holds. A server that is down costs its own
+//! tools and nothing else, and is asked again after a while. What servers say is bounded: how many tools, how
+//! much of each, how large an answer, how long it takes. What their tools do is not known, so that all of them
+//! count as tools with effects.
+
+mod connection;
+mod http;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rmcp::model::{CallToolResult, ContentBlock, ErrorData};
+use serde_json::{Map, Value, json};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
+
+use self::connection::Connection;
+pub use self::connection::{Doors, Settings, Transport};
+use super::mcp::plain_name;
+use crate::runtime;
+
+/// Calls of one server at once.
+const CALLS_MAX: usize = 8;
+/// How long connecting and listing the tools may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a call may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a list of tools is used.
+const TOOLS_TTL: Duration = Duration::from_secs(300);
+/// How long a server that was down is left alone.
+const DOWN_FOR: Duration = Duration::from_secs(30);
+
+/// A tool of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerTool {
+    /// As the model knows it: the server's name, two underlines, and its own.
+    pub name: String,
+    /// As the server knows it.
+    pub own_name: String,
+    pub description: String,
+    pub schema: Value,
+}
+
+impl ServerTool {
+    /// The tool in OpenAI's form.
+    fn shown(&self) -> Value {
+        json!({"type": "function", "function": {
+            "name": self.name, "description": self.description, "parameters": self.schema,
+        }})
+    }
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Called {
+    /// What the model reads.
+    Said(String),
+    /// The input does not fit, with the reason.
+    Refused(String),
+}
+
+/// All servers; clones share them.
+#[derive(Debug, Clone)]
+pub struct Servers(Arc<Vec<Server>>);
+
+#[derive(Debug)]
+struct Server {
+    settings: Settings,
+    doors: Doors,
+    state: Mutex<State>,
+    places: Semaphore,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not asked yet.
+    New,
+    Up(Box<Connection>),
+    /// Not to be asked before this.
+    Down(Instant),
+}
+
+impl Servers {
+    /// These servers; none is asked yet.
+    #[must_use]
+    pub fn new(settings: Vec<Settings>, doors: &Doors) -> Self {
+        let server = |settings| Server {
+            settings,
+            doors: doors.clone(),
+            state: Mutex::new(State::New),
+            places: Semaphore::new(CALLS_MAX),
+        };
+        Self(Arc::new(settings.into_iter().map(server).collect()))
+    }
+
+    /// The tools of all servers that answer, in OpenAI's form.
+    pub async fn offered(&self) -> Vec<Value> {
+        let all = join_all(self.0.iter().map(Server::tools)).await;
+        all.iter().flat_map(|tools| tools.iter().map(ServerTool::shown)).collect()
+    }
+
+    /// Whether some server could have a tool of that name.
+    #[must_use]
+    pub fn may_have(&self, name: &str) -> bool {
+        self.0.iter().any(|server| server.is_own(name))
+    }
+
+    /// Calls a tool. `key` names this use of it, also when it runs again after a crash.
+    pub async fn call(&self, name: &str, arguments: Map<String, Value>, key: &str) -> Called {
+        for server in self.0.iter().filter(|server| server.is_own(name)) {
+            let tools = server.tools().await;
+            if let Some(tool) = tools.iter().find(|tool| tool.name == name) {
+                return server.call(tool, arguments, key).await;
+            }
+        }
+        Called::Refused(format!("the tool '{name}' is not there; its server may be down"))
+    }
+}
+
+impl Server {
+    fn prefix(&self) -> String {
+        format!("{}__", self.settings.name)
+    }
+
+    fn is_own(&self, name: &str) -> bool {
+        name.starts_with(&self.prefix())
+    }
+
+    /// Its tools; none while it is down.
+    async fn tools(&self) -> Arc<Vec<ServerTool>> {
+        let mut state = self.state.lock().await;
+        let now = runtime::monotonic_now();
+        match &*state {
+            State::Up(connection) if connection.is_good(now, TOOLS_TTL) => {
+                return Arc::clone(&connection.tools);
+            }
+            State::Down(until) if now < *until => return Arc::default(),
+            State::New | State::Up(_) | State::Down(_) => {}
+        }
+        // The old one ends before the new one begins.
+        *state = State::New;
+        let connecting = Connection::open(&self.settings, &self.doors);
+        let opened = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(opened) => opened,
+            Err(_elapsed) => Err(format!("it did not answer within {CONNECT_TIMEOUT:?}")),
+        };
+        match opened {
+            Ok(mut connection) => {
+                connection.tools = Arc::new(self.chosen(connection.listed()));
+                let tools = Arc::clone(&connection.tools);
+                *state = State::Up(Box::new(connection));
+                tools
+            }
+            Err(reason) => {
+                let server = &self.settings.name;
+                tracing::warn!(server, reason, "an MCP server of the agent is down");
+                *state = State::Down(runtime::monotonic_now() + DOWN_FOR);
+                Arc::default()
+            }
+        }
+    }
+
+    /// The tools that the configuration allows, with their names for the model.
+    fn chosen(&self, listed: Vec<ServerTool>) -> Vec<ServerTool> {
+        let allow = self.settings.allow.as_ref();
+        let is_allowed =
+            |tool: &ServerTool| allow.is_none_or(|allow| allow.contains(&tool.own_name));
+        let prefix = self.prefix();
+        let mut chosen: Vec<ServerTool> = Vec::new();
+        for mut tool in listed.into_iter().filter(is_allowed) {
+            tool.name = plain_name(&prefix, &tool.own_name);
+            if !chosen.iter().any(|earlier| earlier.name == tool.name) {
+                chosen.push(tool);
+            }
+        }
+        chosen
+    }
+
+    async fn call(&self, tool: &ServerTool, arguments: Map<String, Value>, key: &str) -> Called {
+        let calling = async {
+            // It is never closed.
+            let _place = self.places.acquire().await;
+            let peer = match &*self.state.lock().await {
+                State::Up(connection) => connection.peer(),
+                State::New | State::Down(_) => return Err("its server is down".to_owned()),
+            };
+            connection::call(peer, &tool.own_name, arguments, key, CALL_TIMEOUT).await
+        };
+        let answered = match tokio::time::timeout(CALL_TIMEOUT, calling).await {
+            Ok(answered) => answered,
+            Err(_elapsed) => Err(format!("it did not answer within {CALL_TIMEOUT:?}")),
+        };
+        match answered {
+            Ok(Ok(result)) => Called::Said(text_of(&result)),
+            Ok(Err(error)) => refusal(&error),
+            Err(reason) => {
+                let server = &self.settings.name;
+                tracing::warn!(
+                    server,
+                    tool = tool.own_name,
+                    reason,
+                    "a tool of an MCP server failed"
+                );
+                Called::Said(format!("error: the tool failed: {reason}"))
+            }
+        }
+    }
+}
+
+fn refusal(error: &ErrorData) -> Called {
+    if error.code == rmcp::model::ErrorCode::INVALID_PARAMS {
+        return Called::Refused(error.message.to_string());
+    }
+    Called::Said(format!("error: {}", error.message))
+}
+
+/// A result as the model reads it: its texts and links; of pictures and sounds only that they are there.
+fn text_of(result: &CallToolResult) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for block in &result.content {
+        let part = match block {
+            ContentBlock::Text(text) => text.text.clone(),
+            ContentBlock::ResourceLink(link) => format!("link: {} ({})", link.uri, link.name),
+            ContentBlock::Image(image) => format!("(an image of type {})", image.mime_type),
+            ContentBlock::Audio(audio) => format!("(a sound of type {})", audio.mime_type),
+            ContentBlock::Resource(resource) => resource.get_text(),
+            // Kinds of content that later versions add.
+            _ => "(content of another kind)".to_owned(),
+        };
+        parts.push(part);
+    }
+    if parts.iter().all(String::is_empty)
+        && let Some(structured) = &result.structured_content
+    {
+        parts.push(structured.to_string());
+    }
+    let said = parts.join("\n");
+    if result.is_error == Some(true) { format!("error: {said}") } else { said }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mcp_result_is_read_as_text() {
+        let read = |result: Value| text_of(&serde_json::from_value(result).unwrap());
+        let link = json!({"type": "resource_link", "uri": "https://h/a", "name": "a"});
+        let image = json!({"type": "image", "data": "AAAA", "mimeType": "image/png"});
+        let text = json!({"type": "text", "text": "hi"});
+        let all = read(json!({"content": [text, link, image]}));
+        assert_eq!(all, "hi\nlink: https://h/a (a)\n(an image of type image/png)");
+        assert_eq!(read(json!({"content": [], "structuredContent": {"a": 1}})), r#"{"a":1}"#);
+        assert_eq!(read(json!({"content": [text], "isError": true})), "error: hi");
+    }
+}

@@ -1,0 +1,212 @@
+//! `POST /mcp` on the agent's host: the Model Context Protocol over Streamable HTTP, without sessions
+//! (`docs/spec/mcp.md`, "Messages"). What a message means is `agent::mcp`'s; here are the headers, the origin, and
+//! whether the answer is JSON or a stream of events.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use hyper::StatusCode;
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, ORIGIN};
+use serde_json::Value;
+use url::Url;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use crate::agent::mcp::{Call, Headers, Next, Reply, not_json};
+use crate::chat::Caller;
+use crate::domain::ids::{KeyId, OrganizationId};
+use crate::http::request::parse_value;
+use crate::http::sse::HEARTBEAT;
+use crate::http::{self, Response, body, response};
+use crate::wire::mcp;
+
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+const STOPPING: &str = "the service is stopping; what was called goes on with the next start";
+
+pub const POST: Doc = Doc {
+    request: Some(RequestDoc::json::<mcp::Request>()),
+    responses: &[
+        ResponseDoc::json_or_events::<mcp::Response>(
+            200,
+            "The answer; as server-sent events where a call reports its progress or takes long",
+        ),
+        ResponseDoc::empty(202, "A notification was taken"),
+        ResponseDoc::json::<mcp::Response>(
+            400,
+            "The message is malformed, or its headers contradict it",
+        ),
+        ResponseDoc::error(403, "The request comes from a page of another origin"),
+        ResponseDoc::json::<mcp::Response>(404, "There is no such method"),
+    ],
+    ..Doc::new("mcp", "post_mcp_message", "Send a message of the Model Context Protocol")
+};
+
+/// `POST /mcp`
+pub async fn post(mut context: Context) -> Result<Response, http::Error> {
+    check_origin(&context)?;
+    let source = context.source();
+    let caller = context.caller()?;
+    let organization = caller.organization;
+    let key = caller.key;
+    let bytes = context.request.body().await?;
+    let Ok(message) = parse_value(&bytes) else {
+        return Ok(response::json(StatusCode::BAD_REQUEST, &not_json()));
+    };
+    let services = &context.services;
+    let headers = &context.request.headers;
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let named = Headers {
+        version: text("mcp-protocol-version"),
+        method: text("mcp-method"),
+        name: text("mcp-name"),
+    };
+    let caller = Caller { organization, key, source };
+    let takes_events = takes_events(headers);
+    match services.agent.answer_mcp(caller, &named, message).await? {
+        Reply::Accepted => Ok(response::empty(StatusCode::ACCEPTED)),
+        Reply::Message(status, message) => Ok(response::json(status, &message)),
+        Reply::Call(call) => follow(services, *call, organization, key, takes_events).await,
+    }
+}
+
+/// Refuses a page of another origin: a browser would send it the answers of a service that only the
+/// browser's machine can reach. Other programs send no `Origin`.
+fn check_origin(context: &Context) -> Result<(), http::Error> {
+    let headers = &context.request.headers;
+    // The dashboard has checked its own.
+    let Some(origin) = headers.get(ORIGIN).filter(|_| context.site().is_err()) else {
+        return Ok(());
+    };
+    let settings = &context.services.settings;
+    let origin = origin.to_str().unwrap_or_default();
+    let is_allowed = settings.cors_origins.iter().any(|one| one == "*" || one == origin);
+    let is_own = settings.hosts.iter().any(|host| {
+        Url::parse(&host.url).is_ok_and(|url| url.origin().ascii_serialization() == origin)
+    });
+    if is_allowed || is_own {
+        return Ok(());
+    }
+    let message = "this origin may not call: add it to cors.allow_origins of the configuration";
+    Err(http::Error::status(StatusCode::FORBIDDEN, message))
+}
+
+/// Whether the client takes server-sent events.
+fn takes_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.flat_map(|list| list.split(',')).any(|range| {
+        let range = range.split(';').next().unwrap_or_default().trim();
+        range.eq_ignore_ascii_case("text/event-stream")
+    })
+}
+
+/// The answer of a call: JSON where it comes soon or the client takes nothing else, else a stream.
+async fn follow(
+    services: &Arc<Services>,
+    mut call: Call,
+    organization: OrganizationId,
+    key: KeyId,
+    takes_events: bool,
+) -> Result<Response, http::Error> {
+    if !(takes_events && call.has_progress()) {
+        let soon = async {
+            if takes_events {
+                tokio::time::sleep(HEARTBEAT).await;
+            } else {
+                std::future::pending().await
+            }
+        };
+        let answer = async {
+            loop {
+                if let Next::Answer(answer) = call.next().await? {
+                    return Ok::<Value, http::Error>(answer);
+                }
+            }
+        };
+        tokio::select! {
+            answer = answer => return Ok(response::json(StatusCode::OK, &answer?)),
+            () = soon => {}
+            () = services.engine.stopping() => return Err(http::Error::unavailable(STOPPING)),
+        }
+    }
+    let of_key = Arc::clone(services);
+    let over = Box::pin(async move { of_key.accounts.ended(organization, key).await });
+    let watch = Watch { services: Arc::clone(services), call, over, is_done: false };
+    let pieces = stream::unfold(watch, |mut watch| async move {
+        let piece = watch.next().await?;
+        Some((Ok(piece), watch))
+    });
+    let mut answer = hyper::Response::new(body::stream(pieces));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Proxies such as nginx pass the events on as they come.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(answer)
+}
+
+/// A client that follows a call.
+struct Watch {
+    services: Arc<Services>,
+    call: Call,
+    /// Resolves when the key is not valid any more.
+    over: BoxFuture<'static, ()>,
+    is_done: bool,
+}
+
+impl Watch {
+    /// The next bytes; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.is_done {
+            return None;
+        }
+        let next = tokio::select! {
+            next = self.call.next() => next,
+            () = self.services.engine.stopping() => {
+                self.is_done = true;
+                return Some(event(&self.call.refusal(STOPPING)));
+            }
+            () = &mut self.over => return None,
+            () = tokio::time::sleep(HEARTBEAT) => return Some(Bytes::from_static(KEEP_ALIVE)),
+        };
+        Some(match next {
+            Ok(Next::Progress(message)) => event(&message),
+            Ok(Next::Answer(message)) => {
+                self.is_done = true;
+                event(&message)
+            }
+            Err(error) => {
+                tracing::error!(%error, "a call cannot be followed");
+                self.is_done = true;
+                event(&self.call.refusal("the service cannot read its store at the moment"))
+            }
+        })
+    }
+}
+
+fn event(message: &Value) -> Bytes {
+    format!("event: message\ndata: {message}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mcp_client_takes_events_where_it_says_so() {
+        for (accept, expected) in [
+            ("application/json, text/event-stream", true),
+            ("text/event-stream;q=0.5", true),
+            ("Text/Event-Stream", true),
+            ("application/json", false),
+            ("*/*", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            assert_eq!(takes_events(&headers), expected, "{accept}");
+        }
+        assert!(!takes_events(&HeaderMap::new()));
+    }
+}
