@@ -21,6 +21,7 @@ fn binary() -> PathBuf {
 pub struct Setup {
     pub base: SocketAddr,
     pub workflows: SocketAddr,
+    pub agent: SocketAddr,
     pub metrics: SocketAddr,
     config: PathBuf,
     data: PathBuf,
@@ -53,7 +54,11 @@ impl Setup {
         text += lines;
         let config = folder.join("config.toml");
         std::fs::write(&config, text).unwrap();
-        Self { base: ports[0], workflows: ports[1], metrics: ports[5], config, data, models }
+        let base = ports[0];
+        let workflows = ports[1];
+        let agent = ports[3];
+        let metrics = ports[5];
+        Self { base, workflows, agent, metrics, config, data, models }
     }
 
     /// The service's data folder.

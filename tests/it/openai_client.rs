@@ -59,10 +59,22 @@ async fn clients() -> (PathBuf, PathBuf) {
 
 /// Runs a client's script, which fails where it finds something else than it should.
 async fn run(service: &Service, program: &Path, modules: &Path, script: &str, models: [&str; 2]) {
+    run_on(service, Role::Base, program, modules, script, models).await;
+}
+
+/// The same against the host of a role.
+async fn run_on(
+    service: &Service,
+    role: Role,
+    program: &Path,
+    modules: &Path,
+    script: &str,
+    models: [&str; 2],
+) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openai").join(script);
     let mut client = tokio::process::Command::new(program);
     client.arg(file).args(models).current_dir(service.folder.path());
-    let url = format!("http://{}/v1", service.address(Role::Base));
+    let url = format!("http://{}/v1", service.address(role));
     client.env("ORRERY_TEST_URL", url).env("ORRERY_TEST_KEY", &service.key);
     client.env("ORRERY_TEST_MODULES", modules).env("PYTHONDONTWRITEBYTECODE", "1");
     let output = client.kill_on_drop(true).output().await.unwrap();
@@ -91,6 +103,31 @@ async fn openai_clients_work_unchanged() {
             drop(given_up);
         }
         assert_eq!(server.requests().len(), 16);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs python3, nodejs, PyPI and npm: run tests/run"]
+async fn openai_clients_stream_from_the_agent() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
+    up.follows(|request| {
+        let all = request["messages"].as_array().unwrap();
+        let used = all.iter().rev().take_while(|message| message["role"] != "user").count();
+        let input = json!({"model": "image-qr", "input": {"text": "hello"}});
+        let function = json!({"name": "run_model", "arguments": input.to_string()});
+        let call = json!({"id": "c", "type": "function", "function": function});
+        let message = if used == 0 {
+            json!({"role": "assistant", "content": null, "tool_calls": [call]})
+        } else {
+            json!({"role": "assistant", "content": "Here it is."})
+        };
+        let usage = json!({"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10});
+        (200, json!({"choices": [{"message": message}], "usage": usage}))
+    });
+    let (python, modules) = clients().await;
+    for (program, file) in [(python.as_path(), "agent.py"), (Path::new("node"), "agent.mjs")] {
+        run_on(&service, Role::Agent, program, &modules, file, ["", ""]).await;
     }
 }
 
