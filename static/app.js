@@ -10,6 +10,8 @@ import {
 const SCREENS = [
   ["/app", "Home", "house", "home", true],
   ["/app/models", "Models", "box", "models", true],
+  ["/app/workflows", "Workflows", "workflow", "workflows", true],
+  ["/app/chains", "Chains", "layers", "chains", false],
   ["/app/chat", "Chat", "message-square", "chat", true],
   ["/app/runs", "Runs", "activity", "runs", true],
   ["/app/webhooks", "Webhooks", "webhook", "webhooks", false],
@@ -147,7 +149,7 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden && session.value?.member && !interrupted.value) refreshSession().catch(() => null);
 });
 
-const PLACES = { h: "/app", m: "/app/models", c: "/app/chat", r: "/app/runs", w: "/app/webhooks", k: "/app/keys" };
+const PLACES = { h: "/app", m: "/app/models", f: "/app/workflows", c: "/app/chat", r: "/app/runs", w: "/app/webhooks", k: "/app/keys" };
 let waitsForPlace = false;
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");

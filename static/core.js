@@ -288,7 +288,7 @@ export function Input({ label, hint, error, optional, value, onValue, first = fa
 export const Username = ({ email }) => html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
 
 // A dialog of the browser's own: it keeps the focus inside and Escape closes it.
-export function Dialog({ title, onClose, children, modal = true }) {
+export function Dialog({ title, onClose, children, modal = true, wide = false }) {
   const dialog = useRef(null);
   const id = useId();
   useEffect(() => {
@@ -299,7 +299,7 @@ export function Dialog({ title, onClose, children, modal = true }) {
     return () => { element.close(); before?.focus?.(); };
   }, []);
   const cancel = (event) => { event.preventDefault(); if (modal) onClose(); };
-  return html`<dialog ref=${dialog} aria-labelledby=${id} onCancel=${cancel}>
+  return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-labelledby=${id} onCancel=${cancel}>
     <div class="dialog-head"><h2 id=${id}>${title}</h2>
     ${onClose ? html`<${IconButton} icon="x" label="Close" onClick=${onClose} />` : null}</div>${children}</dialog>`;
 }

@@ -200,5 +200,5 @@ export function Json({ value, onValue, label, hint, error, optional, rows = 4, o
     }
   };
   return html`<${Field} label=${label} hint=${hint ?? "JSON"} error=${problem ?? error} optional=${optional}>${(field) => html`
-    <textarea ...${field} class="mono" rows=${rows} spellcheck="false" value=${text} onInput=${read} />`}</${Field}>`;
+    <textarea ...${field} class="mono" rows=${rows} spellcheck=${false} value=${text} onInput=${read} />`}</${Field}>`;
 }

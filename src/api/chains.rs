@@ -1,15 +1,17 @@
-//! The operator's routes for fallback chains, on the control socket. Clients name a chain in a
-//! prediction's `fallback_selector`; they cannot see or change one.
+//! Fallback chains: the operator's routes on the control socket, and those of an organization's members
+//! in the dashboard. API clients name a chain in a prediction's `fallback_selector`; they cannot see or
+//! change one.
 
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::doc::Doc;
+use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
 use super::{Context, Services};
 use crate::chains::Change;
 use crate::domain::chain::Entry;
 use crate::http::{self, Response, response};
+use crate::wire::chain;
 use crate::wire::operator::{Chain, Chains};
 
 #[derive(Debug, Deserialize)]
@@ -89,6 +91,81 @@ pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let model = query.get("model").unwrap_or("");
     let name = query.get("name").unwrap_or("");
     services.chains.by(context.actor()).delete(organization.id, model, name).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const LIST_OWN: Doc = Doc {
+    responses: &[ResponseDoc::json::<chain::Chains>(200, "Chains, by model and name")],
+    ..Doc::new("chains", "list_chains", "List fallback chains")
+};
+
+/// `GET /chains` of the dashboard.
+pub async fn list_own(context: Context) -> Result<Response, http::Error> {
+    let chains = context.services.chains.list(context.organization()?).await?;
+    let chains = chains.iter().map(chain::Chain::from).collect();
+    Ok(response::json(StatusCode::OK, &chain::Chains { chains }))
+}
+
+pub const CREATE_OWN: Doc = Doc {
+    request: Some(RequestDoc::json::<chain::NewChain>()),
+    responses: &[
+        ResponseDoc::json::<chain::Chain>(201, "The chain, enabled"),
+        ResponseDoc::error(409, "The model has a chain of this name, or there are too many"),
+    ],
+    ..Doc::new("chains", "create_chain", "Create a fallback chain")
+};
+
+/// `POST /chains` of the dashboard.
+pub async fn create_own(mut context: Context) -> Result<Response, http::Error> {
+    let chain::NewChain { model, name, entries } = context.request.json().await?;
+    let services = &context.services;
+    let schema_of = |slug: &str| schema_of(services, slug);
+    let entries = entries.into_iter().map(Entry::from).collect();
+    let chains = services.chains.by(context.actor());
+    let made = chains.create(context.organization()?, &model, &name, entries, &schema_of).await?;
+    Ok(response::json(StatusCode::CREATED, &chain::Chain::from(&made)))
+}
+
+const NO_CHAIN: ResponseDoc = ResponseDoc::error(404, "The model has no such chain");
+
+pub const CHANGE_OWN: Doc = Doc {
+    request: Some(RequestDoc::json::<chain::ChainChange>()),
+    responses: &[
+        ResponseDoc::json::<chain::Chain>(200, "The chain as it is now"),
+        NO_CHAIN,
+        ResponseDoc::error(409, "It was changed at the same time"),
+    ],
+    ..Doc::new("chains", "change_chain", "Change a fallback chain")
+};
+
+/// `PUT /chains` of the dashboard: changes the entries, enables or disables.
+pub async fn change_own(mut context: Context) -> Result<Response, http::Error> {
+    let chain::ChainChange { model, name, entries, enabled } = context.request.json().await?;
+    let services = &context.services;
+    let schema_of = |slug: &str| schema_of(services, slug);
+    let entries = entries.map(|entries| entries.into_iter().map(Entry::from).collect());
+    let change = Change { entries, enabled };
+    let chains = services.chains.by(context.actor());
+    let chain = chains.change(context.organization()?, &model, &name, change, &schema_of).await?;
+    Ok(response::json(StatusCode::OK, &chain::Chain::from(&chain)))
+}
+
+pub const DELETE_OWN: Doc = Doc {
+    query: &[
+        Param { is_required: true, ..Param::new("model", Kind::Text, "The primary model") },
+        Param { is_required: true, ..Param::new("name", Kind::Text, "The name of the chain") },
+    ],
+    responses: &[ResponseDoc::empty(204, "The chain is deleted"), NO_CHAIN],
+    ..Doc::new("chains", "delete_chain", "Delete a fallback chain")
+};
+
+/// `DELETE /chains?model=&name=` of the dashboard.
+pub async fn delete_own(context: Context) -> Result<Response, http::Error> {
+    let query = &context.request.query;
+    let model = query.get("model").unwrap_or("");
+    let name = query.get("name").unwrap_or("");
+    let chains = context.services.chains.by(context.actor());
+    chains.delete(context.organization()?, model, name).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 

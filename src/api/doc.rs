@@ -19,6 +19,8 @@ pub struct Doc {
     pub request: Option<RequestDoc>,
     /// Whether it takes an `Idempotency-Key`.
     pub is_idempotent: bool,
+    /// Whether it takes an `If-Match`.
+    pub takes_if_match: bool,
     /// How its errors are written.
     pub errors: ErrorForm,
     /// The answers of the handler. Those that follow from the route's columns, such as 401 and 429,
@@ -38,6 +40,7 @@ impl Doc {
             query: &[],
             request: None,
             is_idempotent: false,
+            takes_if_match: false,
             errors: ErrorForm::Plain,
             responses: &[],
         }

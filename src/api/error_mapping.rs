@@ -223,6 +223,9 @@ impl From<workflows::Error> for Error {
             workflows::Error::VersionLocked | workflows::Error::Locked => {
                 Self::status(StatusCode::FORBIDDEN, error.to_string())
             }
+            workflows::Error::Changed => {
+                Self::status(StatusCode::PRECONDITION_FAILED, error.to_string())
+            }
             workflows::Error::ValidationUnavailable(unavailable) => {
                 super::body::validation_unavailable(unavailable)
             }

@@ -102,6 +102,7 @@ pub async fn update(mut context: Context) -> Result<Response, http::Error> {
         allowed_to_share: None,
         name: Some(name),
         description: Some(description),
+        replaces: None,
     };
     let changed =
         services.workflows.put_version(organization, reference, &workflow.latest, put).await?;

@@ -144,7 +144,8 @@ pub type HandlerFuture =
 
 /// The routes of other hosts that the dashboard serves too, each below `/api/{name}`, with the session of
 /// a member in the place of a key.
-pub const MOUNTED: [(&str, Role); 3] = [("base", Base), ("workflows", Workflows), ("agent", Agent)];
+pub const MOUNTED: [(&str, Role); 4] =
+    [("base", Base), ("workflows", Workflows), ("flows", Flows), ("agent", Agent)];
 
 /// A row of the table.
 #[derive(Debug, Clone)]
@@ -318,6 +319,12 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], DELETE, "/keys/{id}", KeyManager, Bare, Free, keys::delete, keys::DELETE),
     route!(&[Dashboard], GET, "/ledger", Member, Bare, Free, billing::own_ledger, billing::OWN_LEDGER),
     route!(&[Dashboard], GET, "/models", Member, Bare, Free, admin::list_loads, admin::LIST_LOADS),
+    route!(&[Dashboard], POST, "/workflows/check", Member, Body, Free, workflows::check, workflows::CHECK),
+    route!(&[Dashboard], GET, "/workflows/runs", Member, Bare, Free, workflows::last_runs, workflows::LAST_RUNS),
+    route!(&[Dashboard], GET, "/chains", Member, Bare, Free, chains::list_own, chains::LIST_OWN),
+    route!(&[Dashboard], POST, "/chains", Member, Small, Free, chains::create_own, chains::CREATE_OWN),
+    route!(&[Dashboard], PUT, "/chains", Member, Small, Free, chains::change_own, chains::CHANGE_OWN),
+    route!(&[Dashboard], DELETE, "/chains", Member, Bare, Free, chains::delete_own, chains::DELETE_OWN),
     route!(&[Dashboard], GET, "/audit", Member, Bare, Free, audit::of_organization, audit::OF_ORGANIZATION),
 
     route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key, admin::CREATE_KEY),

@@ -193,6 +193,15 @@ fn parameters(route: &Route) -> Value {
             },
         }));
     }
+    if route.doc.takes_if_match {
+        all.push(json!({
+            "name": "If-Match",
+            "in": "header",
+            "description": "The `ETag` of the version that the change is based on, or, for a new \
+                            version, of the latest one; 412 when it is not the present one",
+            "schema": {"type": "string", "minLength": 1},
+        }));
+    }
     all.into()
 }
 

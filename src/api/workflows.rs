@@ -2,32 +2,42 @@
 //! "Workflow"). One set of handlers for the workflows host and for its mirror under the base host.
 
 use hyper::StatusCode;
+use hyper::header::{ETAG, HeaderValue, IF_MATCH};
 
 use super::Context;
 use super::body;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
-use crate::domain::ids::WorkflowId;
+use crate::domain::definition::Problem;
+use crate::domain::ids::{RevisionId, WorkflowId};
 use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::workflow::{
-    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, Workflow,
+    CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAG_MAX, TAGS_MAX, VERSIONS_MAX, Workflow,
 };
+use crate::engine::query::lists::Query;
 use crate::http::{self, Response, response};
 use crate::idempotency::StoredResponse;
 use crate::runtime::new_id;
 use crate::wire;
-use crate::wire::workflow::{Categories, List, NewVersion, NewWorkflow, Versions, WorkflowChange};
+use crate::wire::workflow::{
+    Categories, Check, FieldError, LastRun, LastRuns, List, NewCheck, NewVersion, NewWorkflow,
+    Versions, WorkflowChange,
+};
 use crate::workflows::{CATEGORIES, Category, Change, Filter, New, Put, SortKey, Triggers};
 
 const LIMIT_DEFAULT: u64 = 50;
 const LIMIT_MAX: u64 = 100;
+/// Workflows whose newest execution one answer has: a page of the list.
+const LAST_RUNS_MAX: usize = 100;
 
 const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
 const NO_VERSION: ResponseDoc = ResponseDoc::error(404, "There is no such workflow or version");
 const SHOWN: ResponseDoc =
     ResponseDoc::json::<wire::workflow::Workflow<'static>>(200, "The workflow");
-const SHOWN_VERSION: ResponseDoc =
-    ResponseDoc::json::<wire::workflow::Version<'static>>(200, "The version with its definition");
+const SHOWN_VERSION: ResponseDoc = ResponseDoc {
+    headers: &[("ETag", "Names the revision, for If-Match")],
+    ..ResponseDoc::json::<wire::workflow::Version<'static>>(200, "The version with its definition")
+};
 
 pub const CREATE: Doc = Doc {
     request: Some(RequestDoc::json::<NewWorkflow>()),
@@ -279,7 +289,9 @@ pub const PUT_VERSION: Doc = Doc {
         ResponseDoc::error(403, "The version or the workflow is locked"),
         NO_WORKFLOW,
         ResponseDoc::error(409, "It was changed at the same time"),
+        ResponseDoc::error(412, "It was changed since the revision in If-Match"),
     ],
+    takes_if_match: true,
     ..Doc::new("workflows", "put_version", "Create or change a version, the latest from then on")
 };
 
@@ -310,6 +322,7 @@ pub async fn put_version(mut context: Context) -> Result<Response, http::Error> 
         allowed_to_share: fields.flag("allowed_to_share")?,
         name: None,
         description: None,
+        replaces: if_match(&context)?,
     };
     let changed = workflows.put_version(organization, reference, &version_id, put).await?;
     answer_version(&context, &changed, &version_id).await
@@ -340,7 +353,72 @@ async fn answer_version(
     let count = counts.into_iter().find(|(held, _)| held.id == id).map_or(0, |(_, count)| *count);
     let mut view = wire::workflow::Version::of(workflow, version, count);
     view.definition = Some(workflows.definition(version.revision).await?);
-    Ok(response::json(StatusCode::OK, &view))
+    let mut answer = response::json(StatusCode::OK, &view);
+    if let Ok(tag) = HeaderValue::try_from(format!("\"{}\"", version.revision)) {
+        answer.headers_mut().insert(ETAG, tag);
+    }
+    Ok(answer)
+}
+
+/// The revisions that `If-Match` names (RFC 9110, section 13.1.1: compared strongly).
+fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, http::Error> {
+    let Some(header) = context.request.headers.get(IF_MATCH) else { return Ok(None) };
+    let refused = || http::Error::bad_request("If-Match must be the ETag of a version");
+    let text = header.to_str().map_err(|_no_text| refused())?;
+    let tag = |one: &str| one.trim().strip_prefix('"')?.strip_suffix('"').map(str::to_owned);
+    let tags: Option<Vec<String>> = text.split(',').take(VERSIONS_MAX).map(tag).collect();
+    // A tag that is not one of ours names no revision.
+    Ok(Some(tags.ok_or_else(refused)?.iter().filter_map(|tag| tag.parse().ok()).collect()))
+}
+
+pub const CHECK: Doc = Doc {
+    request: Some(RequestDoc::json::<NewCheck>()),
+    responses: &[ResponseDoc::json::<Check>(200, "What is wrong with the definition")],
+    ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
+};
+
+/// `POST /workflows/check` of the dashboard.
+pub async fn check(mut context: Context) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let workflow = fields.text("workflow")?;
+    let definition = fields.take("definition");
+    let workflows = &context.services.workflows;
+    let checked = workflows.try_definition(organization, workflow.as_deref(), definition).await;
+    let problems = match checked {
+        Ok(()) => Vec::new(),
+        Err(crate::workflows::Error::Invalid { message, problems }) if problems.is_empty() => {
+            vec![FieldError { path: String::new(), message }]
+        }
+        Err(crate::workflows::Error::Invalid { problems, .. }) => {
+            let shown = |one: Problem| FieldError { path: one.path, message: one.message };
+            problems.into_iter().map(shown).collect()
+        }
+        Err(other) => return Err(other.into()),
+    };
+    Ok(response::json(StatusCode::OK, &Check { valid: problems.is_empty(), problems }))
+}
+
+pub const LAST_RUNS: Doc = Doc {
+    query: &[Param::new("workflows", Kind::Text, "Up to 100 ids of workflows, with commas")],
+    responses: &[ResponseDoc::json::<LastRuns>(200, "The newest execution of each that has one")],
+    ..Doc::new("workflows", "last_runs", "The newest execution of each workflow")
+};
+
+/// `GET /workflows/runs?workflows=` of the dashboard.
+pub async fn last_runs(context: Context) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
+    let named = context.request.query.get("workflows").unwrap_or_default();
+    let ids: Vec<WorkflowId> =
+        named.split(',').filter_map(|id| id.parse().ok()).take(LAST_RUNS_MAX).collect();
+    let newest = Query { bulk: None, standing: None, offset: 0, limit: 1 };
+    let mut runs = Vec::with_capacity(ids.len());
+    for id in ids {
+        let (found, total) =
+            context.services.engine.executions_of(organization, id, newest).await?;
+        runs.extend(found.first().map(|execution| LastRun::of(id, execution, total)));
+    }
+    Ok(response::json(StatusCode::OK, &LastRuns { runs }))
 }
 
 pub const LIST_VERSIONS: Doc = Doc {

@@ -5,8 +5,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::Time;
-use crate::domain::ids::WorkflowId;
+use super::{ExecutionStatus, Time};
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, WorkflowId};
 use crate::domain::workflow::{self, CATEGORIES_MAX, DESCRIPTION_MAX, NAME_MAX, Status, TAGS_MAX};
 
 /// A workflow over all of its versions.
@@ -122,6 +123,70 @@ pub struct List<'a> {
 pub struct Versions<'a> {
     pub versions: Vec<Version<'a>>,
     pub total_count: usize,
+}
+
+/// A definition to be checked.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "DefinitionCheckRequest")]
+pub struct NewCheck {
+    /// Any JSON; what is wrong with it is in the answer.
+    pub definition: Option<Value>,
+    /// The workflow whose stored credentials `***` means.
+    pub workflow: Option<String>,
+}
+
+/// What is wrong with a definition.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DefinitionCheck")]
+pub struct Check {
+    pub valid: bool,
+    /// In the order of the definition.
+    pub problems: Vec<FieldError>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DefinitionProblem")]
+pub struct FieldError {
+    /// Where in the definition, as a JSON pointer; empty: the definition itself.
+    pub path: String,
+    pub message: String,
+}
+
+/// The newest execution of a workflow.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LastRun {
+    pub workflow_id: WorkflowId,
+    pub execution_id: ExecutionId,
+    pub status: ExecutionStatus,
+    pub created_at: Time,
+    /// Seconds; null while it has not ended.
+    pub run_time: Option<f64>,
+    /// US dollars.
+    pub cost: f64,
+    /// How many executions the workflow has.
+    pub total: u64,
+}
+
+impl LastRun {
+    /// The view of the newest of `total` executions.
+    #[must_use]
+    pub fn of(workflow: WorkflowId, execution: &Execution, total: u64) -> Self {
+        Self {
+            workflow_id: workflow,
+            execution_id: execution.id,
+            status: execution.status.into(),
+            created_at: execution.created_at.into(),
+            run_time: execution.run_time().map(|time| time.as_secs_f64()),
+            cost: execution.cost.dollars(),
+            total,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LastRuns {
+    pub runs: Vec<LastRun>,
 }
 
 /// A category of workflows.

@@ -49,6 +49,9 @@ pub enum Error {
     NotFound,
     #[error("version not found")]
     NoVersion,
+    /// [`Put::replaces`] names no revision that is there now.
+    #[error("the workflow was changed since it was read")]
+    Changed,
     #[error("version is locked")]
     VersionLocked,
     #[error("Workflow is locked and cannot be modified")]
@@ -98,6 +101,8 @@ pub struct Put {
     /// What the workflow is called from then on; absent: as before.
     pub name: Option<String>,
     pub description: Option<String>,
+    /// The revisions that the change may be based on; absent: any.
+    pub replaces: Option<Vec<RevisionId>>,
 }
 
 /// What a workflow is changed to; absent fields stay.
@@ -228,8 +233,8 @@ impl Workflows {
     /// Makes or changes a version and makes it the latest.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Locked`], [`Error::VersionLocked`], [`Error::Invalid`],
-    /// [`Error::Storage`]: then nothing was changed.
+    /// [`Error::NotFound`], [`Error::Locked`], [`Error::VersionLocked`], [`Error::Changed`],
+    /// [`Error::Invalid`], [`Error::Storage`]: then nothing was changed.
     pub async fn put_version(
         &self,
         organization: OrganizationId,
@@ -249,6 +254,7 @@ impl Workflows {
             if workflow.locked {
                 return Err(Error::Locked);
             }
+            check_base(workflow, version_id, put.replaces.as_deref())?;
             if workflow.version(version_id).is_none() && workflow.versions.len() >= VERSIONS_MAX {
                 let message = format!("a workflow can have at most {VERSIONS_MAX} versions");
                 return Err(Error::invalid(message));
@@ -298,6 +304,29 @@ impl Workflows {
             .await?;
         self.cache.put(revision, checked.into_compiled());
         Ok(changed)
+    }
+
+    /// Checks a definition as [`Workflows::put_version`] does, or [`Workflows::create`] without a
+    /// `reference`, and stores nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with every problem; [`Error::NotFound`], [`Error::ValidationUnavailable`],
+    /// [`Error::Storage`].
+    pub async fn try_definition(
+        &self,
+        organization: OrganizationId,
+        reference: Option<&str>,
+        definition: Option<Value>,
+    ) -> Result<(), Error> {
+        let stored = match reference {
+            Some(reference) => {
+                let workflow = self.find(organization, reference).await?;
+                revisions_for(&workflow, &workflow.latest)
+            }
+            None => Vec::new(),
+        };
+        let definition = self.restore_secrets(definition, &stored).await?;
+        self.check(definition).await.map(drop)
     }
 
     /// Changes what a workflow says of itself.
@@ -457,6 +486,19 @@ impl Workflows {
     async fn check(&self, definition: Option<Value>) -> Result<Checked, Error> {
         definitions::check(definition, Arc::clone(&self.model_exists)).await
     }
+}
+
+/// Refuses a change that is based on another revision than the present one: the version's own or, where
+/// the version is new, that of the latest version.
+fn check_base(
+    workflow: &Workflow,
+    version_id: &str,
+    expected: Option<&[RevisionId]>,
+) -> Result<(), Error> {
+    let Some(expected) = expected else { return Ok(()) };
+    let base = workflow.version(version_id).or_else(|| workflow.version(&workflow.latest));
+    let is_expected = base.is_some_and(|base| expected.contains(&base.revision));
+    if is_expected { Ok(()) } else { Err(Error::Changed) }
 }
 
 /// Where the secrets behind a client's masks may be stored, the likeliest first: the version that is

@@ -44,6 +44,7 @@ fn put(result: &str) -> Put {
         allowed_to_share: None,
         name: None,
         description: None,
+        replaces: None,
     }
 }
 

@@ -34,6 +34,7 @@ export function List() {
     ${isNew ? html`<section><h2>First steps</h2><div class="cards">
       <${Link} to="/app/models/text-sentiment" class="tile"><h3><${Icon} name="play" />Run a first model</h3><p>“text-sentiment” says how a text sounds. It is built in and needs nothing else.</p></${Link}>
       <${Link} to="/app/models" class="tile"><h3><${Icon} name="box" />Look at the models</h3><p>All models of this machine, each with a form to try it.</p></${Link}>
+      <${Link} to="/app/workflows" class="tile"><h3><${Icon} name="workflow" />Make a workflow</h3><p>Put models together, from a template.</p></${Link}>
       ${session.value.member.api_key_access ? html`<${Link} to="/app/keys" class="tile"><h3><${Icon} name="key-round" />${keys?.keys?.length ? "Your API keys" : "Create an API key"}</h3><p>With a key, your programs use the same models.</p></${Link}>` : null}
       ${session.value.member.role === "owner" ? html`<${Link} to="/app/members" class="tile"><h3><${Icon} name="users" />Invite people</h3><p>Everybody in your organization sees the same models and runs.</p></${Link}>` : null}
     </div></section>` : null}

@@ -8,7 +8,9 @@ import { CLASSES, Tabs } from "/static/screens/models.js";
 
 const API = "/api/base";
 const FINAL = ["success", "error", "cancelled", "completed", "failed"];
-const KINDS = [["", "Everything"], ["prediction", "Models"], ["workflow", "Workflows"], ["chat", "Chat"]];
+const KINDS = [["", "Everything"], ["prediction", "Models"], ["workflow", "Workflows"], ["chat", "Chat"], ["agent", "Agent"], ["decision", "Decisions"]];
+// What is a row of the history and nothing else: it has no record of its own.
+const CALLS = ["chat", "agent", "decision"];
 const STATES = [["", "Any"], ["created,queued,starting,processing,running", "Not finished"], ["success,completed", "Succeeded"], ["error,failed", "Failed"], ["cancelled", "Cancelled"]];
 const SINCE = [["", "Any time"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"], ["2592000", "The last 30 days"]];
 const NAMES = ["type", "status", "model", "error_classification", "workflow_id"];
@@ -36,7 +38,7 @@ export function List() {
   const [model, setModel] = useState(filters.model);
   useEffect(() => setModel(filters.model), [filters.model]);
   const rows = runs.data?.executions ?? [];
-  const waiting = rows.filter((run) => !FINAL.includes(run.status) && run.type !== "chat" && !run.workflow_execution_id);
+  const waiting = rows.filter((run) => !FINAL.includes(run.status) && !CALLS.includes(run.type) && !run.workflow_execution_id);
   const failed = rows.filter((run) => run.type === "workflow" && run.status === "failed");
   return html`<${Page} title="Runs" wide=${true} intro="Everything that ran in your organization, newest first."
     actions=${html`${waiting.length > 1 && isFiltered ? html`<${Button} icon="ban" onClick=${() => setActing({ what: "cancel", all: waiting })}>Cancel ${waiting.length}</${Button}>` : null}
@@ -85,23 +87,25 @@ function Many({ what, all, onClose }) {
 async function load(id, type, signal) {
   const get = (path) => ask("GET", path, undefined, { signal });
   const isMissing = (error) => error instanceof Refusal && [400, 404].includes(error.status);
-  if (type !== "workflow" && type !== "chat") {
+  if (type !== "workflow" && !CALLS.includes(type)) {
     try { return { type: "prediction", record: await get(`${API}/v1/prediction/${id}`) }; } catch (error) { if (!isMissing(error)) throw error; }
   }
-  if (type !== "chat") {
+  if (!CALLS.includes(type)) {
     try { return { type: "workflow", record: await get(`${API}/v1/workflows/executions/${id}?timeout=0`) }; } catch (error) { if (!isMissing(error)) throw error; }
   }
-  const page = await get(`${API}/v2/executions?type=chat&limit=100`);
-  const found = page.executions.find((one) => one.id === id);
-  if (!found) throw new Refusal(404, "not found");
-  return { type: "chat", record: found };
+  for (const one of CALLS.includes(type) ? [type] : CALLS) {
+    const page = await get(`${API}/v2/executions?type=${one}&limit=100`);
+    const found = page.executions.find((row) => row.id === id);
+    if (found) return { type: one, record: found };
+  }
+  throw new Refusal(404, "not found");
 }
 
 export function Detail({ id }) {
   const type = place.value.query.get("type");
   const run = useLoad((signal) => load(id, type, signal), [id, type]);
   const [now, setNow] = useState(Date.now());
-  const isLive = run.data && !FINAL.includes(run.data.record.status);
+  const isLive = run.data && !CALLS.includes(run.data.type) && !FINAL.includes(run.data.record.status);
   // What goes on is followed as long as somebody looks: each answer comes when something has changed.
   useEffect(() => {
     if (!isLive) return undefined;
@@ -129,7 +133,8 @@ function Shown({ id, type, record, now, reload }) {
   const isOver = FINAL.includes(record.status);
   const [state, setState] = useState({ busy: null, error: null });
   const tab = place.value.query.get("tab") ?? "timeline";
-  const name = type === "workflow" ? "Workflow" : record.model ?? record.requested_model ?? "Chat";
+  const name = type === "workflow" ? "Workflow" : record.model ?? record.requested_model ?? "Call";
+  const isCall = CALLS.includes(type);
   const act = (what, path, then) => async () => {
     setState({ busy: what, error: null });
     try { const answer = await ask("POST", path, {}); setState({ busy: null, error: null }); then(answer); } catch (error) { setState({ busy: null, error }); }
@@ -141,10 +146,10 @@ function Shown({ id, type, record, now, reload }) {
   const command = `curl -s ${session.value.hosts?.find((host) => host.role === "base")?.url ?? ""}${base.slice(API.length)} -H "X-API-Key: $ORRERY_KEY"`;
   const tabs = [["timeline", "Timeline"], ["input", "Input"], ["output", "Output"], ["logs", "Logs"], ["webhook", "Webhook"], ["raw", "Raw"]];
   return html`<${Page} title=${name} wide=${true} intro=${html`<span class="mono">${id}</span>`} actions=${html`
-      ${!isOver && type !== "chat" ? html`<${Button} icon="square" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
+      ${!isOver && !isCall ? html`<${Button} icon="square" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
       ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Go on from the failed step</${Button}>` : null}
       ${type === "prediction" && isOver ? html`<${Button} icon="play" onClick=${() => { try { sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input)); } catch { /* The form starts empty. */ } go(`/app/models/${record.model}`); }}>Open in the playground</${Button}>` : null}
-      <${Copy} text=${id} label="Copy the id" />${type === "chat" ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
+      <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${record.status} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
@@ -152,8 +157,9 @@ function Shown({ id, type, record, now, reload }) {
       <div><dt>Ran for</dt><dd>${runTime(record, metrics, now)}</dd></div><div><dt>Cost</dt><dd>${money(metrics.cost)}</dd></div>
       ${record.version_id ? html`<div><dt>Version</dt><dd>${record.version_id}</dd></div>` : null}</dl>
     ${error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${error}</${Text}></${Notice}>` : null}
+    ${type === "workflow" && record.workflow_id ? html`<p><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}></p>` : null}
     ${record.redriven_from ? html`<p>This run goes on from <${Link} to=${`/app/runs/${record.redriven_from}?type=workflow`}>an earlier one</${Link}>.</p>` : null}
-    ${type === "chat" ? html`<${Chat} record=${record} />` : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
+    ${isCall ? html`<${Call} record=${record} />` : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
     ${tab === "timeline" ? html`<${Timeline} type=${type} record=${record} now=${now} />` : null}
     ${tab === "input" ? html`<${Payload} value=${record.input ?? record.inputs} problem=${record.input_error ?? record.inputs_error} />` : null}
     ${tab === "output" ? (record.output_error ? html`<${Notice} kind="error"><${Text}>${record.output_error}</${Text}></${Notice}>` : html`<${Output} value=${record.output} />`) : null}
@@ -181,13 +187,14 @@ function Logs({ record }) {
   return steps.map((step) => html`<section key=${step.step_id}><h3><${Text}>${step.step_id}</${Text}></h3><${LongText} text=${step.metadata.logs} /></section>`);
 }
 
-function Chat({ record }) {
-  const { chat } = record;
-  if (!chat) return null;
-  return html`<dl class="facts"><div><dt>Asked for</dt><dd><${Text}>${record.requested_model}</${Text}></dd></div><div><dt>Answered by</dt><dd><${Text}>${record.model}</${Text}>${chat.upstream ? " (upstream)" : ""}</dd></div>
-    <div><dt>Tokens in</dt><dd>${chat.input_tokens}${chat.tokens_estimated ? " (estimated)" : ""}</dd></div><div><dt>Tokens out</dt><dd>${chat.output_tokens}</dd></div>
-    <div><dt>First byte</dt><dd>${Number.isFinite(chat.first_byte_time) ? duration(chat.first_byte_time) : "–"}</dd></div></dl>
-    <p class="quiet">What was said is not kept.</p>`;
+// A call of the chat router, of the agent, or a decision: what its row says.
+function Call({ record }) {
+  const { chat, agent, decision } = record;
+  const words = chat ? [["Asked for", record.requested_model], ["Answered by", `${record.model}${chat.upstream ? " (upstream)" : ""}`], ["Tokens in", `${chat.input_tokens}${chat.tokens_estimated ? " (estimated)" : ""}`], ["Tokens out", chat.output_tokens], ["First byte", Number.isFinite(chat.first_byte_time) ? duration(chat.first_byte_time) : "–"]]
+    : Object.entries(agent ?? decision ?? {}).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => [name.replaceAll("_", " "), String(value)]);
+  return html`${words.length ? html`<dl class="facts">${words.map(([name, value]) => html`<div key=${name}><dt>${name.charAt(0).toUpperCase()}${name.slice(1)}</dt><dd><${Text}>${value}</${Text}></dd></div>`)}</dl>` : null}
+    ${agent?.session_id ? html`<p><${Link} to=${`/app/chat?with=agent&session=${encodeURIComponent(agent.session_id)}`}>Open the session in the chat</${Link}></p>` : null}
+    ${record.output ? html`<section><h2>Answer</h2><${LongText} text=${record.output} /></section>` : html`<p class="quiet">What was said is not kept here.</p>`}`;
 }
 
 // The timeline: a table whose bars only show what its words say.

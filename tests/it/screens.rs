@@ -6,32 +6,11 @@ use serde_json::{Value, json};
 
 use crate::support::Service;
 use crate::support::chromium::Chromium;
-use crate::support::dashboard::PASSWORD;
+use crate::support::dashboard::{PASSWORD, Person};
 
 const ENTER: &str = "\u{E007}";
 const TAB: &str = "\u{E004}";
 const CONTROL: &str = "\u{E009}";
-
-impl Chromium {
-    /// Sets up the dashboard with a new link, and is logged in as its Owner.
-    async fn set_up(&self, service: &Service) {
-        let token = service.owner_token().await;
-        self.open(service, &format!("/setup#{token}")).await;
-        self.fill("Name", "Ada Lovelace").await;
-        self.fill("Email", "ada@example.com").await;
-        self.fill("Password", PASSWORD).await;
-        self.press("Set up").await;
-        self.see("Hello, Ada Lovelace.").await;
-    }
-
-    async fn logs_in(&self, service: &Service, email: &str) {
-        self.open(service, "/").await;
-        self.fill("Email", email).await;
-        self.fill("Password", PASSWORD).await;
-        self.press("Log in").await;
-        self.see("Hello, ").await;
-    }
-}
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
@@ -271,12 +250,6 @@ async fn screens_turn_a_form_into_json_and_back() {
     browser.leave().await;
 }
 
-impl Chromium {
-    async fn press_tab(&self, name: &str) {
-        self.find(&format!("//button[@role='tab'][.='{name}']")).await.click().await.unwrap();
-    }
-}
-
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn screens_open_a_failed_run_at_the_step_that_failed() {
@@ -317,6 +290,36 @@ async fn screens_open_a_failed_run_at_the_step_that_failed() {
     browser.leave().await;
 }
 
+/// A workflow with two versions and a chain, with hostile text wherever a person may write some.
+async fn hostile_flow(service: &Service, owner: &Person, hostile: &str) -> String {
+    let definition = |more: &str| {
+        json!({
+            "input_schema": {"type": "object", "title": hostile, "properties": {hostile: {"type": "string", "title": hostile, "description": hostile}}},
+            "steps": [
+                {"step_id": "say", "type": "model", "name": hostile, "model": "text-template", "params": {"template": hostile, "values": {hostile: more}}},
+                {"step_id": "both", "type": "parallel", "branches": [
+                    {"name": hostile, "steps": [{"step_id": "left", "type": "pass", "result": hostile}]},
+                    {"steps": [{"step_id": "right", "type": "http", "url": "http://127.0.0.1:1/x", "headers": {"X-Note": "<b>"}}]},
+                ]},
+                {"step_id": "each", "type": "map", "items": ["a"], "item_name": "one", "steps": [{"step_id": "wait", "type": "wait", "seconds": 1}]},
+                {"step_id": "end", "type": "choice", "condition": {"expression": "{{say.output}}", "operator": "exists"},
+                 "condition_met_branch": {"steps": []}, "default_branch": {"steps": []}},
+            ],
+            "metadata": {"output_mapping": {hostile: hostile}},
+        })
+    };
+    let body = json!({"name": hostile, "description": hostile, "tags": [&hostile[..40]], "definition": definition("one")});
+    let path = "/api/workflows/api/v1/workflows";
+    let made = service.asks(owner, hyper::Method::POST, path).json(&body).send().await.expect(201);
+    let id = made["workflow_id"].as_str().unwrap().to_owned();
+    let body = json!({"version_id": "v2", "definition": definition(hostile)});
+    let path = format!("{path}/{id}/versions/v2");
+    service.asks(owner, hyper::Method::PUT, &path).json(&body).send().await.expect(200);
+    let chain = json!({"model": "text-language", "name": "safe", "entries": [{"model": "text-sentiment", "input_map": {"text": hostile}}]});
+    service.asks(owner, hyper::Method::POST, "/chains").json(&chain).send().await.expect(201);
+    id
+}
+
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn screens_show_hostile_text_as_text_and_fit_every_width() {
@@ -339,6 +342,7 @@ async fn screens_show_hostile_text_as_text_and_fit_every_width() {
     let file = upload.body(form).send().await.expect(201);
     let long = service.create("text-template", json!({"template": "x".repeat(90_000)})).await;
     service.ended(&long).await;
+    let flow = hostile_flow(&service, &owner, hostile).await;
     let browser = Chromium::start().await;
     browser.logs_in(&service, &owner.email).await;
     let screens = [
@@ -351,6 +355,14 @@ async fn screens_show_hostile_text_as_text_and_fit_every_width() {
         ("run", format!("/app/runs/{text}?tab=output")),
         ("run-link", format!("/app/runs/{link}?tab=output")),
         ("run-long", format!("/app/runs/{long}?tab=output")),
+        ("workflows", "/app/workflows".to_owned()),
+        ("workflow", format!("/app/workflows/{flow}")),
+        ("workflow-inputs", format!("/app/workflows/{flow}?step=inputs")),
+        ("workflow-json", format!("/app/workflows/{flow}?tab=json")),
+        ("workflow-run", format!("/app/workflows/{flow}?tab=run")),
+        ("workflow-versions", format!("/app/workflows/{flow}?tab=versions")),
+        ("chains", "/app/chains".to_owned()),
+        ("agent", "/app/chat?with=agent".to_owned()),
         ("webhooks", "/app/webhooks".to_owned()),
         ("files", "/app/files".to_owned()),
         ("balance", "/app/balance".to_owned()),
@@ -363,17 +375,13 @@ async fn screens_show_hostile_text_as_text_and_fit_every_width() {
     ];
     for (name, path) in &screens {
         browser.open(&service, path).await;
-        browser.find("//h1").await;
-        crate::support::until("end of loading", async || {
-            let busy = browser.run("return document.querySelectorAll('.loading').length").await;
-            (busy == 0).then_some(())
-        })
-        .await;
+        browser.settled().await;
         for (width, is_dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
             browser.looks(width, is_dark).await;
             let overflow = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth").await;
             assert!(overflow.as_i64().unwrap() <= 0, "{name} at {width}: {overflow} px too wide");
             let theme = if is_dark { "dark" } else { "light" };
+            browser.is_accessible(&format!("{name}, {width}, {theme}")).await;
             browser.picture(&format!("{name}-{width}-{theme}")).await;
         }
         assert_eq!(browser.run("return window.hit ?? null").await, Value::Null, "{name}");

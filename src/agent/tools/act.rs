@@ -211,6 +211,7 @@ impl Use<'_> {
             allowed_to_share: None,
             name: None,
             description: None,
+            replaces: None,
         };
         let (organization, id) = (self.organization(), workflow.id.to_string());
         let changed = self.inner.workflows.put_version(organization, &id, version, put).await;

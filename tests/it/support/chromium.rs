@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use url::{ParseError, Url};
 
+use super::dashboard::PASSWORD;
 use super::{Service, until, within};
 use orrery::api::Role;
 
@@ -19,6 +20,8 @@ const NEEDED: &str = "Debian's packages chromium and chromium-driver are install
 
 /// How often the driver may find that its port, which it chooses for IPv4, is taken for IPv6.
 const DRIVER_STARTS: usize = 5;
+/// Ctrl and A, then the keys are released: chooses all that is in a field.
+const ALL: &str = "\u{E009}a\u{E000}";
 
 /// A browser with one window.
 pub struct Chromium {
@@ -206,5 +209,59 @@ impl Chromium {
             .filter(|line| !expected.iter().any(|part| line.contains(part)))
             .collect();
         assert_eq!(unexpected, Vec::<String>::new());
+    }
+
+    /// Sets up the dashboard with a new link, and is logged in as its Owner.
+    pub async fn set_up(&self, service: &Service) {
+        let token = service.owner_token().await;
+        self.open(service, &format!("/setup#{token}")).await;
+        self.fill("Name", "Ada Lovelace").await;
+        self.fill("Email", "ada@example.com").await;
+        self.fill("Password", PASSWORD).await;
+        self.press("Set up").await;
+        self.see("Hello, Ada Lovelace.").await;
+    }
+
+    /// Logs in with the password of every person in the tests.
+    pub async fn logs_in(&self, service: &Service, email: &str) {
+        self.open(service, "/").await;
+        self.fill("Email", email).await;
+        self.fill("Password", PASSWORD).await;
+        self.press("Log in").await;
+        self.see("Hello, ").await;
+    }
+
+    /// Opens the tab of this name.
+    pub async fn press_tab(&self, name: &str) {
+        let tab = format!("//button[@role='tab'][starts-with(.,'{name}')]");
+        until(name, async || self.find(&tab).await.click().await.ok()).await;
+    }
+
+    /// Waits until nothing on the page is still loading.
+    pub async fn settled(&self) {
+        self.find("//h1").await;
+        until("end of loading", async || {
+            let busy = self.run("return document.querySelectorAll('.loading').length").await;
+            (busy == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Replaces what is in the field with this label.
+    pub async fn refill(&self, label: &str, text: &str) {
+        let field = self.field(label).await;
+        field.send_keys(ALL).await.unwrap();
+        field.send_keys(text).await.unwrap();
+    }
+
+    /// What the field with this label holds.
+    pub async fn value(&self, label: &str) -> String {
+        self.field(label).await.prop("value").await.unwrap().unwrap_or_default()
+    }
+
+    /// Chooses what a field with this label offers.
+    pub async fn choose(&self, label: &str, value: &str) {
+        let field = self.field(label).await;
+        field.select_by_value(value).await.unwrap();
     }
 }

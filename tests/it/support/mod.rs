@@ -1,5 +1,6 @@
 //! What the tests share: the service, a client, a model server and a webhook receiver.
 
+mod axe;
 pub mod chromium;
 mod client;
 mod cog;

@@ -1,0 +1,176 @@
+// The editor of one workflow: its steps as a list with a map, as JSON, its versions, its runs. Nothing is
+// saved by itself: Save makes the next version, if nobody else has changed the workflow in the meantime.
+// What is not saved stays in this tab until it closes.
+
+import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
+import { Button, Confirm, Dialog, Icon, Link, Loaded, Notice, Page, Refusal, Text, ask, go, place, sentence, setQuery, useLoad } from "/static/core.js";
+import { Tabs } from "/static/screens/models.js";
+import { problemsByStep, walk } from "/static/workflows/flow.js";
+import { RunTab } from "/static/workflows/run.js";
+import { API, FLOWS, allModels, download, loadVersion, nextVersion, putVersion } from "/static/workflows/service.js";
+import { StepsTab } from "/static/workflows/steps.js";
+import { JsonText } from "/static/workflows/text.js";
+import { Compared, VersionsTab } from "/static/workflows/versions.js";
+
+// Milliseconds without a change after which the service is asked to check.
+const PAUSE_MS = 500;
+
+const stored = (key) => { try { return JSON.parse(sessionStorage.getItem(key)); } catch { return null; } };
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+export function Editor({ id }) {
+  const wanted = place.value.query.get("v");
+  const all = useLoad(async (signal) => {
+    const [workflow, models] = await Promise.all([ask("GET", `${API}/workflows/${encodeURIComponent(id)}`, undefined, { signal }), allModels()]);
+    const named = workflow.versions.some((one) => one.version_id === wanted) ? wanted : workflow.latest_version_id;
+    return { workflow, models, version: await loadVersion(id, named, signal) };
+  }, [id, wanted]);
+  if (!all.data) return html`<${Page} title="Workflow"><${Loaded} of=${all}>${() => null}</${Loaded}></${Page}>`;
+  const { workflow, models, version } = all.data;
+  return html`<${Opened} key=${`${workflow.workflow_id} ${version.version_id} ${version.tag}`} workflow=${workflow} models=${models} version=${version} reload=${all.reload} isLoading=${all.loading} />`;
+}
+
+function Opened({ workflow, models, version, reload }) {
+  const key = `workflow:${workflow.workflow_id}`;
+  const [kept] = useState(() => {
+    const found = stored(key);
+    return found && found.version === version.version_id && !same(found.definition, version.definition) ? found : null;
+  });
+  // What the draft is based on: of a draft that was kept, the revision that it was begun with.
+  const base = kept?.tag ?? version.tag;
+  const [draft, setDraft] = useState(kept?.definition ?? version.definition);
+  const [isRestored, setRestored] = useState(Boolean(kept));
+  const [isJson, setJson] = useState(true);
+  const [problems, setProblems] = useState([]);
+  const [state, setState] = useState({ busy: null, error: null, done: null });
+  const [conflict, setConflict] = useState(null);
+  const [open, setOpen] = useState(null);
+  const latest = useRef(draft);
+  latest.current = draft;
+  const isDirty = useMemo(() => !same(draft, version.definition), [draft, version]);
+  const isLocked = workflow.locked;
+  const isOldest = version.version_id !== workflow.latest_version_id;
+  const tab = place.value.query.get("tab") ?? "steps";
+  const steps = useMemo(() => walk(draft), [draft]);
+  const byStep = useMemo(() => problemsByStep(problems, steps), [problems, steps]);
+  useEffect(() => {
+    try {
+      if (isDirty) sessionStorage.setItem(key, JSON.stringify({ version: version.version_id, tag: base, definition: draft }));
+      else sessionStorage.removeItem(key);
+    } catch { /* It lasts as long as the page. */ }
+    if (!isDirty) { setProblems([]); return undefined; }
+    const abort = new AbortController();
+    const timer = setTimeout(() => {
+      ask("POST", "/workflows/check", { definition: draft, workflow: workflow.slug }, { signal: abort.signal }).then(
+        (answer) => setProblems(answer.problems),
+        (error) => { if (!abort.signal.aborted && error.status !== 0) setState((now) => ({ ...now, error })); },
+      );
+    }, PAUSE_MS);
+    return () => { clearTimeout(timer); abort.abort(); };
+  }, [draft, isDirty]);
+  const edit = (next) => { setDraft(next); setState((now) => (now.error || now.done ? { busy: null, error: null, done: null } : now)); };
+  const discard = () => { setDraft(version.definition); setRestored(false); setState({ busy: null, error: null, done: null }); };
+  const opened = (next) => { try { sessionStorage.removeItem(key); } catch { /* Nothing is kept then. */ } setQuery({ v: next }); reload(); };
+  const act = async (busy, run) => {
+    setState({ busy, error: null, done: null });
+    try { const done = await run(); setState({ busy: null, error: null, done: done ?? null }); } catch (error) {
+      setState({ busy: null, error, done: null });
+      if (error instanceof Refusal && Array.isArray(error.details)) setProblems(error.details.filter((one) => typeof one?.path === "string"));
+    }
+  };
+  const save = (target, tag) => act("save", async () => {
+    const { locked, production, allowed_to_share } = target === version.version_id ? version : {};
+    try {
+      await putVersion(workflow.workflow_id, target, { definition: latest.current, locked, production, allowed_to_share }, tag);
+    } catch (error) {
+      if (!(error instanceof Refusal) || error.status !== 412) throw error;
+      const now = await ask("GET", `${API}/workflows/${workflow.workflow_id}`);
+      setConflict({ workflow: now, version: await loadVersion(workflow.workflow_id, now.latest_version_id) });
+      return;
+    }
+    setConflict(null);
+    opened(target);
+  });
+  const next = nextVersion(workflow.versions);
+  const change = (what, fields) => act(what, async () => { await ask("PUT", `${API}/workflows/${workflow.workflow_id}`, fields); reload(); });
+  const onKey = (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key === "s") { event.preventDefault(); if (isDirty && isJson && !isLocked) save(next, base); }
+  };
+  const tabs = [["steps", "Steps"], ["json", "JSON"], ["run", "Run"], ["versions", `Versions (${workflow.versions.length})`]];
+  const canSave = isDirty && isJson && !isLocked;
+  return html`<${Page} title=${workflow.name} wide=${true} intro=${html`<${Text}>${workflow.description}</${Text}>`} actions=${html`
+      <${Button} icon="play" onClick=${() => setQuery({ tab: "run" }, {})}>Run</${Button}>
+      <${Button} icon="ellipsis" onClick=${() => setOpen("more")}>More</${Button}>
+      ${isLocked ? null : html`<${Button} kind="primary" icon="check" busy=${state.busy === "save"} disabled=${!canSave} title="Ctrl+S" onClick=${() => save(next, base)}>Save as ${next}</${Button}>`}`}>
+    <div class="stack" onKeyDown=${onKey}>
+    <p class="marks"><code>${workflow.slug}</code> <span class="tag">${version.version_id}${isOldest ? "" : ", the latest"}</span>
+      ${isLocked ? html`<span class="tag"><${Icon} name="lock" /> locked</span>` : null}${version.locked ? html`<span class="tag"><${Icon} name="lock" /> this version never changes</span>` : null}
+      ${version.allowed_to_share ? html`<span class="tag"><${Icon} name="share-2" /> shared</span>` : null}${workflow.status === "archived" ? html`<span class="tag"><${Icon} name="archive" /> archived</span>` : null}
+      ${isDirty ? html`<span class="status waiting" role="status">Not saved</span>` : null}</p>
+    ${isLocked ? html`<${Notice} kind="info" action=${html`<${Button} icon="lock-open" busy=${state.busy === "unlock"} onClick=${() => change("unlock", { locked: false })}>Unlock</${Button}>`}>This workflow is locked: it can be looked at and run, and not changed.</${Notice}>` : null}
+    ${isRestored && isDirty ? html`<${Notice} kind="warning" action=${html`<${Button} onClick=${discard}>Discard them</${Button}>`}>Changes that were not saved are here again.</${Notice}>` : null}
+    ${isOldest && !isDirty ? html`<${Notice}>This is an earlier version. <${Link} to=${`/app/workflows/${workflow.slug}`}>Open the latest, ${workflow.latest_version_id}</${Link}>.</${Notice}>` : null}
+    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    ${problems.length ? html`<${Notice} kind="error"><strong>${problems.length === 1 ? "One thing is wrong" : `${problems.length} things are wrong`} with the definition.</strong> ${byStep.get("") ? html`<${Text}>${byStep.get("")[0].message}</${Text}>` : "The steps with a mark say what."}</${Notice}>` : null}
+    <${Tabs} tabs=${tabs} chosen=${tab} label="Workflow" onChoose=${(one) => setQuery({ tab: one === "steps" ? "" : one })} />
+    ${tab === "steps" ? html`<${StepsTab} definition=${draft} onDefinition=${edit} steps=${steps} byStep=${byStep} models=${models} isLocked=${isLocked} />` : null}
+    ${tab === "json" ? html`<${JsonText} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
+      ${problems.map((one) => html`<p class="field-error" key=${one.path + one.message}><${Icon} name="circle-alert" /><span><code>${one.path || "/"}</code> <${Text}>${one.message}</${Text}></span></p>`)}` : null}
+    ${tab === "run" ? html`<${RunTab} workflow=${workflow} version=${version} isDirty=${isDirty} />` : null}
+    ${tab === "versions" ? html`<${VersionsTab} workflow=${workflow} version=${version} onChange=${reload} />` : null}
+    ${isDirty && !isLocked && ["steps", "json"].includes(tab) ? html`<div class="actions">
+      ${version.locked ? null : html`<${Button} busy=${state.busy === "save"} disabled=${!canSave} onClick=${() => save(version.version_id, base)}>Save into ${version.version_id}</${Button}>`}
+      <${Button} icon="rotate-ccw" onClick=${discard}>Discard the changes</${Button}></div>` : null}</div>
+    ${open === "more" ? html`<${More} workflow=${workflow} version=${version} onClose=${() => setOpen(null)} onOpen=${setOpen} onChange=${(what, fields) => { setOpen(null); change(what, fields); }} />` : null}
+    ${open === "delete" ? html`<${Confirm} title="Delete this workflow?" action="Delete the workflow" onClose=${() => setOpen(null)} onDo=${async () => { await ask("DELETE", `${API}/workflows/${workflow.workflow_id}`); go("/app/workflows"); }}>
+      <p><strong><${Text}>${workflow.name}</${Text}></strong> and its ${workflow.versions.length} versions are deleted. Its runs stay in the history. This cannot be undone.</p></${Confirm}>` : null}
+    ${conflict ? html`<${Conflict} theirs=${conflict} mine=${draft} busy=${state.busy === "save"} error=${state.error}
+      onTheirs=${() => { setConflict(null); opened(conflict.version.version_id); }}
+      onMine=${() => save(nextVersion(conflict.workflow.versions), conflict.version.tag)} onClose=${() => setConflict(null)} />` : null}</${Page}>`;
+}
+
+// Somebody else was first: both versions, and the choice.
+function Conflict({ theirs, mine, busy, error, onTheirs, onMine, onClose }) {
+  const next = nextVersion(theirs.workflow.versions);
+  return html`<${Dialog} title="Somebody else has saved in the meantime" wide=${true} onClose=${onClose}><div class="stack">
+    <p>Their version is <strong>${theirs.version.version_id}</strong>. Nothing of yours is lost. What differs, theirs and then yours:</p>
+    ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
+    <${Compared} before=${theirs.version.definition} after=${mine} beforeName=${`Theirs, ${theirs.version.version_id}`} afterName="Yours, not saved" />
+    <div class="actions end"><${Button} onClick=${onClose}>Go on editing</${Button}><${Button} onClick=${onTheirs}>Take theirs</${Button}>
+      <${Button} kind="primary" busy=${busy} onClick=${onMine}>Save yours as ${next}</${Button}></div></div></${Dialog}>`;
+}
+
+function More({ workflow, version, onClose, onOpen, onChange }) {
+  const [fields, setFields] = useState({ name: workflow.name, description: workflow.description, tags: workflow.tags.join(", ") });
+  const [error, setError] = useState(null);
+  const set = (change) => setFields((now) => ({ ...now, ...change }));
+  const submit = (event) => {
+    event.preventDefault();
+    onChange("describe", { name: fields.name, description: fields.description, tags: fields.tags.split(",").map((tag) => tag.trim()).filter(Boolean) });
+  };
+  const legacy = async () => {
+    setError(null);
+    try { download(`${workflow.slug}-drawing`, await ask("GET", `${FLOWS}/${workflow.workflow_id}`)); onClose(); } catch (refused) { setError(refused); }
+  };
+  const whole = () => {
+    const { name, description, categories, tags } = workflow;
+    download(workflow.slug, { name, description, categories, tags, version_id: version.version_id, definition: version.definition });
+    onClose();
+  };
+  const isLocked = workflow.locked;
+  return html`<${Dialog} title=${workflow.name} onClose=${onClose}><div class="stack">
+    ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
+    <form class="stack" onSubmit=${submit}><fieldset class="bare" disabled=${isLocked}><div class="stack">
+      <label class="field"><span class="label">Name</span><input required maxlength="200" value=${fields.name} onInput=${(event) => set({ name: event.currentTarget.value })} /></label>
+      <label class="field"><span class="label">Description</span><textarea required rows="2" maxlength="4000" value=${fields.description} onInput=${(event) => set({ description: event.currentTarget.value })}></textarea></label>
+      <label class="field"><span class="label">Tags</span><input value=${fields.tags} placeholder="at most three, with commas" onInput=${(event) => set({ tags: event.currentTarget.value })} /></label>
+      <div><${Button} type="submit">Save these</${Button}></div></div></fieldset></form>
+    <hr />
+    <div class="menu">
+      <${Button} icon="download" onClick=${whole}>Export as JSON</${Button}>
+      <${Button} icon="download" onClick=${legacy}>Export as a legacy drawing</${Button}>
+      <${Button} icon=${isLocked ? "lock-open" : "lock"} onClick=${() => onChange("lock", { locked: !isLocked })}>${isLocked ? "Unlock" : "Lock against changes"}</${Button}>
+      <${Button} icon="archive" disabled=${isLocked} onClick=${() => onChange("archive", { status: workflow.status === "archived" ? "active" : "archived" })}>${workflow.status === "archived" ? "Take out of the archive" : "Archive"}</${Button}>
+      <${Link} to=${`/app/runs?type=workflow&workflow_id=${workflow.workflow_id}`} class="button plain"><${Icon} name="activity" /><span>Its runs</span></${Link}>
+      <${Button} icon="trash-2" disabled=${isLocked} onClick=${() => onOpen("delete")}>Delete</${Button}></div></div></${Dialog}>`;
+}

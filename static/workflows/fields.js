@@ -1,0 +1,213 @@
+// The fields of one step, by its type. A field changes its own part of the step and nothing else: what no
+// field shows stays as it was written.
+
+import { html, useState } from "/static/vendor/preact.js";
+import { Button, Field, Icon, Input, Link, Notice, Text } from "/static/core.js";
+import { Json } from "/static/form.js";
+import { isNullable, propertiesOf, resolve, typesOf } from "/static/schema.js";
+import { TYPES, changed, idOf, valueAt } from "/static/workflows/flow.js";
+import { Pairs, Template } from "/static/workflows/text.js";
+
+const CLASSES = ["content_moderation", "execution_timeout", "invalid_user_input", "invalid_model_config", "provider_auth", "provider_error", "provider_rate_limit", "provider_unavailable", "internal_error", "unknown"];
+const OPERATORS = {
+  equals: "is", not_equals: "is not", greater_than: "is more than", less_than: "is less than", greater_than_or_equal: "is at least", less_than_or_equal: "is at most",
+  contains: "contains", matches: "matches the pattern", in: "is one of", not_in: "is none of", exists: "is there", not_exists: "is not there", is_null: "is null", is_not_null: "is not null",
+};
+const UNARY = ["exists", "not_exists", "is_null", "is_not_null"];
+
+// `errors`: what the service says of each part, by its place in the step.
+export function StepFields({ step, onStep, offers, errors, models, siblings }) {
+  const set = (path, next) => onStep(changed(step, path, next));
+  const error = (place) => errors.find((one) => one.within === place)?.message;
+  const tools = { step, set, offers, error, errors, models };
+  const Part = { model: Model, http: Http, parallel: Parallel, choice: Choice, map: Each, wait: Wait, pass: Value }[step.type];
+  const shown = new Set();
+  const general = errors.filter((one) => !one.within.includes("/") && !FIELDS.has(one.within) && !shown.has(one.message) && shown.add(one.message));
+  const key = step.step_id === undefined && step.id !== undefined ? "id" : "step_id";
+  return html`<div class="stack">${general.length ? html`<${Notice} kind="error">${general.map((one) => html`<p key=${one.message}><${Text}>${one.message}</${Text}></p>`)}</${Notice}>` : null}
+    <div class="pairs-2"><${Input} label="Id" class="mono" hint="References to this step begin with it." error=${error("step_id") ?? error("id")} value=${idOf(step)} maxlength="64" onValue=${(next) => set([key], next)} />
+      <${Input} label="Name" optional=${true} error=${error("name")} value=${step.name ?? ""} onValue=${(next) => set(["name"], next || undefined)} /></div>
+    ${Part ? html`<${Part} ...${tools} />` : html`<${Notice} kind="warning">Steps of the type “<${Text}>${String(step.type)}</${Text}>” have no fields here. The JSON tab shows all of it.</${Notice}>`}
+    <${Running} ...${tools} siblings=${siblings} /></div>`;
+}
+
+// Places for which a field shows the problem itself.
+const FIELDS = new Set(["step_id", "id", "name", "model", "url", "items", "item_name", "seconds", "until", "result", "condition", "output", "body", "max_concurrency", "timeout_seconds", "depends_on", "method", "headers", "query_params", "fail_when"]);
+
+function ModelChoice({ label, value, onValue, models, error }) {
+  const known = models?.some((one) => one.slug === value);
+  return html`<${Field} label=${label} error=${error}>${(field) => html`<select ...${field} value=${value ?? ""} onChange=${(event) => onValue(event.currentTarget.value)}>
+    ${known ? null : html`<option value=${value ?? ""}>${value ? `${value} (unknown)` : "Please choose"}</option>`}
+    ${(models ?? []).map((one) => html`<option value=${one.slug}>${one.title === one.slug ? one.slug : `${one.title} (${one.slug})`}</option>`)}</select>`}</${Field}>`;
+}
+
+function Model({ step, set, offers, error, errors, models }) {
+  const model = models?.find((one) => one.slug === step.model);
+  return html`<${ModelChoice} label="Model" value=${step.model} models=${models} error=${error("model")} onValue=${(next) => set(["model"], next)} />
+    <${Params} schema=${model?.request_schema} value=${step.params} errors=${errors} at="params" offers=${offers} onValue=${(next) => set(["params"], next)} />
+    ${model ? html`<p class="hint"><${Link} to=${`/app/models/${model.slug}`}>Try ${model.slug}</${Link}> in its playground.</p>` : null}
+    <details open=${Boolean(step.fallback)}><summary>If it fails</summary><div class="stack">
+      <p class="hint">Another model runs when this one has failed and is not tried again.</p>
+      ${step.fallback ? html`<${ModelChoice} label="Model instead" value=${step.fallback.model} models=${models} error=${error("fallback/model")} onValue=${(next) => set(["fallback", "model"], next)} />
+        <${Params} schema=${models?.find((one) => one.slug === step.fallback.model)?.request_schema} value=${step.fallback.params} errors=${errors} at="fallback/params" offers=${offers} onValue=${(next) => set(["fallback", "params"], next)} />
+        <div><${Button} icon="x" onClick=${() => set(["fallback"], undefined)}>Remove the fallback</${Button}></div>`
+        : html`<div><${Button} icon="plus" onClick=${() => set(["fallback"], { model: "", params: step.params ?? {} })}>Add a fallback</${Button}></div>`}</div></details>`;
+}
+
+// What a model is given: a field for each part of its input.
+function Params({ schema, value, onValue, errors, at, offers }) {
+  const root = resolve(schema, schema) ?? {};
+  const known = propertiesOf(root);
+  const required = Array.isArray(root.required) ? root.required : [];
+  const given = value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
+  const others = Object.keys(given).filter((name) => !known.some(([one]) => one === name)).map((name) => [name, {}]);
+  const error = (name) => errors.find((one) => one.within === `${at}/${name}` || one.within.startsWith(`${at}/${name}/`))?.message;
+  const whole = errors.find((one) => one.within === at)?.message;
+  if (!known.length && !others.length) return html`<${Json} label="Input" value=${value} error=${whole} onValue=${onValue} />`;
+  return html`<fieldset><legend>Input</legend>${whole ? html`<p class="field-error"><${Icon} name="circle-alert" /><${Text}>${whole}</${Text}></p>` : null}
+    ${[...known, ...others].map(([name, one]) => {
+      const part = resolve(one, root) ?? {};
+      const isText = typesOf(part).join() === "string" && !isNullable(part) && !part.enum;
+      const choices = Array.isArray(part.enum) ? `One of ${part.enum.map((item) => JSON.stringify(item)).join(", ")}. ` : typesOf(part).includes("boolean") ? "true or false. " : "";
+      return html`<${Template} key=${name} label=${part.title ?? name} hint=${`${choices}${typeof part.description === "string" ? part.description : ""}` || undefined} error=${error(name)}
+        optional=${!required.includes(name)} isText=${isText} rows=${isText && !(part.maxLength <= 200) && !part.format ? 2 : 1} value=${given[name]} offers=${offers}
+        onValue=${(next) => onValue(changed(given, [name], next))} />`;
+    })}</fieldset>`;
+}
+
+const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+function Http({ step, set, offers, error }) {
+  const auth = step.auth ?? null;
+  const text = (label, path, more = {}) => html`<${Template} label=${label} isText=${true} optional=${true} value=${valueAt(step, path)} error=${error(path.join("/"))} offers=${offers} onValue=${(next) => set(path, next)} ...${more} />`;
+  const failing = Array.isArray(step.fail_when) ? "codes" : step.fail_when ?? "connection_error";
+  return html`<div class="pairs-1-3"><${Field} label="Method" error=${error("method")}>${(field) => html`<select ...${field} value=${step.method ?? "GET"} onChange=${(event) => set(["method"], event.currentTarget.value)}>${METHODS.map((one) => html`<option>${one}</option>`)}</select>`}</${Field}>
+      ${text("URL", ["url"], { optional: false })}</div>
+    <${Template} label="Body" hint="JSON, or a text that is sent as it is." optional=${true} rows=${3} value=${step.body} error=${error("body")} offers=${offers} onValue=${(next) => set(["body"], next)} />
+    <${Pairs} label="Headers" name="X-Header" isText=${true} value=${step.headers} offers=${offers} error=${error("headers")} onValue=${(next) => set(["headers"], next)} />
+    <${Pairs} label="Query" name="name" value=${step.query_params} offers=${offers} error=${error("query_params")} onValue=${(next) => set(["query_params"], next)} />
+    <fieldset><legend>Log-in at the service <span class="quiet">(optional)</span></legend>
+      <${Field} label="Kind" error=${error("auth/type")}>${(field) => html`<select ...${field} value=${auth?.type ?? ""} onChange=${(event) => set(["auth"], event.currentTarget.value ? { type: event.currentTarget.value } : undefined)}>
+        <option value="">None</option><option value="bearer">Bearer token</option><option value="basic">Name and password</option><option value="api_key">API key</option></select>`}</${Field}>
+      ${auth ? html`<p class="hint">It is stored sealed. Three stars stand for what is stored.</p>` : null}
+      ${auth?.type === "bearer" ? text("Token", ["auth", "token"], { optional: false }) : null}
+      ${auth?.type === "basic" ? html`${text("User name", ["auth", "username"], { optional: false })}${text("Password", ["auth", "password"], { optional: false })}` : null}
+      ${auth?.type === "api_key" ? html`${text("Name of the header or parameter", ["auth", "name"])}${text("Key", ["auth", "value"], { optional: false })}
+        <${Field} label="Where">${(field) => html`<select ...${field} value=${auth.in ?? "header"} onChange=${(event) => set(["auth", "in"], event.currentTarget.value)}><option value="header">In a header</option><option value="query">In the query</option></select>`}</${Field}>` : null}</fieldset>
+    <${Field} label="The step fails" error=${error("fail_when")}>${(field) => html`<select ...${field} value=${failing} onChange=${(event) => set(["fail_when"], event.currentTarget.value === "codes" ? [500] : event.currentTarget.value)}>
+      <option value="connection_error">when nothing answers</option><option value="non_2xx">when the answer is not a success (2xx)</option><option value="codes">on certain status codes</option></select>`}</${Field}>
+    ${failing === "codes" ? html`<${Json} label="Status codes" hint="A list of numbers" rows=${2} value=${step.fail_when} onValue=${(next) => set(["fail_when"], next)} />` : null}
+    <details open=${Boolean(step.fallback)}><summary>If it fails</summary><${Json} label="A second request" hint="url, and where wanted method, headers, query_params, body" optional=${true} value=${step.fallback} onValue=${(next) => set(["fallback"], next)} error=${error("fallback")} /></details>`;
+}
+
+function Parallel({ step, set, error }) {
+  const branches = Array.isArray(step.branches) ? step.branches : [];
+  return html`<p class="hint">The branches run at the same time. The output is a list: what the last step of each gave.</p>
+    ${error("branches") ? html`<${Notice} kind="error"><${Text}>${error("branches")}</${Text}></${Notice}>` : null}
+    ${branches.map((branch, at) => html`<div class="item" key=${at}><${Input} label=${`Name of branch ${at + 1}`} optional=${true} error=${error(`branches/${at}/name`)} value=${branch?.name ?? ""} onValue=${(next) => set(["branches", at, "name"], next || undefined)} />
+      <${Button} icon="trash-2" disabled=${branches.length < 2} onClick=${() => set(["branches", at], undefined)}>Delete with its ${(branch?.steps ?? []).length} steps</${Button}></div>`)}
+    <div><${Button} icon="plus" onClick=${() => set(["branches"], [...branches, { steps: [] }])}>Add a branch</${Button}></div>`;
+}
+
+function Choice({ step, set, offers, error, errors }) {
+  const condition = step.condition ?? {};
+  const isComposed = ["and", "or", "not"].some((name) => name in condition);
+  const problem = error("condition") ?? errors.find((one) => one.within.startsWith("condition"))?.message;
+  if (isComposed) return html`<${Json} label="Condition" rows=${10} value=${condition} error=${problem} onValue=${(next) => set(["condition"], next ?? {})} />`;
+  return html`<fieldset><legend>Take “If so” when</legend>
+      <${Template} label="Value" isText=${true} value=${condition.expression} offers=${offers} error=${problem} hint="A reference, such as {{inputs.size}}" onValue=${(next) => set(["condition", "expression"], next)} />
+      <${Field} label="Comparison">${(field) => html`<select ...${field} value=${condition.operator ?? ""} onChange=${(event) => set(["condition"], { ...condition, operator: event.currentTarget.value })}>
+        ${condition.operator in OPERATORS ? null : html`<option value=${condition.operator ?? ""}>Please choose</option>`}${Object.entries(OPERATORS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>`}</${Field}>
+      ${UNARY.includes(condition.operator) ? null : html`<${Template} label="With" value=${condition.value} offers=${offers} hint="A number, a text, a list, or a reference" onValue=${(next) => set(["condition", "value"], next)} />`}</fieldset>
+    <p class="hint">For several conditions together, write {"and": […]}, {"or": […]} or {"not": {…}} in the JSON tab.</p>`;
+}
+
+function Each({ step, set, offers, error }) {
+  return html`<${Template} label="List" hint="A reference to a list, such as {{inputs.images}}" value=${step.items} offers=${offers} error=${error("items")} onValue=${(next) => set(["items"], next)} />
+    <div class="pairs-2"><${Input} label="Name of an item" class="mono" hint="Its steps refer to it." error=${error("item_name")} value=${step.item_name ?? ""} placeholder="item" onValue=${(next) => set(["item_name"], next || undefined)} />
+      <${Numeric} label="At the same time" error=${error("max_concurrency")} value=${step.max_concurrency} onValue=${(next) => set(["max_concurrency"], next)} /></div>
+    <${Template} label="Output for each item" optional=${true} hint="Without it, the output of the last step" value=${step.output} error=${error("output")} offers=${(Array.isArray(step.steps) ? step.steps : []).map((one) => ({ text: `${idOf(one)}.output`, note: "Within" })).concat(offers)} onValue=${(next) => set(["output"], next)} />`;
+}
+
+function Wait({ step, set, offers, error }) {
+  const isUntil = step.until !== undefined;
+  const [choice, setChoice] = useState(isUntil ? "until" : "seconds");
+  const choose = (next) => { setChoice(next); set([next === "until" ? "seconds" : "until"], undefined); };
+  return html`<${Field} label="Wait">${(field) => html`<select ...${field} value=${choice} onChange=${(event) => choose(event.currentTarget.value)}><option value="seconds">for a time</option><option value="until">until a moment</option></select>`}</${Field}>
+    ${choice === "seconds" ? html`<${Template} label="Seconds" value=${step.seconds} offers=${offers} error=${error("seconds")} onValue=${(next) => set(["seconds"], next)} />`
+      : html`<${Template} label="Moment" isText=${true} hint="Such as 2026-11-21T10:00:00Z, or a reference" value=${step.until} offers=${offers} error=${error("until")} onValue=${(next) => set(["until"], next)} />`}`;
+}
+
+function Value({ step, set, offers, error }) {
+  return html`<${Template} label="Result" hint="Any JSON, with references in it" rows=${5} value=${step.result} offers=${offers} error=${error("result")} onValue=${(next) => set(["result"], next)} />`;
+}
+
+function Numeric({ label, hint, error, value, onValue, ...rest }) {
+  return html`<${Input} label=${label} hint=${hint} error=${error} optional=${true} type="number" min="0" step="any" value=${value ?? ""} onValue=${(next) => onValue(next === "" ? undefined : Number(next))} ...${rest} />`;
+}
+
+// Order, time and repetition: what every type of step may have.
+function Running({ step, set, error, siblings }) {
+  const retry = step.retry ?? null;
+  const has = step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || retry;
+  return html`<details open=${Boolean(has)}><summary>Order, time and repetition</summary><div class="stack">
+    <label class="box"><input type="checkbox" checked=${step.continue_on_error === true} onChange=${(event) => set(["continue_on_error"], event.currentTarget.checked || undefined)} /> What waits for it goes on even when it fails</label>
+    <${Numeric} label="Time-out in seconds" error=${error("timeout_seconds")} value=${step.timeout_seconds} onValue=${(next) => set(["timeout_seconds"], next)} />
+    <fieldset><legend>Begins after</legend>
+      <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? undefined : [])} /> What it needs, as usual</label>
+      ${step.depends_on === undefined ? null : siblings.map((id) => html`<label class="box" key=${id}><input type="checkbox" checked=${step.depends_on.includes?.(id)} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? [...step.depends_on, id] : step.depends_on.filter((one) => one !== id))} /> <code>${id}</code></label>`)}
+      ${error("depends_on") ? html`<p class="field-error"><${Icon} name="circle-alert" /><${Text}>${error("depends_on")}</${Text}></p>` : null}</fieldset>
+    ${["model", "http"].includes(step.type) ? html`<fieldset><legend>When it fails</legend>
+      <label class="box"><input type="checkbox" checked=${Boolean(retry)} onChange=${(event) => set(["retry"], event.currentTarget.checked ? { max_attempts: 3, initial_delay_seconds: 1 } : undefined)} /> Try again</label>
+      ${retry ? html`<div class="pairs-2">
+        <${Numeric} label="Attempts in all" error=${error("retry/max_attempts")} value=${retry.max_attempts} onValue=${(next) => set(["retry", "max_attempts"], next)} />
+        <${Numeric} label="First pause in seconds" error=${error("retry/initial_delay_seconds")} value=${retry.initial_delay_seconds} onValue=${(next) => set(["retry", "initial_delay_seconds"], next)} />
+        <${Numeric} label="Each pause so many times the last" error=${error("retry/backoff_multiplier")} value=${retry.backoff_multiplier} onValue=${(next) => set(["retry", "backoff_multiplier"], next)} />
+        <${Numeric} label="Longest pause in seconds" error=${error("retry/max_delay_seconds")} value=${retry.max_delay_seconds} onValue=${(next) => set(["retry", "max_delay_seconds"], next)} /></div>
+        <${Field} label="Only after" optional=${true} hint="Without a choice: time-outs and errors of the provider" error=${error("retry/retry_on")}>${(field) => html`<select ...${field} multiple size="4" onChange=${(event) => { const all = [...event.currentTarget.selectedOptions].map((one) => one.value); set(["retry", "retry_on"], all.length ? all : undefined); }}>
+          ${CLASSES.map((one) => html`<option value=${one} selected=${retry.retry_on?.includes?.(one)}>${one.replaceAll("_", " ")}</option>`)}</select>`}</${Field}>` : null}</fieldset>` : null}</div></details>`;
+}
+
+// ---- What goes in and what comes out ----
+
+const KINDS = { string: "Text", number: "Number", integer: "Whole number", boolean: "Yes or no", array: "List", object: "Object" };
+const SIMPLE = ["type", "title", "description", "default"];
+
+// The inputs as a list; whatever a list cannot say is in the schema below it.
+export function InputFields({ schema, onSchema, errors }) {
+  const value = schema ?? {};
+  const properties = Object.entries(value.properties ?? {});
+  const required = Array.isArray(value.required) ? value.required : [];
+  const write = (next, needed = required) => onSchema({ ...value, type: value.type ?? "object", properties: Object.fromEntries(next), required: needed.length ? needed : undefined });
+  const rename = (at, name) => {
+    const [before] = properties[at];
+    if (!name || name === before || properties.some(([one]) => one === name)) return false;
+    write(properties.map((one, index) => (index === at ? [name, one[1]] : one)), required.map((one) => (one === before ? name : one)));
+    return true;
+  };
+  const free = () => { let number = 1; while (properties.some(([name]) => name === `input_${number}`)) number += 1; return `input_${number}`; };
+  return html`<div class="stack"><p class="hint">What a run is given. Steps refer to an input as <code>{{inputs.name}}</code>.</p>
+    ${errors.map((one) => html`<${Notice} key=${one.message} kind="error"><${Text}>${one.message}</${Text}></${Notice}>`)}
+    ${properties.map(([name, part], at) => html`<fieldset key=${at}><legend><code><${Text}>${name}</${Text}></code></legend>
+      <div class="pairs-2"><${Field} label="Name">${(field) => html`<input ...${field} class="mono" value=${name} onChange=${(event) => { if (!rename(at, event.currentTarget.value)) event.currentTarget.value = name; }} />`}</${Field}>
+        <${Field} label="Kind">${(field) => html`<select ...${field} value=${KINDS[part?.type] ? part.type : "other"} onChange=${(event) => write(properties.map((one, index) => (index === at ? [name, { ...part, type: event.currentTarget.value }] : one)))}>
+          ${Object.entries(KINDS).map(([kind, word]) => html`<option value=${kind}>${word}</option>`)}${KINDS[part?.type] ? null : html`<option value="other" disabled>By its schema</option>`}</select>`}</${Field}></div>
+      <${Input} label="Title" optional=${true} value=${part?.title ?? ""} onValue=${(next) => write(properties.map((one, index) => (index === at ? [name, changed(part, ["title"], next || undefined)] : one)))} />
+      <${Input} label="Explanation" optional=${true} value=${part?.description ?? ""} onValue=${(next) => write(properties.map((one, index) => (index === at ? [name, changed(part, ["description"], next || undefined)] : one)))} />
+      <${Template} label="Default" optional=${true} isText=${part?.type === "string"} value=${part?.default} onValue=${(next) => write(properties.map((one, index) => (index === at ? [name, changed(part, ["default"], next)] : one)))} />
+      ${Object.keys(part ?? {}).some((one) => !SIMPLE.includes(one)) ? html`<p class="hint">It has more rules: see its schema below.</p>` : null}
+      <div class="actions"><label class="box"><input type="checkbox" checked=${required.includes(name)} onChange=${(event) => write(properties, event.currentTarget.checked ? [...required, name] : required.filter((one) => one !== name))} /> Required</label>
+        <${Button} icon="trash-2" onClick=${() => write(properties.filter((_, index) => index !== at), required.filter((one) => one !== name))}>Delete</${Button}></div></fieldset>`)}
+    <div><${Button} icon="plus" onClick=${() => write([...properties, [free(), { type: "string" }]])}>Add an input</${Button}></div>
+    <details><summary>As a JSON Schema</summary><${Json} label="Schema of the inputs" rows=${14} value=${schema} onValue=${onSchema} /></details></div>`;
+}
+
+export function OutputFields({ definition, onDefinition, offers, errors }) {
+  const mapping = definition.metadata?.output_mapping;
+  const set = (next) => {
+    const metadata = changed(definition.metadata ?? {}, ["output_mapping"], next);
+    onDefinition(changed(definition, ["metadata"], Object.keys(metadata).length ? metadata : undefined));
+  };
+  return html`<div class="stack"><p class="hint">What a run gives. Without names here, it is the output of the last step.</p>
+    <${Pairs} label="Output" name="output" value=${mapping} offers=${offers} onValue=${set} error=${errors[0]?.message} /></div>`;
+}

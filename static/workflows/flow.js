@@ -1,0 +1,182 @@
+// What the editor needs to know of a definition: its steps and their places, who may refer to whom, who waits
+// for whom, and which lines differ between two definitions. Nothing here touches the page or the service.
+
+// Icon, name and purpose of each type of step.
+export const TYPES = {
+  model: ["box", "Model", "Runs a model of this machine"],
+  http: ["globe", "HTTP request", "Asks another service"],
+  parallel: ["layers", "Parallel", "Runs branches at the same time"],
+  choice: ["git-branch", "Choice", "Takes one of two branches"],
+  map: ["repeat", "For each", "Runs steps for each item of a list"],
+  wait: ["timer", "Wait", "Waits for a time"],
+  pass: ["pencil", "Value", "Puts a value together"],
+};
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+export const idOf = (step) => String((isObject(step) ? step.step_id ?? step.id : undefined) ?? "");
+
+// ---- Places: lists of names and numbers ----
+
+export const pointer = (path) => path.map((part) => `/${String(part).replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+
+export const partsOf = (text) => text.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"))
+  .map((part) => (/^\d+$/.test(part) ? Number(part) : part));
+
+export const valueAt = (value, path) => path.reduce((at, part) => (at === null || at === undefined ? undefined : at[part]), value);
+
+// The value with another part at the place; undefined takes the part out. Everything else stays as it is.
+export function changed(value, path, next) {
+  if (!path.length) return next;
+  const [part, ...rest] = path;
+  if (Array.isArray(value)) {
+    const list = [...value];
+    if (!rest.length && next === undefined) list.splice(part, 1);
+    else list[part] = changed(list[part], rest, next);
+    return list;
+  }
+  const object = isObject(value) ? { ...value } : {};
+  const inner = changed(object[part], rest, next);
+  if (inner === undefined) delete object[part]; else object[part] = inner;
+  return object;
+}
+
+// The lists of steps within a step: their places in it, and what they are called.
+export function blocksOf(step) {
+  if (!isObject(step)) return [];
+  switch (step.type) {
+    case "parallel": return (Array.isArray(step.branches) ? step.branches : []).map((branch, at) => ({ path: ["branches", at, "steps"], name: branch?.name ?? `Branch ${at + 1}` }));
+    case "choice": return [{ path: ["condition_met_branch", "steps"], name: "If so" }, { path: ["default_branch", "steps"], name: "Otherwise" }];
+    case "map": return [{ path: ["steps"], name: `For each ${step.item_name ?? "item"}` }];
+    default: return [];
+  }
+}
+
+const stepsAt = (value, path) => { const list = valueAt(value, path); return Array.isArray(list) ? list : []; };
+
+// Every step with its place and depth, in the order of the definition.
+export function walk(definition) {
+  const found = [];
+  const block = (path, depth) => stepsAt(definition, path).forEach((step, at) => {
+    const own = [...path, at];
+    found.push({ step, path: own, depth });
+    for (const inner of blocksOf(step)) block([...own, ...inner.path], depth + 1);
+  });
+  block(["steps"], 0);
+  return found;
+}
+
+// ---- References ----
+
+const REFERENCE = /(\\?)\{\{\s*([\w-]+)/g;
+
+// The names that the references of a value begin with.
+export function rootsOf(value, found = new Set()) {
+  if (typeof value === "string") for (const [, escape, name] of value.matchAll(REFERENCE)) { if (!escape) found.add(name); }
+  else if (value !== null && typeof value === "object") for (const part of Object.values(value)) rootsOf(part, found);
+  return found;
+}
+
+// What a step at a place may refer to: inputs, the items of the loops around it, the steps before it.
+export function offersAt(definition, path) {
+  const offers = [];
+  const schema = definition?.input_schema;
+  for (const [name, part] of Object.entries(isObject(schema?.properties) ? schema.properties : {})) {
+    offers.push({ text: /^[\w-]+$/.test(name) ? `inputs.${name}` : `inputs['${name}']`, note: part?.title ?? "Input" });
+  }
+  for (let length = 2; length <= path.length; length += 1) {
+    const around = valueAt(definition, path.slice(0, length));
+    if (typeof path[length - 1] !== "number" || path[length - 2] !== "steps") continue;
+    for (const step of stepsAt(definition, path.slice(0, length - 1)).slice(0, path[length - 1])) offerStep(step, offers);
+    if (around?.type === "map" && length < path.length) offers.push({ text: around.item_name ?? "item", note: "The item" });
+  }
+  offers.push({ text: "execution.id", note: "This run" });
+  return offers;
+}
+
+function offerStep(step, offers) {
+  const id = idOf(step);
+  if (!id) return;
+  const note = step.name ?? TYPES[step.type]?.[1] ?? "Step";
+  offers.push({ text: `${id}.output`, note });
+  if (step.type === "http") offers.push({ text: `${id}.body`, note }, { text: `${id}.status_code`, note });
+  offers.push({ text: `${id}.primary`, note }, { text: `${id}.status`, note });
+  if (step.type !== "map") for (const block of blocksOf(step)) for (const inner of stepsAt(step, block.path)) offerStep(inner, offers);
+}
+
+// For each step of a list, the numbers of those it directly waits for.
+export function waitsOf(steps) {
+  const home = new Map();
+  const note = (step, at) => {
+    home.set(idOf(step), at);
+    for (const block of blocksOf(step)) for (const inner of stepsAt(step, block.path)) note(inner, at);
+  };
+  steps.forEach(note);
+  let barrier = -1;
+  const reach = [];
+  return steps.map((step, at) => {
+    const named = Array.isArray(step?.depends_on) ? step.depends_on : null;
+    const waits = new Set([...rootsOf(step)].map((name) => home.get(name)).filter((from) => from !== undefined && from < at));
+    for (const name of named ?? []) if (home.get(name) < at) waits.add(home.get(name));
+    if (!named && step?.type !== "model") {
+      for (let from = 0; from < at; from += 1) waits.add(from);
+      barrier = at;
+    } else if (!named && barrier >= 0) waits.add(barrier);
+    // What another one of them waits for already is not drawn.
+    reach.push(new Set([...waits].flatMap((from) => [from, ...reach[from]])));
+    return [...waits].filter((from) => ![...waits].some((other) => other !== from && reach[other].has(from)));
+  });
+}
+
+// ---- Problems ----
+
+// The problems by the place of the step that each belongs to; "" has those of no step.
+export function problemsByStep(problems, steps) {
+  const places = steps.map(({ path }) => pointer(path)).sort((a, b) => b.length - a.length);
+  const found = new Map();
+  for (const problem of problems) {
+    const place = places.find((one) => problem.path === one || problem.path.startsWith(`${one}/`)) ?? "";
+    found.set(place, [...(found.get(place) ?? []), { ...problem, within: problem.path.slice(place.length + 1) }]);
+  }
+  return found;
+}
+
+// ---- Differences ----
+
+// Pairs of lines that a comparison looks at; past that, all that differs is shown as replaced.
+const COMPARED_MAX = 4e6;
+
+// The lines of two texts: same, only in the first, only in the second.
+export function differences(before, after) {
+  const a = before.split("\n");
+  const b = after.split("\n");
+  let head = 0;
+  while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
+  let tail = 0;
+  while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail += 1;
+  const inA = a.slice(head, a.length - tail);
+  const inB = b.slice(head, b.length - tail);
+  const same = (text) => ({ kind: "same", text });
+  return [...a.slice(0, head).map(same), ...middle(inA, inB), ...a.slice(a.length - tail).map(same)];
+}
+
+function middle(a, b) {
+  const out = (text) => ({ kind: "out", text });
+  const into = (text) => ({ kind: "in", text });
+  if (a.length * b.length > COMPARED_MAX) return [...a.map(out), ...b.map(into)];
+  const width = b.length + 1;
+  const longest = new Uint32Array((a.length + 1) * width);
+  for (let i = a.length - 1; i >= 0; i -= 1) {
+    for (let j = b.length - 1; j >= 0; j -= 1) {
+      longest[i * width + j] = a[i] === b[j] ? longest[(i + 1) * width + j + 1] + 1 : Math.max(longest[(i + 1) * width + j], longest[i * width + j + 1]);
+    }
+  }
+  const lines = [];
+  let [i, j] = [0, 0];
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) { lines.push({ kind: "same", text: a[i] }); i += 1; j += 1; }
+    else if (i < a.length && (j >= b.length || longest[(i + 1) * width + j] >= longest[i * width + j + 1])) { lines.push(out(a[i])); i += 1; }
+    else { lines.push(into(b[j])); j += 1; }
+  }
+  return lines;
+}

@@ -1,0 +1,117 @@
+// The steps of a workflow as a list, with the fields of the chosen one beside it and the map below.
+
+import { html, useRef } from "/static/vendor/preact.js";
+import { Button, Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
+import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
+import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, rootsOf, valueAt } from "/static/workflows/flow.js";
+import { FlowMap } from "/static/workflows/map.js";
+
+// What a new step of each type begins with.
+const NEW = {
+  model: { model: "", params: {} }, http: { method: "GET", url: "https://" }, parallel: { branches: [{ steps: [] }, { steps: [] }] },
+  choice: { condition: { expression: "", operator: "equals", value: "" }, condition_met_branch: { steps: [] }, default_branch: { steps: [] } },
+  map: { items: "", item_name: "item", steps: [] }, wait: { seconds: 60 }, pass: { result: "" },
+};
+const INPUTS = "inputs";
+const OUTPUT = "output";
+
+function freeId(steps, type) {
+  const taken = new Set(steps.map(({ step }) => idOf(step)));
+  let number = 1;
+  while (taken.has(`${type}_${number}`)) number += 1;
+  return `${type}_${number}`;
+}
+
+export function StepsTab({ definition, onDefinition, steps, byStep, models, isLocked }) {
+  const { query } = place.value;
+  const first = steps.length ? pointer(steps[0].path) : INPUTS;
+  const asked = query.get("step") ?? first;
+  const one = steps.find(({ path }) => pointer(path) === asked);
+  const chosen = one || asked === INPUTS || asked === OUTPUT ? asked : first;
+  const fields = useRef(null);
+  const choose = (at) => setQuery({ step: at });
+  const open = (at) => { choose(at); if (matchMedia("(max-width: 1000px)").matches) setTimeout(() => fields.current?.scrollIntoView({ block: "start" }), 0); };
+  const put = (path, next) => onDefinition(changed(definition, path, next));
+  const listAt = (path) => { const list = valueAt(definition, path); return Array.isArray(list) ? list : []; };
+  const add = (block, at, type) => {
+    const list = [...listAt(block)];
+    list.splice(at, 0, { step_id: freeId(steps, type), type, ...structuredClone(NEW[type]) });
+    put(block, list);
+    choose(pointer([...block, at]));
+  };
+  const move = (path, by) => {
+    const block = path.slice(0, -1);
+    const at = path.at(-1);
+    const list = [...listAt(block)];
+    if (at + by < 0 || at + by >= list.length) return;
+    [list[at], list[at + by]] = [list[at + by], list[at]];
+    put(block, list);
+    choose(pointer([...block, at + by]));
+  };
+  const remove = (path) => {
+    put(path, undefined);
+    choose(path.at(-1) > 0 ? pointer([...path.slice(0, -1), path.at(-1) - 1]) : "");
+  };
+  const copy = (path) => {
+    const step = structuredClone(valueAt(definition, path));
+    const list = [...listAt(path.slice(0, -1))];
+    list.splice(path.at(-1) + 1, 0, { ...step, step_id: freeId(steps, step.type) });
+    put(path.slice(0, -1), list);
+    choose(pointer([...path.slice(0, -1), path.at(-1) + 1]));
+  };
+  const tools = { definition, chosen, open, add, move, byStep, isLocked };
+  const path = one ? one.path : null;
+  const users = one ? steps.filter(({ step, path: other }) => other !== path && rootsOf(step).has(idOf(one.step))).map(({ step }) => idOf(step)) : [];
+  const general = (byStep.get("") ?? []);
+  return html`<div class="flow"><div class="stack">
+      <section class="card step-list" aria-label="Steps">
+        <${Ends} at=${INPUTS} icon="download" name="Inputs" note=${`${Object.keys(definition.input_schema?.properties ?? {}).length || "any"}`} isBad=${general.some((p) => p.path.startsWith("/input_schema"))} ...${tools} />
+        <${Block} path=${["steps"]} ...${tools} />
+        <${Ends} at=${OUTPUT} icon="upload" name="Output" note=${definition.metadata?.output_mapping ? "as named" : "of the last step"} isBad=${general.some((p) => p.path.startsWith("/metadata"))} ...${tools} />
+      </section>
+      <details open><summary>Map</summary><${FlowMap} steps=${definition.steps} chosen=${chosen} problems=${byStep} onChoose=${open} /></details></div>
+    <section class="card pad step-fields" aria-label="The chosen step" ref=${fields}>
+      ${one ? html`<header class="step-head"><h2><${Icon} name=${TYPES[one.step?.type]?.[0] ?? "info"} /><${Text}>${one.step?.name ?? idOf(one.step)}</${Text}> <span class="quiet">${TYPES[one.step?.type]?.[1] ?? ""}</span></h2>
+          ${isLocked ? null : html`<div class="tools"><${IconButton} icon="arrow-up" label="Move up" disabled=${path.at(-1) === 0} onClick=${() => move(path, -1)} /><${IconButton} icon="arrow-down" label="Move down" disabled=${path.at(-1) >= listAt(path.slice(0, -1)).length - 1} onClick=${() => move(path, 1)} />
+            <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`}</header>
+        <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` What it gives goes to ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
+        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => put(path, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} siblings=${listAt(path.slice(0, -1)).map(idOf).filter((id) => id && id !== idOf(one.step))} /></fieldset>`
+      : chosen === OUTPUT ? html`<header class="step-head"><h2><${Icon} name="upload" />Output</h2></header><fieldset class="bare" disabled=${isLocked}><${OutputFields} definition=${definition} onDefinition=${onDefinition} offers=${offersAt(definition, ["steps", (definition.steps ?? []).length])} errors=${general.filter((p) => p.path.startsWith("/metadata"))} /></fieldset>`
+      : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${(next) => put(["input_schema"], next)} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`}
+    </section></div>
+    ${!steps.length ? html`<${Notice}>A workflow needs at least one step: add one with the button in the list.</${Notice}>` : null}`;
+}
+
+function Ends({ at, icon, name, note, chosen, open, isBad }) {
+  return html`<button type="button" class="step-row end-row" aria-current=${chosen === at ? "true" : undefined} onClick=${() => open(at)}><${Icon} name=${icon} /><span class="step-name"><strong>${name}</strong></span><span class="quiet">${note}</span>${isBad ? html`<${Icon} name="circle-alert" label="Something is wrong here" />` : null}</button>`;
+}
+
+function Block({ path, definition, ...tools }) {
+  const list = valueAt(definition, path);
+  const steps = Array.isArray(list) ? list : [];
+  return html`<ol class="steps">${steps.map((step, at) => html`<${Row} key=${at} step=${step} path=${[...path, at]} definition=${definition} ...${tools} />`)}
+    ${tools.isLocked ? null : html`<li><${Add} onAdd=${(type) => tools.add(path, steps.length, type)} where=${path.length > 1 ? " here" : ""} /></li>`}</ol>`;
+}
+
+function Row({ step, path, chosen, open, byStep, ...tools }) {
+  const at = pointer(path);
+  const [icon, word] = TYPES[step?.type] ?? ["info", String(step?.type)];
+  const onKey = (event) => {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    if (event.altKey && !tools.isLocked) { tools.move(path, by); return; }
+    const rows = [...event.currentTarget.closest(".step-list").querySelectorAll(".step-row")];
+    rows[rows.indexOf(event.currentTarget) + by]?.focus();
+  };
+  const problems = byStep.get(at);
+  return html`<li><button type="button" class="step-row" aria-current=${chosen === at ? "true" : undefined} onClick=${() => open(at)} onKeyDown=${onKey} title="Alt and an arrow key move it">
+      <${Icon} name=${icon} /><span class="step-name"><strong><${Text}>${step?.name ?? (idOf(step) || "no id")}</${Text}></strong></span><span class="quiet"><${Text}>${step?.type === "model" ? step.model || word : word}</${Text}></span>
+      ${problems ? html`<span class="status bad"><${Icon} name="circle-alert" label=${`${problems.length} wrong`} /></span>` : null}</button>
+    ${blocksOf(step).map((block) => html`<div class="block" key=${pointer(block.path)}><p class="quiet">${block.name}</p><${Block} path=${[...path, ...block.path]} chosen=${chosen} open=${open} byStep=${byStep} ...${tools} /></div>`)}</li>`;
+}
+
+function Add({ onAdd, where }) {
+  return html`<label class="add"><${Icon} name="plus" /><span class="hidden">Add a step${where}</span><select value="" onChange=${(event) => { const type = event.currentTarget.value; event.currentTarget.value = ""; if (type) onAdd(type); }}>
+    <option value="">Add a step${where}</option>${Object.entries(TYPES).map(([type, [, name, purpose]]) => html`<option value=${type}>${name}: ${purpose.charAt(0).toLowerCase()}${purpose.slice(1)}</option>`)}</select></label>`;
+}

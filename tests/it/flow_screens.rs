@@ -1,0 +1,256 @@
+//! Workflows and chains in a browser: built, checked, saved, compared, run; two people who edit at once.
+
+use serde_json::{Value, json};
+
+use crate::support::chromium::Chromium;
+use crate::support::{Service, until};
+
+const DOWN: &str = "\u{E015}";
+const ENTER: &str = "\u{E007}";
+const ALT: &str = "\u{E00A}";
+const RELEASE: &str = "\u{E000}";
+
+fn steps(template: &str) -> Value {
+    json!([
+        {"step_id": "say", "type": "model", "model": "text-template", "params": {"template": template}},
+        {"step_id": "mood", "type": "model", "model": "text-sentiment", "params": {"text": "{{say.output}}"}},
+    ])
+}
+
+/// With a part that no form of the editor shows.
+fn definition(template: &str) -> Value {
+    json!({"steps": steps(template), "metadata": {"drawn": {"say": [1, 2]}}})
+}
+
+impl Chromium {
+    /// Chooses a step in the list of the editor.
+    async fn step(&self, name: &str) {
+        let row = format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
+        until(name, async || self.find(&row).await.click().await.ok()).await;
+        self.find(&format!("{row}[@aria-current='true']")).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
+    let service = Service::start().await;
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/workflows").await;
+    browser.see("No workflows yet").await;
+    browser.press("New workflow").await;
+    browser.fill("Name", "Read the room").await;
+    browser.find("//label[contains(.,'Several at once')]//input").await.click().await.unwrap();
+    browser.press("Create the workflow").await;
+    browser.see("read-the-room").await;
+    // A reference is completed, with the keys alone.
+    browser.step("say").await;
+    let template = browser.field("Template").await;
+    template.send_keys(" for {{te").await.unwrap();
+    browser.see("inputs.text").await;
+    browser.picture("workflow-completion").await;
+    template.send_keys(ENTER).await.unwrap();
+    assert!(browser.value("Template").await.ends_with(" for {{inputs.text}}"));
+    // What is wrong is shown at its step.
+    browser.step("tongue").await;
+    browser.refill("Text", "{{nothing.output}}").await;
+    browser.see("One thing is wrong").await;
+    let marked = "//button[contains(@class,'step-row')][.//strong[.='tongue']]//*[@role='img']";
+    browser.find(marked).await;
+    browser.find("//p[contains(@class,'field-error')][contains(.,'nothing')]").await;
+    browser.picture("workflow-problem").await;
+    browser.refill("Text", "{{inputs.text}}").await;
+    until("end of the problem", async || {
+        (!browser.text().await.contains("One thing is wrong")).then_some(())
+    })
+    .await;
+    // Nothing was saved until now, and a reload loses nothing.
+    browser.client.refresh().await.unwrap();
+    browser.see("Changes that were not saved are here again.").await;
+    let path = "/v1/workflows/read-the-room/versions/v1";
+    let ask = |path: &str| {
+        service.ask(orrery::api::Role::Base, hyper::Method::GET, path).key(&service.key)
+    };
+    let stored = ask(path).send().await.expect(200);
+    assert!(!stored["definition"].to_string().contains(" for "));
+    browser.press("Save as v2").await;
+    browser.see("v2, the latest").await;
+    let stored = ask("/v1/workflows/read-the-room/versions/v2").send().await.expect(200);
+    assert!(
+        stored["definition"]["steps"][2]["params"]["template"]
+            .as_str()
+            .unwrap()
+            .ends_with(" for {{inputs.text}}")
+    );
+    browser.picture("workflow-editor").await;
+    browser.press_tab("Run").await;
+    browser.field("Text").await.send_keys("What a beautiful night!").await.unwrap();
+    browser.press("Run v2").await;
+    browser.see("Completed").await;
+    browser.see("tongue").await;
+    browser.press("Open the workflow").await;
+    // Several runs at once.
+    browser.press_tab("Run").await;
+    browser.press("Another input").await;
+    browser.press("Run 2 times").await;
+    browser.see("Started").await;
+    browser.see("Run 2: open it").await;
+    browser.press_tab("Versions").await;
+    browser
+        .find("//p[contains(@class,'legend-row')]/span[contains(@class,'out')][contains(.,'v1')]")
+        .await;
+    browser
+        .find("//div[contains(@class,'line')][contains(@class,'in')][contains(.,'inputs.text')]")
+        .await;
+    browser.picture("workflow-versions").await;
+    browser.open(&service, "/app/workflows").await;
+    browser.see("Completed").await;
+    browser.picture("workflows").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn flow_screens_show_both_versions_to_the_second_of_two_editors() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    service.member(&owner, "grace@example.com").await;
+    let id = service.workflow_of(definition("Hello")).await;
+    let path = format!("/app/workflows/{id}");
+    let ada = Chromium::start().await;
+    let grace = Chromium::start().await;
+    ada.logs_in(&service, &owner.email).await;
+    grace.logs_in(&service, "grace@example.com").await;
+    for (browser, text) in [(&ada, "Hello from Ada"), (&grace, "Hello from Grace")] {
+        browser.open(&service, &path).await;
+        browser.refill("Template", text).await;
+        browser.see("Not saved").await;
+    }
+    ada.press("Save as v2").await;
+    ada.see("v2, the latest").await;
+    grace.press("Save as v2").await;
+    grace.see("Somebody else has saved in the meantime").await;
+    grace.find("//div[contains(@class,'out')][contains(.,'Hello from Ada')]").await;
+    grace.find("//div[contains(@class,'in')][contains(.,'Hello from Grace')]").await;
+    grace.picture("workflow-conflict").await;
+    // What was written is still there, and goes on top when its author says so.
+    grace.press("Go on editing").await;
+    assert_eq!(grace.value("Template").await, "Hello from Grace");
+    grace.press("Save as v2").await;
+    grace.press("Save yours as v3").await;
+    grace.see("v3, the latest").await;
+    let read = async |version: &str| {
+        let path = format!("/v1/workflows/{id}/versions/{version}");
+        let ask = service.ask(orrery::api::Role::Base, hyper::Method::GET, &path).key(&service.key);
+        ask.send().await.expect(200)["definition"].clone()
+    };
+    // What no form shows has survived both.
+    assert_eq!(read("v2").await, definition("Hello from Ada"));
+    assert_eq!(read("v3").await, definition("Hello from Grace"));
+    grace.expect_quiet_console(&["412 (Precondition Failed)"]).await;
+    // Locked: to be looked at, for both.
+    grace.press("More").await;
+    grace.press("Lock against changes").await;
+    grace.see("This workflow is locked").await;
+    ada.open(&service, &path).await;
+    ada.see("This workflow is locked").await;
+    let disabled = "return document.querySelector('.step-fields input, .step-fields textarea').matches(':disabled')";
+    assert_eq!(ada.run(disabled).await, true);
+    let text = ada.text().await;
+    assert!(!text.contains("Save as") && !text.contains("Add a step"), "{text}");
+    ada.press_tab("JSON").await;
+    assert_eq!(ada.run("return document.querySelector('textarea').readOnly").await, true);
+    ada.picture("workflow-locked").await;
+    ada.press("Unlock").await;
+    ada.see("Save as v4").await;
+    ada.leave().await;
+    grace.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn flow_screens_mark_the_line_of_broken_json_and_keep_it() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let id = service.workflow(steps("Hello")).await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, &format!("/app/workflows/{id}?tab=json")).await;
+    browser.refill("The definition as JSON", "{\n\"steps\": [\n").await;
+    browser.see("Line 3: this is not JSON yet.").await;
+    assert!(!browser.button("Save as v2").await.is_enabled().await.unwrap());
+    browser.picture("workflow-json").await;
+    browser.field("The definition as JSON").await.send_keys("]}").await.unwrap();
+    browser.see("definition must include at least one step").await;
+    browser.press("Discard the changes").await;
+    browser.press_tab("Steps").await;
+    browser.step("mood").await;
+    // Alt and an arrow key move a step.
+    let row = browser.find("//button[contains(@class,'step-row')][.//strong[.='say']]").await;
+    row.send_keys(&format!("{ALT}{DOWN}{RELEASE}")).await.unwrap();
+    browser.see("One thing is wrong").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn flow_screens_import_a_legacy_drawing() {
+    let service = Service::start().await;
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/workflows").await;
+    browser.press("Import").await;
+    let drawing = json!({
+        "name": "Greeting", "description": "", "inputs": [], "outputs": [], "nodes_json": "[]", "edges_json": "[]",
+        "steps": [{"id": "greet", "name": "Greet", "type": "1019Model", "model_slug": "text-template", "model_version": "0.0.1",
+                   "params": {"template": "Hello", "values": {}}}],
+    });
+    browser.fill("JSON", &drawing.to_string()).await;
+    browser.see("A drawing of the older editor with 1 step.").await;
+    browser.find("//dialog//button[@type='submit']").await.click().await.unwrap();
+    browser.see("v1, the latest").await;
+    browser.see("Greet").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn flow_screens_reorder_a_chain_by_keys() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, "/app/chains").await;
+    browser.see("No chains yet").await;
+    browser.press("New chain").await;
+    browser.choose("When this model fails", "text-language").await;
+    browser
+        .find("//select[@aria-label='Model 1']")
+        .await
+        .select_by_value("text-sentiment")
+        .await
+        .unwrap();
+    browser.press("Add a model").await;
+    browser
+        .find("//select[@aria-label='Model 2']")
+        .await
+        .select_by_value("text-keywords")
+        .await
+        .unwrap();
+    browser.press("Create the chain").await;
+    let grip = "//button[@aria-label='Move text-sentiment, number 1']";
+    browser.find(grip).await.send_keys(DOWN).await.unwrap();
+    browser.find("//button[@aria-label='Move text-sentiment, number 2']").await;
+    until("the order at the service", async || {
+        let all = service.asks(&owner, hyper::Method::GET, "/chains").send().await.expect(200);
+        (all["chains"][0]["entries"]
+            == json!([{"model": "text-keywords"}, {"model": "text-sentiment"}]))
+        .then_some(())
+    })
+    .await;
+    browser.picture("chains").await;
+    browser.press("Switch off").await;
+    browser.see("switched off").await;
+    browser.leave().await;
+}
