@@ -1,8 +1,11 @@
 // Chat with a chat model: answers as they come, stopped at any time, kept in this tab until it closes.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, ask, money, request, sentence, useLoad } from "/static/core.js";
+import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, ask, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
 import { Tree } from "/static/output.js";
+import { Agent } from "/static/screens/agent.js";
+import { Tabs } from "/static/screens/models.js";
+import { eventsOf } from "/static/stream.js";
 
 const KEY = "chat";
 
@@ -11,29 +14,22 @@ function stored() {
 }
 
 export function List() {
+  const withAgent = place.value.query.get("with") === "agent";
+  return html`<${Page} title="Chat" intro=${withAgent ? "The agent uses the models and workflows of this machine for you, and remembers the session." : "Talk with a chat model of this machine, or of its upstream."}>
+    <${Tabs} tabs=${[["model", "A model"], ["agent", "The agent"]]} chosen=${withAgent ? "agent" : "model"} label="With whom" onChoose=${(one) => setQuery({ with: one === "agent" ? one : "", session: "" })} />
+    ${withAgent ? html`<${Agent} />` : html`<${WithModel} />`}</${Page}>`;
+}
+
+function WithModel() {
   const models = useLoad((signal) => ask("GET", "/api/base/v1/llm-router/model-catalog", undefined, { signal }), []);
-  return html`<${Page} title="Chat"><${Loaded} of=${models} empty=${(all) => all.data.some(isChat) ? null : html`<${Empty} icon="message-square" title="There is no chat model yet">
+  return html`<${Loaded} of=${models} empty=${(all) => all.data.some(isChat) ? null : html`<${Empty} icon="message-square" title="There is no chat model yet">
     <p>A chat model is a model of this machine of the kind “chat”, or one of an upstream that the configuration names. The person who runs this machine sets that up.</p>
-    <p><${Link} to="/app/models">Look at the models</${Link}></p></${Empty}>`}>${(all) => html`<${Conversation} models=${all.data.filter(isChat)} />`}</${Loaded}></${Page}>`;
+    <p><${Link} to="/app/models">Look at the models</${Link}></p></${Empty}>`}>${(all) => html`<${Conversation} models=${all.data.filter(isChat)} />`}</${Loaded}>`;
 }
 
 export const Detail = List;
 
 const isChat = (model) => model.kind !== "embeddings";
-
-// The lines of a stream of server-sent events, as they come.
-async function* eventsOf(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    rest += value;
-    const lines = rest.split("\n");
-    rest = lines.pop();
-    for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
-  }
-}
 
 // Adds what a piece of the stream brings to the answer so far.
 function grown(message, chunk) {
@@ -56,7 +52,8 @@ function Conversation({ models }) {
   const [saved] = useState(stored);
   const [model, setModel] = useState(models.some((one) => one.id === saved.model) ? saved.model : models[0].id);
   const [system, setSystem] = useState(saved.system ?? "");
-  const [messages, setMessages] = useState(saved.messages ?? []);
+  // An answer that a reload has cut off stays as far as it came.
+  const [messages, setMessages] = useState(() => (saved.messages ?? []).map(({ live, ...one }) => (live ? { ...one, stopped: true } : one)));
   const [draft, setDraft] = useState(saved.draft ?? "");
   const [error, setError] = useState(null);
   const [abort, setAbort] = useState(null);
@@ -71,7 +68,7 @@ function Conversation({ models }) {
     const control = new AbortController();
     setAbort(control);
     setError(null);
-    let answer = { role: "assistant", content: "", model };
+    let answer = { role: "assistant", content: "", model, live: true };
     setMessages([...history, answer]);
     const body = {
       model, stream: true, stream_options: { include_usage: true },
@@ -79,15 +76,19 @@ function Conversation({ models }) {
     };
     try {
       const reply = await request("POST", "/api/base/v1/chat/completions", body, { signal: control.signal });
-      for await (const data of eventsOf(reply)) {
+      for await (const { data } of eventsOf(reply)) {
         if (data === "[DONE]") break;
         const chunk = JSON.parse(data);
         if (chunk.error) throw new Error(chunk.error.message ?? "the model failed");
         answer = grown(answer, chunk);
         setMessages([...history, answer]);
       }
+      answer = { ...answer, live: undefined };
+      setMessages([...history, answer]);
     } catch (failure) {
-      if (failure.name === "AbortError") answer = { ...answer, stopped: true }; else setError(failure);
+      const isStopped = failure.name === "AbortError";
+      answer = { ...answer, live: undefined, stopped: isStopped || undefined };
+      if (!isStopped) setError(failure);
       setMessages(answer.content || answer.thought || answer.tools ? [...history, answer] : history);
     } finally { setAbort(null); }
   };
@@ -112,7 +113,7 @@ function Conversation({ models }) {
     ${error ? html`<${Notice} kind="error" action=${html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
     <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
       ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>
-    <p class="hint">Enter sends, Shift+Enter starts a new line.</p>`;
+    <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p>`;
 }
 
 function Message({ of, isLive }) {

@@ -17,6 +17,7 @@ mod builtins;
 mod cancel;
 mod chains;
 mod chat;
+mod chat_screens;
 mod commands;
 mod contract;
 mod cors;

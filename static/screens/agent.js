@@ -1,0 +1,127 @@
+// The agent in the chat: what it says and does as it goes on, what it has made, and the session that it
+// remembers. An exchange goes on without this page; a reload follows it again.
+
+import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
+import { Button, Confirm, Field, Icon, Link, Loaded, Notice, Text, ask, duration, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
+import { Output, Tree } from "/static/output.js";
+import { eventsOf } from "/static/stream.js";
+
+const API = "/api/agent";
+const BEHAVIORS = [["agent", "Do it"], ["plan", "Only plan it, with its cost"], ["ask", "Only look and answer"]];
+
+const keyOf = (session) => `agent:${session}`;
+function stored(session) { try { return JSON.parse(sessionStorage.getItem(keyOf(session))); } catch { return null; } }
+function store(session, value) {
+  try { if (value) sessionStorage.setItem(keyOf(session), JSON.stringify(value)); else sessionStorage.removeItem(keyOf(session)); } catch { /* It lasts as long as the page. */ }
+}
+
+export function Agent() {
+  const named = place.value.query.get("session");
+  const [fresh] = useState(() => `chat-${new Date().toISOString().slice(0, 16).replace("T", "-").replace(":", "")}-${Math.random().toString(36).slice(2, 6)}`);
+  const sessions = useLoad((signal) => ask("GET", `${API}/sessions`, undefined, { signal }), []);
+  const session = named ?? fresh;
+  const all = sessions.data?.sessions ?? [];
+  return html`<div class="filters"><${Field} label="Session">${(field) => html`<select ...${field} value=${named ?? ""} onChange=${(event) => setQuery({ session: event.currentTarget.value }, {})}>
+      <option value="">A new one</option>${[...new Set([...(named ? [named] : []), ...all])].map((name) => html`<option value=${name}>${name}</option>`)}</select>`}</${Field}></div>
+    <${Session} key=${session} session=${session} onBegin=${() => { if (!named) setQuery({ session }); }} onClear=${() => { setQuery({ session: "" }); sessions.reload(); }} />`;
+}
+
+function Session({ session, onBegin, onClear }) {
+  const memory = useLoad((signal) => ask("GET", `${API}/memory?session_id=${encodeURIComponent(session)}`, undefined, { signal }), [session]);
+  return html`<${Loaded} of=${memory}>${(data) => html`<${Talk} session=${session} memory=${data} onBegin=${onBegin} onClear=${onClear} />`}</${Loaded}>`;
+}
+
+function Talk({ session, memory, onBegin, onClear }) {
+  const [turns, setTurns] = useState(() => memory.conversation_history.map((one) => ({ prompt: one.user_prompt, answer: one.chatbot_response, media: one.generated_media_urls, at: one.timestamp })));
+  const [live, setLive] = useState(null);
+  const [draft, setDraft] = useState("");
+  const [behavior, setBehavior] = useState("agent");
+  const [isEco, setEco] = useState(false);
+  const [error, setError] = useState(null);
+  const [isClearing, setClearing] = useState(false);
+  const end = useRef(null);
+  const closing = useRef(new AbortController());
+  useEffect(() => { if (turns.length || live) end.current?.scrollIntoView({ block: "end" }); }, [turns, live]);
+  // Reads the events of an exchange until its end; the exchange itself goes on without a reader.
+  const follow = async (task, prompt, reply) => {
+    let turn = { prompt, events: [], task };
+    setLive(turn);
+    for await (const { data } of eventsOf(reply)) {
+      if (data === "[DONE]") break;
+      turn = { ...turn, events: [...turn.events, JSON.parse(data)] };
+      setLive(turn);
+    }
+    store(session, null);
+    setTurns((all) => [...all, turn]);
+    setLive(null);
+  };
+  const guard = (run) => async (...given) => {
+    try { await run(...given); } catch (failure) { if (failure.name !== "AbortError") { setError(failure); setLive(null); } }
+  };
+  useEffect(() => {
+    const running = stored(session);
+    // What has ended in the meantime is in the memory already.
+    if (running && running.total === memory.total_exchanges) {
+      guard(async () => follow(running.task, running.prompt, await request("GET", `${API}/v1/tasks/${running.task}/events`, undefined, { signal: closing.current.signal })))();
+    } else store(session, null);
+    return () => closing.current.abort();
+  }, []);
+  const send = guard(async (message) => {
+    setError(null);
+    setDraft("");
+    setLive({ prompt: message, events: [] });
+    const body = { message, session_id: session, behavior, ...(isEco ? { mode: "eco" } : {}) };
+    let reply;
+    try { reply = await request("POST", `${API}/chat`, body, { signal: closing.current.signal }); } catch (failure) { setDraft(message); throw failure; }
+    const task = reply.headers.get("x-task-id");
+    store(session, { task, prompt: message, total: memory.total_exchanges + turns.length - memory.conversation_history.length });
+    onBegin();
+    await follow(task, message, reply);
+  });
+  const stop = guard(async () => { if (live?.task) await ask("POST", `${API}/v1/tasks/${live.task}/cancel`, {}); });
+  const submit = (event) => { event?.preventDefault(); if (draft.trim() && !live) send(draft); };
+  const onKey = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); };
+  const question = turns.at(-1)?.events?.findLast((one) => one.type === "clarification_needed");
+  return html`<div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(live)}>
+      ${turns.map((turn, at) => html`<${Turn} key=${at} of=${turn} />`)}${live ? html`<${Turn} of=${live} isLive=${true} />` : null}
+      ${!turns.length && !live ? html`<p class="quiet">Ask for something, such as “Make a QR code of my address”. The agent finds the model, runs it and shows what came of it. The service remembers the session.</p>` : null}<div ref=${end}></div></div>
+    ${error ? html`<${Notice} kind="error">${error.status === 503 ? "The agent has no model to think with, or cannot be asked at the moment. The person who runs this machine names one with agent.model in the configuration. " : ""}${sentence(error)}</${Notice}>` : null}
+    ${question && !live && Array.isArray(question.options) && question.options.length ? html`<div class="actions">${question.options.map((one) => html`<${Button} key=${String(one)} onClick=${() => send(String(one))}><${Text}>${String(one)}</${Text}></${Button}>`)}</div>` : null}
+    <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="What should be done?" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
+      ${live ? html`<${Button} icon="square" disabled=${!live.task} onClick=${stop}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>
+    <div class="filters"><${Field} label="What it may do">${(field) => html`<select ...${field} value=${behavior} onChange=${(event) => setBehavior(event.currentTarget.value)}>${BEHAVIORS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}>
+      <label class="box tall"><input type="checkbox" checked=${isEco} onChange=${(event) => setEco(event.currentTarget.checked)} /> The cheaper model</label>
+      ${turns.length ? html`<${Button} icon="trash-2" disabled=${Boolean(live)} onClick=${() => setClearing(true)}>Forget the session</${Button}>` : null}</div>
+    ${isClearing ? html`<${Confirm} title="Forget this session?" action="Forget it" onClose=${() => setClearing(false)} onDo=${async () => { await ask("DELETE", `${API}/memory?session_id=${encodeURIComponent(session)}`); store(session, null); onClear(); }}>
+      <p>The service forgets what was said. What the agent has made stays.</p></${Confirm}>` : null}`;
+}
+
+function Turn({ of, isLive }) {
+  const end = of.events?.findLast((one) => one.type === "complete");
+  return html`<article class="message user"><h2 class="hidden">You</h2><p class="said"><${Text}>${of.prompt}</${Text}></p></article>
+    <article class="turn"><h2 class="hidden">The agent</h2>
+      ${of.events ? of.events.map((event, at) => html`<${Act} key=${at} of=${event} />`) : html`${of.answer ? html`<p class="said"><${Text}>${of.answer}</${Text}></p>` : html`<p class="quiet">It was stopped.</p>`}${(of.media ?? []).map((url) => html`<${Output} key=${url} value=${url} />`)}`}
+      ${isLive ? html`<p class="act" role="status"><span class="status active"><${Icon} name="loader" /> working</span></p>` : null}
+      ${end ? html`<p class="quiet note"><${Text}>${end.model ?? ""}</${Text}>, ${duration(end.total_time_ms / 1000)}, ${money(end.cost)} <${Link} to=${`/app/runs/${end.task_id}?type=agent`}>in Runs</${Link}></p>` : null}</article>`;
+}
+
+const act = (icon, children) => html`<div class="act"><${Icon} name=${icon} />${children}</div>`;
+
+// One event of an exchange.
+function Act({ of }) {
+  const workflow = of.workflow_id ? html`<${Link} to=${`/app/workflows/${of.workflow_id}`}><${Text}>${of.workflow_name ?? "the workflow"}</${Text}></${Link}>` : "the workflow";
+  switch (of.type) {
+    case "text_response": return html`<p class="said quiet"><${Text}>${of.content}</${Text}></p>`;
+    case "message": return html`<p class="said"><${Text}>${of.content}</${Text}></p>`;
+    case "tool_call": return act("wrench", html`<details><summary>Uses <code><${Text}>${of.name}</${Text}></code></summary><div class="json"><${Tree} value=${of.input} open=${true} /></div></details>`);
+    case "generation_response": return html`${(Array.isArray(of.generations) && of.generations.length ? of.generations.map((one) => one.url ?? one) : [of.url]).filter((url) => typeof url === "string").map((url) => html`<${Output} key=${url} value=${url} />`)}`;
+    case "workflow_fetched": return act("workflow", html`<span>Looks at ${workflow}</span>`);
+    case "workflow_created": return act("workflow", html`<span>Created ${workflow}</span>`);
+    case "workflow_updated": return act("workflow", html`<span>Changed ${workflow}</span>`);
+    case "execution_started": return act("play", html`<span>Runs ${workflow}: <${Link} to=${`/app/runs/${of.execution_id}?type=workflow`}>follow it</${Link}></span>`);
+    case "execution_completed": return act("check", html`<span><${Link} to=${`/app/runs/${of.execution_id}?type=workflow`}>The run</${Link}> has ended: <${Text}>${String(of.status)}</${Text}></span>`);
+    case "clarification_needed": return html`<p class="said"><${Text}>${of.question}</${Text}></p>${of.context ? html`<p class="quiet"><${Text}>${String(of.context)}</${Text}></p>` : null}`;
+    case "error": return html`<${Notice} kind=${of.error_code === "Cancelled" ? "info" : "error"}><${Text}>${of.error_code === "Cancelled" ? "It was stopped." : of.message}</${Text}></${Notice}>`;
+    default: return null;
+  }
+}

@@ -1,0 +1,128 @@
+//! The chat playground in a browser: a model that streams, is stopped and survives a reload; the agent with
+//! its tools, its media and the session that the service remembers.
+
+use serde_json::{Value, json};
+
+use crate::support::chromium::Chromium;
+use crate::support::{Service, Upstream};
+
+const ENTER: &str = "\u{E007}";
+
+impl Chromium {
+    /// Sends a message with the key.
+    async fn says(&self, text: &str) {
+        let field = self.find("//textarea[@aria-label='Your message']").await;
+        field.send_keys(&format!("{text}{ENTER}")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn chat_screens_stream_stop_and_survive_a_reload() {
+    let up = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&up.manifest("talk", "chat", ""));
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/chat").await;
+    let stream = up.streams();
+    browser.says("Tell me of the stars").await;
+    up.arrived(1).await;
+    stream.say("There are <b>");
+    browser.see("There are <b>").await;
+    // It comes as it is written, and is text.
+    stream.say("many</b>.");
+    browser.see("There are <b>many</b>.").await;
+    stream.finish(7, 3);
+    browser.see("talk, 10 tokens").await;
+    assert_eq!(
+        up.newest()["messages"],
+        json!([{"role": "user", "content": "Tell me of the stars"}])
+    );
+    // Stopped: what came stays, and the model is no longer asked.
+    let stream = up.streams();
+    browser.says("And the planets?").await;
+    up.arrived(2).await;
+    assert_eq!(up.newest()["messages"].as_array().unwrap().len(), 3);
+    stream.say("Eight of");
+    browser.see("Eight of").await;
+    browser.press("Stop").await;
+    browser.see(", stopped").await;
+    up.hung_up(1).await;
+    browser.picture("chat").await;
+    // A reload in the middle of an answer loses nothing that came.
+    let stream = up.streams();
+    browser.press("Answer again").await;
+    up.arrived(3).await;
+    stream.say("Eight planets, and");
+    browser.see("Eight planets, and").await;
+    browser.client.refresh().await.unwrap();
+    browser.see("There are <b>many</b>.").await;
+    browser.see("Eight planets, and").await;
+    browser.see(", stopped").await;
+    up.hung_up(2).await;
+    // A model that fails says so, with a way on.
+    up.answers(500, "{\"error\": {\"message\": \"the model is on fire\"}}");
+    browser.says("Once more").await;
+    browser.press("Try again").await;
+    browser.is_accessible("chat").await;
+    browser.expect_quiet_console(&["502 (Bad Gateway)", "500 (", "503 ("]).await;
+    browser.leave().await;
+}
+
+/// An assistant's message that uses a tool.
+fn calls(tool: &str, arguments: Value) -> Value {
+    let function = json!({"name": tool, "arguments": arguments.to_string()});
+    let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
+    json!({"role": "assistant", "content": null, "tool_calls": [call]})
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn chat_screens_show_what_the_agent_does_and_remembers() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
+    let messages = [
+        calls("find_models", json!({"query": "qr code"})),
+        calls("run_model", json!({"model": "image-qr", "input": {"text": "hello"}})),
+        json!({"role": "assistant", "content": "Here is <i>your</i> code."}),
+    ];
+    up.follows(move |request| {
+        let all = request["messages"].as_array().unwrap();
+        let own = all.iter().rev().take_while(|message| message["role"] != "user");
+        let said = own.filter(|message| message["role"] == "assistant").count();
+        let message = messages.get(said).or(messages.last()).unwrap();
+        let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
+        (200, json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}))
+    });
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/chat").await;
+    browser.press_tab("The agent").await;
+    browser.says("Make a QR code").await;
+    browser.see("Here is <i>your</i> code.").await;
+    browser.see("find_models").await;
+    browser.see("run_model").await;
+    browser.find("//figure[@class='media']//img").await;
+    browser.see("in Runs").await;
+    browser.picture("chat-agent").await;
+    browser.is_accessible("agent").await;
+    // The service remembers the session that the address names.
+    let session = browser.run("return new URLSearchParams(location.search).get('session')").await;
+    assert!(session.as_str().unwrap().starts_with("chat-"), "{session}");
+    browser.client.refresh().await.unwrap();
+    browser.see("Make a QR code").await;
+    browser.see("Here is <i>your</i> code.").await;
+    browser.find("//figure[@class='media']//img").await;
+    browser.says("Thank you").await;
+    browser.see("Thank you").await;
+    crate::support::until("second exchange", async || {
+        let said = browser.text().await.matches("Here is <i>your</i> code.").count();
+        (said == 2).then_some(())
+    })
+    .await;
+    browser.press("Forget the session").await;
+    browser.press("Forget it").await;
+    browser.see("Ask for something").await;
+    browser.leave().await;
+}
