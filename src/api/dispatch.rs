@@ -240,12 +240,19 @@ impl Host {
         }
         let peer = request.peer;
         let checked = access::check(&self.services, access, &mut request, site.as_ref()).await;
-        let principal = checked.inspect_err(|error| {
-            // A session that has ended is not a failed authentication.
-            if error.status == StatusCode::UNAUTHORIZED && !access.is_by_session() {
-                self.services.audit.denied(peer.ip());
+        let principal = match checked {
+            Ok(principal) => principal,
+            Err(error) => {
+                // A session that has ended is not a failed authentication.
+                if error.status == StatusCode::UNAUTHORIZED && !access.is_by_session() {
+                    self.services.audit.denied(peer.ip());
+                }
+                if error.status == StatusCode::FORBIDDEN && !route.method.is_safe() {
+                    self.note_forbidden(route, request, site, &error).await;
+                }
+                return Err(error);
             }
-        })?;
+        };
         access::check_rate_limit(&self.services, route.rate, &principal)?;
         let path = request.path.clone();
         let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
@@ -259,6 +266,24 @@ impl Host {
             self.note_refused(route, &path, (&actor, organization), error).await;
         }
         answer
+    }
+
+    /// Writes into the audit log that a member lacked the permission for an act.
+    async fn note_forbidden(
+        &self,
+        route: &Route,
+        mut request: Request,
+        site: Option<Site>,
+        error: &http::Error,
+    ) {
+        let services = Arc::clone(&self.services);
+        let checked =
+            access::check(&self.services, Access::Member, &mut request, site.as_ref()).await;
+        let Ok(principal) = checked else { return };
+        let path = request.path.clone();
+        let context = Context::new(services, request, Role::Dashboard, site, principal);
+        let by = (&context.actor(), context.organization().ok());
+        self.note_refused(route, &path, by, error).await;
     }
 
     /// Writes into the audit log that an act of the operator or of a member was refused.

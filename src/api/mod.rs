@@ -17,6 +17,7 @@ mod chains;
 mod chat;
 mod content;
 mod context;
+mod costs;
 mod cursor;
 mod dashboard;
 mod decisions;
@@ -52,7 +53,7 @@ pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
 pub use self::openapi::{Documents, of_host as openapi_of};
-pub use self::services::{HostAddress, Keep, Readiness, Services, Settings};
+pub use self::services::{Doctor, Finding, HostAddress, Keep, Readiness, Services, Settings};
 use crate::http;
 
 /// Which face of the service a route belongs to; each has a listener of its own.
@@ -318,6 +319,9 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], POST, "/keys", KeyManager, Small, Free, keys::create, keys::CREATE),
     route!(&[Dashboard], DELETE, "/keys/{id}", KeyManager, Bare, Free, keys::delete, keys::DELETE),
     route!(&[Dashboard], GET, "/ledger", Member, Bare, Free, billing::own_ledger, billing::OWN_LEDGER),
+    route!(&[Dashboard], GET, "/costs", Member, Bare, Free, costs::costs, costs::COSTS),
+    route!(&[Dashboard], GET, "/webhooks/receivers", Member, Bare, Free, webhooks::receivers, webhooks::RECEIVERS),
+    route!(&[Dashboard], GET, "/health/findings", Member, Bare, Free, dashboard::findings, dashboard::FINDINGS),
     route!(&[Dashboard], GET, "/models", Member, Bare, Free, admin::list_loads, admin::LIST_LOADS),
     route!(&[Dashboard], POST, "/workflows/check", Member, Body, Free, workflows::check, workflows::CHECK),
     route!(&[Dashboard], GET, "/workflows/runs", Member, Bare, Free, workflows::last_runs, workflows::LAST_RUNS),

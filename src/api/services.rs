@@ -66,6 +66,40 @@ pub struct Keep {
     pub sessions: Duration,
 }
 
+/// One thing that was found about the state of the service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub subject: &'static str,
+    /// Whether somebody should do something about it.
+    pub is_concern: bool,
+    /// A sentence, without a path or an address of this machine.
+    pub detail: String,
+}
+
+/// Looks at the disk, the backups and the sandbox at this time; it reads files, so it is called off the
+/// threads that serve requests.
+#[derive(Clone)]
+pub struct Doctor(Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>);
+
+impl Doctor {
+    #[must_use]
+    pub fn new(look: impl Fn(Timestamp) -> Vec<Finding> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look))
+    }
+
+    /// What there is to be said now.
+    #[must_use]
+    pub fn findings(&self, now: Timestamp) -> Vec<Finding> {
+        (self.0)(now)
+    }
+}
+
+impl std::fmt::Debug for Doctor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Doctor").finish_non_exhaustive()
+    }
+}
+
 /// Settings that handlers read.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -92,6 +126,7 @@ pub struct Settings {
     pub names: Vec<String>,
     /// What a request over the control socket has to bring; `None` where there is no socket.
     pub control_token: Option<Secret>,
+    pub doctor: Doctor,
 }
 
 /// Everything that a handler may call.

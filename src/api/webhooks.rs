@@ -2,6 +2,7 @@
 //! said, and sending it again. One set of answers for clients and for the operator.
 
 use hyper::StatusCode;
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
@@ -18,8 +19,8 @@ use crate::http::{self, Response, response};
 use crate::runtime::new_id;
 use crate::webhooks::{DeliveryState, Filter, Recorded, Refusal};
 use crate::wire::delivery::{
-    Attempt, Delivery, DeliveryStatus, List, NewTestDelivery, Redelivered, Replay, Replayed, Shown,
-    TestDelivery,
+    Attempt, Delivery, DeliveryStatus, List, NewTestDelivery, Receiver, Receivers, Redelivered,
+    Replay, Replayed, Shown, TestDelivery,
 };
 use crate::wire::prediction::{Announcement, Metrics};
 
@@ -65,8 +66,40 @@ pub async fn list_of(context: Context) -> Result<Response, http::Error> {
     list_for(&context, organization).await
 }
 
+pub const RECEIVERS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Receivers>(200, "Receivers, with their circuits")],
+    ..Doc::new("webhooks", "list_receivers", "The receivers of the organization's webhooks")
+};
+
+/// `GET /webhooks/receivers` of the dashboard.
+pub async fn receivers(context: Context) -> Result<Response, http::Error> {
+    let found = context.services.outbox.receivers(context.organization()?).await;
+    let (found, capped) = found.map_err(Refusal::from)?;
+    let shown = |one: crate::webhooks::Receiver| Receiver {
+        receiver: one.name,
+        pending: one.pending,
+        delivered: one.delivered,
+        failed: one.failed,
+        newest_at: one.newest.into(),
+        circuit_open: one.circuit.is_some(),
+        failures: one.circuit.map_or(0, |circuit| circuit.failures),
+        next_probe_at: one.circuit.map(|circuit| circuit.until.into()),
+    };
+    let receivers = found.into_iter().map(shown).collect();
+    Ok(response::json(StatusCode::OK, &Receivers { receivers, capped }))
+}
+
 pub const GET: Doc = Doc {
-    responses: &[ResponseDoc::json::<Delivery>(200, "The delivery"), NO_DELIVERY],
+    responses: &[
+        ResponseDoc {
+            headers: &[(
+                "Retry-After",
+                "Seconds until a redelivery is taken, after the one before",
+            )],
+            ..ResponseDoc::json::<Delivery>(200, "The delivery")
+        },
+        NO_DELIVERY,
+    ],
     ..Doc::new("webhooks", "get_delivery", "The delivery of an execution, with every attempt")
 };
 
@@ -217,7 +250,13 @@ async fn get_for(context: &Context, organization: OrganizationId) -> Result<Resp
     let services = &context.services;
     let found = services.outbox.find(organization, id).await.map_err(Refusal::from)?;
     let found = found.ok_or_else(missing)?;
-    Ok(response::json(StatusCode::OK, &record(services, &found, true).await?))
+    let mut answer = response::json(StatusCode::OK, &record(services, &found, true).await?);
+    let is_cooling = found.delivery.progress.status != delivery::Status::Pending;
+    if is_cooling && !found.cooldown.is_zero() {
+        let seconds = found.cooldown.as_secs().saturating_add(1);
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    Ok(answer)
 }
 
 async fn redeliver_for(
@@ -299,7 +338,7 @@ async fn record(
     recorded: &Recorded,
     with_body: bool,
 ) -> Result<Delivery, http::Error> {
-    let Recorded { delivery, state: standing, redeliverable } = recorded;
+    let Recorded { delivery, state: standing, redeliverable, cooldown: _ } = recorded;
     let request = match with_body {
         false => None,
         true => match services.outbox.body(delivery).await {

@@ -7,6 +7,7 @@
 mod backups;
 mod control;
 mod descriptors;
+mod doctor;
 mod first_start;
 mod housekeeping;
 mod journal;
@@ -303,6 +304,7 @@ fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         hosts,
         names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
         control_token: None,
+        doctor: doctor::of(config),
     }
 }
 

@@ -95,6 +95,8 @@ pub struct Recorded {
     pub state: DeliveryState,
     /// Whether a redelivery would be taken now, as far as is known without reading its body.
     pub redeliverable: bool,
+    /// How long none is taken after the one before; zero while nothing but that decides.
+    pub cooldown: Duration,
 }
 
 /// Why a delivery is not sent again.
@@ -281,7 +283,7 @@ impl Outbox {
             };
             let cools = self.cooldown_left(&delivery);
             let redeliverable = delivery.progress.status != Status::Pending && cools.is_zero();
-            Recorded { delivery, state: standing, redeliverable }
+            Recorded { delivery, state: standing, redeliverable, cooldown: cools }
         }))
     }
 

@@ -24,6 +24,7 @@ mod endpoint;
 mod gauges;
 mod history;
 mod outbox;
+mod receivers;
 mod retention;
 mod rows;
 mod send_loop;
@@ -35,6 +36,7 @@ use std::time::Duration;
 pub use gauges::Metrics;
 pub use history::{DeliveryState, Filter, Recorded, Refusal, TestDelivery};
 pub use outbox::Outbox;
+pub use receivers::{OpenCircuit, Receiver};
 pub use rows::{delivery as delivery_key, enqueue, load, progress as progress_key, reseal};
 pub use transport::{Response, SendError, Transport};
 

@@ -105,6 +105,33 @@ impl Attempt {
     }
 }
 
+/// A receiver, and what became of the newest deliveries to it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookReceiver")]
+pub struct Receiver {
+    /// Scheme, host and port.
+    pub receiver: String,
+    pub pending: usize,
+    pub delivered: usize,
+    pub failed: usize,
+    pub newest_at: Time,
+    /// Whether deliveries wait because the receiver has failed too often in a row.
+    pub circuit_open: bool,
+    /// Failures in a row; 0 while the circuit is closed.
+    pub failures: u32,
+    /// When the next attempt goes out, as a probe.
+    pub next_probe_at: Option<Time>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "WebhookReceivers")]
+pub struct Receivers {
+    /// Those with the newest deliveries first.
+    pub receivers: Vec<Receiver>,
+    /// Whether there are more deliveries than were counted.
+    pub capped: bool,
+}
+
 /// What is shown of a delivery beside its record.
 #[derive(Debug)]
 pub struct Shown {

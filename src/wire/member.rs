@@ -294,6 +294,28 @@ pub struct Ledger {
     pub entries: Vec<LedgerLine>,
 }
 
+/// What one model cost on one day.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DailyCost")]
+pub struct Cost {
+    /// The day in UTC, such as `2026-11-21`.
+    pub day: String,
+    /// The model's slug; `deleted runs` where the run is no longer stored.
+    pub model: String,
+    pub cost_usd: f64,
+    /// How many charges that is.
+    pub charges: u64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DailyCosts")]
+pub struct Costs {
+    /// By day, then by model.
+    pub costs: Vec<Cost>,
+    /// Whether every charge of these days is in it; otherwise the newest ones are.
+    pub complete: bool,
+}
+
 /// A model and its load.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ModelLoad")]

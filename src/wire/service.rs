@@ -82,3 +82,18 @@ pub struct Balance {
     /// US dollars.
     pub balance_usd: f64,
 }
+
+/// One thing that was found about the state of the service.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Finding {
+    pub subject: &'static str,
+    /// Whether somebody should do something about it.
+    pub concern: bool,
+    pub detail: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Findings {
+    /// Concerns first.
+    pub findings: Vec<Finding>,
+}

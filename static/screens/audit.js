@@ -8,6 +8,9 @@ const WORDS = {
   "session.create": "Logged in", "session.delete": "Logged out", "key.create": "Created an API key", "key.delete": "Deleted an API key",
   "member.create": "Joined", "member.delete": "Removed a member", "member.password": "Set a new password",
   "member.allow_keys": "Gave “API key access”", "member.deny_keys": "Took “API key access” away",
+  "chain.create": "Created a fallback chain", "chain.change": "Changed a fallback chain", "chain.delete": "Deleted a fallback chain",
+  "POST /keys": "Create an API key", "DELETE /keys/{id}": "Delete an API key", "POST /invitations": "Invite a member", "DELETE /invitations/{id}": "Withdraw an invitation",
+  "PATCH /members/{id}": "Change the permission of a member", "DELETE /members/{id}": "Remove a member", "POST /members/{id}/reset": "Make a link for a new password",
   "link.create": "Made a link", "link.delete": "Withdrew an invitation", "organization.create": "Created the organization",
 };
 

@@ -1,7 +1,7 @@
-// Balance: what is left, what it was spent on by day, and the ledger that adds up to it.
+// Balance: what is left, what it was spent on by day and model, and the ledger that adds up to it.
 
 import { html, useMemo } from "/static/vendor/preact.js";
-import { Button, Empty, Link, Loaded, Page, Time, ask, money, place, setQuery, useLoad } from "/static/core.js";
+import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, place, setQuery, useLoad } from "/static/core.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 
@@ -26,7 +26,7 @@ export function List() {
     actions=${all.data?.entries.length ? html`<${Button} icon="download" onClick=${() => download(all.data.entries)}>Download as CSV</${Button}>` : null}>
     <${Loaded} of=${all}>${(data) => html`<dl class="facts large"><div><dt>Balance</dt><dd>${data.balance ? money(data.balance.balance_usd) : "Billing is switched off"}</dd></div></dl>
       <p class="quiet">The person who runs this machine adds to it: <code>orrery balance top-up --amount USD</code></p>
-      ${data.entries.length ? html`<${Days} entries=${data.entries} />
+      ${data.entries.length ? html`<${Spent} />
       <section><h2>Ledger</h2><div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col" class="number">Amount</th></tr></thead>
       <tbody>${data.entries.map((one, at) => html`<tr key=${at}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : WORDS[one.kind] ?? one.kind}</td>
         <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`)}</tbody></table></div>
@@ -36,16 +36,40 @@ export function List() {
 
 export const Detail = List;
 
-// What was spent on each of the last days that the entries cover.
-function Days({ entries }) {
-  const days = useMemo(() => {
-    const sums = new Map();
-    for (const one of entries) if (one.kind !== "top_up") sums.set(one.created_at.slice(0, 10), (sums.get(one.created_at.slice(0, 10)) ?? 0) - one.amount_usd);
-    return [...sums].sort().slice(-30);
-  }, [entries]);
-  const most = Math.max(...days.map(([, sum]) => sum), 0);
-  if (most <= 0) return null;
-  return html`<section><h2>Spent by day</h2><div class="card pad plot"><table class="hidden"><caption>Spent by day</caption><tbody>${days.map(([day, sum]) => html`<tr key=${day}><th scope="row">${day}</th><td>${money(sum)}</td></tr>`)}</tbody></table>
-    <div class="columns" aria-hidden="true">${days.map(([day, sum]) => html`<div key=${day} class="column" title=${`${day}: ${money(sum)}`}><span style=${{ height: `${Math.max(1, (sum / most) * 100)}%` }}></span></div>`)}</div>
-    <p class="quiet ends"><span>${days[0][0]}</span><span>at most ${money(most)} a day</span><span>${days.at(-1)[0]}</span></p></div></section>`;
+// Models that have a colour of their own in the plot; the others share one.
+const COLOURS = 5;
+
+// What was spent by day, each column made of its models.
+function Spent() {
+  const days = Number(place.value.query.get("days")) || 30;
+  const all = useLoad((signal) => ask("GET", `/costs?days=${days}`, undefined, { signal }), [days]);
+  const choice = html`<${Field} label="Time">${(field) => html`<select ...${field} value=${String(days)} onChange=${(event) => setQuery({ days: event.currentTarget.value === "30" ? "" : event.currentTarget.value })}>
+    <option value="7">The last 7 days</option><option value="30">The last 30 days</option><option value="90">The last 90 days</option></select>`}</${Field}>`;
+  return html`<section><h2>Spent by day and model</h2><div class="filters">${choice}</div>
+    <${Loaded} of=${all} empty=${(data) => (data.costs.length ? null : html`<p class="quiet">Nothing was spent in this time.</p>`)}>${(data) => html`<${Plot} costs=${data.costs} days=${days} />
+      ${data.complete ? null : html`<${Notice}>There were more charges than are added up here: these are the newest.</${Notice}>`}`}</${Loaded}></section>`;
+}
+
+function Plot({ costs, days }) {
+  const { models, columns, most } = useMemo(() => {
+    const byModel = new Map();
+    const byDay = new Map();
+    for (const one of costs) {
+      const known = byModel.get(one.model) ?? { cost: 0, charges: 0 };
+      byModel.set(one.model, { cost: known.cost + one.cost_usd, charges: known.charges + one.charges });
+      byDay.set(one.day, [...(byDay.get(one.day) ?? []), one]);
+    }
+    const ordered = [...byModel].sort((a, b) => b[1].cost - a[1].cost);
+    const last = Date.now();
+    const all = Array.from({ length: days }, (_, at) => new Date(last - (days - 1 - at) * 86400000).toISOString().slice(0, 10))
+      .map((day) => { const parts = byDay.get(day) ?? []; return { day, parts, sum: parts.reduce((sum, one) => sum + one.cost_usd, 0) }; });
+    return { models: ordered, columns: all, most: Math.max(...all.map((one) => one.sum), 0) };
+  }, [costs, days]);
+  const colour = (model) => Math.min(models.findIndex(([name]) => name === model), COLOURS);
+  return html`<div class="card pad plot">${most > 0 ? html`<div class="columns" aria-hidden="true">${columns.map(({ day, parts, sum }) => html`<div key=${day} class="column" title=${`${day}: ${money(sum)}`}>
+      ${parts.map((one) => html`<span key=${one.model} class=${`model-${colour(one.model)}`} style=${{ height: `${(one.cost_usd / most) * 100}%` }}></span>`)}</div>`)}</div>
+    <p class="quiet ends" aria-hidden="true"><span>${columns[0].day}</span><span>at most ${money(most)} a day</span><span>${columns.at(-1).day}</span></p>` : null}
+    <div class="scroll"><table class="slim"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Charges</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${models.map(([name, one]) => html`<tr key=${name}><th scope="row"><span class=${`swatch model-${colour(name)}`} aria-hidden="true"></span> <${Text}>${name}</${Text}></th>
+      <td data-label="Charges" class="number">${count(one.charges)}</td><td data-label="Cost" class="number">${money(one.cost)}</td></tr>`)}</tbody></table></div>
+    <details><summary>By day, as a table</summary><div class="scroll"><table class="slim"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="number">Cost</th></tr></thead><tbody>${costs.map((one) => html`<tr key=${one.day + one.model}><th scope="row">${one.day}</th><td data-label="Model"><${Text}>${one.model}</${Text}></td><td data-label="Cost" class="number">${money(one.cost_usd)}</td></tr>`)}</tbody></table></div></details></div>`;
 }

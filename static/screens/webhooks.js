@@ -1,7 +1,7 @@
 // Webhooks: what was sent to whom, every attempt, and sending it again.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Copy, Empty, Field, Link, Loaded, Notice, Page, Status, Text, Time, ask, duration, place, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Copy, Empty, Field, Icon, Link, Loaded, Notice, Page, Status, Text, Time, ask, count, duration, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
 import { LongText } from "/static/output.js";
 
 const API = "/api/base/v1/webhooks";
@@ -14,11 +14,12 @@ export function List() {
   const all = useLoad((signal) => ask("GET", `${API}?limit=${PAGE}&offset=${offset}${status ? `&status=${status}` : ""}`, undefined, { signal }), [status, offset]);
   const base = session.value.hosts?.find((host) => host.role === "base")?.url ?? "";
   return html`<${Page} title="Webhooks" intro="When a run ends, the service tells the address that the run was given." actions=${html`<${Button} icon="refresh-cw" busy=${all.loading} onClick=${all.reload}>Refresh</${Button}>`}>
+    <${Receivers} />
     <div class="filters"><${Field} label="Status">${(field) => html`<select ...${field} value=${status} onChange=${(event) => setQuery({ status: event.currentTarget.value, offset: "" })}>${STATES.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
     <${Loaded} of=${all} empty=${(data) => data.webhooks.length || offset ? null : status
       ? html`<${Empty} icon="search" title="None with this status"><${Button} onClick=${() => setQuery({ status: "" })}>Show all</${Button}></${Empty}>`
       : html`<${Empty} icon="webhook" title="No webhooks yet"><p>A program asks for one with the field <code>webhook_url</code>:</p>
-        <pre class="code left">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(data) => html`
+        <pre class="code left" tabindex="0">${`curl -s ${base}/v1/prediction/ -H "X-API-Key: $ORRERY_KEY" -d '{\n  "model": "text-sentiment", "version": "0.0.1",\n  "input": {"text": "What a beautiful night!"},\n  "webhook_url": "https://example.com/hook"}'`}</pre></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">Status</th><th scope="col">Created</th><th scope="col">Next attempt</th><th scope="col">Run</th></tr></thead>
       <tbody>${data.webhooks.map((one) => html`<tr key=${one.delivery_id}><th scope="row"><${Link} to=${`/app/webhooks/${one.execution_id}`}><${Text}>${one.url}</${Text}></${Link}></th>
         <td data-label="Status"><${Status} of=${one.status} /></td><td data-label="Created"><${Time} at=${one.created_at} /></td><td data-label="Next attempt"><${Time} at=${one.next_attempt_at} none="–" /></td>
@@ -27,8 +28,23 @@ export function List() {
         ${offset + data.webhooks.length < data.total_count ? html`<${Button} icon="chevron-right" onClick=${() => setQuery({ offset: offset + PAGE }, {})}>Older</${Button}>` : null}<span class="quiet">${data.total_count} in all</span></div>`}</${Loaded}></${Page}>`;
 }
 
+// To whom webhooks go, and which of them deliveries wait for.
+function Receivers() {
+  const all = useLoad((signal) => ask("GET", "/webhooks/receivers", undefined, { signal }), []);
+  if (!all.data?.receivers.length) return null;
+  return html`<section><h2>Receivers</h2><div class="card scroll"><table><thead><tr><th scope="col">Receiver</th><th scope="col">State</th><th scope="col" class="number">Delivered</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">Given up</th><th scope="col">Newest</th></tr></thead>
+    <tbody>${all.data.receivers.map((one) => html`<tr key=${one.receiver}><th scope="row"><${Text}>${one.receiver}</${Text}></th>
+      <td data-label="State">${one.circuit_open ? html`<div><span class="status bad"><${Icon} name="circle-alert" />Paused</span> <span class="quiet">after ${count(one.failures)} failures, tried again <${Time} at=${one.next_probe_at} /></span></div>` : html`<span class="status good"><${Icon} name="check" />Open</span>`}</td>
+      <td data-label="Delivered" class="number">${count(one.delivered)}</td><td data-label="Waiting" class="number">${count(one.pending)}</td><td data-label="Given up" class="number">${one.failed ? html`<${Link} to="/app/webhooks?status=failed">${count(one.failed)}</${Link}>` : "0"}</td>
+      <td data-label="Newest"><${Time} at=${one.newest_at} /></td></tr>`)}</tbody></table></div>${all.data.capped ? html`<p class="hint">Counted are the newest deliveries.</p>` : null}</section>`;
+}
+
 export function Detail({ id }) {
-  const one = useLoad((signal) => ask("GET", `${API}/${encodeURIComponent(id)}`, undefined, { signal }), [id]);
+  const one = useLoad(async (signal) => {
+    const answer = await request("GET", `${API}/${encodeURIComponent(id)}`, undefined, { signal });
+    const wait = Number(answer.headers.get("retry-after")) || 0;
+    return { ...(await answer.json()), until: wait ? Date.now() + wait * 1000 : null };
+  }, [id]);
   const isMoving = one.data && ["pending", "delivering"].includes(one.data.status);
   // While it is on its way, the record is read again from time to time, as long as somebody looks.
   useEffect(() => {
@@ -48,36 +64,27 @@ export function Detail({ id }) {
         <details><summary>Headers</summary><div class="card scroll"><table><tbody>${Object.entries(delivery.headers).map(([name, value]) => html`<tr key=${name}><th scope="row"><code>${name}</code></th><td><${Text}>${typeof value === "string" ? value : JSON.stringify(value)}</${Text}></td></tr>`)}</tbody></table></div></details></section>`}</${Loaded}></${Page}>`;
 }
 
-// The button is there exactly when a redelivery would be accepted; otherwise the reason is.
+// The button is there exactly when a redelivery would be accepted; otherwise the reason is, and a pause
+// becomes the button by itself when it is over.
 function Redeliver({ of, reload }) {
-  const [state, setState] = useState({ busy: false, error: null, until: null });
+  const [state, setState] = useState({ busy: false, error: null });
   const [now, setNow] = useState(Date.now());
-  const left = state.until ? Math.ceil((state.until - now) / 1000) : 0;
+  const left = of.until ? Math.ceil((of.until - now) / 1000) : 0;
   useEffect(() => {
-    if (!state.until) return undefined;
+    if (!of.until) return undefined;
+    setNow(Date.now());
     const clock = setInterval(() => {
       setNow(Date.now());
-      if (Date.now() >= state.until) { setState({ busy: false, error: null, until: null }); reload(); }
+      if (Date.now() >= of.until) { clearInterval(clock); reload(); }
     }, 500);
     return () => clearInterval(clock);
-  }, [state.until]);
-  // The service says by refusing how long the pause after a redelivery still lasts; to ask is to try. A refused
-  // try changes nothing.
+  }, [of.until]);
   const send = async () => {
-    setState({ busy: true, error: null, until: null });
-    try {
-      await ask("POST", `${API}/${of.execution_id}/redeliver`, {});
-      setState({ busy: false, error: null, until: null });
-      reload();
-    } catch (error) {
-      setState({ busy: false, error: error.status === 429 ? null : error, until: error.retryAfter ? Date.now() + error.retryAfter * 1000 : null });
-    }
+    setState({ busy: true, error: null });
+    try { await ask("POST", `${API}/${of.execution_id}/redeliver`, {}); setState({ busy: false, error: null }); } catch (error) { setState({ busy: false, error }); }
+    reload();
   };
-  if (state.error) return html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>`;
-  if (left > 0) return html`<span class="quiet" role="status">Can be sent again in ${left} s</span>`;
-  if (of.redeliverable) return html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>Send again</${Button}>`;
-  const last = of.attempts?.at(-1);
-  const reason = ["pending", "delivering"].includes(of.status) ? "A delivery is in flight." : of.request === null ? "The payload is no longer stored."
-    : last?.redelivery ? "It was sent again a moment ago." : "It cannot be sent again at this moment.";
-  return html`<span class="quiet" role="status">${reason}</span><${Button} icon="refresh-cw" onClick=${reload}>Look again</${Button}>`;
+  const reason = ["pending", "delivering"].includes(of.status) ? "Delivery in flight" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${left} s` : "It cannot be sent again at this moment";
+  return html`${state.error ? html`<span class="status bad" role="alert">${sentence(state.error)}</span>` : null}
+    ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>Send again</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
 }

@@ -57,6 +57,7 @@ mod screens;
 mod seal;
 mod secrets;
 mod support;
+mod upkeep_screens;
 mod uploads;
 mod webhooks;
 mod workflows;

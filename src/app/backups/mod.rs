@@ -109,7 +109,7 @@ pub fn advised(error: storage::Error, folder: &Path) -> anyhow::Error {
 }
 
 /// The newest backup of a folder; `None` when there is none.
-fn newest(folder: &Path) -> Option<PathBuf> {
+pub fn newest(folder: &Path) -> Option<PathBuf> {
     backups(folder).ok()?.pop()
 }
 

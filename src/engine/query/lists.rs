@@ -108,7 +108,11 @@ impl Engine {
         Ok((all.into_iter().skip(offset).take(query.limit).collect(), total))
     }
 
-    async fn read_all(
+    /// Those of these executions that are still there, in the order of their ids' list.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn read_all(
         &self,
         organization: OrganizationId,
         ids: &[ExecutionId],

@@ -1,0 +1,102 @@
+//! What an organization spent, by day and by model: the charges of the ledger and the executions that they
+//! are for. A look at stored rows, bounded; nothing here is counted in advance.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, Kind, Param, ResponseDoc};
+use super::{Context, Services};
+use crate::domain::account::{EntryKind, LedgerEntry};
+use crate::domain::execution::Kind as Work;
+use crate::domain::ids::{EntryId, ExecutionId, OrganizationId};
+use crate::domain::money::Usd;
+use crate::http::{self, Response, response};
+use crate::wire::member::{Cost, Costs};
+
+const DAYS_DEFAULT: u64 = 30;
+const DAYS_MAX: u64 = 90;
+/// Entries of the ledger that one answer adds up, the newest ones.
+const ENTRIES_MAX: usize = 20_000;
+/// Entries that are read at once.
+const PAGE: usize = 1000;
+
+pub const COSTS: Doc = Doc {
+    query: &[Param::new(
+        "days",
+        Kind::Whole { min: 1, max: DAYS_MAX, default: DAYS_DEFAULT },
+        "How many days back",
+    )],
+    responses: &[ResponseDoc::json::<Costs>(200, "Sums by day and model, oldest first")],
+    ..Doc::new("billing", "list_costs", "What was spent, by day and model")
+};
+
+/// Sums of one day and model: dollars, and how many charges.
+type Sums = BTreeMap<(String, String), (Usd, u64)>;
+
+/// `GET /costs?days=`
+pub async fn costs(context: Context) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
+    let services = &context.services;
+    let days = context.request.query.number("days", 1..=DAYS_MAX, DAYS_DEFAULT)?;
+    let now = services.clock.now();
+    let from = now.before(Duration::from_secs(days.saturating_mul(24 * 3600)));
+    let mut sums = Sums::new();
+    let mut after: Option<EntryId> = None;
+    let mut read = 0;
+    let is_complete = loop {
+        let entries = services.billing.ledger(organization, after, PAGE).await?;
+        let is_last = entries.len() < PAGE;
+        read += entries.len();
+        after = entries.last().map(|entry| entry.id);
+        let is_recent = |entry: &&LedgerEntry| from.is_none_or(|from| entry.created_at >= from);
+        let recent: Vec<&LedgerEntry> = entries.iter().take_while(is_recent).collect();
+        add(services, organization, &recent, &mut sums).await?;
+        if is_last || recent.len() < entries.len() {
+            break true;
+        }
+        if read >= ENTRIES_MAX {
+            break false;
+        }
+    };
+    let costs = sums.into_iter().map(|((day, model), (cost, charges))| Cost {
+        day,
+        model,
+        cost_usd: cost.dollars(),
+        charges,
+    });
+    Ok(response::json(StatusCode::OK, &Costs { costs: costs.collect(), complete: is_complete }))
+}
+
+/// Adds the charges among `entries` to the sums of their day and model.
+async fn add(
+    services: &Services,
+    organization: OrganizationId,
+    entries: &[&LedgerEntry],
+    sums: &mut Sums,
+) -> Result<(), http::Error> {
+    let charges: Vec<_> = entries.iter().filter(|entry| entry.kind != EntryKind::TopUp).collect();
+    let ids: Vec<ExecutionId> = charges.iter().filter_map(|entry| entry.execution).collect();
+    let executions = services.engine.read_all(organization, &ids).await?;
+    let names: HashMap<ExecutionId, String> = executions
+        .iter()
+        .map(|execution| {
+            let name = execution.models().map_or_else(
+                || if execution.kind() == Work::Workflow { "workflow" } else { "other" },
+                |(model, _)| model,
+            );
+            (execution.id, name.to_owned())
+        })
+        .collect();
+    for entry in charges {
+        let day: String = entry.created_at.to_string().chars().take(10).collect();
+        let name = entry.execution.and_then(|id| names.get(&id).cloned());
+        // An execution that retention has deleted no longer says which model it was.
+        let name = name.unwrap_or_else(|| "deleted runs".to_owned());
+        let (sum, count) = sums.entry((day, name)).or_default();
+        *sum = sum.plus(-entry.amount);
+        *count = count.saturating_add(1);
+    }
+    Ok(())
+}

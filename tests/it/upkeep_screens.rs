@@ -1,0 +1,187 @@
+//! Webhooks, files, balance, health and the audit log in a browser; eight tabs at once.
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::support::chromium::Chromium;
+use crate::support::{Receiver, Service, until};
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn upkeep_screens_redeliver_through_every_state() {
+    let lines = "webhooks.schedule = ['1ms']\nwebhooks.redelivery_cooldown = '8s'\nengine.payload_inline_bytes = 1024\n";
+    let service = Service::configured(lines).await;
+    let mut receiver = Receiver::answering([500, 500]).await;
+    let owner = service.owner().await;
+    let input = json!({"template": "x".repeat(5000)});
+    let fields = json!({"input": input, "webhook_url": receiver.url()});
+    let id = service.create_with("text-template", fields).await;
+    receiver.next().await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, &format!("/app/webhooks/{id}")).await;
+    // Given up, then sent again, then a pause whose end is the button.
+    browser.see("Failed").await;
+    browser.see("500").await;
+    browser.press("Send again").await;
+    receiver.next().await;
+    browser.see("Again in ").await;
+    assert!(browser.run("return [...document.querySelectorAll('button')].filter(one => one.innerText === 'Send again').length").await == 0);
+    browser.picture("webhook").await;
+    browser.is_accessible("webhook").await;
+    // Nobody touches the page: the countdown becomes the button by itself.
+    browser.press("Send again").await;
+    receiver.next().await;
+    browser.see("Delivered").await;
+    browser.see("thanks").await;
+    browser.open(&service, "/app/webhooks").await;
+    browser.see("Receivers").await;
+    browser.see("127.0.0.1").await;
+    browser.picture("webhooks").await;
+    // What is no longer stored cannot be sent. The files go, not their folders.
+    for shard in std::fs::read_dir(service.folder.path().join("data/payloads")).unwrap() {
+        for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+    }
+    browser.open(&service, &format!("/app/webhooks/{id}")).await;
+    browser.see("The payload is no longer stored.").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn upkeep_screens_show_a_receiver_whose_circuit_is_open() {
+    let lines = "webhooks.schedule = ['1ms', '1h']\nwebhooks.circuit_failures = 2\n";
+    let service = Service::configured(lines).await;
+    let mut receiver = Receiver::answering([500; 20]).await;
+    let owner = service.owner().await;
+    for _ in 0..2 {
+        let fields = json!({"input": {"template": "hello"}, "webhook_url": receiver.url()});
+        service.create_with("text-template", fields).await;
+        receiver.next().await;
+    }
+    until("open circuit", async || {
+        let path = "/webhooks/receivers";
+        let found = service.asks(&owner, Method::GET, path).send().await.expect(200);
+        (found["receivers"][0]["circuit_open"] == true).then_some(())
+    })
+    .await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, "/app/webhooks").await;
+    browser.see("Paused").await;
+    browser.see("failures, tried again").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn upkeep_screens_add_up_files_costs_and_findings() {
+    let service = Service::configured("billing.enabled = true\n").await;
+    let owner = service.owner().await;
+    let billing = &service.running.services.billing;
+    let dollars = orrery::domain::money::Usd::from_micros(5_000_000);
+    billing.top_up(service.organization.id, dollars).await.unwrap();
+    let provider = crate::support::Provider::start().await;
+    for (slug, price) in [("dear", 0.5), ("cheap", 0.25)] {
+        let cost = format!("[cost]\ntype = 'fixed'\namount = {price}\n");
+        service.manifest(&provider.manifest(slug, "/echo", &cost));
+    }
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    // A file: the totals agree with what the service counts.
+    browser.open(&service, "/app/files").await;
+    browser.see("No files yet").await;
+    let path = service.folder.path().join("night.txt");
+    std::fs::write(&path, "What a beautiful night!").unwrap();
+    let input = browser.client.find(fantoccini::Locator::Css("input[type=file]")).await.unwrap();
+    input.send_keys(path.to_str().unwrap()).await.unwrap();
+    browser.see("night.txt").await;
+    browser.see("23 bytes").await;
+    browser.press("night.txt").await;
+    browser.see("Download").await;
+    browser.is_accessible("file").await;
+    browser.press("Close").await;
+    browser.press("Delete night.txt").await;
+    browser.press("Delete the file").await;
+    browser.see("No files yet").await;
+    let usage = service.asks(&owner, Method::GET, "/api/base/v1/files/usage").send().await;
+    assert_eq!(usage.expect(200)["count"], 0);
+    for slug in ["dear", "cheap", "dear"] {
+        let id = service.create(slug, json!({})).await;
+        service.ended(&id).await;
+    }
+    let costs = service.asks(&owner, Method::GET, "/costs").send().await.expect(200);
+    let spent: f64 = costs["costs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["cost_usd"].as_f64().unwrap())
+        .sum();
+    assert!((spent - 1.25).abs() < 1e-9, "{costs}");
+    browser.open(&service, "/app/balance").await;
+    browser.see("$3.75").await;
+    browser.see("dear").await;
+    browser.see("$1.00").await;
+    let columns = "return document.querySelectorAll('.columns .column span').length";
+    assert_eq!(browser.run(columns).await, 2);
+    browser.picture("balance").await;
+    browser.open(&service, "/app/health").await;
+    browser.see("none are made: set `backup.every`").await;
+    browser.see("GB are free").await;
+    browser.picture("health").await;
+    browser.is_accessible("health").await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn upkeep_screens_record_who_lacked_the_permission() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let grace = service.member(&owner, "grace@example.com").await;
+    let refused = service.asks(&grace, Method::POST, "/keys").json(&json!({"name": "mine"}));
+    refused.send().await.expect_error(403, "you may not do this");
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, "/app/audit").await;
+    browser.see("refused: you may not do this").await;
+    let row = browser.find("//tr[contains(.,'refused')]").await.text().await.unwrap();
+    assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn upkeep_screens_load_in_eight_tabs_with_live_runs() {
+    let service = Service::start().await;
+    let provider = crate::support::Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let owner = service.owner().await;
+    let id = service.create("held", json!({})).await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    let mut tabs = vec![browser.client.window().await.unwrap()];
+    for _ in 1..8 {
+        let made = browser.client.new_window(true).await.unwrap();
+        tabs.push(made.handle);
+    }
+    for tab in &tabs {
+        browser.client.switch_to_window(tab.clone()).await.unwrap();
+        browser.open(&service, &format!("/app/runs/{id}")).await;
+        browser.see("Running").await;
+    }
+    // All of them are still there, and each still gets an answer.
+    for tab in &tabs {
+        browser.client.switch_to_window(tab.clone()).await.unwrap();
+        let answer = "const done = arguments[0]; fetch('/session').then((one) => done(one.status))";
+        let status = browser.client.execute_async(answer, Vec::new()).await.unwrap();
+        assert_eq!(status, Value::from(200));
+    }
+    provider.release(1);
+    let front = tabs.last().unwrap().clone();
+    browser.client.switch_to_window(front).await.unwrap();
+    browser.see("Succeeded").await;
+    browser.leave().await;
+}
