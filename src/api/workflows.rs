@@ -373,7 +373,7 @@ fn if_match(context: &Context) -> Result<Option<Vec<RevisionId>>, http::Error> {
 
 pub const CHECK: Doc = Doc {
     request: Some(RequestDoc::json::<NewCheck>()),
-    responses: &[ResponseDoc::json::<Check>(200, "What is wrong with the definition")],
+    responses: &[ResponseDoc::json::<Check>(200, "What is wrong with the definition"), NO_WORKFLOW],
     ..Doc::new("workflows", "check_definition", "Check a definition without storing it")
 };
 

@@ -181,6 +181,22 @@ fn config_invalid_value_names_expected_form() {
         ("decisions.aliases = { a = 1 }", "`decisions.aliases`"),
         ("agent.max_steps = 0", "a whole number from 1 to 1000, found 0"),
         ("agent.max_cost = -1", "expected a number from 0 to 1000000, found -1"),
+        ("retention.sessions = \"1s\"", "`retention.sessions`"),
+    ] {
+        check_error(text, expected);
+    }
+}
+
+/// Reads what is wrong, and says so in one line.
+fn check_error(text: &str, expected: &str) {
+    let message = errors(text);
+    assert!(message.contains(expected), "{text}: {message}");
+    assert!(!message.contains('\n'), "one error: {message}");
+}
+
+#[test]
+fn config_of_mcp_server_names_expected_form() {
+    for (text, expected) in [
         ("agent.mcp_servers = [1]", "expected a table such as { name ="),
         ("agent.mcp_servers = [{ url = \"http://h\" }]", "`name` is missing"),
         ("agent.mcp_servers = [{ name = \"a b\", url = \"http://h\" }]", "characters of a-z 0-9 -"),
@@ -203,11 +219,8 @@ fn config_invalid_value_names_expected_form() {
             "agent.mcp_servers = [{name=\"a\",url=\"http://h\"},{name=\"a\",url=\"http://i\"}]",
             "`agent.mcp_servers`: \"a\" is listed twice",
         ),
-        ("retention.sessions = \"1s\"", "`retention.sessions`"),
     ] {
-        let message = errors(text);
-        assert!(message.contains(expected), "{text}: {message}");
-        assert!(!message.contains('\n'), "one error: {message}");
+        check_error(text, expected);
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Completing<F: Future<Output: Send> + Send + 'static> {
     /// `None` behind its end.
     work: Option<Pin<Box<F>>>,
     tracker: TaskTracker,
-    /// A shutdown waits for the work, whoever drives it.
+    /// A shutdown waits for the work, also where a caller drives it.
     _counted: TaskTrackerToken,
 }
 

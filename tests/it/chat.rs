@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use orrery::api::Role;
 use orrery::domain::account::EntryKind;
 use orrery::domain::money::Usd;
 use serde_json::{Value, json};
@@ -193,12 +194,7 @@ async fn chat_request_that_is_wrong_calls_nobody() {
     expect_error(&answer, 400, "invalid_request_error", Some("model"), missing);
     let garbage = service.post("/v1/chat/completions", &json!({})).body("{\"n\": NaN}");
     expect_error(&garbage.send().await, 400, "invalid_request_error", None, Some("invalid_value"));
-    let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\n\
-         content-length: 9000000\r\nconnection: close\r\n\r\n",
-        service.key
-    );
-    let large = service.raw(head.as_bytes()).await;
+    let large = service.refusal_of_large_body(Role::Base, "/v1/chat/completions").await;
     assert!(large.starts_with("HTTP/1.1 413"), "{large}");
     let body = r#"{"error":{"message":"the request body is larger than 8388608 bytes","type":"invalid_request_error","param":null,"code":null}}"#;
     assert!(large.ends_with(body), "{large}");

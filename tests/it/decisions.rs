@@ -289,12 +289,7 @@ async fn decisions_request_that_is_wrong_asks_no_model() {
     }
     let garbage = service.post("/v1/decisions", &json!({})).body("{\"model\"");
     expect_error(&garbage.send().await, 400, None, invalid);
-    let head = format!(
-        "POST /v1/decisions HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\n\
-         content-length: 9000000\r\nconnection: close\r\n\r\n",
-        service.key
-    );
-    let large = service.raw(head.as_bytes()).await;
+    let large = service.refusal_of_large_body(Role::Base, "/v1/decisions").await;
     assert!(large.starts_with("HTTP/1.1 413") && large.contains("\"type\":\"invalid"), "{large}");
     let anonymous = service.ask(Role::Base, hyper::Method::POST, "/v1/decisions");
     anonymous.send().await.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);

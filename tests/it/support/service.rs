@@ -243,7 +243,21 @@ impl Service {
 
     /// Sends bytes to the base host and reads until the connection ends.
     pub async fn raw(&self, bytes: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.address(Role::Base)).await.unwrap();
+        self.raw_to(Role::Base, bytes).await
+    }
+
+    /// The answer of a host to a `POST` that announces a body over the limit of 8 MiB.
+    pub async fn refusal_of_large_body(&self, role: Role, path: &str) -> String {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {}\r\n\
+             content-length: 9000000\r\nconnection: close\r\n\r\n",
+            self.key
+        );
+        self.raw_to(role, head.as_bytes()).await
+    }
+
+    async fn raw_to(&self, role: Role, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address(role)).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
         // A connection that is reset has ended too.
