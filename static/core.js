@@ -358,3 +358,15 @@ export function Status({ of }) {
 
 // Text of which nothing is known: its direction does not reach what is around it.
 export const Text = ({ children }) => html`<bdi>${children}</bdi>`;
+
+// Tells a value that comes from elsewhere from one that was written here: what is typed reaches `value` behind
+// the next keys. Returns how a value that is written here is noted.
+export function useForeign(value, onForeign) {
+  const own = useRef([value]);
+  useEffect(() => {
+    const at = own.current.indexOf(value);
+    own.current = at < 0 ? [value] : own.current.slice(at);
+    if (at < 0) onForeign(value);
+  }, [value]);
+  return (written) => { own.current.push(written); };
+}

@@ -3,7 +3,7 @@
 // does not show.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence } from "/static/core.js";
+import { Button, Field, Icon, IconButton, Notice, ask, bytes, sentence, useForeign } from "/static/core.js";
 import { couldBe, initial, isNullable, kindOf, propertiesOf, resolve } from "/static/schema.js";
 
 // Fields that are shown at once; the optional ones behind them open on demand.
@@ -181,16 +181,13 @@ export function Json({ value, onValue, label, hint, error, optional, rows = 4, o
   const format = (of) => (of === undefined ? "" : JSON.stringify(of, null, 2));
   const [text, setText] = useState(() => format(value));
   const [problem, setProblem] = useState(null);
-  const own = useRef(value);
-  useEffect(() => {
-    if (own.current !== value) { own.current = value; setText(format(value)); setProblem(null); onValid?.(true); }
-  }, [value]);
+  const wrote = useForeign(value, (foreign) => { setText(format(foreign)); setProblem(null); onValid?.(true); });
   const read = (event) => {
     const next = event.currentTarget.value;
     setText(next);
     try {
       const parsed = next.trim() === "" ? undefined : JSON.parse(next);
-      own.current = parsed;
+      wrote(parsed);
       setProblem(null);
       onValid?.(true);
       onValue(parsed);

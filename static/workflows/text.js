@@ -1,8 +1,8 @@
 // Fields of the editor: texts with references that are completed while somebody types, pairs of names and
 // values, and JSON with line numbers.
 
-import { html, useEffect, useId, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, IconButton } from "/static/core.js";
+import { html, useId, useMemo, useRef, useState } from "/static/vendor/preact.js";
+import { Button, Field, Icon, IconButton, useForeign } from "/static/core.js";
 
 // References that are offered at once.
 const OFFERED_MAX = 12;
@@ -26,12 +26,11 @@ function valueOf(text, isText) {
 // A value that may hold references: a text, or any JSON where `isText` is not set.
 export function Template({ label, hint, error, optional = false, value, onValue, offers = [], rows = 1, isText = false, bare = false, ...rest }) {
   const [text, setText] = useState(() => textOf(value, isText));
-  const own = useRef(value);
-  useEffect(() => { if (own.current !== value) { own.current = value; setText(textOf(value, isText)); } }, [value]);
+  const wrote = useForeign(value, (foreign) => setText(textOf(foreign, isText)));
   const set = (next) => {
     setText(next);
     const parsed = next === "" && optional ? undefined : valueOf(next, isText);
-    own.current = parsed;
+    wrote(parsed);
     onValue(parsed);
   };
   const inner = (field) => html`<${Completed} ...${rest} field=${field} text=${text} onText=${set} offers=${offers} rows=${Math.max(rows, Math.min(12, text.split("\n").length))} />`;
@@ -109,18 +108,16 @@ export function JsonText({ label, value, onValue, onValid, readonly = false }) {
   const format = (of) => JSON.stringify(of, null, 2) ?? "";
   const [text, setText] = useState(() => format(value));
   const [fault, setFault] = useState(null);
-  const own = useRef(value);
   const gutter = useRef(null);
-  useEffect(() => {
-    if (own.current !== value) { own.current = value; setText(format(value)); setFault(null); onValid?.(true); }
-  }, [value]);
+  const wrote = useForeign(value, (foreign) => { setText(format(foreign)); setFault(null); onValid?.(true); });
   const read = (next) => {
     setText(next);
     try {
-      own.current = JSON.parse(next);
+      const parsed = JSON.parse(next);
       setFault(null);
       onValid?.(true);
-      onValue(own.current);
+      wrote(parsed);
+      onValue(parsed);
     } catch (error) {
       setFault({ line: lineOf(error, next), message: error.message });
       onValid?.(false);

@@ -48,8 +48,8 @@ async fn flow_screens_build_a_workflow_from_a_template_and_run_it() {
     browser.step("say").await;
     let template = browser.field("Template").await;
     template.send_keys(" for {{te").await.unwrap();
-    browser.see("inputs.text").await;
     browser.picture("workflow-completion").await;
+    browser.see("inputs.text").await;
     template.send_keys(ENTER).await.unwrap();
     assert!(browser.value("Template").await.ends_with(" for {{inputs.text}}"));
     // What is wrong is shown at its step.
@@ -228,14 +228,14 @@ async fn flow_screens_reorder_a_chain_by_keys() {
     browser
         .find("//select[@aria-label='Model 1']")
         .await
-        .select_by_value("text-sentiment")
+        .select_by_label("text-sentiment")
         .await
         .unwrap();
     browser.press("Add a model").await;
     browser
         .find("//select[@aria-label='Model 2']")
         .await
-        .select_by_value("text-keywords")
+        .select_by_label("text-keywords")
         .await
         .unwrap();
     browser.press("Create the chain").await;

@@ -71,21 +71,25 @@ async fn furnish(service: &Service) -> String {
     let sent = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
     let sent = sent.header("content-type", "multipart/form-data; boundary=b").body(form);
     let file = sent.send().await.expect(201)["id"].clone();
-    let prompt = json!({"message": "Hello", "session_id": "known"});
-    let asked = service.ask(Role::Agent, Method::POST, "/chat").key(&service.key);
-    let exchange = asked.json(&prompt).send().await;
-    let task = exchange.headers["x-task-id"].to_str().unwrap();
     let of_predictions = format!("{{ \"path.id\" = \"{prediction}\" }}");
     let of_files = format!("{{ \"path.id\" = {file} }}");
     format!(
         "[parameters]\n\"path.workflow\" = \"{workflow}\"\n\"path.version\" = \"v1\"\n\
          \"path.execution\" = \"{execution}\"\n\"path.slug\" = \"text-template\"\n\
-         \"path.task\" = \"{task}\"\n\"query.session_id\" = \"known\"\n\
          [[operations]]\ninclude-path-regex = \"^/v1/prediction/\"\n\
          parameters = {of_predictions}\n\
          [[operations]]\ninclude-path-regex = \"^/v1/files/\"\n\
          parameters = {of_files}\n"
     )
+}
+
+/// An exchange of the agent, and the parameters that name it.
+async fn exchange(service: &Service) -> String {
+    let prompt = json!({"message": "Hello", "session_id": "known"});
+    let asked = service.ask(Role::Agent, Method::POST, "/chat").key(&service.key);
+    let answer = asked.json(&prompt).send().await;
+    let task = answer.headers["x-task-id"].to_str().unwrap();
+    format!("[parameters]\n\"path.task\" = \"{task}\"\n\"query.session_id\" = \"known\"\n")
 }
 
 /// Sends what the document allows and what it does not, and holds each answer against it. The agent
@@ -98,8 +102,13 @@ async fn examine(role: Role) {
         let choices = json!([{"index": 0, "message": message, "finish_reason": "stop"}]);
         (200, json!({"choices": choices, "usage": usage}))
     });
-    let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
-    let known = furnish(&service).await;
+    let agent = up.config("") + "[agent]\nmodel = 'far'\n";
+    let more = if role == Role::Agent { agent } else { String::new() };
+    let service = Service::configured(&more).await;
+    let mut known = furnish(&service).await;
+    if role == Role::Agent {
+        known = known.replacen("[parameters]\n", &exchange(&service).await, 1);
+    }
     let config = service.folder.path().join("known.toml");
     std::fs::write(&config, known).unwrap();
     let url = format!("http://{}/openapi.json", service.address(role));

@@ -33,6 +33,8 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.press("Send again").await;
     receiver.next().await;
     browser.see("Delivered").await;
+    // The newest attempt's answer is a click away.
+    browser.find("(//summary[.='Body'])[last()]").await.click().await.unwrap();
     browser.see("thanks").await;
     browser.open(&service, "/app/webhooks").await;
     browser.see("Receivers").await;

@@ -1,6 +1,7 @@
 //! A browser that a test drives: headless Chromium behind Debian's chromedriver.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use fantoccini::elements::Element;
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
@@ -22,6 +23,10 @@ const NEEDED: &str = "Debian's packages chromium and chromium-driver are install
 const DRIVER_STARTS: usize = 5;
 /// Ctrl and A, then the keys are released: chooses all that is in a field.
 const ALL: &str = "\u{E009}a\u{E000}";
+
+/// How often the page is looked at for a text, and the pause between two looks.
+const LOOKS_MAX: usize = 300;
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A browser with one window.
 pub struct Chromium {
@@ -152,8 +157,13 @@ impl Chromium {
 
     /// Waits until the page shows this text.
     pub async fn see(&self, text: &str) {
-        let what = format!("text '{text}'");
-        until(&what, async || self.text().await.contains(text).then_some(())).await;
+        for _ in 0..LOOKS_MAX {
+            if self.text().await.contains(text) {
+                return;
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        panic!("no text '{text}' in:\n{}", self.text().await);
     }
 
     /// Everything that the page shows.
@@ -259,9 +269,8 @@ impl Chromium {
         self.field(label).await.prop("value").await.unwrap().unwrap_or_default()
     }
 
-    /// Chooses what a field with this label offers.
-    pub async fn choose(&self, label: &str, value: &str) {
-        let field = self.field(label).await;
-        field.select_by_value(value).await.unwrap();
+    /// Chooses what a field with this label offers, by its words.
+    pub async fn choose(&self, label: &str, offer: &str) {
+        self.field(label).await.select_by_label(offer).await.unwrap();
     }
 }
