@@ -60,7 +60,7 @@ impl ErrorClass {
         }
     }
 
-    /// The class of an upstream's answer, or `None` for a success (`design.md` part 5, `http`).
+    /// The class of an upstream's answer, or `None` for a success.
     #[must_use]
     pub const fn of_http_status(status: u16) -> Option<Self> {
         match status {

@@ -59,7 +59,7 @@ impl fmt::Display for Slug {
     }
 }
 
-/// What a model gives out (`design.md` part 5).
+/// What a model gives out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputType {
