@@ -25,7 +25,7 @@ const DRIVER_STARTS: usize = 5;
 const ALL: &str = "\u{E009}a\u{E000}";
 
 /// How often the page is looked at for a text, and the pause between two looks.
-const LOOKS_MAX: usize = 300;
+const LOOKS_MAX: usize = 600;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A browser with one window.
