@@ -339,7 +339,7 @@ fn schema(fields: &Fields<'_>) -> Result<Option<Value>, Refusal> {
             const PARAM: &str = "response_format.json_schema.schema";
             let schema = format.get("json_schema").and_then(|given| given.get("schema"));
             let schema = schema.filter(|schema| schema.is_object() || schema.is_boolean());
-            let schema = schema.ok_or_else(|| Refusal::of(PARAM, "there is no JSON Schema"))?;
+            let schema = schema.ok_or_else(|| Refusal::of(PARAM, "the JSON Schema is missing"))?;
             check_schema(PARAM, schema)?;
             Ok(Some(schema.clone()))
         }
