@@ -50,6 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("accounts", &["audit", "domain", "runtime", "signed_urls", "storage"]),
     ("members", &["audit", "domain", "runtime", "storage"]),
     ("billing", &["audit", "domain", "runtime", "storage"]),
+    ("secrets", &["audit", "domain", "runtime", "storage"]),
     ("idempotency", &["domain", "runtime", "storage"]),
     ("files", &["domain", "runtime", "signed_urls", "storage"]),
     ("backup", &["audit", "config", "domain", "files", "storage"]),
@@ -63,7 +64,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("chains", &["audit", "domain", "runtime", "schema", "storage"]),
-    ("workflows", &["domain", "engine", "runtime", "schema", "storage"]),
+    ("workflows", &["domain", "engine", "runtime", "schema", "secrets", "storage"]),
     // The catalog answers the engine's question which models there are.
     ("catalog", &["config", "domain", "engine", "runners", "runtime", "schema", "wire"]),
     (
@@ -115,6 +116,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "members",
             "runtime",
             "schema",
+            "secrets",
             "signed_urls",
             "storage",
             "webhooks",
@@ -145,6 +147,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "members",
             "runners",
             "runtime",
+            "secrets",
             "signed_urls",
             "storage",
             "telemetry",

@@ -111,9 +111,8 @@ impl Context {
     pub fn actor(&self) -> Actor {
         match &self.principal {
             Principal::Member(visit) => Actor::member(&visit.member.email, self.request.peer.ip()),
-            Principal::Anonymous | Principal::Caller(_) | Principal::Link(_) => {
-                self::actor(&self.request.peer)
-            }
+            Principal::Caller(caller) => Actor::key(caller.key, self.request.peer.ip()),
+            Principal::Anonymous | Principal::Link(_) => self::actor(&self.request.peer),
         }
     }
 

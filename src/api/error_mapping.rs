@@ -10,8 +10,8 @@ use crate::http::Error;
 use crate::http::error::OpenAi;
 use crate::wire::error::{Quota, Unpaid};
 use crate::{
-    accounts, agent, chains, chat, decisions, engine, files, idempotency, members, storage,
-    workflows,
+    accounts, agent, chains, chat, decisions, engine, files, idempotency, members, secrets,
+    storage, workflows,
 };
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
@@ -135,6 +135,18 @@ impl From<chains::Error> for Error {
                 super::body::validation_unavailable(unavailable)
             }
             chains::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<secrets::Error> for Error {
+    fn from(error: secrets::Error) -> Self {
+        match error {
+            secrets::Error::InvalidName => Self::bad_request(error.to_string()),
+            secrets::Error::InvalidValue => of_field("value", error.to_string()),
+            secrets::Error::NotFound(_) => Self::not_found(error.to_string()),
+            secrets::Error::TooMany => Self::conflict(error.to_string()),
+            secrets::Error::Storage(error) => error.into(),
         }
     }
 }

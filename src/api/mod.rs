@@ -41,6 +41,7 @@ mod operator;
 mod predictions;
 mod request_metrics;
 mod root;
+mod secrets;
 mod services;
 mod sessions;
 mod uploads;
@@ -290,6 +291,10 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], DELETE, "/v1/files/{id}", Key, Bare, Keyed, files::delete, files::DELETE),
     route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, content::get, content::GET),
 
+    route!(&[Base], GET, "/v1/secrets", Key, Bare, Keyed, secrets::list, secrets::LIST),
+    route!(&[Base], PUT, "/v1/secrets/{name}", Key, Body, Keyed, secrets::put, secrets::PUT),
+    route!(&[Base], DELETE, "/v1/secrets/{name}", Key, Bare, Keyed, secrets::delete, secrets::DELETE),
+
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
 
     route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
@@ -342,6 +347,9 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),
     route!(&[Control], DELETE, "/admin/chains", Local, Bare, Free, chains::delete, chains::DELETE),
+    route!(&[Control], PUT, "/admin/secrets", Local, Body, Free, secrets::set_of, secrets::SET_OF),
+    route!(&[Control], GET, "/admin/secrets", Local, Bare, Free, secrets::list_of, secrets::LIST_OF),
+    route!(&[Control], DELETE, "/admin/secrets", Local, Bare, Free, secrets::delete_of, secrets::DELETE_OF),
     route!(&[Control], GET, "/admin/webhooks", Local, Bare, Free, webhooks::list_of, webhooks::LIST_OF),
     route!(&[Control], GET, "/admin/webhooks/{execution}", Local, Bare, Free, webhooks::get_of, webhooks::GET_OF),
     route!(&[Control], POST, "/admin/webhooks/{execution}/redeliver", Local, Body, Free, webhooks::redeliver_of, webhooks::REDELIVER_OF),

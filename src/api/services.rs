@@ -25,6 +25,7 @@ use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
 use crate::members::Members;
 use crate::runtime::Clock;
+use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
@@ -142,6 +143,7 @@ pub struct Services {
     pub accounts: Accounts,
     pub audit: Audit,
     pub members: Members,
+    pub secrets: Secrets,
     pub billing: Billing,
     pub idempotency: Idempotency,
     pub files: Files,

@@ -57,6 +57,7 @@ use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
 use crate::runtime::{Clock, Tasks, memory, new_id};
+use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Sealer, Store};
 use crate::webhooks::{self, Outbox};
@@ -175,6 +176,7 @@ fn open(
         files,
         signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
+        secrets: Secrets::new(store.clone(), sealer.clone(), clock.clone()),
         bodies,
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
         rate: limiter(config),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 pub use self::ship::{Options as ShipOptions, Shipper};
-use crate::domain::ids::OrganizationId;
+use crate::domain::ids::{KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::record::{Malformed, decode, encode};
@@ -57,6 +57,13 @@ impl Actor {
     pub fn member(email: &str, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: email.to_owned(), from }
+    }
+
+    /// The holder of an API key, from this address.
+    #[must_use]
+    pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {
+        let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
+        Self { who: format!("key {key}"), from }
     }
 
     /// The owner of the data folder: over the control socket, or by the command line on a stopped

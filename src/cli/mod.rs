@@ -24,6 +24,7 @@ mod organization;
 mod output;
 mod salvage;
 mod seal;
+mod secret;
 mod serve;
 mod service;
 mod webhook;
@@ -78,6 +79,9 @@ enum Command {
     /// Fallback chains: the models that run when another one fails
     #[command(subcommand)]
     Chain(chain::Command),
+    /// Named secrets: values for the requests of workflows, which nobody can read back
+    #[command(subcommand)]
+    Secret(secret::Command),
     /// Balances of organizations, and their ledgers
     #[command(subcommand)]
     Balance(balance::Command),
@@ -170,6 +174,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Owner(command) => block_on(member::owner(command, &configuration(file)?))?,
         Command::Member(command) => block_on(member::run(command, &configuration(file)?))?,
         Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
+        Command::Secret(command) => block_on(secret::run(command, &configuration(file)?))?,
         Command::Balance(command) => block_on(balance::run(command, &configuration(file)?))?,
         Command::Audit(command) => block_on(audit::run(command, &configuration(file)?))?,
         Command::Webhooks(command) => block_on(webhook::run(command, &configuration(file)?))?,
@@ -287,6 +292,9 @@ mod tests {
             "orrery chain disable --name n --model a/b",
             "orrery chain show --name n --model m",
             "orrery chain list --org o",
+            "orrery secret set api_key --org o",
+            "orrery secret list --org o --json",
+            "orrery secret delete api_key",
             "orrery model list --json",
             "orrery model check a.toml b.toml",
             "orrery model test a/b --input {} --json",

@@ -30,6 +30,7 @@ pub mod payload;
 pub mod raw_object;
 pub mod reference;
 pub mod retry;
+pub mod secret;
 pub mod signature;
 pub mod step;
 pub mod template;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! reference = "{{" root *( "." name / "[" index "]" / "['" any key "']" ) "}}"
-//! root      = "inputs" / "execution" / step id / item name of a map
+//! root      = "inputs" / "execution" / "secrets" / step id / item name of a map
 //! ```
 //!
 //! Nothing here knows which steps a workflow has, and no value is invented: what is not there is
@@ -15,6 +15,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::json_pointer::JsonPointer;
+use super::secret::is_name as is_secret_id;
 use super::template::DEPTH_MAX;
 
 /// The longest reference, in bytes between its braces.
@@ -34,6 +35,8 @@ pub enum Root {
     Inputs,
     /// The execution itself; only its `id`.
     Execution,
+    /// A named secret of the workflow's organization. Only the requests of `http` steps see one.
+    Secrets,
     /// A step, or the item of a `map` step: which of them, the workflow decides.
     Name(String),
 }
@@ -72,6 +75,10 @@ pub trait Scope {
     /// A field of a step; nothing while the step has none such, because it has not ended, failed or
     /// was skipped.
     fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>>;
+    /// The value of a named secret; nothing where secrets are out of reach.
+    fn secret(&self, _name: &str) -> Option<&str> {
+        None
+    }
 }
 
 /// A reference that cannot be parsed or resolved.
@@ -104,6 +111,8 @@ pub enum ErrorKind {
     Stray,
     #[error("is unknown: the execution has only {{{{execution.id}}}}")]
     Execution,
+    #[error("must name one secret, such as {{{{secrets.NAME}}}}, with a-z A-Z 0-9 _ - in the name")]
+    Secret,
     #[error("is not a reference to the input, such as {{{{input.x}}}}")]
     NotTheInput,
     #[error("resolves to nothing")]
@@ -139,6 +148,8 @@ impl Reference {
             "inputs" => Root::Inputs,
             "execution" if path == [Segment::Key("id".to_owned())] => Root::Execution,
             "execution" => return Err(ErrorKind::Execution),
+            "secrets" if secret_name(&path).is_some() => Root::Secrets,
+            "secrets" => return Err(ErrorKind::Secret),
             name => Root::Name(name.to_owned()),
         };
         Ok(Self { root, path })
@@ -165,6 +176,12 @@ impl Reference {
         }
     }
 
+    /// The name of the secret that it means, if it means one.
+    #[must_use]
+    pub fn secret(&self) -> Option<&str> {
+        if self.root == Root::Secrets { secret_name(&self.path) } else { None }
+    }
+
     /// The value that it refers to; nothing when any part of the way is missing. A null that is
     /// there is a value.
     #[must_use]
@@ -172,6 +189,10 @@ impl Reference {
         match &self.root {
             Root::Inputs => walk(Cow::Borrowed(scope.inputs()), &self.path),
             Root::Execution => Some(Cow::Owned(Value::String(scope.execution_id()))),
+            Root::Secrets => {
+                let value = scope.secret(secret_name(&self.path)?)?;
+                Some(Cow::Owned(Value::String(value.to_owned())))
+            }
             Root::Name(name) => match scope.item(name) {
                 Some(item) => walk(Cow::Borrowed(item), &self.path),
                 None => self.look_up_step(name, scope),
@@ -233,6 +254,14 @@ impl Error {
     }
 }
 
+/// The name in the path of a reference to a secret.
+fn secret_name(path: &[Segment]) -> Option<&str> {
+    match path {
+        [Segment::Key(name)] if is_secret_id(name) => Some(name),
+        _ => None,
+    }
+}
+
 /// ` at /the/place`, or nothing when the place is the whole.
 fn at(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!(" at {place}") }
@@ -244,6 +273,7 @@ impl fmt::Display for Reference {
         match &self.root {
             Root::Inputs => f.write_str("inputs")?,
             Root::Execution => f.write_str("execution")?,
+            Root::Secrets => f.write_str("secrets")?,
             Root::Name(name) => f.write_str(name)?,
         }
         for segment in &self.path {
@@ -359,6 +389,19 @@ mod tests {
         assert_eq!((of("a"), of("a[0]"), of("a.outputs")), (None, None, None));
     }
 
+    #[test]
+    fn reference_to_a_secret_has_one_name_and_nothing_behind_it() {
+        let secret = |text: &str| {
+            Reference::parse(text).map(|reference| reference.secret().map(str::to_owned))
+        };
+        assert_eq!(secret("secrets.api_key"), Ok(Some("api_key".to_owned())));
+        assert_eq!(secret("secrets['API-KEY']"), Ok(Some("API-KEY".to_owned())));
+        assert_eq!(secret("inputs.secrets"), Ok(None));
+        for bad in ["secrets", "secrets.a.b", "secrets[0]", "secrets['a b']", "secrets.a[0]"] {
+            assert_eq!(secret(bad), Err(ErrorKind::Secret), "{bad}");
+        }
+    }
+
     proptest! {
         #[test]
         fn reference_display_and_parse_are_inverse(
@@ -372,7 +415,7 @@ mod tests {
                 0..5,
             ),
         ) {
-            prop_assume!(root != "execution");
+            prop_assume!(root != "execution" && root != "secrets");
             let root = if root == "inputs" { Root::Inputs } else { Root::Name(root) };
             let reference = Reference { root, path };
             let printed = reference.to_string();

@@ -114,6 +114,12 @@ impl Template {
         all
     }
 
+    /// Whether any reference in it means a secret.
+    #[must_use]
+    pub fn has_secrets(&self) -> bool {
+        self.references().iter().any(|reference| reference.secret().is_some())
+    }
+
     /// Shows every reference together with its place, for a template at `place`.
     pub fn visit<'t>(
         &'t self,

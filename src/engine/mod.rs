@@ -33,7 +33,9 @@ pub use self::calls::EndedCall;
 pub use self::error::Error;
 pub use self::exchanges::{Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
 pub use self::handle::{Dependencies, Engine, OnDelivery, Options};
-pub use self::models::{CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture, Plans};
+pub use self::models::{
+    CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture, Plans, SecretsFuture,
+};
 pub use self::query::detail::Detail;
 pub use self::query::follow::Follower;
 pub use self::query::waiters::Waiter;

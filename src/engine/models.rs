@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::domain::definition::Plan;
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing};
+use crate::domain::secret::Values;
 use crate::runners::Runner;
 use crate::storage;
 
@@ -48,6 +49,10 @@ pub type PlanFuture<'a> =
 pub type OwnerFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Option<OrganizationId>, storage::Error>> + Send + 'a>>;
 
+/// Values of secrets, later.
+pub type SecretsFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Values, storage::Error>> + Send + 'a>>;
+
 /// Where workflows are looked up.
 pub trait Plans: Send + Sync {
     /// The plan, or `None` when there is no such revision or it cannot be compiled any more.
@@ -55,4 +60,7 @@ pub trait Plans: Send + Sync {
 
     /// Whose workflow it is, or `None` when there is no such workflow.
     fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_>;
+
+    /// The present values of those of the named secrets that the organization has.
+    fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_>;
 }

@@ -20,13 +20,14 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
 use crate::domain::execution::{Candidate, Execution, Prediction, Source, Status, Work as Doing};
-use crate::domain::ids::{ExecutionId, FileId, KeyId, RevisionId, WorkflowId};
+use crate::domain::ids::{ExecutionId, FileId, KeyId, OrganizationId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing, Usage};
 use crate::domain::money::Usd;
+use crate::domain::secret::Values;
 use crate::engine::query::indexes;
 use crate::engine::{
     CheckInputFuture, Dependencies, Engine, ModelSpec, Models, Options, OwnerFuture, PlanFuture,
-    Plans, Submission,
+    Plans, SecretsFuture, Submission,
 };
 use crate::files::Files;
 use crate::http::client::Client;
@@ -167,6 +168,10 @@ impl Plans for Script {
 
     fn owner(&self, _workflow: WorkflowId) -> OwnerFuture<'_> {
         Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
+    }
+
+    fn secrets(&self, _organization: OrganizationId, _names: Vec<String>) -> SecretsFuture<'_> {
+        Box::pin(std::future::ready(Ok(Values::default())))
     }
 }
 

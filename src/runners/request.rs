@@ -2,8 +2,11 @@
 //! steps").
 //!
 //! It goes through the client that it is given, which guards the addresses. Nothing is retried and
-//! no redirect is followed. Credentials are sent and never shown.
+//! no redirect is followed. Credentials are sent and never shown; named secrets neither, and they
+//! are masked in what comes back.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -19,7 +22,8 @@ use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Auth, FailWhen, KeyPlace, Request};
 use crate::domain::mask::{MASKED, is_secret_name, mask_text, mask_url, mask_value};
-use crate::domain::reference::{self, Scope};
+use crate::domain::reference::{self, Field, Reference, Scope};
+use crate::domain::secret::Redaction;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::http::client::{self, Client, Limits, Overflow};
 
@@ -47,14 +51,22 @@ pub enum Error {
     TooLarge,
 }
 
-/// A request with everything that it refers to put in.
-#[derive(Debug, Clone)]
+/// A request with everything that it refers to put in. Prints as it may be shown.
+#[derive(Clone)]
 pub struct Prepared {
     method: Method,
     url: Url,
     headers: HeaderMap,
     body: Bytes,
     shown: Value,
+    /// The secrets in it, as they may come back.
+    hidden: Redaction,
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prepared({})", self.shown)
+    }
 }
 
 /// What the other side said.
@@ -80,37 +92,43 @@ impl Prepared {
 /// # Errors
 /// [`Error`] in a sentence for the author of the step.
 pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> {
-    let mut room = Room { left: RESOLVED_BYTES_MAX };
-    let written = room.resolve(&request.url, scope)?;
-    let url = written.as_str().and_then(|text| Url::parse(text).ok());
+    let mut filler = Filler { left: RESOLVED_BYTES_MAX, scope, hidden: Redaction::default() };
+    let written = filler.fill(&request.url)?;
+    let url = written.sent.as_str().and_then(|text| Url::parse(text).ok());
     let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     let mut url = url.filter(is_http).ok_or(Error::Url)?;
-    let shown_url = mask_url(&without_userinfo(&url));
+    let shown_url = match written.shown.as_str() {
+        // Which parts are secret is known; what is left is hidden by its place in the URL.
+        Some(text) if request.url.has_secrets() => mask_url(text),
+        _ => mask_url(&without_userinfo(&url)),
+    };
     let mut headers = HeaderMap::new();
     take_userinfo(&mut url, &mut headers)?;
 
     let mut shown_headers = Map::new();
     for (name, value) in &request.headers {
-        let value = text_of(&room.resolve(value, scope)?);
-        let value = value.ok_or_else(|| Error::Header(name.clone()))?;
-        insert(&mut headers, name, &value)?;
-        shown_headers.insert(name.clone(), shown_header(name, value).into());
+        let filled = filler.fill(value)?;
+        let fault = || Error::Header(name.clone());
+        let sent = text_of(&filled.sent).ok_or_else(fault)?;
+        insert(&mut headers, name, &sent, value.has_secrets())?;
+        let shown = text_of(&filled.shown).ok_or_else(fault)?;
+        shown_headers.insert(name.clone(), shown_header(name, shown).into());
     }
-    let shown_query = add_query(&mut url, request, scope, &mut room)?;
+    let shown_query = add_query(&mut url, request, &mut filler)?;
     let (body, shown_body) = match &request.body {
         None => (Bytes::new(), Value::Null),
         Some(template) => {
-            let body = room.resolve(template, scope)?;
-            let (bytes, kind) = match body.as_str() {
+            let body = filler.fill(template)?;
+            let (bytes, kind) = match body.sent.as_str() {
                 Some(text) => (Bytes::from(text.to_owned()), "text/plain; charset=utf-8"),
-                None => (Bytes::from(body.to_string()), "application/json"),
+                None => (Bytes::from(body.sent.to_string()), "application/json"),
             };
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
-            (bytes, shown_body(body))
+            (bytes, shown_body(body.shown))
         }
     };
     if let Some(auth) = &request.auth {
-        let name = add_auth(auth, scope, &mut room, &mut url, &mut headers)?;
+        let name = add_auth(auth, &mut filler, &mut url, &mut headers)?;
         shown_headers.extend(name.map(|name| (name, MASKED.into())));
     }
     let shown = json!({
@@ -121,7 +139,7 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
         "body": shown_body,
     });
     let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or(Method::GET);
-    Ok(Prepared { method, url, headers, body, shown })
+    Ok(Prepared { method, url, headers, body, shown, hidden: filler.hidden })
 }
 
 /// Sends the request once. `attempt_key` lets the other side tell a repeated attempt.
@@ -129,6 +147,26 @@ pub fn prepare(request: &Request, scope: &dyn Scope) -> Result<Prepared, Error> 
 /// # Errors
 /// [`Failure`]: there was no answer, or one that `fail_when` counts as a failure.
 pub async fn send(
+    client: &Client,
+    prepared: &Prepared,
+    fail_when: &FailWhen,
+    timeout: Duration,
+    attempt_key: &str,
+) -> Result<Response, Failure> {
+    let hidden = &prepared.hidden;
+    match exchange(client, prepared, fail_when, timeout, attempt_key).await {
+        Ok(mut answer) => {
+            if !hidden.is_empty() {
+                hidden.fields(&mut answer.headers);
+                hidden.value(&mut answer.body);
+            }
+            Ok(answer)
+        }
+        Err(failure) => Err(Failure { message: hidden.text(&failure.message), ..failure }),
+    }
+}
+
+async fn exchange(
     client: &Client,
     prepared: &Prepared,
     fail_when: &FailWhen,
@@ -156,7 +194,12 @@ pub async fn send(
     let status = answer.status.as_u16();
     if fail_when.is_failure(status) {
         let class = ErrorClass::of_http_status(status).unwrap_or(ErrorClass::ProviderError);
-        let sentence = format!("'{host}' answered {status}: {}", excerpt(&answer.body));
+        // Before it is cut short: half a secret is one too.
+        let body = match prepared.hidden.is_empty() {
+            true => answer.body,
+            false => prepared.hidden.text(&String::from_utf8_lossy(&answer.body)).into(),
+        };
+        let sentence = format!("'{host}' answered {status}: {}", excerpt(&body));
         return Err(Failure::new(class, sentence));
     }
     Ok(read(answer))
@@ -188,25 +231,78 @@ fn read(answer: client::Response) -> Response {
     Response { status: answer.status.as_u16(), headers, body }
 }
 
-/// Bytes that the request's parts may still have.
-struct Room {
+/// Fills the parts of a request in.
+struct Filler<'s> {
+    /// Bytes that the request's parts may still have.
     left: usize,
+    scope: &'s dyn Scope,
+    /// The secrets that were filled in.
+    hidden: Redaction,
 }
 
-impl Room {
-    fn resolve(&mut self, template: &Template, scope: &dyn Scope) -> Result<Value, Error> {
-        let value = template.resolve(scope, self.left)?;
-        let bytes = match &value {
+/// A part of a request.
+struct Filled {
+    sent: Value,
+    /// The same with masks in the places of secrets.
+    shown: Value,
+}
+
+impl Filler<'_> {
+    fn fill(&mut self, template: &Template) -> Result<Filled, Error> {
+        let sent = template.resolve(self.scope, self.left)?;
+        let bytes = match &sent {
             Value::String(text) => text.len(),
             Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-            Value::Array(_) | Value::Object(_) => value.to_string().len(),
+            Value::Array(_) | Value::Object(_) => sent.to_string().len(),
         };
         self.left = self.left.checked_sub(bytes).ok_or(Error::TooLarge)?;
-        Ok(value)
+        let mut has_secrets = false;
+        for name in template.references().into_iter().filter_map(Reference::secret) {
+            has_secrets = true;
+            if let Some(value) = self.scope.secret(name) {
+                self.hide(value);
+            }
+        }
+        let shown = if has_secrets {
+            template.resolve(&Masking(self.scope), RESOLVED_BYTES_MAX)?
+        } else {
+            sent.clone()
+        };
+        Ok(Filled { sent, shown })
     }
 
-    fn text(&mut self, template: &Template, scope: &dyn Scope) -> Result<String, Error> {
-        text_of(&self.resolve(template, scope)?).ok_or(Error::Credentials)
+    /// Notes a secret, also in the forms in which receivers repeat it.
+    fn hide(&mut self, value: &str) {
+        self.hidden.add(value);
+        self.hidden.add(value.trim());
+        self.hidden.add(&form_urlencoded::byte_serialize(value.as_bytes()).collect::<String>());
+        let escaped = Value::from(value).to_string();
+        self.hidden.add(escaped.trim_matches('"'));
+    }
+
+    fn text(&mut self, template: &Template) -> Result<String, Error> {
+        text_of(&self.fill(template)?.sent).ok_or(Error::Credentials)
+    }
+}
+
+/// A scope whose secrets are masks.
+struct Masking<'s>(&'s dyn Scope);
+
+impl Scope for Masking<'_> {
+    fn inputs(&self) -> &Value {
+        self.0.inputs()
+    }
+    fn execution_id(&self) -> String {
+        self.0.execution_id()
+    }
+    fn item(&self, name: &str) -> Option<&Value> {
+        self.0.item(name)
+    }
+    fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>> {
+        self.0.step(id, field)
+    }
+    fn secret(&self, name: &str) -> Option<&str> {
+        self.0.secret(name).map(|_value| MASKED)
     }
 }
 
@@ -219,10 +315,16 @@ fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-fn insert(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), Error> {
+fn insert(
+    headers: &mut HeaderMap,
+    name: &str,
+    value: &str,
+    is_sensitive: bool,
+) -> Result<(), Error> {
     let fault = || Error::Header(name.to_owned());
     let parsed = HeaderName::try_from(name).map_err(|_no_name| fault())?;
-    let value = HeaderValue::from_str(value).map_err(|_no_value| fault())?;
+    let mut value = HeaderValue::from_str(value).map_err(|_no_value| fault())?;
+    value.set_sensitive(is_sensitive);
     headers.insert(parsed, value);
     Ok(())
 }
@@ -244,22 +346,21 @@ fn shown_body(mut body: Value) -> Value {
 fn add_query(
     url: &mut Url,
     request: &Request,
-    scope: &dyn Scope,
-    room: &mut Room,
+    filler: &mut Filler<'_>,
 ) -> Result<Map<String, Value>, Error> {
     let mut shown = Map::new();
     let mut pairs = Vec::new();
     for (name, value) in &request.query {
-        let value = room.resolve(value, scope)?;
+        let Filled { sent, shown: seen } = filler.fill(value)?;
         let fault = || Error::Query(name.clone());
-        if let Value::Array(items) = &value {
+        if let Value::Array(items) = &sent {
             for item in items {
                 pairs.push((name.as_str(), text_of(item).ok_or_else(fault)?));
             }
         } else {
-            pairs.push((name.as_str(), text_of(&value).ok_or_else(fault)?));
+            pairs.push((name.as_str(), text_of(&sent).ok_or_else(fault)?));
         }
-        shown.insert(name.clone(), if is_secret_name(name) { MASKED.into() } else { value });
+        shown.insert(name.clone(), if is_secret_name(name) { MASKED.into() } else { seen });
     }
     if !pairs.is_empty() {
         url.query_pairs_mut().extend_pairs(pairs);
@@ -299,29 +400,31 @@ fn secret(text: &str) -> Result<HeaderValue, Error> {
 /// Adds the credentials; gives the name of the header that carries them.
 fn add_auth(
     auth: &Auth,
-    scope: &dyn Scope,
-    room: &mut Room,
+    filler: &mut Filler<'_>,
     url: &mut Url,
     headers: &mut HeaderMap,
 ) -> Result<Option<String>, Error> {
     let (name, value) = match auth {
         Auth::Basic { username, password } => {
-            let user = room.text(username, scope)?;
-            let word = room.text(password, scope)?;
+            let user = filler.text(username)?;
+            let word = filler.text(password)?;
+            if username.has_secrets() || password.has_secrets() {
+                filler.hidden.add(&STANDARD.encode(format!("{user}:{word}")));
+            }
             (AUTHORIZATION, basic(&user, &word)?)
         }
         Auth::Bearer { token } => {
-            (AUTHORIZATION, secret(&format!("Bearer {}", room.text(token, scope)?))?)
+            (AUTHORIZATION, secret(&format!("Bearer {}", filler.text(token)?))?)
         }
         Auth::ApiKey { name, value, place: KeyPlace::Query } => {
-            let value = room.text(value, scope)?;
+            let value = filler.text(value)?;
             url.query_pairs_mut().append_pair(name, &value);
             return Ok(None);
         }
         Auth::ApiKey { name, value, place: KeyPlace::Header } => {
             let parsed = HeaderName::try_from(name.as_str());
             let parsed = parsed.map_err(|_no_name| Error::Header(name.clone()))?;
-            (parsed, secret(&room.text(value, scope)?)?)
+            (parsed, secret(&filler.text(value)?)?)
         }
     };
     headers.insert(name.clone(), value);

@@ -293,3 +293,76 @@ fn http_step_never_shows_credentials() {
         assert!(detail.contains("http://h/p?q=1") && detail.contains(r#""n":1"#), "{detail}");
     }
 }
+
+/// Inputs and secrets.
+struct Guarded;
+
+const TOKEN: &str = "hunter2 & \"more\"";
+
+impl Scope for Guarded {
+    fn inputs(&self) -> &Value {
+        &Value::Null
+    }
+    fn execution_id(&self) -> String {
+        "e".to_owned()
+    }
+    fn item(&self, _name: &str) -> Option<&Value> {
+        None
+    }
+    fn step(&self, _id: &str, _field: Field) -> Option<Cow<'_, Value>> {
+        None
+    }
+    fn secret(&self, name: &str) -> Option<&str> {
+        (name == "token").then_some(TOKEN)
+    }
+}
+
+#[tokio::test]
+async fn http_step_sends_secrets_and_shows_none() {
+    let said = json!({"you said": {"hunter2 & \"more\"": [TOKEN, "hunter2+%26+%22more%22"]},
+        "authorization": STANDARD.encode(format!("u:{TOKEN}"))});
+    let echoed = answer(200, "X-Echo: hunter2 & \"more\"\r\n", &said.to_string());
+    let (port, request) = server(echoed).await;
+    let http = http(json!({
+        "method": "POST",
+        "url": format!("http://127.0.0.1:{port}/p?a={{{{secrets.token}}}}"),
+        "headers": {"X-Plain": "is {{secrets.token}}"},
+        "query_params": {"q": ["{{secrets.token}}", 1]},
+        "body": {"text": "{{secrets.token}}", "kept": 1},
+        "auth": {"type": "basic", "username": "u", "password": "{{secrets.token}}"},
+    }));
+    let prepared = prepare(&http.request, &Guarded).unwrap();
+    for seen in [prepared.shown().to_string(), format!("{prepared:?}")] {
+        assert!(!seen.contains("hunter2"), "{seen}");
+    }
+    let shown = prepared.shown();
+    assert_eq!(shown["url"], format!("http://127.0.0.1:{port}/p?a=***"));
+    assert_eq!(shown["headers"]["X-Plain"], "is ***");
+    assert_eq!(shown["query_params"]["q"], json!(["***", 1]));
+    assert_eq!(shown["body"], json!({"text": "***", "kept": 1}));
+    let client = Client::trusted();
+    let got = send(&client, &prepared, &http.fail_when, PATIENT, "e:h:1").await.unwrap();
+    let request = request.await.unwrap();
+    assert!(request.contains("x-plain: is hunter2 & \"more\""), "{request}");
+    assert!(request.contains("q=hunter2+%26+%22more%22&q=1 "), "{request}");
+    assert_eq!(got.headers["x-echo"], "***");
+    assert_eq!(got.body, json!({"you said": {"***": ["***", "***"]}, "authorization": "***"}));
+}
+
+#[tokio::test]
+async fn http_step_failure_quotes_no_secret() {
+    let body = format!("{}{TOKEN}", "x".repeat(295));
+    let (port, _request) = server(answer(500, "", &body)).await;
+    let http = http(json!({
+        "url": format!("http://127.0.0.1:{port}/"),
+        "headers": {"X-Plain": "{{secrets.token}}"},
+        "fail_when": "non_2xx",
+    }));
+    let prepared = prepare(&http.request, &Guarded).unwrap();
+    let failed = send(&Client::trusted(), &prepared, &http.fail_when, PATIENT, "e:h:1").await;
+    let message = failed.unwrap_err().message;
+    assert!(message.contains("xxx***") && !message.contains("hunter"), "{message}");
+    let unknown = self::http(json!({"url": "http://h/{{secrets.other}}"}));
+    let error = prepare(&unknown.request, &Guarded).unwrap_err().to_string();
+    assert_eq!(error, "{{secrets.other}} resolves to nothing");
+}

@@ -127,6 +127,8 @@ tables! {
     Link = b'q',
     /// Hashes of open links' tokens, by organization, kind and whom they are for.
     LinkOf = b'p',
+    /// Named secrets, by organization and name.
+    Secret = b'1',
 }
 
 /// The name of the table that a key belongs to.

@@ -11,6 +11,7 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::ids::{EntryId, ExecutionId, KeyId, MemberId, OrganizationId};
 use crate::domain::member;
 use crate::domain::money::Usd;
+use crate::domain::secret;
 use crate::domain::time::Timestamp;
 
 /// An API key, without its secret.
@@ -81,6 +82,32 @@ impl Member {
             api_key_access: member.may_manage_keys(),
             created_at: member.created_at.into(),
             last_seen_at: member.last_seen_at.map(Time::from),
+        }
+    }
+}
+
+/// A named secret of an organization, without its value.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Secret {
+    pub name: String,
+    pub organization: String,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Secrets {
+    pub secrets: Vec<Secret>,
+}
+
+impl Secret {
+    #[must_use]
+    pub fn of(secret: &secret::Secret, organization: &Owner) -> Self {
+        Self {
+            name: secret.name.clone(),
+            organization: organization.name.clone(),
+            created_at: secret.created_at.into(),
+            updated_at: secret.updated_at.into(),
         }
     }
 }

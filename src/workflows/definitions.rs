@@ -1,7 +1,7 @@
 //! Definitions: checked when they are stored, compiled again when they are needed, kept compiled
 //! up to a limit.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
@@ -9,9 +9,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::rows::{self, Definition};
 use super::{Error, ModelExists, Workflows};
-use crate::domain::definition::{Plan, Problem, secrets};
-use crate::domain::ids::{RevisionId, WorkflowId};
-use crate::engine::{OwnerFuture, PlanFuture, Plans};
+use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem, secrets};
+use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
+use crate::engine::{OwnerFuture, PlanFuture, Plans, SecretsFuture};
 use crate::schema::{self, Schema, Unavailable};
 use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
@@ -39,6 +39,10 @@ pub struct Checked {
 }
 
 impl Checked {
+    pub fn plan(&self) -> &Plan {
+        &self.compiled.plan
+    }
+
     pub fn into_compiled(self) -> Compiled {
         self.compiled
     }
@@ -167,6 +171,31 @@ impl Workflows {
         Ok(Some(definition))
     }
 
+    /// Refuses a definition that refers to secrets which the organization does not have.
+    pub(super) async fn check_secrets(
+        &self,
+        organization: OrganizationId,
+        plan: &Plan,
+    ) -> Result<(), Error> {
+        let names: BTreeSet<&str> = plan.secrets().iter().map(|one| one.name.as_str()).collect();
+        let missing = self.secrets.missing(organization, names).await?;
+        let uses = plan.secrets().iter().filter(|one| missing.contains(&one.name.as_str()));
+        let problems = uses.take(PROBLEMS_MAX).map(|one| {
+            let step = plan.at(one.step).map_or("", |step| step.id.as_str());
+            let name = &one.name;
+            let message = format!(
+                "step '{step}': {{{{secrets.{name}}}}} refers to a secret that does not exist: \
+                 set it first"
+            );
+            Problem { path: one.path.clone(), message }
+        });
+        let problems: Vec<Problem> = problems.collect();
+        match problems.first() {
+            None => Ok(()),
+            Some(first) => Err(Error::Invalid { message: first.message.clone(), problems }),
+        }
+    }
+
     /// A definition, compiled. A model that has gone since it was stored is not a fault here: it fails
     /// its own step.
     ///
@@ -234,6 +263,10 @@ impl Plans for Workflows {
                 }
             }
         })
+    }
+
+    fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_> {
+        Box::pin(async move { self.secrets.values(organization, &names).await })
     }
 
     fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_> {

@@ -27,6 +27,7 @@ use crate::domain::workflow::{
 };
 use crate::runtime::{Clock, new_id};
 use crate::schema::Unavailable;
+use crate::secrets::Secrets;
 use crate::storage::commit::Expect;
 use crate::storage::record::{Malformed, decode, encode};
 use crate::storage::{self, Commit, Sealer, Store};
@@ -142,6 +143,7 @@ pub struct Workflows {
     model_exists: ModelExists,
     /// Seals the credentials of definitions.
     sealer: Sealer,
+    secrets: Secrets,
     cache: Arc<Cache>,
 }
 
@@ -155,7 +157,8 @@ impl Workflows {
     /// The workflows of a store. `model_exists` says whether a definition may name a model.
     #[must_use]
     pub fn new(store: Store, sealer: Sealer, clock: Clock, model_exists: ModelExists) -> Self {
-        Self { store, clock, model_exists, sealer, cache: Arc::default() }
+        let secrets = Secrets::new(store.clone(), sealer.clone(), clock.clone());
+        Self { store, clock, model_exists, sealer, secrets, cache: Arc::default() }
     }
 
     /// Makes a workflow with one version. `beside` becomes durable with it.
@@ -171,7 +174,7 @@ impl Workflows {
         beside: Commit,
     ) -> Result<Workflow, Error> {
         let definition = self.restore_secrets(new.definition, &[]).await?;
-        let checked = self.check(definition).await?;
+        let checked = self.check(organization, definition).await?;
         let held = self.store.counter(&rows::count(organization)).await?;
         if usize::try_from(held).unwrap_or_default() >= WORKFLOWS_MAX {
             return Err(Error::TooMany(WORKFLOWS_MAX));
@@ -265,7 +268,7 @@ impl Workflows {
         may_change(&before)?;
         let stored = revisions_for(&before, version_id);
         let definition = self.restore_secrets(put.definition, &stored).await?;
-        let checked = self.check(definition).await?;
+        let checked = self.check(organization, definition).await?;
         let revision: RevisionId = new_id();
         self.store.admit()?;
         let mut definition = Commit::of_new_work();
@@ -326,7 +329,7 @@ impl Workflows {
             None => Vec::new(),
         };
         let definition = self.restore_secrets(definition, &stored).await?;
-        self.check(definition).await.map(drop)
+        self.check(organization, definition).await.map(drop)
     }
 
     /// Changes what a workflow says of itself.
@@ -482,9 +485,15 @@ impl Workflows {
         Ok(self.store.get(&rows::slug(organization, slug)).await?.is_some())
     }
 
-    /// Checks a definition, off this thread when it is large.
-    async fn check(&self, definition: Option<Value>) -> Result<Checked, Error> {
-        definitions::check(definition, Arc::clone(&self.model_exists)).await
+    /// Checks a definition of an organization, off this thread when it is large.
+    async fn check(
+        &self,
+        organization: OrganizationId,
+        definition: Option<Value>,
+    ) -> Result<Checked, Error> {
+        let checked = definitions::check(definition, Arc::clone(&self.model_exists)).await?;
+        self.check_secrets(organization, checked.plan()).await?;
+        Ok(checked)
     }
 }
 

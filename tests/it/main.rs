@@ -44,6 +44,7 @@ mod llm;
 mod llm_streams;
 mod mcp;
 mod models;
+mod named_secrets;
 mod openai_client;
 mod openapi;
 mod payloads;

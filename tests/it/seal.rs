@@ -19,7 +19,7 @@ fn sealed_in(value: &Value, found: &mut Vec<String>) {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match value.as_str() {
-                    Some(text) if name == "secret" || name == "$sealed" => {
+                    Some(text) if ["secret", "$sealed", "sealed"].contains(&name.as_str()) => {
                         found.push(text.to_owned());
                     }
                     _ => sealed_in(value, found),
@@ -39,7 +39,7 @@ async fn sealed(config: &Config) -> Vec<String> {
     };
     let store = Store::open(&options).unwrap();
     let mut found = Vec::new();
-    for table in [Table::Execution, Table::Delivery, Table::Definition] {
+    for table in [Table::Execution, Table::Delivery, Table::Definition, Table::Secret] {
         let prefix = Key::table(table);
         let page = Page { prefix, after: None, before: None, limit: 1000 };
         for (_, bytes) in store.page(page).await.unwrap() {
@@ -67,7 +67,7 @@ async fn rotate(config: &Config) -> usize {
     let key = config.data_dir.join("seal.key");
     let before = sealed(config).await;
     let plain: Vec<Option<String>> = opened(&data, &before);
-    assert!(plain.iter().all(Option::is_some) && before.len() >= 142, "{}", before.len());
+    assert!(plain.iter().all(Option::is_some) && before.len() >= 143, "{}", before.len());
     let old_key = fs::read(&key).unwrap();
     let mut interrupted = 0;
     let done = loop {
@@ -120,6 +120,8 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
         }])
     };
     service.workflow(step(1)).await;
+    let secrets = &service.running.services.secrets;
+    secrets.set(service.organization.id, "token", TOKEN).await.unwrap();
     let large = service.workflow(step(3000)).await;
     let mut interrupted = 0;
     let service =
@@ -135,6 +137,10 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     });
     service.create_with("text-template", fields).await;
     assert_eq!(receiver.next().await.header("x-webhook-secret"), Some(SECRET));
+    let names = ["token".to_owned()];
+    let secrets = &service.running.services.secrets;
+    let values = secrets.values(service.organization.id, &names).await.unwrap();
+    assert_eq!(values.get("token"), Some(TOKEN));
     let audit = &service.running.services.audit;
     let filter = orrery::audit::Filter {
         action: Some("seal.rotate".to_owned()),

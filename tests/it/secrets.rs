@@ -1,14 +1,11 @@
 //! The secrets of a workflow's owner: sealed at rest, masked in every answer, and out of sight for
 //! the organizations that run the workflow.
 
-use std::fs;
-use std::path::Path;
-
 use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Provider, Receiver, Service};
+use crate::support::{Provider, Receiver, Service, holds};
 
 /// Part of every secret.
 const SECRET: &str = "hunter2-of-the-owner";
@@ -49,19 +46,6 @@ async fn share(service: &Service, id: &str) {
     let put =
         json!({"version_id": "v1", "allowed_to_share": true, "definition": seen["definition"]});
     service.flows(Method::PUT, &version(id)).json(&put).send().await.expect(200);
-}
-
-/// Whether any file below the folder holds the text.
-fn holds(folder: &Path, text: &str) -> bool {
-    fs::read_dir(folder).unwrap().any(|entry| {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_dir() {
-            return holds(&entry.path(), text);
-        }
-        let is_socket = !entry.file_type().unwrap().is_file();
-        let bytes = if is_socket { Vec::new() } else { fs::read(entry.path()).unwrap() };
-        bytes.windows(text.len()).any(|window| window == text.as_bytes())
-    })
 }
 
 #[tokio::test]

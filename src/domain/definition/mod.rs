@@ -39,7 +39,7 @@ pub use self::http::{
 pub use self::plan::Map as MapStep;
 pub use self::plan::{
     Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan, Role,
-    Step, StepIndex,
+    SecretUse, Step, StepIndex,
 };
 pub use self::wait::{Error as WaitError, Wait};
 
@@ -51,6 +51,8 @@ pub const STEPS_MAX: usize = 500;
 pub const DEPTH_MAX: usize = 16;
 /// The most patterns (`matches`) of a definition. Each may hold 256 KiB when compiled.
 pub const PATTERNS_MAX: usize = 100;
+/// The most different secrets that a definition refers to: answers are searched for each of them.
+pub const SECRETS_MAX: usize = 50;
 /// The problems that one answer lists.
 pub const PROBLEMS_MAX: usize = 20;
 
@@ -139,7 +141,7 @@ fn compile(
     if let Some(mapping) = &mapping {
         checker.check_output(mapping);
     }
-    let waits = checker.into_waits();
+    let (waits, secrets) = checker.into_waits_and_secrets();
     let waits = order(&drafts, waits, problems)?;
     let output = match mapping {
         Some(mapping) => Output::Mapping(mapping),
@@ -147,7 +149,7 @@ fn compile(
     };
     let steps =
         drafts.into_iter().zip(waits).map(|(draft, waits_for)| Draft::finish(draft, waits_for));
-    Some(Plan::new(steps.collect(), root, input_schema.map(Value::Object), output))
+    Some(Plan::new(steps.collect(), root, input_schema.map(Value::Object), output, secrets))
 }
 
 /// Reads `metadata`, of which only `output_mapping` means something here.

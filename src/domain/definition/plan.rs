@@ -29,6 +29,19 @@ pub struct Plan {
     root: Block,
     input_schema: Option<Value>,
     output: Output,
+    /// Which steps refer to which secrets, by name and step.
+    secrets: Vec<SecretUse>,
+}
+
+/// A step that refers to a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretUse {
+    /// The name of the secret.
+    pub name: String,
+    /// The step whose request has it.
+    pub step: StepIndex,
+    /// The first place in the definition where it does, as a JSON pointer.
+    pub path: String,
 }
 
 /// The place of a step in its plan's list: from 0, in the order written.
@@ -173,6 +186,7 @@ impl Plan {
         root: Block,
         input_schema: Option<Value>,
         output: Output,
+        secrets: Vec<SecretUse>,
     ) -> Self {
         let positions: HashMap<String, StepIndex> =
             steps.iter().map(|step| (step.id.clone(), step.position)).collect();
@@ -190,7 +204,7 @@ impl Plan {
             used(&positions, names)
         });
         let uses = uses.collect();
-        Self { steps, positions, dependents, uses, root, input_schema, output }
+        Self { steps, positions, dependents, uses, root, input_schema, output, secrets }
     }
 
     /// The steps that are in no other.
@@ -265,6 +279,19 @@ impl Plan {
         self.input_schema.as_ref()
     }
 
+    /// Which steps refer to which secrets, each pair once.
+    #[must_use]
+    pub fn secrets(&self) -> &[SecretUse] {
+        &self.secrets
+    }
+
+    /// The names of the secrets that the step at `position` refers to, each once.
+    #[must_use]
+    pub fn secrets_of(&self, position: StepIndex) -> Vec<String> {
+        let of_step = self.secrets.iter().filter(|secret| secret.step == position);
+        of_step.map(|secret| secret.name.clone()).collect()
+    }
+
     /// What an execution gives out.
     #[must_use]
     pub const fn output(&self) -> &Output {
@@ -276,7 +303,7 @@ impl Plan {
 fn used(positions: &HashMap<String, StepIndex>, references: Vec<&Reference>) -> Vec<StepIndex> {
     let steps = references.into_iter().filter_map(|reference| match reference.root() {
         Root::Name(name) => positions.get(name).copied(),
-        Root::Inputs | Root::Execution => None,
+        Root::Inputs | Root::Execution | Root::Secrets => None,
     });
     steps.collect::<BTreeSet<_>>().into_iter().collect()
 }

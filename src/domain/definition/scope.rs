@@ -6,12 +6,13 @@
 //! `skipped`), not those of a `map`, which run once for each item. Steps written later are out of
 //! reach, unless `depends_on` puts them before.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map as Object, Value};
 
+use super::SECRETS_MAX;
 use super::fields::{Fields, Problems};
-use super::plan::{Kind, Parent, StepIndex};
+use super::plan::{Kind, Parent, SecretUse, StepIndex};
 use super::steps::{Draft, RESERVED_NAMES};
 use crate::domain::json_pointer::{JsonPointer, brief};
 use crate::domain::reference::{Field, Reference, Root, Segment};
@@ -92,6 +93,9 @@ pub(super) struct Checker<'c> {
     inputs: &'c Inputs,
     problems: &'c Problems,
     waits: Waits,
+    secret_names: HashSet<String>,
+    /// Where each step first refers to each secret.
+    secrets: BTreeMap<(String, StepIndex), String>,
 }
 
 impl<'c> Checker<'c> {
@@ -99,7 +103,15 @@ impl<'c> Checker<'c> {
         let positions =
             drafts.iter().map(|draft| (draft.step.id.as_str(), draft.step.position)).collect();
         let waits = drafts.iter().map(|_| BTreeSet::new()).collect();
-        Self { drafts, positions, inputs, problems, waits }
+        Self {
+            drafts,
+            positions,
+            inputs,
+            problems,
+            waits,
+            secret_names: HashSet::new(),
+            secrets: BTreeMap::new(),
+        }
     }
 
     /// Checks every reference and every `depends_on`, and notes who waits for whom because of them.
@@ -139,8 +151,10 @@ impl<'c> Checker<'c> {
         });
     }
 
-    pub(super) fn into_waits(self) -> Waits {
-        self.waits
+    pub(super) fn into_waits_and_secrets(self) -> (Waits, Vec<SecretUse>) {
+        let uses = self.secrets.into_iter();
+        let uses = uses.map(|((name, step), path)| SecretUse { name, step, path });
+        (self.waits, uses.collect())
     }
 
     fn draft(&self, position: StepIndex) -> Option<&'c Draft> {
@@ -215,17 +229,46 @@ impl<'c> Checker<'c> {
         if self.problems.is_full() {
             return;
         }
-        let Err(problem) = self.follow(way, reference) else { return };
+        let followed = match reference.secret() {
+            Some(name) => self.follow_secret(way, name, path),
+            None => self.follow(way, reference),
+        };
+        let Err(problem) = followed else { return };
         let place = place.to_string();
         let inside = place.trim_start_matches('/');
         self.problems.add(path, format!("{owner}: {reference} in {inside} {problem}"));
+    }
+
+    /// Notes a reference to a secret. Whether there is such a secret is not known here.
+    fn follow_secret(
+        &mut self,
+        way: &[Stop],
+        name: &str,
+        path: &dyn std::fmt::Display,
+    ) -> Result<(), String> {
+        let step = way.last().map(|stop| stop.at).filter(|at| {
+            matches!(self.draft(*at).map(|draft| &draft.step.kind), Some(Kind::Http(_)))
+        });
+        let Some(step) = step else {
+            return Err("refers to a secret, which only http steps can use".to_owned());
+        };
+        let used = (name.to_owned(), step);
+        if self.secrets.contains_key(&used) {
+            return Ok(());
+        }
+        if !self.secret_names.contains(name) && self.secret_names.len() >= SECRETS_MAX {
+            return Err(format!("is one secret too many: a definition uses at most {SECRETS_MAX}"));
+        }
+        self.secret_names.insert(name.to_owned());
+        self.secrets.insert(used, path.to_string());
+        Ok(())
     }
 
     /// Finds out what a reference means, seen from the end of `way`. The error is the rest of a
     /// sentence.
     fn follow(&mut self, way: &[Stop], reference: &Reference) -> Result<(), String> {
         let name = match reference.root() {
-            Root::Execution => return Ok(()),
+            Root::Execution | Root::Secrets => return Ok(()),
             Root::Inputs => return self.follow_input(reference),
             Root::Name(name) => name.as_str(),
         };

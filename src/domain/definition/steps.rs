@@ -33,7 +33,7 @@ const MAP_CONCURRENCY_DEFAULT: u32 = 10;
 /// The most items of a map that may be worked on at once.
 const MAP_CONCURRENCY_MAX: u32 = 1000;
 /// Names that references give to other things.
-pub(super) const RESERVED_NAMES: [&str; 2] = ["inputs", "execution"];
+pub(super) const RESERVED_NAMES: [&str; 3] = ["inputs", "execution", "secrets"];
 /// The types of steps, as they are written.
 const TYPES: &str = "model, http, parallel, choice, map, wait, pass";
 

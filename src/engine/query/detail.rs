@@ -142,12 +142,19 @@ impl Inner {
         &self,
         execution: &Execution,
     ) -> Result<bool, Error> {
-        let Some(run) = execution.workflow() else { return Ok(false) };
-        let owner = match run.owner {
+        Ok(self.owner_of(execution).await? == Some(execution.organization))
+    }
+
+    /// The organization that owns the execution's workflow.
+    pub(in crate::engine) async fn owner_of(
+        &self,
+        execution: &Execution,
+    ) -> Result<Option<OrganizationId>, Error> {
+        let Some(run) = execution.workflow() else { return Ok(None) };
+        Ok(match run.owner {
             Some(owner) => Some(owner),
             None => self.plans.owner(run.workflow).await?,
-        };
-        Ok(owner == Some(execution.organization))
+        })
     }
 
     async fn view_step(

@@ -18,6 +18,7 @@ mod service;
 pub mod upstream;
 
 use std::future::Future;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -57,4 +58,17 @@ pub async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> 
         }
     })
     .await
+}
+
+/// Whether any file below the folder holds the text.
+pub fn holds(folder: &Path, text: &str) -> bool {
+    std::fs::read_dir(folder).unwrap().any(|entry| {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            return holds(&entry.path(), text);
+        }
+        let is_socket = !entry.file_type().unwrap().is_file();
+        let bytes = if is_socket { Vec::new() } else { std::fs::read(entry.path()).unwrap() };
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    })
 }

@@ -9,6 +9,7 @@ use super::*;
 use crate::domain::classify::ErrorClass;
 
 mod generated;
+mod named_secrets;
 mod waits;
 
 /// The catalog of these tests.

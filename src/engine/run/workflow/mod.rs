@@ -52,6 +52,8 @@ struct Actor {
     organization: OrganizationId,
     /// The API key that asked for it.
     api_key: KeyId,
+    /// Whose workflow it is; none when it is not known any more.
+    owner: Option<OrganizationId>,
     /// Another organization owns the workflow: what its steps are given is not kept, and how they
     /// failed is said in general words.
     is_foreign: bool,
@@ -152,7 +154,8 @@ impl Inner {
                 return Ok(None);
             }
         };
-        let is_foreign = !self.is_own_workflow(execution).await?;
+        let owner = self.owner_of(execution).await?;
+        let is_foreign = owner != Some(execution.organization);
         let ran = Duration::from_millis(run.ran_ms);
         let may_have_steps = !is_new || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
@@ -175,6 +178,7 @@ impl Inner {
             id,
             organization,
             api_key,
+            owner,
             is_foreign,
             plan,
             inputs,

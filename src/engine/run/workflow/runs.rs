@@ -202,8 +202,7 @@ impl Actor {
             return Ok(Err(Fault::of_step(&no_such_step())));
         };
         let is_fallback = progress.step(instance).is_some_and(|step| step.primary_error.is_some());
-        let uses = plan.uses(instance.step);
-        let view = self.view(progress, instance.step, &instance.items, uses).await;
+        let view = self.view_with_secrets(progress, instance).await;
         let view = match split_step_error(view)? {
             Ok(view) => view,
             Err(fault) => return Ok(Err(fault)),

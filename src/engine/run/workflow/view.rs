@@ -14,6 +14,7 @@ use crate::domain::definition::StepIndex;
 use crate::domain::ids::ExecutionId;
 use crate::domain::machine::workflow::StepProgress;
 use crate::domain::reference::{Field, Scope};
+use crate::domain::secret;
 use crate::domain::step::{HttpResponse, Instance, Status};
 use crate::engine::Error;
 
@@ -35,6 +36,8 @@ pub struct View {
     /// The present item of each map around, by its name.
     items: Vec<(String, Arc<Vec<Value>>, usize)>,
     steps: HashMap<String, StepView>,
+    /// What the requests of the step may be given; empty for other steps.
+    secrets: secret::Values,
 }
 
 #[derive(Debug)]
@@ -86,7 +89,25 @@ impl Actor {
                 named.push((kind.item_name.clone(), Arc::clone(all), number));
             }
         }
-        Ok(View { id: self.id, inputs: Arc::clone(&self.inputs), items: named, steps })
+        let secrets = secret::Values::default();
+        Ok(View { id: self.id, inputs: Arc::clone(&self.inputs), items: named, steps, secrets })
+    }
+
+    /// [`Actor::view`] of a step that makes a request: with the present values of the secrets that
+    /// it refers to, which are those of the workflow's owner.
+    pub(super) async fn view_with_secrets(
+        &mut self,
+        progress: &StepProgress,
+        instance: &Instance,
+    ) -> Result<View, Error> {
+        let plan = Arc::clone(&self.plan);
+        let uses = plan.uses(instance.step);
+        let mut view = self.view(progress, instance.step, &instance.items, uses).await?;
+        let names = plan.secrets_of(instance.step);
+        if let Some(owner) = self.owner.filter(|_| !names.is_empty()) {
+            view.secrets = self.inner.plans.secrets(owner, names).await?;
+        }
+        Ok(view)
     }
 
     /// An output, parsed.
@@ -125,6 +146,10 @@ impl Scope for View {
     fn item(&self, name: &str) -> Option<&Value> {
         let (_, all, number) = self.items.iter().rev().find(|(held, ..)| held == name)?;
         all.get(*number)
+    }
+
+    fn secret(&self, name: &str) -> Option<&str> {
+        self.secrets.get(name)
     }
 
     fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>> {

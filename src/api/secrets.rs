@@ -1,0 +1,106 @@
+//! Named secrets: set, listed and deleted, by an organization's clients and by the operator. No answer
+//! has a value.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::Context;
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use crate::http::{self, Response, response};
+use crate::wire::operator;
+use crate::wire::secret::{Secret, SecretValue, Secrets};
+
+const NO_SECRET: ResponseDoc = ResponseDoc::error(404, "There is no such secret");
+
+pub const LIST: Doc = Doc {
+    responses: &[ResponseDoc::json::<Secrets>(200, "Names and dates, by name; never a value")],
+    ..Doc::new("secrets", "list_secrets", "List named secrets")
+};
+
+/// `GET /v1/secrets`
+pub async fn list(context: Context) -> Result<Response, http::Error> {
+    let secrets = context.services.secrets.list(context.organization()?).await?;
+    let secrets = secrets.iter().map(Secret::from).collect();
+    Ok(response::json(StatusCode::OK, &Secrets { secrets }))
+}
+
+pub const PUT: Doc = Doc {
+    request: Some(RequestDoc::json::<SecretValue>()),
+    responses: &[
+        ResponseDoc::json::<Secret>(200, "The value is replaced, for every attempt from now on"),
+        ResponseDoc::json::<Secret>(201, "The secret is new"),
+        ResponseDoc::error(409, "There are too many secrets"),
+    ],
+    ..Doc::new("secrets", "put_secret", "Set the value of a named secret")
+};
+
+/// `PUT /v1/secrets/{name}`
+pub async fn put(mut context: Context) -> Result<Response, http::Error> {
+    let SecretValue { value } = context.request.json().await?;
+    let secrets = context.services.secrets.by(context.actor());
+    let name = context.request.param("name");
+    let (secret, is_new) = secrets.set(context.organization()?, name, &value).await?;
+    Ok(response::json(status_of(is_new), &Secret::from(&secret)))
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[ResponseDoc::empty(204, "The secret is deleted"), NO_SECRET],
+    ..Doc::new("secrets", "delete_secret", "Delete a named secret")
+};
+
+/// `DELETE /v1/secrets/{name}`
+pub async fn delete(context: Context) -> Result<Response, http::Error> {
+    let secrets = context.services.secrets.by(context.actor());
+    secrets.delete(context.organization()?, context.request.param("name")).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+// --- the operator's ---
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct New {
+    organization: Option<String>,
+    name: String,
+    value: String,
+}
+
+pub const SET_OF: Doc = Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
+
+/// `PUT /admin/secrets`
+pub async fn set_of(mut context: Context) -> Result<Response, http::Error> {
+    let New { organization, name, value } = context.request.json().await?;
+    let services = &context.services;
+    let organization = services.accounts.organization_or_default(organization.as_deref()).await?;
+    let secrets = services.secrets.by(context.actor());
+    let (secret, is_new) = secrets.set(organization.id, &name, &value).await?;
+    Ok(response::json(status_of(is_new), &operator::Secret::of(&secret, &organization)))
+}
+
+pub const LIST_OF: Doc = Doc::new("admin", "admin_list_secrets", "List named secrets");
+
+/// `GET /admin/secrets?organization=`: of one organization, or of all.
+pub async fn list_of(context: Context) -> Result<Response, http::Error> {
+    let mut secrets = Vec::new();
+    for organization in context.named_organizations().await? {
+        let of_one = context.services.secrets.list(organization.id).await?;
+        secrets.extend(of_one.iter().map(|one| operator::Secret::of(one, &organization)));
+    }
+    Ok(response::json(StatusCode::OK, &operator::Secrets { secrets }))
+}
+
+pub const DELETE_OF: Doc = Doc::new("admin", "admin_delete_secret", "Delete a named secret");
+
+/// `DELETE /admin/secrets?organization=&name=`
+pub async fn delete_of(context: Context) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let query = &context.request.query;
+    let organization = services.accounts.organization_or_default(query.get("organization")).await?;
+    let name = query.get("name").unwrap_or_default();
+    services.secrets.by(context.actor()).delete(organization.id, name).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+const fn status_of(is_new: bool) -> StatusCode {
+    if is_new { StatusCode::CREATED } else { StatusCode::OK }
+}
