@@ -51,6 +51,7 @@ const SHAPE: gguf::Shape = gguf::Shape {
     feed_forward: 4096,
     context: 4096,
     weights: gguf::Weights::Q8_0,
+    words: "",
 };
 const CONTEXT: u32 = 4096;
 const BATCH: u32 = 256;
@@ -163,19 +164,6 @@ impl Bare {
     }
 }
 
-/// The process of the model, which is a child of the service.
-fn worker_of(service: u32) -> u32 {
-    let parent = format!("PPid:\t{service}\n");
-    let ids = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    ids.find(|id| {
-        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        status.contains(&parent) && String::from_utf8_lossy(&line).contains("llm-worker")
-    })
-    .unwrap()
-}
-
 async fn ask(setup: &Setup, key: &str, text: &str, written: usize) -> Value {
     let body = json!({
         "model": "large", "temperature": 0, "max_tokens": written, "logit_bias": {END: -100},
@@ -205,7 +193,7 @@ async fn measure() {
     let (service, _) = setup.start();
     let key = setup.key();
     ask(&setup, &key, "x", 1).await;
-    let worker = worker_of(service.0.id());
+    let worker = process::child_of(service.0.id(), "llm-worker");
     let mut bare = Bare::start(&file);
     let mut raw = Vec::new();
     let mut served = Vec::new();

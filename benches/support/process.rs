@@ -35,6 +35,19 @@ impl Drop for Killed {
     }
 }
 
+/// The child of a process whose command line has this word.
+pub fn child_of(parent: u32, word: &str) -> u32 {
+    let parent = format!("PPid:\t{parent}\n");
+    let ids = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        status.contains(&parent) && String::from_utf8_lossy(&line).contains(word)
+    })
+    .unwrap()
+}
+
 /// Memory of the process that is in use now, in bytes.
 pub fn resident(pid: u32) -> f64 {
     status(pid, "VmRSS:") * 1024.0

@@ -202,8 +202,8 @@ impl Call {
             _ => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
-        let operation = self.request.operation;
-        let asked = Asked { operation, body: &body, is_stream, may_fall_back };
+        let path = self.request.operation.path();
+        let asked = Asked { path, body: &body, is_stream, may_fall_back };
         let opened = self.inner.open(name, &candidate.target, asked, limits).await?;
         Ok((opened, permit))
     }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::call::{Caller, note, place_at};
 use super::error::{Error, Failure};
 use super::meter::Meter;
-use super::route::Candidate;
+use super::route::{Candidate, Target};
 use super::service::{Chat, Inner};
 use super::tokens::InFlight;
 use super::upstream::{Asked, Limits, broken};
@@ -26,6 +26,7 @@ use crate::domain::money::Usd;
 use crate::domain::raw_object::RawObject;
 use crate::engine::{self, EndedCall};
 use crate::http::budget::Lease;
+use crate::runners::llm::SCORE;
 use crate::storage::Commit;
 
 /// The largest answer of one part, in bytes.
@@ -174,11 +175,43 @@ impl BoundModel {
         prompt_tokens: u64,
         lease: &mut Lease,
     ) -> Result<Completion, Failure> {
-        let candidate = &*self.candidate;
-        let name = candidate.name.as_str();
-        let model = candidate.target.model().unwrap_or(name);
+        let name = self.name();
+        let model = self.candidate.target.model().unwrap_or(name);
         let written = fields.set("model", model).and_then(|()| fields.text());
         let body: Bytes = written.map_err(|error| unwritable(name, &error))?.into();
+        self.ask(Operation::Chat.path(), body, prompt_tokens, lease).await
+    }
+
+    /// Whether the model runs in a process of this service, which scores the labels of many questions
+    /// about one state at once.
+    #[must_use]
+    pub fn can_score(&self) -> bool {
+        matches!(self.candidate.target, Target::Process(_))
+    }
+
+    /// Asks a model that can score for the scores of all questions of a request, as its process reads it.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub async fn score(
+        &self,
+        body: Bytes,
+        prompt_tokens: u64,
+        lease: &mut Lease,
+    ) -> Result<Completion, Failure> {
+        self.ask(SCORE, body, prompt_tokens, lease).await
+    }
+
+    /// Waits for a place at the model, and asks it.
+    async fn ask(
+        &self,
+        path: &'static str,
+        body: Bytes,
+        prompt_tokens: u64,
+        lease: &mut Lease,
+    ) -> Result<Completion, Failure> {
+        let candidate = &*self.candidate;
+        let name = candidate.name.as_str();
         let permit = match &candidate.local {
             Some(_) => Some(place_at(&self.inner, name).await?),
             None => None,
@@ -188,7 +221,8 @@ impl BoundModel {
             None => self.inner.options.first_byte_timeout,
         };
         let limits = Limits::from_now(first_byte, candidate.time_max());
-        let completed = self.exchange(&body, prompt_tokens, limits, lease).await;
+        let asked = Asked { path, body: &body, is_stream: false, may_fall_back: false };
+        let completed = self.exchange(asked, prompt_tokens, limits, lease).await;
         drop(permit);
         note(candidate, completed.as_ref().err());
         completed
@@ -196,7 +230,7 @@ impl BoundModel {
 
     async fn exchange(
         &self,
-        body: &Bytes,
+        asked: Asked<'_>,
         prompt_tokens: u64,
         limits: Limits,
         lease: &mut Lease,
@@ -204,8 +238,6 @@ impl BoundModel {
         let inner = &self.inner;
         let candidate = &*self.candidate;
         let name = candidate.name.as_str();
-        let operation = Operation::Chat;
-        let asked = Asked { operation, body, is_stream: false, may_fall_back: false };
         let mut opened = inner.open(name, &candidate.target, asked, limits).await?;
         if opened.is_stream {
             return Err(broken(name, "its answer is a stream that was not asked for"));

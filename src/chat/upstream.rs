@@ -17,7 +17,6 @@ use super::error::Failure;
 use super::meter::{cut, said_of};
 use super::route::Target;
 use super::service::Inner;
-use crate::domain::chat::Operation;
 use crate::domain::classify::ErrorClass;
 use crate::http::sse::HEARTBEAT;
 use crate::http::{client, connector};
@@ -48,7 +47,8 @@ pub struct Opened {
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'r> {
-    pub operation: Operation,
+    /// The path at a process of this service.
+    pub path: &'static str,
     pub body: &'r Bytes,
     pub is_stream: bool,
     /// Whether another model is tried when this one fails.
@@ -90,11 +90,11 @@ impl Inner {
         asked: Asked<'_>,
         limits: Limits,
     ) -> Result<Opened, Failure> {
-        let Asked { operation, body, is_stream, may_fall_back } = asked;
+        let Asked { path, body, is_stream, may_fall_back } = asked;
         let accept = if is_stream { "text/event-stream" } else { "application/json" };
         let mut request = match target {
             Target::Server { url, .. } => Request::post(url),
-            Target::Process(_) => Request::post(operation.path()),
+            Target::Process(_) => Request::post(path),
         };
         request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
         if let Target::Server { authorization: Some(authorization), .. } = target {

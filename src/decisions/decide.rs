@@ -1,6 +1,7 @@
 //! A request for decisions from its admission to its record.
 //!
-//! It runs in a task of its own. The first question is asked alone: it shows whether the model gives
+//! It runs in a task of its own. A model of this machine is asked for all questions at once (`local`). Of
+//! another server the first question is asked alone: it shows whether the model gives
 //! probabilities, it fails first where the state is too long, and it leaves the state in the server's
 //! cache. The others follow together, as many at a time as the limits allow. The first failure ends
 //! everything. What the answers cost is reserved before they are asked for, and charged in the commit
@@ -16,6 +17,7 @@ use serde_json::value::to_raw_value;
 use tokio::sync::oneshot;
 
 use super::error::Error;
+use super::local;
 use super::probabilities::{answer, of_both_orders, of_votes};
 use super::prompt::{Form, Order, SYSTEM, suffix};
 use super::request::{Question, Request};
@@ -104,7 +106,7 @@ struct Session {
 }
 
 /// How a question failed: its name, where it was one question's fault.
-type Failed = (Option<String>, Failure);
+pub type Failed = (Option<String>, Failure);
 
 impl Decisions {
     /// Decisions with these settings.
@@ -128,9 +130,7 @@ impl Decisions {
         let request = Request::read(&body)?;
         let model = inner.options.aliases.get(&request.model).unwrap_or(&request.model);
         let model = inner.chat.bind(model)?;
-        let questions: Vec<&Question> = request.questions.iter().collect();
-        let prompt_tokens = prompt_tokens(&request.state, &questions, 2);
-        let answers = request.questions.len() as u64 * 2;
+        let (prompt_tokens, answers) = expected(&model, &request);
         let price = model.most(answers, prompt_tokens, 1);
         let admission = inner.chat.admit(caller, prompt_tokens, price).await?;
         let work = Session {
@@ -153,6 +153,15 @@ impl Decisions {
         let stopping = || Error::Chat(chat::Error::Engine(engine::Error::Stopping));
         deciding.until(answer).await.unwrap_or_else(|_gone| Err(stopping()))
     }
+}
+
+/// The tokens of all prompts, estimated, and how many answers are asked for.
+fn expected(model: &BoundModel, request: &Request) -> (u64, u64) {
+    if model.can_score() {
+        return (local::prompt_tokens(&request.state, &request.questions), 1);
+    }
+    let questions: Vec<&Question> = request.questions.iter().collect();
+    (prompt_tokens(&request.state, &questions, 2), questions.len() as u64 * 2)
 }
 
 /// The tokens of all prompts, estimated: each question is shown so many times, the state with it.
@@ -210,7 +219,11 @@ impl Session {
         let lease = self.lease.sibling();
         let server = Server::new(self.model.clone(), state, lease, Arc::clone(&self.used));
         let questions = std::mem::take(&mut self.request.questions);
-        let mut found = score_all(&server, &questions, at_once).await?;
+        let mut found = if self.model.can_score() {
+            local::score_all(&server, &questions).await?
+        } else {
+            score_all(&server, &questions, at_once).await?
+        };
         let open: Vec<usize> = (0..questions.len()).filter(|at| !found.contains_key(at)).collect();
         if !open.is_empty() {
             self.method = Method::Votes;
@@ -228,25 +241,36 @@ impl Session {
 
     /// How many prompts may be in memory at once.
     fn asked_at_once(&mut self) -> Result<usize, Failed> {
-        let own = self
+        let own: Vec<usize> = self
             .request
             .questions
             .iter()
-            .map(|question| suffix(question, Order::Given, Form::Json).len());
-        let largest = SYSTEM.len() + self.request.state.len() + own.max().unwrap_or_default();
+            .map(|question| suffix(question, Order::Given, Form::Json).len())
+            .collect();
+        let shared = SYSTEM.len() + self.request.state.len();
+        let largest = shared + own.iter().copied().max().unwrap_or_default();
+        // A model that scores reads all questions at once, each in both orders.
+        let together = if self.model.can_score() {
+            own.iter().fold(shared, |sum, one| sum.saturating_add(one.saturating_mul(2)))
+        } else {
+            0
+        };
         let at_once = (PROMPT_BYTES_MAX / largest).clamp(1, ASKED_AT_ONCE_MAX);
         let at_once = at_once.min(self.request.questions.len().saturating_mul(2)).max(1);
-        let bytes = largest.saturating_mul(at_once).saturating_mul(PROMPT_COPIES);
+        let bytes = largest.saturating_mul(at_once).max(together);
+        let bytes = bytes.saturating_mul(PROMPT_COPIES);
         match self.lease.grow_to(bytes) {
             Ok(()) => Ok(at_once),
             // One at a time, if that is what there is room for.
-            Err(_full) => match self.lease.grow_to(largest.saturating_mul(PROMPT_COPIES)) {
-                Ok(()) => Ok(1),
-                Err(_full) => {
-                    let message = "too many bodies are in flight; try again in a moment";
-                    Err((None, Failure::new(503, ErrorClass::InternalError, message)))
+            Err(_full) => {
+                match self.lease.grow_to(largest.max(together).saturating_mul(PROMPT_COPIES)) {
+                    Ok(()) => Ok(1),
+                    Err(_full) => {
+                        let message = "too many bodies are in flight; try again in a moment";
+                        Err((None, Failure::new(503, ErrorClass::InternalError, message)))
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -384,7 +408,7 @@ async fn vote_all(
 }
 
 /// The failure of one question, which its message names.
-fn failed(question: &Question, failure: Failure) -> Failed {
+pub fn failed(question: &Question, failure: Failure) -> Failed {
     let name = &question.name;
     let message = format!("the question '{name}' could not be answered: {}", failure.message);
     (Some(name.clone()), Failure { message, ..failure })

@@ -13,12 +13,14 @@
 //! | `probabilities` | from what a model says to the probabilities of an answer |
 //! | `scorer` | what answers questions about a state: the seam for models of any kind |
 //! | `server` | a scorer by a model's server: `logprobs`, or votes |
+//! | `local` | scores by a model of this machine, all questions at once |
 //! | `decide` | a request from its admission to its record |
 //!
 //! It never speaks to a model itself (`chat` does), and it keeps neither state nor questions.
 
 mod decide;
 mod error;
+mod local;
 mod probabilities;
 mod prompt;
 mod request;

@@ -61,7 +61,19 @@ pub fn prefix(state: &str) -> String {
 /// What is a question's own.
 #[must_use]
 pub fn suffix(question: &Question, order: Order, form: Form) -> String {
-    let mut text = format!("Question: {}\n\nOptions:\n", question.instructions);
+    asked(question) + &options(question, order, form)
+}
+
+/// What both orders of a question begin with.
+#[must_use]
+pub fn asked(question: &Question) -> String {
+    format!("Question: {}\nOptions:\n", question.instructions)
+}
+
+/// The options of a question, and how to answer.
+#[must_use]
+pub fn options(question: &Question, order: Order, form: Form) -> String {
+    let mut text = String::new();
     let count = question.options.len();
     for place in 0..count {
         let at = match order {
@@ -76,7 +88,6 @@ pub fn suffix(question: &Question, order: Order, form: Form) -> String {
         }
         text.push('\n');
     }
-    text.push('\n');
     text.push_str(match form {
         Form::Label => AS_LABEL,
         Form::Json => AS_JSON,
@@ -107,10 +118,10 @@ mod tests {
         let given = user("s", &question(), Order::Given, Form::Label);
         assert_eq!(
             given,
-            "State:\ns\n\nQuestion: Which?\n\nOptions:\nA) red\nB) blue: like the sky\n\nLabel:"
+            "State:\ns\n\nQuestion: Which?\nOptions:\nA) red\nB) blue: like the sky\nLabel:"
         );
         let reversed = user("s", &question(), Order::Reversed, Form::Json);
-        assert!(reversed.contains("A) blue: like the sky\nB) red\n\nAnswer as JSON"), "{reversed}");
+        assert!(reversed.contains("A) blue: like the sky\nB) red\nAnswer as JSON"), "{reversed}");
         assert!(reversed.starts_with(&prefix("s")) && given.starts_with(&prefix("s")));
     }
 

@@ -33,10 +33,10 @@ pub struct Used {
 /// A model's server and the state of one request; clones share what is counted.
 #[derive(Debug)]
 pub struct Server {
-    model: BoundModel,
-    state: Arc<str>,
+    pub(super) model: BoundModel,
+    pub(super) state: Arc<str>,
     /// Covers answers while they are read.
-    lease: Lease,
+    pub(super) lease: Lease,
     used: Arc<Mutex<Used>>,
 }
 
@@ -106,6 +106,13 @@ impl Server {
         let mut lease = self.lease.sibling();
         let Completion { answer, tokens, cost } =
             self.model.complete(fields, prompt_tokens, &mut lease).await?;
+        self.count(tokens, cost);
+        let choices: Option<Vec<Answer>> = answer.value("choices");
+        Ok(choices.and_then(|choices| choices.into_iter().next()))
+    }
+
+    /// Counts what an answer used.
+    pub(super) fn count(&self, tokens: Tokens, cost: Usd) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.calls = used.calls.saturating_add(1);
         used.tokens = Tokens {
@@ -114,9 +121,6 @@ impl Server {
             is_estimated: used.tokens.is_estimated || tokens.is_estimated,
         };
         used.cost = used.cost.plus(cost);
-        drop(used);
-        let choices: Option<Vec<Answer>> = answer.value("choices");
-        Ok(choices.and_then(|choices| choices.into_iter().next()))
     }
 
     async fn score(&self, question: &Question, order: Order) -> Result<Option<Vec<f64>>, Failure> {

@@ -25,6 +25,8 @@ mod cost;
 mod dashboard;
 mod dashboard_flows;
 mod decisions;
+#[cfg(feature = "llama")]
+mod decisions_local;
 mod deliveries;
 mod events;
 mod executions;

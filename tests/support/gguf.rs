@@ -17,6 +17,8 @@ pub struct Shape {
     pub context: u32,
     /// How its matrices are stored.
     pub weights: Weights,
+    /// Text whose words are tokens of their own, beside the single characters.
+    pub words: &'static str,
 }
 
 /// How matrices are stored.
@@ -35,6 +37,7 @@ pub const SMALL: Shape = Shape {
     feed_forward: 128,
     context: 2048,
     weights: Weights::F32,
+    words: "",
 };
 
 /// A template that shows roles and tools.
@@ -50,7 +53,7 @@ const BYTES: usize = 256;
 
 /// Writes a model.
 pub fn write(path: &Path, shape: &Shape, name: &str, seed: u64) {
-    let tokens = tokens();
+    let tokens = tokens(shape.words);
     let tensors = tensors(shape, tokens.len() as u64);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
     let header = header(shape, name, &tokens, &tensors);
@@ -159,7 +162,7 @@ fn tensors(shape: &Shape, vocabulary: u64) -> Vec<Tensor> {
 }
 
 /// The texts of all tokens, and their types.
-fn tokens() -> Vec<(String, i32)> {
+fn tokens(words: &str) -> Vec<(String, i32)> {
     const UNKNOWN: i32 = 2;
     const CONTROL: i32 = 3;
     const NORMAL: i32 = 1;
@@ -171,6 +174,15 @@ fn tokens() -> Vec<(String, i32)> {
     all.push(("\u{2581}".into(), NORMAL));
     all.extend(('!'..='~').map(|letter| (letter.to_string(), NORMAL)));
     all.extend(["é", "ß", "🌙", "月"].map(|letter| (letter.into(), NORMAL)));
+    // A word is put together from the left, so all of its beginnings are tokens.
+    for word in words.split_whitespace().flat_map(|word| [format!("\u{2581}{word}"), word.into()]) {
+        for (end, _) in word.char_indices().skip(2).chain([(word.len(), ' ')]) {
+            let beginning = &word[..end];
+            if all.iter().all(|(token, _)| token != beginning) {
+                all.push((beginning.to_owned(), NORMAL));
+            }
+        }
+    }
     all
 }
 

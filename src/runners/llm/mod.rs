@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use self::gguf::Header;
 pub use self::process::{InUse, OpenError, Process};
 pub use self::room::Room;
+pub use self::worker::SCORE;
 use super::openai::{Exchange, Kind};
 use super::options::{self, Dependencies, Model, Type};
 use super::{Health, Job, Maintenance, ModelInterface, Run, Runner, Server, Success};

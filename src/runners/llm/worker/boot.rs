@@ -13,7 +13,8 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::engine::{self, Engine};
-use super::server::{self, Loaded};
+use super::score::{Labels, Scorer};
+use super::server::{self, Chat, Loaded};
 use super::template::ChatTemplate;
 use super::{NOT_STARTED, WorkerArgs, embeddings, log};
 use crate::guard::{groups, sandbox};
@@ -24,8 +25,10 @@ const READERS: usize = 2;
 
 /// Bytes of stack of each thread: llama.cpp finds words and grammars by functions that call themselves.
 const STACK: usize = 64 * 1024 * 1024;
+/// Threads that compute: one writes answers, one scores labels.
+const COMPUTERS: usize = 2;
 /// Memory of the stacks, beside what the operator allows.
-const STACKS: u64 = (STACK * (READERS + 1)) as u64;
+const STACKS: u64 = (STACK * (READERS + COMPUTERS)) as u64;
 
 /// Whether the model is loaded: nothing yet, the model, or why it cannot be.
 pub type State = Option<Result<Arc<Loaded>, String>>;
@@ -51,13 +54,10 @@ pub fn run(args: &WorkerArgs) -> io::Result<u8> {
     socket.set_nonblocking(true)?;
     let (ready, state) = watch::channel(None);
     let of_model = args.clone();
-    std::thread::Builder::new().name("model".to_owned()).stack_size(STACK).spawn(move || {
-        let work = || load(&of_model, template.as_deref(), &ready);
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
-            // Without its loop the process is of no use: the service starts another one.
-            std::process::abort();
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("model".to_owned())
+        .stack_size(STACK)
+        .spawn(move || or_abort(|| load(&of_model, template.as_deref(), &ready)))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(READERS)
@@ -125,7 +125,27 @@ fn load(args: &WorkerArgs, template: Option<&str>, ready: &watch::Sender<State>)
     let Ok((mut engine, jobs)) = served else {
         return refuse(because("llama.cpp cannot make its context"));
     };
-    let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), jobs, limits, template);
-    let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
-    engine.run();
+    let labels = Arc::new(Labels::of(&model));
+    let (scorer, scores) = Scorer::new(&model, &backend, Arc::clone(&labels), limits);
+    let chat = Chat { jobs, template, scores, labels };
+    let loaded = Loaded::chat(args.name.clone(), Arc::clone(&model), limits, chat);
+    std::thread::scope(|threads| {
+        let work = move || or_abort(|| scorer.run());
+        let named = std::thread::Builder::new().name("scores".to_owned()).stack_size(STACK);
+        match named.spawn_scoped(threads, work) {
+            Ok(_running) => {
+                let _unheard = ready.send(Some(Ok(Arc::new(loaded))));
+                engine.run();
+            }
+            Err(error) => refuse(format!("its threads cannot be started: {error}")),
+        }
+    });
+}
+
+/// Ends the process where the work panics: without its loops it is of no use, and the service starts
+/// another one.
+fn or_abort(work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        std::process::abort();
+    }
 }

@@ -22,6 +22,8 @@ mod request;
 #[cfg(feature = "llama")]
 mod sampling;
 #[cfg(feature = "llama")]
+mod score;
+#[cfg(feature = "llama")]
 mod server;
 #[cfg(feature = "llama")]
 mod slots;
@@ -40,6 +42,8 @@ use std::path::PathBuf;
 pub const NOT_STARTED: u8 = 3;
 /// Answers when the model is loaded: 200, or why it cannot be.
 pub const READY: &str = "/ready";
+/// Scores the labels of questions about one state.
+pub const SCORE: &str = "/score";
 
 /// The settings of the process.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]

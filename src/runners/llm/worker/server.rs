@@ -22,14 +22,14 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::{oneshot, watch};
 
-use super::READY;
 use super::answer::{Choice, Frame};
 use super::boot::State;
 use super::engine::{End, Event, Job, Limits};
 use super::prompt::{Prepared, Reading, Sizes, prepare};
-use super::request::{Chat, Refusal};
+use super::request::Refusal;
+use super::score::{self, Labels, Texts};
 use super::template::ChatTemplate;
-use super::{embeddings, request};
+use super::{READY, SCORE, embeddings, request};
 use crate::domain::chat::Operation;
 use crate::domain::ids::ExecutionId;
 use crate::runtime::{self, Clock, Tasks};
@@ -58,21 +58,24 @@ pub struct Loaded {
 /// What it is for.
 #[derive(Debug)]
 enum Work {
-    Chat { jobs: SyncSender<Job>, template: Box<ChatTemplate> },
+    Chat(Box<Chat>),
     Embeddings { jobs: SyncSender<embeddings::Job> },
+}
+
+/// What a model that writes works with.
+#[derive(Debug)]
+pub struct Chat {
+    pub jobs: SyncSender<Job>,
+    pub template: ChatTemplate,
+    pub scores: SyncSender<score::Job>,
+    pub labels: Arc<Labels>,
 }
 
 impl Loaded {
     /// A model that writes.
     #[must_use]
-    pub fn chat(
-        name: String,
-        model: Arc<LlamaModel>,
-        jobs: SyncSender<Job>,
-        limits: Limits,
-        template: ChatTemplate,
-    ) -> Self {
-        Self::new(name, model, limits, Work::Chat { jobs, template: Box::new(template) })
+    pub fn chat(name: String, model: Arc<LlamaModel>, limits: Limits, chat: Chat) -> Self {
+        Self::new(name, model, limits, Work::Chat(Box::new(chat)))
     }
 
     /// A model that gives vectors.
@@ -90,6 +93,13 @@ impl Loaded {
         let room = usize::try_from(limits.context).unwrap_or(1);
         let sizes = Sizes::of(&model);
         Self { name, model, room, sizes, clock: Clock::system(), tasks: Tasks::new(), work }
+    }
+
+    fn chats(&self) -> Result<&Chat, Refusal> {
+        match &self.work {
+            Work::Chat(chat) => Ok(chat),
+            Work::Embeddings { .. } => Err(Refusal::because(500, "this model does not chat")),
+        }
     }
 }
 
@@ -124,7 +134,8 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
     if path == READY {
         return plain(StatusCode::OK, String::new());
     }
-    let is_chat = path == Operation::Chat.path();
+    let is_score = path == SCORE;
+    let is_chat = is_score || path == Operation::Chat.path();
     if request.method() != Method::POST || !(is_chat || path == Operation::Embeddings.path()) {
         return refused(&Refusal::because(404, "there is no such route"));
     }
@@ -133,15 +144,14 @@ async fn answer(request: Request<Incoming>, mut state: watch::Receiver<State>) -
         Err(_cut) => return refused(&Refusal::because(413, "the request is too large")),
     };
     let answer = match &loaded.work {
-        Work::Chat { .. } if is_chat => chat(loaded, body).await,
+        Work::Chat(_) if is_score => score(loaded, body).await,
+        Work::Chat(_) if is_chat => chat(loaded, body).await,
         Work::Embeddings { jobs } if !is_chat => {
             let jobs = jobs.clone();
             embed(loaded, body, jobs).await
         }
-        Work::Chat { .. } => Err(request::Refusal::of("model", "this model gives no embeddings")),
-        Work::Embeddings { .. } => {
-            Err(request::Refusal::of("model", "this model gives embeddings alone"))
-        }
+        Work::Chat(_) => Err(Refusal::of("model", "this model gives no embeddings")),
+        Work::Embeddings { .. } => Err(Refusal::of("model", "this model gives embeddings alone")),
     };
     answer.unwrap_or_else(|refusal| refused(&refusal))
 }
@@ -150,10 +160,8 @@ async fn chat(loaded: Arc<Loaded>, body: Bytes) -> Result<Answer, Refusal> {
     let reader = Arc::clone(&loaded);
     // A long prompt takes a while to become tokens.
     let read = tokio::task::spawn_blocking(move || {
-        let chat = Chat::read(&body)?;
-        let Work::Chat { jobs, template } = &reader.work else {
-            return Err(Refusal::because(500, "this model does not chat"));
-        };
+        let chat = request::Chat::read(&body)?;
+        let Chat { jobs, template, .. } = reader.chats()?;
         let prepared = prepare(&chat, &reader.model, template, reader.sizes, reader.room)?;
         let Prepared { jobs: prepared, reading } = prepared;
         let mut events = Vec::with_capacity(prepared.len());
@@ -285,6 +293,28 @@ async fn embed(
     let vectors = vectors.map_err(|reason| failed(&reason))?;
     let name = loaded.name.clone();
     Ok(json(StatusCode::OK, &embeddings::answer(&name, &vectors, tokens, is_base64)))
+}
+
+async fn score(loaded: Arc<Loaded>, body: Bytes) -> Result<Answer, Refusal> {
+    // A long state takes a while to become tokens.
+    let read = tokio::task::spawn_blocking(move || {
+        let Chat { template, scores: jobs, labels, .. } = loaded.chats()?;
+        let Loaded { sizes, room, .. } = *loaded;
+        let texts = Texts { model: &loaded.model, template, sizes, room };
+        match score::read(&body, texts, labels)? {
+            score::Read::NoLabels => Ok(None),
+            score::Read::Job { job, scores, tokens } => {
+                jobs.try_send(job).map_err(|error| busy(&error))?;
+                Ok(Some((scores, tokens)))
+            }
+        }
+    });
+    let Some((scores, tokens)) = read.await.map_err(|_panic| panicked())?? else {
+        return Ok(json(StatusCode::OK, &score::answer(None, 0)));
+    };
+    let scores = scores.await.map_err(|_ended| failed("the model's loop has ended"))?;
+    let scores = scores.map_err(|reason| failed(&reason))?;
+    Ok(json(StatusCode::OK, &score::answer(Some(&scores), tokens)))
 }
 
 fn busy<T>(error: &TrySendError<T>) -> Refusal {

@@ -114,8 +114,8 @@ impl<'r> Tools<'r> {
     }
 
     /// No tools.
-    #[cfg(test)]
-    pub fn none() -> Tools<'static> {
+    #[must_use]
+    pub const fn none() -> Tools<'static> {
         Tools { tools: Vec::new(), choice: &ToolChoice::None, is_many: false }
     }
 

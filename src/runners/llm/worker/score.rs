@@ -1,0 +1,498 @@
+//! Scores: how likely the labels of a question's options are as the next token, for many questions about
+//! one state.
+//!
+//! Each request gets a context of its own, on a thread beside the one that writes answers. The state is
+//! read once, in batches of one size. Each question is a suffix that is computed in batches of its own:
+//! what comes of it depends on the state, on the question and on nothing else, bit by bit. Nothing is
+//! sampled, and nothing stays behind.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+
+use super::engine::Limits;
+use super::prompt::{Sizes, overflow};
+use super::request::Refusal;
+use super::template::ChatTemplate;
+use super::tools::Tools;
+
+/// Requests that wait for the thread.
+const JOBS_MAX: usize = 64;
+/// Questions of one request, and labels of one question.
+const QUESTIONS_MAX: usize = 256;
+const LABELS_MAX: usize = 26;
+/// Sequences: the state, and each of the two orders.
+const STATE: i32 = 0;
+const ORDERS: [i32; 2] = [1, 2];
+/// The size of a context is a multiple of this many tokens.
+const CONTEXT_STEP: usize = 256;
+/// Stands for the user's message while the template is split around it.
+const MARK: &str = "orrery-state-and-question";
+
+/// The tokens that stand for each label, from `A`: all spellings with white space.
+#[derive(Debug)]
+pub struct Labels {
+    tokens: Vec<Vec<LlamaToken>>,
+}
+
+/// A request, ready to be computed.
+#[derive(Debug)]
+pub struct Job {
+    /// What all questions begin with; not empty.
+    prefix: Vec<LlamaToken>,
+    questions: Vec<Suffix>,
+    reply: oneshot::Sender<Result<Vec<Scores>, String>>,
+}
+
+/// A question as it follows the state.
+#[derive(Debug)]
+struct Suffix {
+    /// What both orders begin with.
+    shared: Vec<LlamaToken>,
+    /// None is empty.
+    orders: [Vec<LlamaToken>; 2],
+    labels: usize,
+}
+
+/// The log-probabilities of a question's labels among each other, for each order.
+type Scores = [Vec<f64>; 2];
+
+/// What is asked, as the service sends it.
+#[derive(Debug, Deserialize)]
+struct Body {
+    /// The instructions.
+    system: String,
+    state: String,
+    questions: Vec<Asked>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Asked {
+    /// What both orders begin with.
+    question: String,
+    /// The options in one order and in the other.
+    orders: [String; 2],
+    labels: usize,
+}
+
+/// The thread that computes scores.
+#[derive(Debug)]
+pub struct Scorer<'m> {
+    model: &'m LlamaModel,
+    backend: &'m LlamaBackend,
+    labels: Arc<Labels>,
+    limits: Limits,
+    jobs: Receiver<Job>,
+}
+
+/// A token of a batch: where it is, whose it is, and the order whose labels are read behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    token: LlamaToken,
+    at: usize,
+    sequences: &'static [i32],
+    order: Option<usize>,
+}
+
+impl Labels {
+    /// Of a model's vocabulary.
+    #[must_use]
+    pub fn of(model: &LlamaModel) -> Self {
+        let vocabulary = model.vocab();
+        let mut tokens = vec![Vec::new(); LABELS_MAX];
+        for token in vocabulary.tokens() {
+            let piece = vocabulary.token_to_piece(token, true, None);
+            if let [letter @ b'A'..=b'Z'] = piece.trim_ascii()
+                && let Some(spellings) = tokens.get_mut(usize::from(letter - b'A'))
+            {
+                spellings.push(token);
+            }
+        }
+        Self { tokens }
+    }
+
+    /// Whether each of so many labels has a token.
+    #[must_use]
+    fn has(&self, count: usize) -> bool {
+        self.tokens.get(..count).is_some_and(|all| all.iter().all(|one| !one.is_empty()))
+    }
+
+    /// The log-probabilities of so many labels among each other; `None` where the model gives no numbers.
+    fn scores(&self, logits: &[f32], count: usize) -> Option<Vec<f64>> {
+        let logit = |token: &LlamaToken| {
+            let place = usize::try_from(token.0).ok()?;
+            logits.get(place).copied().map(f64::from).filter(|logit| logit.is_finite())
+        };
+        let of_label = |spellings: &Vec<LlamaToken>| {
+            let all: Option<Vec<f64>> = spellings.iter().map(logit).collect();
+            all.map(|all| log_sum(&all))
+        };
+        let labels = self.tokens.get(..count)?;
+        let scores: Vec<f64> = labels.iter().map(of_label).collect::<Option<_>>()?;
+        let total = log_sum(&scores);
+        Some(scores.into_iter().map(|score| score - total).collect())
+    }
+}
+
+/// The logarithm of the sum of what these are the logarithms of.
+fn log_sum(logarithms: &[f64]) -> f64 {
+    let most = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    most + logarithms.iter().map(|one| (one - most).exp()).sum::<f64>().ln()
+}
+
+impl<'m> Scorer<'m> {
+    /// A thread's work, and where its jobs go.
+    #[must_use]
+    pub fn new(
+        model: &'m LlamaModel,
+        backend: &'m LlamaBackend,
+        labels: Arc<Labels>,
+        limits: Limits,
+    ) -> (Self, SyncSender<Job>) {
+        let (sender, jobs) = sync_channel(JOBS_MAX);
+        (Self { model, backend, labels, limits, jobs }, sender)
+    }
+
+    /// Computes until nobody can ask any more.
+    pub fn run(&self) {
+        while let Ok(job) = self.jobs.recv() {
+            let Job { prefix, questions, reply } = job;
+            let scores = self.score(&prefix, &questions, &reply);
+            // The caller may have gone away.
+            let _unheard = reply.send(scores);
+        }
+    }
+
+    fn score(
+        &self,
+        prefix: &[LlamaToken],
+        questions: &[Suffix],
+        reply: &oneshot::Sender<Result<Vec<Scores>, String>>,
+    ) -> Result<Vec<Scores>, String> {
+        // A running state cannot be shared by the two orders of a question, only copied.
+        let can_share = !self.model.is_recurrent() && !self.model.is_hybrid();
+        let own = questions.iter().map(|question| question.tokens(can_share)).max();
+        let size = (prefix.len() + own.unwrap_or(0)).next_multiple_of(CONTEXT_STEP);
+        let sequences = u32::try_from(ORDERS.len() + 1).unwrap_or(u32::MAX);
+        let params = LlamaContextParams::default()
+            .with_n_ctx(u32::try_from(size).ok().and_then(NonZeroU32::new))
+            .with_n_batch(self.limits.batch)
+            .with_n_ubatch(self.limits.batch)
+            .with_n_seq_max(sequences)
+            .with_kv_unified(true)
+            .with_n_threads(self.limits.threads)
+            .with_n_threads_batch(self.limits.threads)
+            .with_no_perf(true);
+        let context = self.model.new_context(self.backend, params);
+        let context = context.map_err(|error| error.to_string())?;
+        let batch_max = usize::try_from(self.limits.batch).unwrap_or(1).min(size);
+        let batch = LlamaBatch::new(batch_max, sequences.cast_signed());
+        let mut computing = Computing { context, batch, batch_max, labels: &self.labels, reply };
+        computing.read(prefix)?;
+        questions
+            .iter()
+            .map(|question| computing.answer(prefix.len(), question, can_share))
+            .collect()
+    }
+}
+
+impl Suffix {
+    /// Tokens that the context holds of it.
+    fn tokens(&self, can_share: bool) -> usize {
+        let times = if can_share { 1 } else { ORDERS.len() };
+        self.shared.len() * times + self.orders.iter().map(Vec::len).sum::<usize>()
+    }
+
+    /// Its tokens behind a prefix of `from`. Which order comes first does not depend on which one is the
+    /// given one, so that a question with reversed options is computed in the same way.
+    fn entries(&self, from: usize, can_share: bool) -> Vec<Entry> {
+        let mut entries = Vec::with_capacity(self.tokens(can_share));
+        let mut add = |tokens: &[LlamaToken], at: usize, sequences: &'static [i32]| {
+            let placed = tokens.iter().zip(at..);
+            entries.extend(placed.map(|(token, at)| Entry {
+                token: *token,
+                at,
+                sequences,
+                order: None,
+            }));
+        };
+        let [given, reversed] = &self.orders;
+        let order = if given <= reversed { [0, 1] } else { [1, 0] };
+        if can_share {
+            add(&self.shared, from, &ORDERS);
+        }
+        let mut ends = Vec::with_capacity(ORDERS.len());
+        for (place, own) in order.into_iter().zip([&ORDERS[..1], &ORDERS[1..]]) {
+            if !can_share {
+                add(&self.shared, from, own);
+            }
+            let Some(tokens) = self.orders.get(place) else { continue };
+            add(tokens, from + self.shared.len(), own);
+            ends.push((place, own));
+        }
+        for (place, own) in ends {
+            let last = entries.iter_mut().rfind(|entry| entry.sequences == own);
+            if let Some(last) = last {
+                last.order = Some(place);
+            }
+        }
+        entries
+    }
+}
+
+/// A request that is being computed.
+struct Computing<'c, 'm> {
+    context: LlamaContext<'m>,
+    batch: LlamaBatch<'static>,
+    batch_max: usize,
+    labels: &'c Labels,
+    reply: &'c oneshot::Sender<Result<Vec<Scores>, String>>,
+}
+
+impl Computing<'_, '_> {
+    /// Computes what all questions begin with.
+    fn read(&mut self, prefix: &[LlamaToken]) -> Result<(), String> {
+        let entry = |(token, at): (&LlamaToken, usize)| Entry {
+            token: *token,
+            at,
+            sequences: &[STATE],
+            order: None,
+        };
+        let entries: Vec<Entry> = prefix.iter().zip(0..).map(entry).collect();
+        entries.chunks(self.batch_max).try_for_each(|part| self.decode(part))
+    }
+
+    /// The scores of a question behind a prefix of so many tokens.
+    fn answer(
+        &mut self,
+        prefix: usize,
+        question: &Suffix,
+        can_share: bool,
+    ) -> Result<Scores, String> {
+        for sequence in ORDERS {
+            let copied = self.context.copy_kv_cache_seq(STATE, sequence, None, None);
+            copied.map_err(|error| error.to_string())?;
+        }
+        let mut scores = Scores::default();
+        for part in question.entries(prefix, can_share).chunks(self.batch_max) {
+            self.decode(part)?;
+            for (place, entry) in (0..).zip(part) {
+                let Some(order) = entry.order.and_then(|order| scores.get_mut(order)) else {
+                    continue;
+                };
+                let logits = self.context.get_logits_ith(place);
+                let found = self.labels.scores(logits, question.labels);
+                *order = found.ok_or("the model computes no numbers")?;
+            }
+        }
+        for sequence in ORDERS {
+            let removed = self.context.clear_kv_cache_seq(u32::try_from(sequence).ok(), None, None);
+            removed.map_err(|error| error.to_string())?;
+        }
+        Ok(scores)
+    }
+
+    fn decode(&mut self, part: &[Entry]) -> Result<(), String> {
+        if self.reply.is_closed() {
+            return Err("nobody waits for the answer any more".to_owned());
+        }
+        self.batch.clear();
+        for entry in part {
+            let at = i32::try_from(entry.at).unwrap_or(i32::MAX);
+            let added = self.batch.add(entry.token, at, entry.sequences, entry.order.is_some());
+            added.map_err(|error| error.to_string())?;
+        }
+        self.context.decode(&mut self.batch).map_err(|error| error.to_string())
+    }
+}
+
+/// What a request needs of the model's texts.
+#[derive(Debug, Clone, Copy)]
+pub struct Texts<'t> {
+    pub model: &'t LlamaModel,
+    pub template: &'t ChatTemplate,
+    pub sizes: Sizes,
+    /// Tokens of the context.
+    pub room: usize,
+}
+
+/// What came of reading a request.
+#[derive(Debug)]
+pub enum Read {
+    Job {
+        job: Job,
+        scores: oneshot::Receiver<Result<Vec<Scores>, String>>,
+        /// Tokens of everything that is read, the state once.
+        tokens: usize,
+    },
+    /// The vocabulary has no token for a label.
+    NoLabels,
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// What is wrong with it; `param` names the question.
+pub fn read(body: &[u8], texts: Texts<'_>, labels: &Labels) -> Result<Read, Refusal> {
+    let body: Body = serde_json::from_slice(body)
+        .map_err(|error| Refusal::because(400, format!("the body is not a request: {error}")))?;
+    let is_known = |asked: &Asked| (1..=LABELS_MAX).contains(&asked.labels);
+    if !(1..=QUESTIONS_MAX).contains(&body.questions.len()) || !body.questions.iter().all(is_known)
+    {
+        return Err(Refusal::of("questions", "there are too many questions or labels"));
+    }
+    if !body.questions.iter().all(|asked| labels.has(asked.labels)) {
+        return Ok(Read::NoLabels);
+    }
+    let (head, tail) = around(texts.template, &body.system)?;
+    let Texts { model, sizes, room, .. } = texts;
+    let vocabulary = model.vocab();
+    // A template that writes the first token itself does not get another one.
+    let bos = vocabulary.bos();
+    let bos = if bos.0 >= 0 { vocabulary.token_to_piece(bos, true, None) } else { Vec::new() };
+    let begins = !bos.is_empty() && head.as_bytes().starts_with(&bos);
+    let of_first = |refusal: Refusal| Refusal { param: Some("questions[0]".to_owned()), ..refusal };
+    let least = sizes.least_tokens(&body.state);
+    if least >= room {
+        return Err(of_first(overflow(least, 1, room)));
+    }
+    sizes.check_words("state", &body.state)?;
+    let mut prefix = vocabulary.tokenize(head.as_bytes(), !begins, true);
+    // What clients say is text: it holds no control tokens, whatever it spells.
+    prefix.extend(vocabulary.tokenize(body.state.as_bytes(), false, false));
+    let end = vocabulary.tokenize(tail.as_bytes(), false, true);
+    let can_share = !model.is_recurrent() && !model.is_hybrid();
+    let mut tokens = prefix.len();
+    let mut suffix = |(place, asked): (usize, &Asked)| {
+        let param = format!("questions[{place}]");
+        let own = |text: &str| {
+            sizes.check_words(&param, text)?;
+            Ok::<_, Refusal>(vocabulary.tokenize(text.as_bytes(), false, false))
+        };
+        let order = |text: &str| Ok::<_, Refusal>([own(text)?, end.clone()].concat());
+        let [given, reversed] = &asked.orders;
+        let suffix = Suffix {
+            shared: own(&asked.question)?,
+            orders: [order(given)?, order(reversed)?],
+            labels: asked.labels,
+        };
+        if suffix.orders.iter().any(Vec::is_empty) {
+            return Err(Refusal::of(&param, "a question is empty"));
+        }
+        let own = suffix.tokens(can_share);
+        tokens += own;
+        if prefix.len() + own > room {
+            return Err(Refusal { param: Some(param), ..overflow(prefix.len() + own, 1, room) });
+        }
+        Ok(suffix)
+    };
+    let questions = body.questions.iter().enumerate().map(&mut suffix);
+    let questions = questions.collect::<Result<_, Refusal>>()?;
+    let (reply, scores) = oneshot::channel();
+    Ok(Read::Job { job: Job { prefix, questions, reply }, scores, tokens })
+}
+
+/// What the chat template writes before and behind the user's message. A template without a role of the
+/// system gets the instructions in front of the message.
+fn around(template: &ChatTemplate, system: &str) -> Result<(String, String), Refusal> {
+    // Models that can think before they answer are to answer at once.
+    let values: Map<String, Value> =
+        [("enable_thinking".to_owned(), false.into())].into_iter().collect();
+    let render = |messages: Value| {
+        let messages = messages.as_array().cloned().unwrap_or_default();
+        template.render(&messages, &Tools::none(), &values)
+    };
+    let prompt = render(json!([
+        {"role": "system", "content": system},
+        {"role": "user", "content": MARK},
+    ]));
+    let prompt = match prompt {
+        Ok(prompt) if prompt.contains(system) => prompt,
+        Ok(_) | Err(_) => {
+            render(json!([{"role": "user", "content": format!("{system}\n\n{MARK}")}]))?
+        }
+    };
+    let around = prompt.split_once(MARK).filter(|(_, tail)| !tail.contains(MARK));
+    let (head, tail) = around.ok_or_else(|| {
+        Refusal::because(500, "the model's chat template does not show the user's message once")
+    })?;
+    Ok((head.to_owned(), tail.to_owned()))
+}
+
+/// The answer to a request; without scores the labels have no tokens.
+#[must_use]
+pub fn answer(scores: Option<&[Scores]>, tokens: usize) -> Value {
+    json!({
+        "scores": scores,
+        "usage": {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(ids: &[i32]) -> Vec<LlamaToken> {
+        ids.iter().map(|id| LlamaToken(*id)).collect()
+    }
+
+    fn suffix(given: &[i32], reversed: &[i32]) -> Suffix {
+        Suffix { shared: tokens(&[1, 2]), orders: [tokens(given), tokens(reversed)], labels: 2 }
+    }
+
+    /// Token, place, sequences and order of each entry.
+    fn shown(entries: &[Entry]) -> Vec<(i32, usize, &[i32], Option<usize>)> {
+        entries.iter().map(|one| (one.token.0, one.at, one.sequences, one.order)).collect()
+    }
+
+    #[test]
+    fn score_entries_share_the_question_and_end_with_each_order() {
+        let entries = suffix(&[5, 6], &[7]).entries(10, true);
+        let both: &[i32] = &[1, 2];
+        assert_eq!(
+            shown(&entries),
+            [
+                (1, 10, both, None),
+                (2, 11, both, None),
+                (5, 12, &[1][..], None),
+                (6, 13, &[1][..], Some(0)),
+                (7, 12, &[2][..], Some(1)),
+            ]
+        );
+        let apart = suffix(&[5], &[7]).entries(0, false);
+        assert_eq!(apart.len(), 6);
+        assert!(apart.iter().all(|entry| entry.sequences.len() == 1));
+        assert_eq!(apart.iter().filter(|entry| entry.order.is_some()).count(), 2);
+    }
+
+    #[test]
+    fn score_entries_of_reversed_options_are_the_same_but_for_their_names() {
+        let given = suffix(&[5, 6], &[7]).entries(3, true);
+        let mut mirrored = suffix(&[7], &[5, 6]).entries(3, true);
+        for entry in &mut mirrored {
+            entry.order = entry.order.map(|order| 1 - order);
+        }
+        assert_eq!(given, mirrored);
+    }
+
+    #[test]
+    fn score_labels_add_up_over_all_spellings() {
+        let labels = Labels { tokens: vec![tokens(&[0, 2]), tokens(&[1])] };
+        let third = (1.0_f32 / 3.0).ln();
+        let scores = labels.scores(&[third, third, third, 9.0], 2).unwrap();
+        assert!((scores[0].exp() - 2.0 / 3.0).abs() < 1e-6, "{scores:?}");
+        assert!((scores.iter().map(|one| one.exp()).sum::<f64>() - 1.0).abs() < 1e-12);
+        assert!(labels.scores(&[f32::NAN, 0.0, 0.0], 2).is_none());
+        assert!(labels.has(2) && !labels.has(3));
+    }
+}
