@@ -1,9 +1,9 @@
 // The dashboard: who is logged in, the frame with the navigation, and the screen that the URL names.
-// Screens are loaded when they are first opened.
+// The first screens, Home and the log-in, come with it; the others are loaded when they are first opened.
 
 import { html, render, signal, useEffect, useState } from "/static/vendor/preact.js";
 import {
-  Button, Dialog, Icon, IconButton, Link, Notice, Page, ask, go, interrupted, place, refreshSession, sentence, session,
+  Button, Dialog, Door, Icon, IconButton, Link, LogInForm, Notice, Page, Status, Text, Time, ask, bytes, count, duration, go, interrupted, money, place, refreshSession, sentence, session, useLoad,
 } from "/static/core.js";
 
 // Path, name, icon, the file of the screen, and whether it is in the bar of small screens.
@@ -100,7 +100,7 @@ function Frame({ screen }) {
           <${IconButton} icon="log-out" label="Log out" onClick=${logOut} />
         </div>
       </nav>
-      <div class="content">${screen
+      <div class="content">${screen?.file === "home" ? html`<${Home} />` : screen
         ? html`<${Lazy} key=${`${screen.file}/${screen.id ?? ""}`} file=${screen.file} part=${screen.id === null ? "List" : "Detail"} id=${screen.id} />`
         : html`<${Page} title="There is no such page"><p>The address may be mistyped. <${Link} to="/app">Go to Home</${Link}>.</p></${Page}>`}</div>
       <nav class="bar" aria-label="Dashboard, short">
@@ -115,6 +115,23 @@ function Frame({ screen }) {
     </div>`;
 }
 
+// ---- The log-in ----
+
+// Until there is an Owner nobody could log in: this says what to do instead of asking for a password.
+function NotSetUp() {
+  return html`<${Door} title="Set up the dashboard">
+    <p>Nobody can log in yet: this dashboard has no Owner.</p>
+    <p>The person who runs this machine makes a link for the Owner. It was shown when the service started in a terminal, and this command shows a new one at any time:</p>
+    <pre class="code"><code>orrery owner link</code></pre>
+    <p class="quiet">The link works once, for 24 hours. Open it in a browser and choose a name and a password.</p></${Door}>`;
+}
+
+function LogIn() {
+  const done = async () => { session.value = await refreshSession(); };
+  return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
+    <p class="quiet">You forgot your password? The Owner of your organization makes a link for a new one. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
+}
+
 // The session has ended while somebody was at work: the page stays as it is below the log-in.
 function Interruption() {
   if (!interrupted.value) return null;
@@ -127,8 +144,52 @@ function Interruption() {
   };
   return html`<${Dialog} title="Please log in again" modal=${false}>
     <p>Your session has ended. What you were doing is kept: log in and it goes on.</p>
-    <${Lazy} file="enter" part="LogInForm" email=${session.value?.member?.email} onDone=${done} /></${Dialog}>`;
+    <${LogInForm} email=${session.value?.member?.email} onDone=${done} /></${Dialog}>`;
 }
+
+// ---- Home: what runs, what failed, what to do first ----
+
+// One figure that cannot be read does not hide the others.
+const or = (promise) => promise.catch((error) => { if (error.name === "AbortError") throw error; return null; });
+
+async function overview(signal) {
+  const get = (path) => or(ask("GET", path, undefined, { signal }));
+  const since = new Date(Date.now() - 86400000).toISOString();
+  const [status, failed, recent, balance, usage, keys] = await Promise.all([
+    get("/status.json"), get(`/api/base/v1/executions?status=error,failed&from=${since}&limit=1`),
+    get("/api/base/v2/executions?limit=6"), get("/api/base/v1/billing/balance"), get("/api/base/v1/files/usage"), get("/keys"),
+  ]);
+  return { status, failed, recent, balance, usage, keys };
+}
+
+function Home() {
+  const home = useLoad(overview, []);
+  const { status, failed, recent, balance, usage, keys } = home.data ?? {};
+  const rows = recent?.executions ?? [];
+  const isNew = home.data && rows.length === 0;
+  return html`<${Page} title="Home" intro=${`Hello, ${session.value.member.name}.`}>
+    <dl class="facts large">
+      <div><dt>Running now</dt><dd>${status ? count(status.executions.running) : "–"}</dd></div>
+      <div><dt>In the queue</dt><dd>${status ? count(status.executions.queued) : "–"}</dd></div>
+      <div><dt>Failed in 24 hours</dt><dd>${failed ? html`<${Link} to="/app/runs?status=failed">${count(failed.total_count)}${failed.total_capped ? "+" : ""}</${Link}>` : "–"}</dd></div>
+      <div><dt>Balance</dt><dd>${balance ? money(balance.balance_usd) : "–"}</dd></div>
+      <div><dt>Files</dt><dd>${usage ? bytes(usage.bytes) : "–"}</dd></div>
+    </dl>
+    ${isNew ? html`<section><h2>First steps</h2><div class="cards">
+      <${Link} to="/app/models/text-sentiment" class="tile"><h3><${Icon} name="play" />Run a first model</h3><p>“text-sentiment” says how a text sounds. It is built in and needs nothing else.</p></${Link}>
+      <${Link} to="/app/models" class="tile"><h3><${Icon} name="box" />Look at the models</h3><p>All models of this machine, each with a form to try it.</p></${Link}>
+      <${Link} to="/app/workflows" class="tile"><h3><${Icon} name="workflow" />Make a workflow</h3><p>Put models together, from a template.</p></${Link}>
+      ${session.value.member.api_key_access ? html`<${Link} to="/app/keys" class="tile"><h3><${Icon} name="key-round" />${keys?.keys?.length ? "Your API keys" : "Create an API key"}</h3><p>With a key, your programs use the same models.</p></${Link}>` : null}
+      ${session.value.member.role === "owner" ? html`<${Link} to="/app/members" class="tile"><h3><${Icon} name="users" />Invite people</h3><p>Everybody in your organization sees the same models and runs.</p></${Link}>` : null}
+    </div></section>` : null}
+    ${rows.length ? html`<section><div class="page-head"><h2>Latest runs</h2><${Link} to="/app/runs">All runs</${Link}></div>
+      <div class="card scroll"><table><thead><tr><th scope="col">What</th><th scope="col">Status</th><th scope="col">Started</th><th scope="col" class="number">Took</th></tr></thead>
+      <tbody>${rows.map((run) => html`<tr key=${run.id}><th scope="row"><${Link} to=${`/app/runs/${run.id}${run.type === "prediction" ? "" : `?type=${run.type}`}`}><${Text}>${run.workflow_name ?? run.model ?? run.type}</${Text}></${Link}></th>
+        <td data-label="Status"><${Status} of=${run.status} /></td><td data-label="Started"><${Time} at=${run.created_at} /></td><td data-label="Took" class="number">${run.run_time === null ? "–" : duration(run.run_time)}</td></tr>`)}</tbody></table></div></section>` : null}
+  </${Page}>`;
+}
+
+// ----
 
 function App() {
   const [error, setError] = useState(null);
@@ -138,8 +199,8 @@ function App() {
   if (DOORS[path]) return html`<${Lazy} file="enter" part=${DOORS[path]} />`;
   if (error) return html`<main class="door"><${Notice} kind="error" action=${html`<${Button} onClick=${start}>Try again</${Button}>`}>${sentence(error)}</${Notice}></main>`;
   if (!session.value) return null;
-  if (!session.value.set_up) return html`<${Lazy} file="enter" part="NotSetUp" />`;
-  if (!session.value.member) return html`<${Lazy} file="enter" part="LogIn" />`;
+  if (!session.value.set_up) return html`<${NotSetUp} />`;
+  if (!session.value.member) return html`<${LogIn} />`;
   if (path === "/") { queueMicrotask(() => go("/app", { replace: true })); return null; }
   return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
 }

@@ -84,7 +84,8 @@ export async function request(method, path, body, options = {}) {
     });
     answer = await send(method, path, body, options);
   }
-  if (answer.ok) return answer;
+  // 304: what was read before is still so.
+  if (answer.ok || answer.status === 304) return answer;
   const text = await answer.text();
   let parsed = null;
   try { parsed = JSON.parse(text); } catch { /* The status says enough. */ }
@@ -232,6 +233,9 @@ export function Notice({ kind = "info", children, action }) {
     <${Icon} name=${KINDS[kind]} /><div>${children}</div>${action ?? null}</div>`;
 }
 
+// Where something is followed and the service does not answer.
+export const Lost = () => html`<${Notice} kind="warning">The service does not answer. What you see may be old; this page goes on by itself when the service is back.</${Notice}>`;
+
 // Loading, refused, empty, or there: one of the four, never nothing.
 export function Loaded({ of, empty, children }) {
   const { data, error, loading, reload } = of;
@@ -255,6 +259,13 @@ export function Page({ title, intro, actions, children, wide = false }) {
     <header class="page-head"><div><h1 tabindex="-1" ref=${heading}>${title}</h1>${intro ? html`<p class="intro">${intro}</p>` : null}</div>
     ${actions ? html`<div class="actions">${actions}</div>` : null}</header>
     <${Guard} key=${title}>${children}</${Guard}></main>`;
+}
+
+// A page in front of the dashboard, for people who are not logged in.
+export function Door({ title, children }) {
+  useEffect(() => { document.title = `${title} · Orrery`; }, [title]);
+  return html`<main class="door" id="main"><img src="/static/icon.svg" alt="" width="56" height="56" />
+    <h1>${title}</h1>${children}</main>`;
 }
 
 // Keeps an error in one screen from taking the others with it.
@@ -286,6 +297,27 @@ export function Input({ label, hint, error, optional, value, onValue, first = fa
 
 // Tells a password manager whose password a form is about.
 export const Username = ({ email }) => html`<input type="text" name="username" autocomplete="username" class="hidden" tabindex="-1" aria-hidden="true" readonly value=${email} />`;
+
+export function LogInForm({ email: known, onDone }) {
+  const [email, setEmail] = useState(known ?? "");
+  const [password, setPassword] = useState("");
+  const [state, setState] = useState({ busy: false, error: null });
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null });
+    try {
+      await ask("POST", "/session", { email, password }, { isLogIn: true });
+      await onDone();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  return html`<form class="stack" onSubmit=${submit}>
+    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    <${Input} label="Email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} first=${!known} />
+    <${Input} label="Password" type="password" autocomplete="current-password" required value=${password} onValue=${setPassword} first=${Boolean(known)} />
+    <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
+}
 
 // A dialog of the browser's own: it keeps the focus inside and Escape closes it.
 export function Dialog({ title, onClose, children, modal = true, wide = false }) {

@@ -193,7 +193,8 @@ fn disposition(file: &File) -> String {
     format!("{kind}; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
 }
 
-fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> bool {
+/// Whether a header with tags names this one (RFC 9110, section 13.1.2: compared weakly).
+pub(super) fn names_etag(headers: &HeaderMap, name: &HeaderName, etag: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| {
         let one = one.trim();

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use hyper::header::{ETAG, HeaderValue, IF_NONE_MATCH};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value};
 
 use super::body::{self, validation_error};
+use super::content::names_etag;
 use super::doc::{Doc, Kind, OFFSET, Param, RequestDoc, ResponseDoc};
 use super::idempotency_key::{self, Creation};
 use super::{Context, Role};
@@ -22,7 +24,7 @@ use crate::engine::rows::Standing;
 use crate::engine::{self, Submission};
 use crate::http::{self, Response, response};
 use crate::idempotency::StoredResponse;
-use crate::runtime::new_id;
+use crate::runtime::{monotonic_now, new_id};
 use crate::schema::{Patience, ValidationError};
 use crate::wire;
 use crate::wire::execution::{Cancelled, List, Summary};
@@ -380,10 +382,14 @@ pub const GET: Doc = Doc {
     query: &[Param::new(
         "timeout",
         Kind::Whole { min: 0, max: TIMEOUT_MAX, default: TIMEOUT_DEFAULT },
-        "How many seconds to wait for the execution to end",
+        "How many seconds to wait for the execution to end; with `If-None-Match`, for a change",
     )],
     responses: &[
-        ResponseDoc::json::<wire::execution::Execution>(200, "The execution"),
+        ResponseDoc {
+            headers: &[("ETag", "Changes with the execution")],
+            ..ResponseDoc::json::<wire::execution::Execution>(200, "The execution")
+        },
+        ResponseDoc::empty(304, "It is still as `If-None-Match` says"),
         NO_EXECUTION,
     ],
     ..Doc::new("executions", "get_execution", "An execution of a workflow")
@@ -392,12 +398,53 @@ pub const GET: Doc = Doc {
 /// `GET /executions/{execution}?timeout=`
 pub async fn get(context: Context) -> Result<Response, http::Error> {
     let patience = context.request.query.number("timeout", 0..=TIMEOUT_MAX, TIMEOUT_DEFAULT)?;
+    let patience = Duration::from_secs(patience);
     let organization = context.caller()?.organization;
     let id = id_of(&context)?;
     let engine = &context.services.engine;
-    engine.wait(organization, id, Duration::from_secs(patience)).await?;
-    let detail = engine.detail(organization, id).await?;
-    Ok(response::json(StatusCode::OK, &detail.view))
+    if !context.request.headers.contains_key(IF_NONE_MATCH) {
+        engine.wait(organization, id, patience).await?;
+        return tagged(&engine.detail(organization, id).await?).map(|(answer, _tag)| answer);
+    }
+    // A client that knows a state waits for another one. The answer is not kept while it waits.
+    let until = monotonic_now() + patience;
+    loop {
+        let waiter = engine.watch_steps(id);
+        let changed = waiter.woken();
+        let detail = engine.detail(organization, id).await?;
+        let is_final = detail.execution.status.is_final();
+        let (answer, tag) = tagged(&detail)?;
+        if !names_etag(&context.request.headers, &IF_NONE_MATCH, &tag) {
+            return Ok(answer);
+        }
+        drop((detail, answer));
+        let left = until.saturating_duration_since(monotonic_now());
+        let has_changed = tokio::select! {
+            () = changed => !is_final,
+            () = tokio::time::sleep(if is_final { Duration::ZERO } else { left }) => false,
+            () = engine.stopping() => false,
+        };
+        if !has_changed {
+            let mut unchanged = response::empty(StatusCode::NOT_MODIFIED);
+            unchanged.headers_mut().insert(ETAG, value_of(&tag)?);
+            return Ok(unchanged);
+        }
+    }
+}
+
+/// The detail with its `ETag`, half of the SHA-256 of its text.
+fn tagged(detail: &engine::Detail) -> Result<(Response, String), http::Error> {
+    let text = serde_json::to_vec(&detail.view).map_err(http::Error::internal)?;
+    let hash = ring::digest::digest(&ring::digest::SHA256, &text);
+    let digits: String = hash.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let tag = format!("\"{digits}\"");
+    let mut answer = response::json_text(StatusCode::OK, text.into());
+    answer.headers_mut().insert(ETAG, value_of(&tag)?);
+    Ok((answer, tag))
+}
+
+fn value_of(tag: &str) -> Result<HeaderValue, http::Error> {
+    HeaderValue::try_from(tag).map_err(http::Error::internal)
 }
 
 pub const CANCEL: Doc = Doc {

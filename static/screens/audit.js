@@ -2,6 +2,7 @@
 
 import { html } from "/static/vendor/preact.js";
 import { Empty, Field, Loaded, Page, Text, Time, ask, place, setQuery, useLoad } from "/static/core.js";
+import { Rows } from "/static/rows.js";
 
 const GROUPS = [["", "Everything"], ["session", "Log-ins and log-outs"], ["key", "API keys"], ["member", "Members"], ["link", "Invitations and links"], ["chain", "Fallback chains"], ["balance", "Balance"]];
 const WORDS = {
@@ -16,16 +17,16 @@ const WORDS = {
 
 export function List() {
   const action = place.value.query.get("action") ?? "";
-  const limit = Number(place.value.query.get("limit")) || 100;
+  const limit = Number(place.value.query.get("limit")) || 50;
   const events = useLoad((signal) => ask("GET", `/audit?limit=${limit}&action=${encodeURIComponent(action)}`, undefined, { signal }), [action, limit]);
   return html`<${Page} title="Audit log" intro="Who did what in your organization, newest first. Nothing here can be changed or deleted.">
     <div class="filters"><${Field} label="Show">${(field) => html`<select ...${field} value=${action} onChange=${(event) => setQuery({ action: event.currentTarget.value })}>
       ${GROUPS.map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>`}</${Field}></div>
     <${Loaded} of=${events} empty=${(data) => data.events.length ? null : html`<${Empty} icon="scroll-text" title="Nothing here"><p>Nothing of this kind was done yet.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">What</th><th scope="col">On</th><th scope="col">From</th></tr></thead>
-      <tbody>${data.events.map((event, at) => html`<tr key=${at}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${event.actor}</${Text}></td>
+      <${Rows} all=${data.events} columns="5">${(event) => html`<tr key=${`${event.at} ${event.action} ${event.subject}`}><td><${Time} at=${event.at} /></td><td data-label="Who"><${Text}>${event.actor}</${Text}></td>
         <td data-label="What">${WORDS[event.action] ?? event.action}${event.result === "ok" ? null : html` <span class="status bad">refused: <${Text}>${event.result}</${Text}></span>`}</td>
-        <td data-label="On"><${Text}>${event.subject}</${Text}></td><td data-label="From"><span class="quiet"><${Text}>${event.from}</${Text}></span></td></tr>`)}</tbody></table></div>
+        <td data-label="On"><${Text}>${event.subject}</${Text}></td><td data-label="From"><span class="quiet"><${Text}>${event.from}</${Text}></span></td></tr>`}</${Rows}></table></div>
       ${data.events.length >= limit && limit < 1000 ? html`<p class="more"><button type="button" class="button plain" onClick=${() => setQuery({ limit: Math.min(1000, limit * 2) })}>Show more</button></p>` : null}`}</${Loaded}></${Page}>`;
 }
 

@@ -2,11 +2,12 @@
 
 import { html, useMemo } from "/static/vendor/preact.js";
 import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, Time, ask, count, money, place, setQuery, useLoad } from "/static/core.js";
+import { Rows } from "/static/rows.js";
 
 const WORDS = { top_up: "Topped up", charge: "A run", refund: "Refunded" };
 
 export function List() {
-  const limit = Number(place.value.query.get("limit")) || 200;
+  const limit = Number(place.value.query.get("limit")) || 50;
   const all = useLoad(async (signal) => {
     const [balance, ledger] = await Promise.all([
       ask("GET", "/api/base/v1/billing/balance", undefined, { signal }).catch((error) => { if (error.status === 503) return null; throw error; }),
@@ -28,8 +29,8 @@ export function List() {
       <p class="quiet">The person who runs this machine adds to it: <code>orrery balance top-up --amount USD</code></p>
       ${data.entries.length ? html`<${Spent} />
       <section><h2>Ledger</h2><div class="card scroll"><table><thead><tr><th scope="col">When</th><th scope="col">What</th><th scope="col" class="number">Amount</th></tr></thead>
-      <tbody>${data.entries.map((one, at) => html`<tr key=${at}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : WORDS[one.kind] ?? one.kind}</td>
-        <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`)}</tbody></table></div>
+      <${Rows} all=${data.entries} columns="3">${(one) => html`<tr key=${`${one.created_at} ${one.kind} ${one.execution_id}`}><td><${Time} at=${one.created_at} /></td><td data-label="What">${one.execution_id ? html`<${Link} to=${`/app/runs/${one.execution_id}`}>${WORDS[one.kind] ?? one.kind}</${Link}>` : WORDS[one.kind] ?? one.kind}</td>
+        <td data-label="Amount" class="number">${money(one.amount_usd)}</td></tr>`}</${Rows}></table></div>
         ${data.entries.length >= limit && limit < 1000 ? html`<p class="more"><${Button} onClick=${() => setQuery({ limit: 1000 })}>Show more</${Button}></p>` : null}</section>`
       : html`<${Empty} icon="wallet" title="Nothing was spent yet"><p>Charges of models that cost something appear here.</p></${Empty}>`}`}</${Loaded}></${Page}>`;
 }

@@ -1,49 +1,7 @@
-// The doors: setting up, joining, a new password, and the log-in.
+// The doors that links open: setting up, joining, a new password.
 
 import { html, useEffect, useState } from "/static/vendor/preact.js";
-import { Button, Input, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
-
-function Door({ title, children }) {
-  useEffect(() => { document.title = `${title} · Orrery`; }, [title]);
-  return html`<main class="door" id="main"><img src="/static/icon.svg" alt="" width="56" height="56" />
-    <h1>${title}</h1>${children}</main>`;
-}
-
-// Until there is an Owner nobody could log in: this says what to do instead of asking for a password.
-export function NotSetUp() {
-  return html`<${Door} title="Set up the dashboard">
-    <p>Nobody can log in yet: this dashboard has no Owner.</p>
-    <p>The person who runs this machine makes a link for the Owner. It was shown when the service started in a terminal, and this command shows a new one at any time:</p>
-    <pre class="code"><code>orrery owner link</code></pre>
-    <p class="quiet">The link works once, for 24 hours. Open it in a browser and choose a name and a password.</p></${Door}>`;
-}
-
-export function LogIn() {
-  const done = async () => { session.value = await refreshSession(); };
-  return html`<${Door} title="Log in"><${LogInForm} onDone=${done} />
-    <p class="quiet">You forgot your password? The Owner of your organization makes a link for a new one. The Owner's own link comes from the command <code>orrery owner link</code>.</p></${Door}>`;
-}
-
-export function LogInForm({ email: known, onDone }) {
-  const [email, setEmail] = useState(known ?? "");
-  const [password, setPassword] = useState("");
-  const [state, setState] = useState({ busy: false, error: null });
-  const submit = async (event) => {
-    event.preventDefault();
-    setState({ busy: true, error: null });
-    try {
-      await ask("POST", "/session", { email, password }, { isLogIn: true });
-      await onDone();
-    } catch (error) {
-      setState({ busy: false, error });
-    }
-  };
-  return html`<form class="stack" onSubmit=${submit}>
-    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
-    <${Input} label="Email" type="email" autocomplete="username" required value=${email} onValue=${setEmail} first=${!known} />
-    <${Input} label="Password" type="password" autocomplete="current-password" required value=${password} onValue=${setPassword} first=${Boolean(known)} />
-    <${Button} kind="primary" type="submit" busy=${state.busy}>Log in</${Button}></form>`;
-}
+import { Button, Door, Input, LogInForm, Notice, ask, go, refreshSession, sentence, session, Text, Username } from "/static/core.js";
 
 // The token follows the # of the link: browsers send it to nobody. It leaves the address bar at once.
 let token = null;

@@ -2,6 +2,7 @@
 
 import { html } from "/static/vendor/preact.js";
 import { Button, Icon, Link, Loaded, Page, Status, Text, ask, count, duration, useLoad } from "/static/core.js";
+import { Rows } from "/static/rows.js";
 
 export function List() {
   const all = useLoad(async (signal) => {
@@ -16,9 +17,9 @@ export function List() {
       <tbody>${findings.map((one) => html`<tr key=${one.subject + one.detail}><th scope="row">${one.concern ? html`<span class="status waiting"><${Icon} name="triangle-alert" label="Look at this" />${one.subject}</span>` : html`<span class="status good"><${Icon} name="check" label="Good" />${one.subject}</span>`}</th>
         <td data-label="Found"><${Text}>${one.detail}</${Text}></td></tr>`)}</tbody></table></div></section>
       <section><h2>Models</h2><div class="card scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col">Kind</th><th scope="col" class="number">Running</th><th scope="col" class="number">Waiting</th><th scope="col" class="number">At the same time</th></tr></thead>
-      <tbody>${models.map((model) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
+      <${Rows} all=${models} columns="6">${(model) => html`<tr key=${model.slug}><th scope="row"><${Link} to=${`/app/models/${model.slug}`}><${Text}>${model.slug}</${Text}></${Link}>${model.reason ? html`<div class="reason"><${Text}>${model.reason}</${Text}></div>` : null}</th>
         <td data-label="State">${model.health === "failing" ? html`<${Status} of="failed" />` : html`<span class="status good">${model.health === "ok" ? "Works" : model.health}</span>`}</td><td data-label="Kind">${model.runner}</td>
-        <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`)}</tbody></table></div></section>
+        <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
       <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
       <p class="quiet">A whole check of the configuration, the disk and the backups: <code>orrery check</code></p>`}</${Loaded}></${Page}>`;

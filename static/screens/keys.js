@@ -2,6 +2,7 @@
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, Empty, IconButton, Input, Field, Loaded, Notice, Once, Page, Text, Time, ask, sentence, session, useLoad } from "/static/core.js";
+import { Rows } from "/static/rows.js";
 
 export function List() {
   const keys = useLoad((signal) => ask("GET", "/keys", undefined, { signal }), []);
@@ -15,10 +16,10 @@ export function List() {
     <${Loaded} of=${keys} empty=${(data) => data.keys.length ? null : html`<${Empty} icon="key-round" title="No keys yet">
       <p>Programs need a key to call the API. The dashboard itself needs none.</p></${Empty}>`}>${(data) => html`
       <div class="card scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Key</th><th scope="col">Created by</th><th scope="col">Created</th><th scope="col">Last used</th><th scope="col">Expires</th>${mayManage ? html`<th scope="col"><span class="hidden">Actions</span></th>` : null}</tr></thead>
-      <tbody>${data.keys.map((key) => html`<tr key=${key.id}><th scope="row"><${Text}>${key.name}</${Text}></th><td data-label="Key"><code>${key.prefix}…</code></td>
+      <${Rows} all=${data.keys} columns="7">${(key) => html`<tr key=${key.id}><th scope="row"><${Text}>${key.name}</${Text}></th><td data-label="Key"><code>${key.prefix}…</code></td>
         <td data-label="Created by"><${Text}>${key.created_by}</${Text}></td><td data-label="Created"><${Time} at=${key.created_at} /></td>
         <td data-label="Last used"><${Time} at=${key.last_used_at} /></td><td data-label="Expires"><${Expiry} at=${key.expires_at} /></td>
-        ${mayManage ? html`<td class="end"><${IconButton} icon="trash-2" label=${`Delete the key ${key.name}`} onClick=${() => setDeleting(key)} /></td>` : null}</tr>`)}</tbody></table></div>`}</${Loaded}>
+        ${mayManage ? html`<td class="end"><${IconButton} icon="trash-2" label=${`Delete the key ${key.name}`} onClick=${() => setDeleting(key)} /></td>` : null}</tr>`}</${Rows}></table></div>`}</${Loaded}>
     ${isCreating ? html`<${Create} onClose=${() => { setCreating(false); keys.reload(); }} />` : null}
     ${deleting ? html`<${Confirm} title="Delete this key?" action="Delete the key" onClose=${() => setDeleting(null)} onDo=${async () => { await ask("DELETE", `/keys/${deleting.id}`); keys.reload(); }}>
       <p>Programs that use <strong><${Text}>${deleting.name}</${Text}></strong> (<code>${deleting.prefix}…</code>) are refused from this moment on. This cannot be undone.</p></${Confirm}>` : null}

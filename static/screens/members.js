@@ -2,6 +2,7 @@
 
 import { html, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Dialog, IconButton, Input, Loaded, Notice, Once, Page, Text, Time, ask, sentence, session, useLoad } from "/static/core.js";
+import { Rows } from "/static/rows.js";
 
 export function List() {
   const { member: me } = session.value;
@@ -24,7 +25,7 @@ export function List() {
     ${problem ? html`<${Notice} kind="error">${sentence(problem)}</${Notice}>` : null}
     <${Loaded} of=${members}>${(data) => html`<div class="card scroll"><table>
       <thead><tr><th scope="col">Name</th><th scope="col">Email</th><th scope="col">Role</th><th scope="col">API key access</th><th scope="col">Last seen</th>${isOwner ? html`<th scope="col"><span class="hidden">Actions</span></th>` : null}</tr></thead>
-      <tbody>${data.members.map((member) => html`<tr key=${member.id}><th scope="row"><${Text}>${member.name}</${Text}>${member.id === me.id ? html` <span class="quiet">(you)</span>` : null}</th>
+      <${Rows} all=${data.members} columns="6">${(member) => html`<tr key=${member.id}><th scope="row"><${Text}>${member.name}</${Text}>${member.id === me.id ? html` <span class="quiet">(you)</span>` : null}</th>
         <td data-label="Email"><${Text}>${member.email}</${Text}></td><td data-label="Role">${member.role === "owner" ? "Owner" : "Member"}</td>
         <td data-label="API key access">${isOwner && member.role !== "owner"
           ? html`<label class="box"><input type="checkbox" checked=${member.api_key_access} aria-label=${`API key access of ${member.name}`} onChange=${(event) => tick(member, event.currentTarget.checked)} /><span>${member.api_key_access ? "Can manage API keys" : "No"}</span></label>`
@@ -32,7 +33,7 @@ export function List() {
         <td data-label="Last seen"><${Time} at=${member.last_seen_at} /></td>
         ${isOwner ? html`<td class="end">${member.role === "owner" ? null : html`
           <${IconButton} icon="rotate-ccw" label=${`Make a link for a new password of ${member.name}`} onClick=${() => setResetting(member)} />
-          <${IconButton} icon="trash-2" label=${`Remove ${member.name}`} onClick=${() => setRemoving(member)} />`}</td>` : null}</tr>`)}</tbody></table></div>
+          <${IconButton} icon="trash-2" label=${`Remove ${member.name}`} onClick=${() => setRemoving(member)} />`}</td>` : null}</tr>`}</${Rows}></table></div>
       <p class="quiet">“API key access” is the permission to create and delete API keys, and nothing else. The Owner always has it. Taking it away, or removing a person, disables no key.</p>`}</${Loaded}>
     ${isOwner && invitations.data?.invitations.length ? html`<section><h2>Open invitations</h2><div class="card scroll"><table>
       <thead><tr><th scope="col">For</th><th scope="col">Made</th><th scope="col">Works until</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>

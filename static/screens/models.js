@@ -2,22 +2,29 @@
 // with live events, and its output.
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Copy, Empty, Field, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, duration, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
 import { Json, SchemaForm } from "/static/form.js";
+import { eventsOf, follow } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { example, initial } from "/static/schema.js";
 
 const API = "/api/base/v1";
+const FINAL = ["success", "error", "cancelled"];
+// Models that are shown at once.
+const TILES = 60;
 
 export function List() {
   const name = place.value.query.get("q") ?? "";
+  const [most, setMost] = useState(TILES);
+  useEffect(() => setMost(TILES), [name]);
   const models = useLoad((signal) => ask("GET", `${API}/models?limit=500&name=${encodeURIComponent(name)}`, undefined, { signal }), [name]);
   return html`<${Page} title="Models" intro="Everything that this machine can run. Open a model to try it with a form.">
     <div class="filters"><${Field} label="Search">${(field) => html`<input ...${field} type="search" value=${name} onInput=${(event) => setQuery({ q: event.currentTarget.value })} />`}</${Field}></div>
     <${Loaded} of=${models} empty=${(all) => all.length ? null : html`<${Empty} icon="box" title=${name ? "No model has this name" : "No models yet"}>
       <p>${name ? "Try a part of the name." : "Models are files in the models folder of this machine. The person who runs it adds them."}</p></${Empty}>`}>${(all) => html`
-      <div class="cards">${all.map((model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h2><${Text}>${model.title}</${Text}></h2>
-        <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`)}</div>`}</${Loaded}></${Page}>`;
+      <div class="cards">${all.slice(0, most).map((model) => html`<${Link} key=${model.slug} to=${`/app/models/${model.slug}`} class="tile"><h2><${Text}>${model.title}</${Text}></h2>
+        <p class="mono">${model.slug}</p><p>${OUTPUTS[model.output_type] ?? model.output_type}${model.cost ? html` · ${model.cost.estimate}` : null}</p></${Link}>`)}</div>
+      ${all.length > most ? html`<div class="actions"><${Button} icon="chevron-down" onClick=${() => setMost(most + TILES)}>Show more of ${count(all.length)}</${Button}></div>` : null}`}</${Loaded}></${Page}>`;
 }
 
 const OUTPUTS = { string: "Gives a text", array: "Gives a list", object: "Gives an object", number: "Gives a number", boolean: "Gives yes or no", image: "Gives an image", audio: "Gives audio", video: "Gives a video", file: "Gives a file" };
@@ -105,39 +112,28 @@ export function Run({ id, type, onEnd }) {
   const [error, setError] = useState(null);
   const [seconds, setSeconds] = useState(0);
   const [isCancelling, setCancelling] = useState(false);
+  const [lost, setLost] = useState(null);
   useEffect(() => {
-    let events = null;
-    let isOver = false;
+    const abort = new AbortController();
     const begun = Date.now();
     const clock = setInterval(() => setSeconds((Date.now() - begun) / 1000), 100);
-    const end = (record) => {
-      isOver = true;
-      events?.close();
-      clearInterval(clock);
+    const state = (status) => (status === "created" ? "created" : "processing");
+    const on = {
+      begin: () => setLive((now) => ({ ...now, log: [], parts: [] })),
+      status: ({ status }) => setLive((now) => ({ ...now, status: state(status) })),
+      log: ({ text }) => setLive((now) => ({ ...now, log: [...now.log.slice(-999), text] })),
+      output: ({ part }) => setLive((now) => ({ ...now, parts: [...now.parts, part] })),
+      lost: setLost,
+    };
+    const look = async (mayHold, signal) => {
+      const record = mayHold ? await eventsOf(id, on, signal) : await ask("GET", `${API}/prediction/${id}`, undefined, { signal });
+      if (!FINAL.includes(record.status)) { setLive((now) => ({ ...now, status: state(record.status) })); return false; }
       setLive((now) => ({ ...now, status: record.status, record }));
       onEnd?.(record);
+      return true;
     };
-    const open = () => {
-      if (isOver || document.hidden || events) return;
-      events = new EventSource(`${API}/prediction/${id}/events`);
-      const on = (name, act) => events.addEventListener(name, (event) => act(JSON.parse(event.data)));
-      on("status", ({ status }) => setLive((now) => ({ ...now, status: status === "created" ? "created" : "processing" })));
-      on("log", ({ text }) => setLive((now) => ({ ...now, log: [...now.log.slice(-999), text] })));
-      on("output", ({ part }) => setLive((now) => ({ ...now, parts: [...now.parts, part] })));
-      on("reset", () => setLive((now) => ({ ...now, log: [], parts: [] })));
-      on("end", end);
-      events.onerror = () => {
-        // The browser comes again by itself, unless the service refused.
-        if (events?.readyState === EventSource.CLOSED && !isOver) {
-          ask("GET", `${API}/prediction/${id}?wait=30`).then((record) => (["success", "error", "cancelled"].includes(record.status) ? end(record) : setError(new Error("The connection was lost. Open the run to follow it."))), setError);
-        }
-      };
-    };
-    // A page that is not looked at holds no connection.
-    const look = () => { if (document.hidden) { events?.close(); events = null; } else open(); };
-    document.addEventListener("visibilitychange", look);
-    open();
-    return () => { isOver = true; events?.close(); clearInterval(clock); document.removeEventListener("visibilitychange", look); };
+    follow(look, { signal: abort.signal, onLost: setLost }).then(() => setLost(null), setError).finally(() => clearInterval(clock));
+    return () => { abort.abort(); clearInterval(clock); };
   }, [id]);
   const { record } = live;
   const text = live.parts.every((part) => typeof part === "string") ? live.parts.join("") : null;
@@ -149,6 +145,7 @@ export function Run({ id, type, onEnd }) {
       <span class="quiet">${record ? html`${record.metrics.predict_time === null ? "" : `${duration(record.metrics.predict_time)}, `}${money(record.metrics.cost)}` : duration(seconds)}</span>
       ${record ? html`<${Link} to=${`/app/runs/${id}`}>Open the run</${Link}>` : html`<${Button} icon="square" busy=${isCancelling} onClick=${cancel}>Cancel</${Button}>`}</div>
     ${error ? html`<${Notice} kind="error">${sentence(error)}</${Notice}>` : null}
+    ${lost ? html`<${Lost} />` : null}
     ${record?.error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${record.error}</${Text}></${Notice}>` : null}
     ${record ? (record.status === "success" ? html`<${Output} value=${record.output} type=${type} />` : null)
       : text !== null && text !== "" ? html`<pre class="code wrap"><bdi>${text}</bdi></pre>` : live.parts.length ? html`<${Output} value=${live.parts} />` : null}

@@ -1,8 +1,10 @@
 // Runs: the history of the organization with its filters in the URL, and one run with its timeline.
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
-import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
+import { eventsOf, follow } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
+import { Rows } from "/static/rows.js";
 import { axisOf, rowsOfExecution, rowsOfPrediction } from "/static/timeline.js";
 import { CLASSES, Tabs } from "/static/screens/models.js";
 
@@ -106,30 +108,34 @@ export function Detail({ id }) {
   const run = useLoad((signal) => load(id, type, signal), [id, type]);
   const [now, setNow] = useState(Date.now());
   const isLive = run.data && !CALLS.includes(run.data.type) && !FINAL.includes(run.data.record.status);
-  // What goes on is followed as long as somebody looks: each answer comes when something has changed.
+  const [lost, setLost] = useState(null);
+  const [problem, setProblem] = useState(null);
+  // Each answer comes when something has changed, where the page may hold a connection.
   useEffect(() => {
     if (!isLive) return undefined;
     const abort = new AbortController();
     const clock = setInterval(() => { if (!document.hidden) setNow(Date.now()); }, 500);
     const { type: kind } = run.data;
-    const follow = async () => {
-      while (!abort.signal.aborted) {
-        if (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true, signal: abort.signal }));
-        const path = kind === "workflow" ? `${API}/v1/workflows/executions/${id}?timeout=2` : `${API}/v1/prediction/${id}?wait=20`;
-        const record = await ask("GET", path, undefined, { signal: abort.signal });
-        setNow(Date.now());
-        run.set({ type: kind, record });
-        if (FINAL.includes(record.status)) return;
-      }
+    const show = (record) => { setNow(Date.now()); run.set({ type: kind, record }); return FINAL.includes(record.status); };
+    let tag = "";
+    const workflow = async (mayHold, signal) => {
+      const answer = await request("GET", `${API}/v1/workflows/executions/${id}?timeout=${mayHold ? 5 : 0}`, undefined, { signal, headers: { "if-none-match": tag || "\"\"" } });
+      tag = answer.headers.get("etag") ?? "";
+      return answer.status === 304 ? false : show(await answer.json());
     };
-    follow().catch(() => null);
+    const prediction = async (mayHold, signal) => {
+      const read = () => ask("GET", `${API}/v1/prediction/${id}`, undefined, { signal }).then(show);
+      if (!mayHold) return read();
+      return show(await eventsOf(id, { status: () => read().catch(() => null), lost: setLost }, signal));
+    };
+    follow(kind === "workflow" ? workflow : prediction, { signal: abort.signal, onLost: setLost }).then(() => setLost(null), setProblem);
     return () => { abort.abort(); clearInterval(clock); };
   }, [id, isLive]);
   if (!run.data) return html`<${Page} title="Run"><${Loaded} of=${run}>${() => null}</${Loaded}></${Page}>`;
-  return html`<${Shown} key=${id} id=${id} type=${run.data.type} record=${run.data.record} now=${now} reload=${run.reload} />`;
+  return html`<${Shown} key=${id} id=${id} type=${run.data.type} record=${run.data.record} now=${now} lost=${lost} problem=${problem} reload=${run.reload} />`;
 }
 
-function Shown({ id, type, record, now, reload }) {
+function Shown({ id, type, record, now, lost, problem, reload }) {
   const isOver = FINAL.includes(record.status);
   const [state, setState] = useState({ busy: null, error: null });
   const tab = place.value.query.get("tab") ?? "timeline";
@@ -150,7 +156,7 @@ function Shown({ id, type, record, now, reload }) {
       ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Go on from the failed step</${Button}>` : null}
       ${type === "prediction" && isOver ? html`<${Button} icon="play" onClick=${() => { try { sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input)); } catch { /* The form starts empty. */ } go(`/app/models/${record.model}`); }}>Open in the playground</${Button}>` : null}
       <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
-    ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
+    ${state.error ?? problem ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
     <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${record.status} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
       <div><dt>In the queue</dt><dd>${Number.isFinite(metrics.queue_time) ? duration(metrics.queue_time) : "–"}</dd></div>
@@ -203,13 +209,13 @@ function Timeline({ type, record, now }) {
   const from = Date.parse(record.created_at);
   const to = record.completed_at ? Date.parse(record.completed_at) : now;
   const axis = useMemo(() => axisOf(rows.flatMap((row) => row.bars), from, to), [record, now]);
-  const firstFailed = rows.find((row) => ["failed", "error"].includes(row.status))?.id;
-  const chosen = place.value.query.get("step") ?? firstFailed ?? null;
+  const failedAt = rows.findIndex((row) => ["failed", "error"].includes(row.status));
+  const chosen = place.value.query.get("step") ?? rows[failedAt]?.id ?? null;
   const waiting = record.waiting_for ?? [];
   return html`${waiting.length ? html`<${Notice}>${waiting.map(sentenceOf).join(" ")}</${Notice}>` : null}
     <div class="card scroll timeline"><table><thead><tr><th scope="col">${type === "workflow" ? "Step" : "What"}</th><th scope="col">Status</th><th scope="col" class="number">Took</th>
       <th scope="col" class="axis"><span class="hidden">Bars from ${new Date(from).toLocaleString()} to ${new Date(to).toLocaleString()}</span><span aria-hidden="true">0</span><span aria-hidden="true">${duration((to - from) / 1000)}</span></th></tr></thead>
-    <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`)}</tbody></table></div>
+    <${Rows} all=${rows} columns="4" start=${failedAt < 0 ? null : failedAt}>${(row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`}</${Rows}></table></div>
     <p class="legend-row quiet"><span class="key queued"></span> waits <span class="key good"></span> succeeded <span class="key bad"></span> failed <span class="key active"></span> runs${axis.gaps.length ? html` <span class="key gap"></span> time in which nothing ran, shortened` : null}</p>`;
 }
 

@@ -7,6 +7,9 @@ import { LongText } from "/static/output.js";
 const API = "/api/base/v1/webhooks";
 const STATES = [["", "All"], ["pending", "Waiting"], ["delivering", "Being delivered"], ["delivered", "Delivered"], ["failed", "Given up"]];
 const PAGE = 50;
+// How soon and how late a delivery on its way is looked at again, in milliseconds.
+const LOOK_MS = 2000;
+const LOOK_MAX_MS = 600000;
 
 export function List() {
   const status = place.value.query.get("status") ?? "";
@@ -46,12 +49,15 @@ export function Detail({ id }) {
     return { ...(await answer.json()), until: wait ? Date.now() + wait * 1000 : null };
   }, [id]);
   const isMoving = one.data && ["pending", "delivering"].includes(one.data.status);
-  // While it is on its way, the record is read again from time to time, as long as somebody looks.
+  // While it is on its way, the record is read again when the next attempt is due, as long as somebody looks.
   useEffect(() => {
     if (!isMoving) return undefined;
-    const clock = setInterval(() => { if (!document.hidden) one.reload(); }, 2000);
-    return () => clearInterval(clock);
-  }, [isMoving, id]);
+    const due = Date.parse(one.data.next_attempt_at ?? "") - Date.now();
+    const again = () => { if (!document.hidden) one.reload(); };
+    const clock = setTimeout(again, Math.min(Math.max(due + 500 || 0, LOOK_MS), LOOK_MAX_MS));
+    document.addEventListener("visibilitychange", again);
+    return () => { clearTimeout(clock); document.removeEventListener("visibilitychange", again); };
+  }, [isMoving, id, one.data]);
   return html`<${Page} title="Webhook" intro=${one.data ? html`<${Text}>${one.data.url}</${Text}>` : null} actions=${one.data ? html`<${Redeliver} of=${one.data} reload=${one.reload} />` : null}>
     <${Loaded} of=${one}>${(delivery) => html`<dl class="facts"><div><dt>Status</dt><dd><${Status} of=${delivery.status} /></dd></div><div><dt>Created</dt><dd><${Time} at=${delivery.created_at} /></dd></div>
       <div><dt>Next attempt</dt><dd><${Time} at=${delivery.next_attempt_at} none="–" /></dd></div><div><dt>Run</dt><dd><${Link} to=${`/app/runs/${delivery.execution_id}`}><code>${delivery.execution_id.slice(-8)}</code></${Link}></dd></div></dl>

@@ -1,53 +1,88 @@
-//! Webhooks, files, balance, health and the audit log in a browser; eight tabs at once.
+//! Webhooks, files, balance, health and the audit log in a browser.
 
 use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::support::chromium::Chromium;
-use crate::support::{Receiver, Service, until};
+use crate::support::{Process, Receiver, Service, until};
+
+/// The page's clock goes wrong when it is told to.
+const CLOCK: &str = "window.late = Number(sessionStorage.getItem('late') ?? 0); const now = Date.now; Date.now = () => now() + window.late; \
+    window.becomesLate = (ms) => { window.late = ms; sessionStorage.setItem('late', ms); };";
+/// The pause after a redelivery, in seconds.
+const COOLDOWN: i64 = 3600;
 
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn upkeep_screens_redeliver_through_every_state() {
-    let lines = "webhooks.schedule = ['1ms']\nwebhooks.redelivery_cooldown = '8s'\nengine.payload_inline_bytes = 1024\n";
-    let service = Service::configured(lines).await;
-    let mut receiver = Receiver::answering([500, 500]).await;
-    let owner = service.owner().await;
-    let input = json!({"template": "x".repeat(5000)});
-    let fields = json!({"input": input, "webhook_url": receiver.url()});
-    let id = service.create_with("text-template", fields).await;
-    receiver.next().await;
+    let lines = "webhooks.schedule = ['1ms']\nwebhooks.redelivery_cooldown = '1h'\nengine.payload_inline_bytes = 1024\n";
+    let process = Process::start(lines, |_| {}).await;
+    let mut receiver = Receiver::held([500, 500]).await;
+    let link = process.command(&["owner", "link"]).await;
+    let token = link.split_once('#').unwrap().1.split_whitespace().next().unwrap();
     let browser = Chromium::start().await;
-    browser.logs_in(&service, &owner.email).await;
-    browser.open(&service, &format!("/app/webhooks/{id}")).await;
-    // Given up, then sent again, then a pause whose end is the button.
+    browser.before_pages(CLOCK).await;
+    browser.goes_to(&process.page(&format!("/setup#{token}"))).await;
+    browser.joins_as_owner().await;
+    let body = json!({"model": "text-template", "version": "0.0.1", "input": {"template": "x".repeat(5000)}, "webhook_url": receiver.url()});
+    let made = browser.asks("POST", "/api/base/v1/prediction", &body).await;
+    let id = made["predictionID"].as_str().unwrap().to_owned();
+    let has_no_button = async |state: &str| {
+        let count = "return [...document.querySelectorAll('button')].filter((one) => one.innerText === 'Send again').length";
+        assert_eq!(browser.run(count).await, 0, "{state}");
+        let record =
+            browser.asks("GET", &format!("/api/base/v1/webhooks/{id}"), &Value::Null).await;
+        assert_eq!(record["redeliverable"], false, "{state}: {record}");
+    };
+    // The first attempt is on its way.
+    receiver.next().await;
+    browser.goes_to(&process.page(&format!("/app/webhooks/{id}"))).await;
+    browser.see("Delivery in flight").await;
+    has_no_button("in flight").await;
+    receiver.let_go();
+    // Given up: the page sees it by itself, and the button is there.
     browser.see("Failed").await;
     browser.see("500").await;
     browser.press("Send again").await;
     receiver.next().await;
+    browser.see("Delivery in flight").await;
+    has_no_button("in flight again").await;
+    receiver.let_go();
+    // Sent and refused: a pause of an hour, counted down.
     browser.see("Again in ").await;
-    assert!(browser.run("return [...document.querySelectorAll('button')].filter(one => one.innerText === 'Send again').length").await == 0);
+    has_no_button("pause").await;
     browser.picture("webhook").await;
     browser.is_accessible("webhook").await;
-    // Nobody touches the page: the countdown becomes the button by itself.
+    // The hour passes, for both clocks. Nobody touches the page: the countdown becomes the button.
+    process.shift_clock(COOLDOWN - 30);
+    browser.run(&format!("window.becomesLate({})", (COOLDOWN - 30) * 1000)).await;
+    browser.see("Again in ").await;
+    has_no_button("half a minute before its end").await;
+    process.shift_clock(COOLDOWN + 5);
+    browser.run(&format!("window.becomesLate({})", (COOLDOWN + 5) * 1000)).await;
     browser.press("Send again").await;
     receiver.next().await;
+    receiver.let_go();
     browser.see("Delivered").await;
+    browser.see("Again in ").await;
+    has_no_button("delivered, pause").await;
     // The newest attempt's answer is a click away.
     browser.find("(//summary[.='Body'])[last()]").await.click().await.unwrap();
     browser.see("thanks").await;
-    browser.open(&service, "/app/webhooks").await;
+    browser.goes_to(&process.page("/app/webhooks")).await;
     browser.see("Receivers").await;
     browser.see("127.0.0.1").await;
     browser.picture("webhooks").await;
     // What is no longer stored cannot be sent. The files go, not their folders.
-    for shard in std::fs::read_dir(service.folder.path().join("data/payloads")).unwrap() {
+    for shard in std::fs::read_dir(process.folder.path().join("data/payloads")).unwrap() {
         for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
         }
     }
-    browser.open(&service, &format!("/app/webhooks/{id}")).await;
+    browser.goes_to(&process.page(&format!("/app/webhooks/{id}"))).await;
     browser.see("The payload is no longer stored.").await;
+    browser.see("Payload no longer stored").await;
+    has_no_button("no payload").await;
     browser.leave().await;
 }
 
@@ -151,39 +186,5 @@ async fn upkeep_screens_record_who_lacked_the_permission() {
     browser.see("refused: you may not do this").await;
     let row = browser.find("//tr[contains(.,'refused')]").await.text().await.unwrap();
     assert!(row.contains("grace@example.com") && row.contains("Create an API key"), "{row}");
-    browser.leave().await;
-}
-
-#[tokio::test]
-#[ignore = "needs chromium: run tests/run"]
-async fn upkeep_screens_load_in_eight_tabs_with_live_runs() {
-    let service = Service::start().await;
-    let provider = crate::support::Provider::start().await;
-    service.manifest(&provider.manifest("held", "/hold", ""));
-    let owner = service.owner().await;
-    let id = service.create("held", json!({})).await;
-    let browser = Chromium::start().await;
-    browser.logs_in(&service, &owner.email).await;
-    let mut tabs = vec![browser.client.window().await.unwrap()];
-    for _ in 1..8 {
-        let made = browser.client.new_window(true).await.unwrap();
-        tabs.push(made.handle);
-    }
-    for tab in &tabs {
-        browser.client.switch_to_window(tab.clone()).await.unwrap();
-        browser.open(&service, &format!("/app/runs/{id}")).await;
-        browser.see("Running").await;
-    }
-    // All of them are still there, and each still gets an answer.
-    for tab in &tabs {
-        browser.client.switch_to_window(tab.clone()).await.unwrap();
-        let answer = "const done = arguments[0]; fetch('/session').then((one) => done(one.status))";
-        let status = browser.client.execute_async(answer, Vec::new()).await.unwrap();
-        assert_eq!(status, Value::from(200));
-    }
-    provider.release(1);
-    let front = tabs.last().unwrap().clone();
-    browser.client.switch_to_window(front).await.unwrap();
-    browser.see("Succeeded").await;
     browser.leave().await;
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use url::{ParseError, Url};
 
-use super::dashboard::PASSWORD;
+use super::dashboard::{PASSWORD, Person};
 use super::{Service, until, within};
 use orrery::api::Role;
 
@@ -119,8 +119,12 @@ impl Chromium {
 
     /// Opens a path of the service's dashboard.
     pub async fn open(&self, service: &Service, path: &str) {
-        let url = format!("http://{}{path}", service.address(Role::Dashboard));
-        within("page", self.client.goto(&url)).await.unwrap();
+        self.goes_to(&format!("http://{}{path}", service.address(Role::Dashboard))).await;
+    }
+
+    /// Opens an address.
+    pub async fn goes_to(&self, url: &str) {
+        within("page", self.client.goto(url)).await.unwrap();
     }
 
     /// The element of an XPath, once it is there and shown.
@@ -225,11 +229,63 @@ impl Chromium {
     pub async fn set_up(&self, service: &Service) {
         let token = service.owner_token().await;
         self.open(service, &format!("/setup#{token}")).await;
+        self.joins_as_owner().await;
+    }
+
+    /// Fills in the page that the Owner's link opens.
+    pub async fn joins_as_owner(&self) {
         self.fill("Name", "Ada Lovelace").await;
         self.fill("Email", "ada@example.com").await;
         self.fill("Password", PASSWORD).await;
         self.press("Set up").await;
         self.see("Hello, Ada Lovelace.").await;
+    }
+
+    /// Has the session of a person from now on, without the log-in.
+    pub async fn becomes(&self, service: &Service, person: &Person) {
+        self.is_nobody().await;
+        let (name, value) = person.cookie.split_once('=').unwrap();
+        let url = format!("http://{}/", service.address(Role::Dashboard));
+        let cookie = json!({"name": name, "value": value, "url": url, "httpOnly": true, "sameSite": "Strict"});
+        self.client.issue_cmd(Cdp("Network.setCookie", cookie)).await.unwrap();
+    }
+
+    /// Its window counts as seen and in front from now on, whatever covers it.
+    pub async fn is_watched(&self) {
+        let focus = Cdp("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
+        self.client.issue_cmd(focus).await.unwrap();
+    }
+
+    /// Forgets its session, as a browser that was never here.
+    pub async fn is_nobody(&self) {
+        self.client.issue_cmd(Cdp("Network.clearBrowserCookies", json!({}))).await.unwrap();
+    }
+
+    /// What a request of the page's own answers, as JSON.
+    pub async fn asks(&self, method: &str, path: &str, body: &Value) -> Value {
+        let script = "const [method, path, body, done] = arguments; \
+                      fetch(path, { method, ...(body === null ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) }) \
+                        .then((answer) => answer.text()).then((text) => done(JSON.parse(text || 'null')), (error) => done(String(error)))";
+        let arguments = vec![json!(method), json!(path), body.clone()];
+        within("answer", self.client.execute_async(script, arguments)).await.unwrap()
+    }
+
+    /// Runs a script in each page that is opened from now on, before the page's own.
+    pub async fn before_pages(&self, script: &str) {
+        let added = Cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}));
+        self.client.issue_cmd(added).await.unwrap();
+    }
+
+    /// The tree that assistive technology reads, a node a line, without what differs between two runs.
+    pub async fn accessibility_tree(&self) -> String {
+        self.client.issue_cmd(Cdp("Accessibility.enable", json!({}))).await.unwrap();
+        let tree = self.client.issue_cmd(Cdp("Accessibility.getFullAXTree", json!({}))).await;
+        super::tree::text_of(&tree.unwrap()["nodes"])
+    }
+
+    /// Waits until the page no longer shows this text.
+    pub async fn see_no_more(&self, text: &str) {
+        until(text, async || (!self.text().await.contains(text)).then_some(())).await;
     }
 
     /// Logs in with the password of every person in the tests.

@@ -10,11 +10,13 @@ pub mod dashboard;
 #[allow(dead_code, reason = "benchmarks use the rest")]
 pub mod gguf;
 pub mod mcp_server;
+mod process;
 mod provider;
 mod python;
 mod receiver;
 mod server;
 mod service;
+mod tree;
 pub mod upstream;
 
 use std::future::Future;
@@ -25,6 +27,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use client::{Answer, Ask};
 pub use cog::Cog;
+pub use process::Process;
 pub use provider::Provider;
 pub use python::installed;
 pub use receiver::Receiver;

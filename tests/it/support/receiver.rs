@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::server::{Whole, respond, serve};
@@ -36,6 +37,7 @@ impl Received {
 #[derive(Debug)]
 pub struct Receiver {
     address: SocketAddr,
+    gate: Arc<Semaphore>,
     incoming: UnboundedReceiver<Whole>,
 }
 
@@ -47,16 +49,31 @@ impl Receiver {
 
     /// Answers with these statuses in turn, then with 200.
     pub async fn answering(statuses: impl IntoIterator<Item = u16>) -> Self {
+        Self::gated(statuses, Semaphore::MAX_PERMITS).await
+    }
+
+    /// The same, but each answer waits until the test lets it go.
+    pub async fn held(statuses: impl IntoIterator<Item = u16>) -> Self {
+        Self::gated(statuses, 0).await
+    }
+
+    async fn gated(statuses: impl IntoIterator<Item = u16>, open: usize) -> Self {
+        let gate = Arc::new(Semaphore::new(open));
+        let held = Arc::clone(&gate);
         let statuses: VecDeque<u16> = statuses.into_iter().collect();
         let statuses = Arc::new(Mutex::new(statuses));
         let (sender, incoming) = unbounded_channel();
         let address = serve(move |request| {
             let status = statuses.lock().unwrap().pop_front().unwrap_or(200);
             sender.send(request).unwrap();
-            async move { respond(status, "thanks") }
+            let held = Arc::clone(&held);
+            async move {
+                held.acquire().await.unwrap().forget();
+                respond(status, "thanks")
+            }
         })
         .await;
-        Self { address, incoming }
+        Self { address, gate, incoming }
     }
 
     pub fn url(&self) -> String {
@@ -66,6 +83,11 @@ impl Receiver {
     /// The next one that comes.
     pub async fn next(&mut self) -> Received {
         Received(within("webhook", self.incoming.recv()).await.unwrap())
+    }
+
+    /// Lets one held answer go.
+    pub fn let_go(&self) {
+        self.gate.add_permits(1);
     }
 
     /// Whether none has come that was not taken yet.

@@ -1,0 +1,100 @@
+// What goes on, followed as long as somebody looks. A browser has six connections to one address (HTTP/1.1),
+// for all its windows together: a page that nobody sees holds none, and of those that are seen a few hold one
+// each while the others ask from time to time, so that the next window always loads.
+
+import { Refusal, ask } from "/static/core.js";
+
+// Connections that live pages hold at the same time, of the six that there are.
+const HELD_MAX = 3;
+// Between two looks without a held connection, and between two answers of a held one, in milliseconds.
+const LOOK_MS = 2000;
+const BREATH_MS = 100;
+// How long a page waits before it tries again when the service does not answer.
+const AGAIN_MS = 500;
+const AGAIN_MAX_MS = 8000;
+// Answers of a service that is away, starts or has too much to do. Everything else is final.
+const PASSING = [0, 429, 500, 502, 503, 504];
+
+const isPassing = (error) => error instanceof Refusal && PASSING.includes(error.status);
+
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}
+
+function seen(signal) {
+  return new Promise((resolve) => {
+    const look = () => { if (!document.hidden || signal.aborted) { document.removeEventListener("visibilitychange", look); resolve(); } };
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look, { once: true });
+    look();
+  });
+}
+
+// Calls `look` with whether it may hold a connection. Locks belong to the origin and end with their page.
+// Browsers that have none (HTTP on a name other than localhost) never hold one.
+async function inTurn(look, at = 0) {
+  if (!navigator.locks || at === HELD_MAX) return look(false);
+  return navigator.locks.request(`live-${at}`, { ifAvailable: true }, (lock) => (lock ? look(true) : inTurn(look, at + 1)));
+}
+
+// Looks again and again until `look(mayHold, signal)` gives true. When the service is away, `onLost` gets the
+// refusal, and null once it is back. What is not passing is thrown.
+export async function follow(look, { signal, onLost }) {
+  let failures = 0;
+  while (!signal.aborted) {
+    await seen(signal);
+    if (signal.aborted) return;
+    const turn = new AbortController();
+    const leave = () => { if (document.hidden) turn.abort(); };
+    const end = () => turn.abort();
+    document.addEventListener("visibilitychange", leave);
+    signal.addEventListener("abort", end, { once: true });
+    let wait = LOOK_MS;
+    try {
+      const isOver = await inTurn(async (mayHold) => { if (mayHold) wait = BREATH_MS; return look(mayHold, turn.signal); });
+      if (failures) onLost(null);
+      failures = 0;
+      if (isOver) return;
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.name === "AbortError") wait = 0;
+      else if (isPassing(error)) {
+        onLost(error);
+        wait = Math.max(Math.min(AGAIN_MS * 2 ** failures, AGAIN_MAX_MS), (error.retryAfter ?? 0) * 1000);
+        failures += 1;
+      } else throw error;
+    } finally {
+      document.removeEventListener("visibilitychange", leave);
+      signal.removeEventListener("abort", end);
+    }
+    if (wait) await pause(wait, signal);
+  }
+}
+
+// The events of a prediction through a connection that is held, until its end: gives the record. `on` has a
+// function for each event; `on.begin` is called when what comes starts from the beginning.
+export function eventsOf(id, on, signal) {
+  const path = `/api/base/v1/prediction/${id}`;
+  return new Promise((resolve, reject) => {
+    const events = new EventSource(`${path}/events`);
+    const done = (act, value) => { events.close(); act(value); };
+    let isFresh = true;
+    const begun = () => { if (isFresh) on.begin?.(); isFresh = false; };
+    for (const name of ["status", "log", "output"]) {
+      events.addEventListener(name, (event) => { begun(); on[name]?.(JSON.parse(event.data)); });
+    }
+    events.addEventListener("reset", () => { isFresh = false; on.begin?.(); });
+    events.addEventListener("end", (event) => done(resolve, JSON.parse(event.data)));
+    events.onopen = () => on.lost?.(null);
+    events.onerror = () => {
+      const away = new Refusal(0, "The connection to the service was lost.");
+      // The browser comes again by itself, unless the service refused: then an ordinary request says why.
+      if (events.readyState === EventSource.CLOSED) ask("GET", path, undefined, { signal }).then(() => done(reject, away), (error) => done(reject, error));
+      else on.lost?.(away);
+    };
+    signal.addEventListener("abort", () => done(reject, new DOMException("nobody looks", "AbortError")), { once: true });
+  });
+}

@@ -1,0 +1,39 @@
+// The body of a long table: only the rows near the window are in the page, in groups; an empty row as high as
+// its group stands in the place of the others.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "/static/vendor/preact.js";
+
+// Rows of a table that are all in the page; of a longer one, rows in a group.
+const WHOLE_MAX = 60;
+const GROUP = 10;
+// How far outside the window a group is drawn, and how high a row is until it has been drawn.
+const MARGIN = "150px 0px";
+const ROW_PX = 44;
+
+// `children` draws one row. `start`: the index of the row that is scrolled into view at first.
+export function Rows({ all, columns, start = null, children }) {
+  if (all.length <= WHOLE_MAX) return html`<tbody>${all.map(children)}</tbody>`;
+  const groups = [];
+  for (let at = 0; at < all.length; at += GROUP) groups.push(at);
+  return groups.map((at) => html`<${Group} key=${at} rows=${all.slice(at, at + GROUP)} columns=${columns} isStart=${start !== null && at <= start && start < at + GROUP}
+    isNear=${at < 2 * GROUP}>${children}</${Group}>`);
+}
+
+function Group({ rows, columns, isStart, isNear: first, children }) {
+  const body = useRef(null);
+  const height = useRef(rows.length * ROW_PX);
+  const [isNear, setNear] = useState(first);
+  useEffect(() => {
+    const watch = new IntersectionObserver((seen) => {
+      const { isIntersecting } = seen.at(-1);
+      if (!isIntersecting && body.current?.offsetHeight) height.current = body.current.offsetHeight;
+      setNear(isIntersecting);
+    }, { rootMargin: MARGIN });
+    watch.observe(body.current);
+    return () => watch.disconnect();
+  }, []);
+  useLayoutEffect(() => { if (isStart) body.current.scrollIntoView({ block: "center" }); }, []);
+  // What has the focus stays in the page, or the keyboard would lose its place.
+  const stays = isNear || body.current?.contains(document.activeElement);
+  return html`<tbody ref=${body}>${stays ? rows.map(children) : html`<tr class="spacer" aria-hidden="true" style=${{ height: `${height.current}px` }}><td colspan=${columns}></td></tr>`}</tbody>`;
+}

@@ -1,0 +1,272 @@
+//! Pages that follow what goes on: through a kill of the service, and in more windows than a browser has
+//! connections.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::chromium::Chromium;
+use crate::support::{Process, Provider, Service};
+
+const AWAY: &str = "The service does not answer.";
+const BACKS: &str = "return performance.getEntriesByType('navigation')[0].type";
+
+/// A process with a model that is held and one that streams, and a browser that is logged in.
+async fn start(provider: &Provider) -> (Process, Chromium) {
+    let url = provider.url("/stream");
+    let chat = format!(
+        "slug = 'chat'\noutput_type = 'string'\n[runner]\ntype = 'openai'\nkind = 'chat'\nmodel = 'm'\nurl = '{url}'\n"
+    );
+    let prepare = |models: &Path| {
+        std::fs::write(models.join("held.toml"), provider.manifest("held", "/hold", "")).unwrap();
+        std::fs::write(
+            models.join("failing.toml"),
+            provider.manifest("failing", "/status/500", ""),
+        )
+        .unwrap();
+        std::fs::write(models.join("chat.toml"), chat).unwrap();
+    };
+    let process = Process::start("", prepare).await;
+    let link = process.command(&["owner", "link"]).await;
+    let token = link.split_once('#').unwrap().1.split_whitespace().next().unwrap().to_owned();
+    let browser = Chromium::start().await;
+    browser.goes_to(&process.page(&format!("/setup#{token}"))).await;
+    browser.joins_as_owner().await;
+    (process, browser)
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_timeline_resumes_after_a_kill_and_shows_nothing_twice() {
+    let provider = Provider::start().await;
+    let (mut process, browser) = start(&provider).await;
+    let definition = json!({"steps": [
+        {"step_id": "greet", "type": "model", "model": "text-template", "params": {"template": "Hello"}},
+        {"step_id": "slow", "type": "model", "model": "held", "params": {}},
+        {"step_id": "broken", "type": "model", "model": "failing", "params": {}, "depends_on": ["slow"],
+         "retry": {"max_attempts": 2, "initial_delay_seconds": 0.1},
+         "fallback": {"model": "text-template", "params": {"template": "{% too"}}},
+        {"step_id": "after", "type": "pass", "result": 1},
+    ]});
+    let body = json!({"name": "flow", "description": "d", "definition": definition});
+    let made = browser.asks("POST", "/api/workflows/api/v1/workflows", &body).await;
+    let path = format!("/api/workflows/api/v1/{}/trigger", made["workflow_id"].as_str().unwrap());
+    let taken = browser.asks("POST", &path, &json!({})).await;
+    let id = taken["execution_id"].as_str().unwrap().to_owned();
+    provider.arrived(1).await;
+    browser.goes_to(&process.page(&format!("/app/runs/{id}?type=workflow"))).await;
+    browser.see("Running").await;
+    browser.find("//tr[contains(.,'greet')]//span[contains(@class,'good')]").await;
+    browser.run("window.wasHere = true").await;
+    process.kill().await;
+    browser.see(AWAY).await;
+    browser.picture("run-away").await;
+    process.start_again().await;
+    provider.arrived(2).await;
+    browser.see_no_more(AWAY).await;
+    browser.see("Running").await;
+    provider.release(1);
+    // The end shows by itself, with the failed step open.
+    let open = browser.find("//tr[contains(@class,'open')]//button").await;
+    assert_eq!(open.text().await.unwrap(), "broken");
+    browser.see("Go on from the failed step").await;
+    assert_eq!(browser.run("return window.wasHere").await, true, "{}", browser.run(BACKS).await);
+    let record =
+        browser.asks("GET", &format!("/api/base/v1/workflows/executions/{id}"), &Value::Null).await;
+    assert_eq!(record["status"], "failed", "{record}");
+    let names = browser.run("return [...document.querySelectorAll('.timeline tbody th button')].map((one) => one.innerText)").await;
+    assert_eq!(names, json!(["greet", "slow", "broken"]));
+    // The bars and the list of attempts are those of the record: each attempt once.
+    for (at, step) in ["greet", "slow", "broken"].iter().enumerate() {
+        let attempts = record["step_outputs"][step]["attempts"].as_array().unwrap();
+        let bars = format!(
+            "return [...document.querySelectorAll('.timeline tbody th button')][{at}].closest('tr').querySelectorAll('.span:not(.queued)').length"
+        );
+        assert_eq!(browser.run(&bars).await, attempts.len(), "{step}: {record}");
+    }
+    assert_eq!(record["step_outputs"]["greet"]["attempts"].as_array().unwrap().len(), 1);
+    let tries = browser.run("return document.querySelectorAll('ol.attempts li').length").await;
+    assert_eq!(tries, record["step_outputs"]["broken"]["attempts"].as_array().unwrap().len());
+    assert!(
+        record["step_outputs"]["broken"]["attempts"].as_array().unwrap().len() >= 3,
+        "{record}"
+    );
+    browser.see("and its fallback ran").await;
+    let history = browser.asks("GET", "/api/base/v2/executions?type=workflow", &Value::Null).await;
+    assert_eq!(history["executions"].as_array().unwrap().len(), 1, "{history}");
+    browser
+        .expect_quiet_console(&[
+            "ERR_CONNECTION_REFUSED",
+            "ERR_EMPTY_RESPONSE",
+            "ERR_INCOMPLETE",
+            "ERR_CONNECTION_RESET",
+        ])
+        .await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_output_starts_over_after_a_kill_and_shows_nothing_twice() {
+    let provider = Provider::start().await;
+    let (mut process, browser) = start(&provider).await;
+    browser.run("sessionStorage.setItem('input:chat', JSON.stringify({ prompt: 'p' }))").await;
+    browser.goes_to(&process.page("/app/models/chat")).await;
+    browser.press("Run").await;
+    provider.arrived(1).await;
+    provider.say("before ");
+    browser.see("before ").await;
+    process.kill().await;
+    provider.hung_up(1).await;
+    browser.see(AWAY).await;
+    process.start_again().await;
+    provider.arrived(2).await;
+    provider.say("after");
+    browser.see("after").await;
+    browser.see_no_more(AWAY).await;
+    provider.finish();
+    browser.see("Succeeded").await;
+    let text = browser
+        .run("return document.querySelector('[aria-label=Output] pre.code bdi').innerText")
+        .await;
+    assert_eq!(text, "after");
+    browser
+        .expect_quiet_console(&[
+            "ERR_CONNECTION_REFUSED",
+            "ERR_EMPTY_RESPONSE",
+            "ERR_INCOMPLETE",
+            "ERR_CONNECTION_RESET",
+        ])
+        .await;
+    browser.leave().await;
+}
+
+/// Windows that are open at the same time; a browser has six connections to one address.
+const WINDOWS: usize = 8;
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_pages_load_and_end_in_eight_windows_that_are_all_seen() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let owner = service.owner().await;
+    let prediction = service.create("held", json!({})).await;
+    let flow = service
+        .workflow(json!([{"step_id": "slow", "type": "model", "model": "held", "params": {}}]))
+        .await;
+    let execution = service.trigger(&flow, json!({})).await;
+    provider.arrived(2).await;
+    let browser = Chromium::start().await;
+    browser.logs_in(&service, &owner.email).await;
+    let mut windows = vec![browser.client.window().await.unwrap()];
+    for _ in 1..WINDOWS {
+        windows.push(browser.client.new_window(false).await.unwrap().handle);
+    }
+    for (at, window) in windows.iter().enumerate() {
+        browser.client.switch_to_window(window.clone()).await.unwrap();
+        browser.is_watched().await;
+        let path = if at % 2 == 0 {
+            format!("/app/runs/{prediction}")
+        } else {
+            format!("/app/runs/{execution}?type=workflow")
+        };
+        browser.open(&service, &path).await;
+        browser.see("Running").await;
+    }
+    // All of them are seen, and each still gets an answer at once.
+    for window in &windows {
+        browser.client.switch_to_window(window.clone()).await.unwrap();
+        assert_eq!(browser.run("return document.hidden").await, false);
+        let answer = browser.asks("GET", "/session", &Value::Null).await;
+        assert_eq!(answer["member"]["role"], "owner");
+    }
+    provider.release(2);
+    for window in &windows {
+        browser.client.switch_to_window(window.clone()).await.unwrap();
+        crate::support::until("end in the window", async || {
+            let text = browser.text().await;
+            (text.contains("Succeeded") || text.contains("Completed")).then_some(())
+        })
+        .await;
+    }
+    browser.leave().await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn live_page_that_nobody_sees_holds_no_connection() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let owner = service.owner().await;
+    let id = service.create("held", json!({})).await;
+    let browser = Chromium::start().await;
+    // Counts what the page holds, and says when it is asked whether anybody sees it.
+    browser
+        .before_pages(
+            "window.held = new Set(); window.isSeen = true; \
+             Object.defineProperty(document, 'hidden', { get: () => !window.isSeen }); \
+             window.see = (is) => { window.isSeen = is; document.dispatchEvent(new Event('visibilitychange')); }; \
+             const Source = window.EventSource; \
+             window.EventSource = class extends Source { constructor(url) { super(url); window.held.add(this); } close() { super.close(); window.held.delete(this); } };",
+        )
+        .await;
+    browser.logs_in(&service, &owner.email).await;
+    browser.open(&service, &format!("/app/runs/{id}")).await;
+    let held = async |count: usize| {
+        crate::support::until("connections of the page", async || {
+            (browser.run("return window.held.size").await == count).then_some(())
+        })
+        .await;
+    };
+    held(1).await;
+    browser.run("window.see(false)").await;
+    held(0).await;
+    browser.run("window.see(true)").await;
+    held(1).await;
+    provider.release(1);
+    browser.see("Succeeded").await;
+    held(0).await;
+    browser.leave().await;
+}
+
+#[tokio::test]
+async fn execution_with_a_known_state_answers_when_it_changes() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", ""));
+    let model = |id: &str| json!({"step_id": id, "type": "model", "model": "held", "params": {}});
+    let flow = service.workflow(json!([model("one"), model("two")])).await;
+    let id = service.trigger(&flow, json!({})).await;
+    provider.arrived(1).await;
+    let path = |timeout: u32| format!("/executions/{id}?timeout={timeout}");
+    let get = async |timeout: u32, tag: &str| {
+        let ask = service.flows(hyper::Method::GET, &path(timeout));
+        let ask = if tag.is_empty() { ask } else { ask.header("if-none-match", tag) };
+        ask.send().await
+    };
+    let first = get(0, "").await;
+    assert_eq!(first.status, 200, "{}", first.text);
+    let tag = first.header("etag").to_owned();
+    let same = get(0, &tag).await;
+    assert_eq!((same.status, same.text.as_str(), same.header("etag")), (304, "", tag.as_str()));
+    // Another tag is answered at once, however long it may wait.
+    let other = get(30, "\"0123\"").await.expect(200);
+    assert_eq!(other["step_outputs"]["one"]["status"], "running");
+    let (changed, ()) = tokio::join!(get(30, &tag), async { provider.release(1) });
+    let changed_tag = changed.header("etag").to_owned();
+    assert_ne!(changed_tag, tag);
+    let seen = changed.expect(200);
+    assert_eq!(seen["step_outputs"]["one"]["status"], "completed", "{seen}");
+    provider.arrived(2).await;
+    provider.release(1);
+    let end = service.completed(&id).await;
+    assert_eq!(end["status"], "completed");
+    // What has ended does not change: no answer is held.
+    let tags: BTreeSet<String> = [tag, changed_tag].into();
+    let last = get(30, "").await;
+    assert!(!tags.contains(last.header("etag")));
+    assert_eq!(get(30, &format!("W/{}", last.header("etag"))).await.status, 304);
+}

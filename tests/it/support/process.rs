@@ -1,0 +1,123 @@
+//! The service as a process of its own, for what only a process can show: it is killed and started again, it
+//! writes a log, and its clock is wrong.
+//!
+//! It listens on a loopback address that no other service has, on ports that stay: a page finds it again
+//! where it was.
+
+use std::fs::{self, OpenOptions};
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use super::{until, within};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
+const HOSTS: [&str; 5] = ["base", "workflows", "flows", "agent", "dashboard"];
+const FIRST_PORT: u16 = 8080;
+const DASHBOARD_PORT: u16 = 8084;
+
+pub struct Process {
+    pub folder: TempDir,
+    address: Ipv4Addr,
+    child: Child,
+}
+
+/// A loopback address for one service of one test process: 127.128.0.0 and on.
+fn own_address() -> Ipv4Addr {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    const OF_A_PROCESS: u32 = 100;
+    let place = (std::process::id() % 60_000) * OF_A_PROCESS + MADE.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::from(0x7F80_0000 + place)
+}
+
+impl Process {
+    /// Starts it; `prepare` gets the models folder before that, `lines` go to the configuration.
+    pub async fn start(lines: &str, prepare: impl FnOnce(&Path)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let address = own_address();
+        let listens: String = (FIRST_PORT..)
+            .zip(HOSTS)
+            .map(|(port, host)| format!("hosts.{host}.listen = \"{address}:{port}\"\n"))
+            .collect();
+        let config = format!(
+            "data_dir = \"data\"\nmodels_dir = \"models.d\"\n{listens}metrics.listen = \"{address}:9464\"\n\
+             egress.allow = [\"127.0.0.0/8\"]\n{lines}"
+        );
+        fs::create_dir(folder.path().join("models.d")).unwrap();
+        fs::write(folder.path().join("config.toml"), config).unwrap();
+        fs::write(folder.path().join("clock"), 0_i64.to_le_bytes()).unwrap();
+        prepare(&folder.path().join("models.d"));
+        let child = spawn(folder.path());
+        let mut process = Self { folder, address, child };
+        process.is_ready().await;
+        process
+    }
+
+    /// SIGKILL; returns when the process has ended.
+    pub async fn kill(&mut self) {
+        within("end of the process", self.child.kill()).await.unwrap();
+    }
+
+    /// Starts it again, where it was.
+    pub async fn start_again(&mut self) {
+        self.child = spawn(self.folder.path());
+        self.is_ready().await;
+    }
+
+    /// The page at this path of the dashboard.
+    pub fn page(&self, path: &str) -> String {
+        format!("http://{}:{DASHBOARD_PORT}{path}", self.address)
+    }
+
+    /// What a command prints that has to succeed.
+    pub async fn command(&self, arguments: &[&str]) -> String {
+        let mut command = command(self.folder.path());
+        let done = within("end of the command", command.args(arguments).output()).await.unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// Sets its clock wrong by so many seconds, from now on.
+    pub fn shift_clock(&self, seconds: i64) {
+        fs::write(self.folder.path().join("clock"), (seconds * 1_000_000).to_le_bytes()).unwrap();
+    }
+
+    /// What it has logged, in all its starts.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    async fn is_ready(&mut self) {
+        let address = self.address;
+        until("start of the process", async || {
+            assert!(self.child.try_wait().unwrap().is_none(), "it ended: {}", self.log());
+            let mut stream = TcpStream::connect((address, FIRST_PORT)).await.ok()?;
+            let ask =
+                format!("GET /ready HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+            stream.write_all(ask.as_bytes()).await.ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.ok()?;
+            answer.starts_with("HTTP/1.1 200").then_some(())
+        })
+        .await;
+    }
+}
+
+fn command(folder: &Path) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["--config", "config.toml"]).current_dir(folder).stdin(Stdio::null());
+    command.env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET");
+    command.env("ORRERY_TEST_CLOCK", folder.join("clock")).kill_on_drop(true);
+    command
+}
+
+fn spawn(folder: &Path) -> Child {
+    let log = OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
+    command(folder).arg("serve").stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}

@@ -1,0 +1,80 @@
+//! Each screen as assistive technology reads it: the tree of roles, names and states, held as a snapshot.
+//! A change of a snapshot is a change of what people hear.
+
+use hyper::Method;
+use serde_json::json;
+
+use crate::support::chromium::Chromium;
+use crate::support::{Receiver, Service, Upstream};
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn tree_of_each_screen_is_the_recorded_one() {
+    let up = Upstream::start().await;
+    let lines = "billing.enabled = true\nwebhooks.schedule = ['1ms']\n";
+    let service = Service::configured(lines).await;
+    service.manifest(&up.manifest("talk", "chat", ""));
+    let mut receiver = Receiver::answering([500]).await;
+    let owner = service.owner().await;
+    service.member(&owner, "grace@example.com").await;
+    service
+        .asks(&owner, Method::POST, "/invitations")
+        .json(&json!({"email": "alan@example.com"}))
+        .send()
+        .await
+        .expect(201);
+    let fields = json!({"input": {"template": "Hello"}, "webhook_url": receiver.url()});
+    let run = service.create_with("text-template", fields).await;
+    service.ended(&run).await;
+    receiver.next().await;
+    let steps = json!([
+        {"step_id": "greet", "type": "model", "model": "text-template", "params": {"template": "Hello {{inputs.name}}"}},
+        {"step_id": "broken", "type": "model", "model": "text-template", "params": {"template": "{% broken"}},
+        {"step_id": "after", "type": "model", "model": "text-sentiment", "params": {"text": "{{greet.output}}"}, "depends_on": ["broken"]},
+    ]);
+    let inputs = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "title": "Name", "description": "Who is greeted"}}});
+    let flow = service.workflow_of(json!({"steps": steps, "input_schema": inputs})).await;
+    let execution = service.trigger(&flow, json!({"inputs": {"name": "Ada"}})).await;
+    service.completed(&execution).await;
+    let chain = json!({"model": "text-language", "name": "safe", "entries": [{"model": "text-sentiment"}, {"model": "text-keywords"}]});
+    service.asks(&owner, Method::POST, "/chains").json(&chain).send().await.expect(201);
+    let browser = Chromium::start().await;
+    let mut trees = Vec::new();
+    let mut look = async |name: &'static str, path: &str| {
+        browser.open(&service, path).await;
+        browser.settled().await;
+        trees.push((name, browser.accessibility_tree().await));
+    };
+    look("log_in", "/").await;
+    browser.becomes(&service, &owner).await;
+    for (name, path) in [
+        ("home", "/app".to_owned()),
+        ("models", "/app/models".to_owned()),
+        ("model", "/app/models/image-resize".to_owned()),
+        ("model_code", "/app/models/text-template?tab=code".to_owned()),
+        ("workflows", "/app/workflows".to_owned()),
+        ("workflow", format!("/app/workflows/{flow}")),
+        ("workflow_run", format!("/app/workflows/{flow}?tab=run")),
+        ("workflow_versions", format!("/app/workflows/{flow}?tab=versions")),
+        ("chains", "/app/chains".to_owned()),
+        ("chat", "/app/chat".to_owned()),
+        ("agent", "/app/chat?with=agent".to_owned()),
+        ("runs", "/app/runs".to_owned()),
+        ("run", format!("/app/runs/{run}")),
+        ("run_of_workflow", format!("/app/runs/{execution}?type=workflow")),
+        ("webhooks", "/app/webhooks".to_owned()),
+        ("webhook", format!("/app/webhooks/{run}")),
+        ("files", "/app/files".to_owned()),
+        ("balance", "/app/balance".to_owned()),
+        ("keys", "/app/keys".to_owned()),
+        ("members", "/app/members".to_owned()),
+        ("account", "/app/account".to_owned()),
+    ] {
+        look(name, &path).await;
+    }
+    for (name, tree) in &trees {
+        assert!(tree.lines().count() > 8, "{name}: {tree}");
+        insta::assert_snapshot!(*name, tree);
+    }
+    browser.leave().await;
+}
