@@ -1,5 +1,5 @@
 // The body of a long table: only the rows near the window are in the page, in groups; an empty row as high as
-// its group stands in the place of the others.
+// its group takes the place of the others.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "/static/vendor/preact.js";
 

@@ -90,7 +90,7 @@ function Redeliver({ of, reload }) {
     try { await ask("POST", `${API}/${of.execution_id}/redeliver`, {}); setState({ busy: false, error: null }); } catch (error) { setState({ busy: false, error }); }
     reload();
   };
-  const reason = ["pending", "delivering"].includes(of.status) ? "Delivery in flight" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${left} s` : "It cannot be sent again at this moment";
+  const reason = ["pending", "delivering"].includes(of.status) ? "Delivery in flight" : of.request === null ? "Payload no longer stored" : left > 0 ? `Again in ${duration(left)}` : "It cannot be sent again at this moment";
   return html`${state.error ? html`<span class="status bad" role="alert">${sentence(state.error)}</span>` : null}
     ${of.redeliverable ? html`<${Button} kind="primary" icon="send" busy=${state.busy} onClick=${send}>Send again</${Button}>` : html`<span class="status waiting" role="status"><${Icon} name="clock" />${reason}</span>`}`;
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::chromium::Chromium;
 use crate::support::{Process, Receiver, Service, until};
 
-/// The page's clock goes wrong when it is told to.
+/// The page's clock goes wrong on demand.
 const CLOCK: &str = "window.late = Number(sessionStorage.getItem('late') ?? 0); const now = Date.now; Date.now = () => now() + window.late; \
     window.becomesLate = (ms) => { window.late = ms; sessionStorage.setItem('late', ms); };";
 /// The pause after a redelivery, in seconds.
@@ -40,7 +40,9 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.see("Delivery in flight").await;
     has_no_button("in flight").await;
     receiver.let_go();
-    // Given up: the page sees it by itself, and the button is there.
+    receiver.next().await;
+    receiver.let_go();
+    // Given up after the second: the page sees it by itself, and the button is there.
     browser.see("Failed").await;
     browser.see("500").await;
     browser.press("Send again").await;
@@ -48,7 +50,7 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.see("Delivery in flight").await;
     has_no_button("in flight again").await;
     receiver.let_go();
-    // Sent and refused: a pause of an hour, counted down.
+    // Sent: a pause of an hour, counted down.
     browser.see("Again in ").await;
     has_no_button("pause").await;
     browser.picture("webhook").await;
@@ -62,9 +64,10 @@ async fn upkeep_screens_redeliver_through_every_state() {
     browser.run(&format!("window.becomesLate({})", (COOLDOWN + 5) * 1000)).await;
     browser.press("Send again").await;
     receiver.next().await;
+    browser.see("Delivery in flight").await;
     receiver.let_go();
-    browser.see("Delivered").await;
     browser.see("Again in ").await;
+    browser.see("Delivered").await;
     has_no_button("delivered, pause").await;
     // The newest attempt's answer is a click away.
     browser.find("(//summary[.='Body'])[last()]").await.click().await.unwrap();
