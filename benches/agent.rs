@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use support::client::{self, Connection};
 use support::process::{self, Killed};
+use support::requests::Requests;
 use support::service::Setup;
 use support::table::{Table, number};
 
@@ -80,26 +80,18 @@ async fn stub() {
     }
 }
 
-async fn answer_all(mut connection: TcpStream) {
-    connection.set_nodelay(true).unwrap();
-    let mut read = Vec::new();
-    loop {
-        let Some(end) = client::whole_length(&read).filter(|end| read.len() >= *end) else {
-            match connection.read_buf(&mut read).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => continue,
-            }
-        };
-        let head = read.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-        let body = answer_to(&serde_json::from_slice(&read[head..end]).unwrap()).to_string();
+async fn answer_all(connection: TcpStream) {
+    let mut requests = Requests::new(connection);
+    while let Some(request) = requests.next().await {
+        let head = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let body = answer_to(&serde_json::from_slice(&request[head..]).unwrap()).to_string();
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        if connection.write_all(answer.as_bytes()).await.is_err() {
+        if requests.answer(answer.as_bytes()).await.is_none() {
             return;
         }
-        read.drain(..end);
     }
 }
 

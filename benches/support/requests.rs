@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use super::client;
 
-/// Room for one request, in bytes.
+/// Room for one request at first, in bytes.
 const BUFFER: usize = 64 * 1024;
 
 /// A connection of a client that waits for each answer before it asks again.
@@ -33,6 +33,9 @@ impl Requests {
             if let Some(whole) = whole.filter(|whole| *whole <= self.length) {
                 self.taken = whole;
                 return Some(&self.buffer[..whole]);
+            }
+            if self.length == self.buffer.len() {
+                self.buffer.resize(2 * self.length, 0);
             }
             match self.stream.read(&mut self.buffer[self.length..]).await {
                 Ok(0) | Err(_) => return None,

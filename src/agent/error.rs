@@ -1,14 +1,14 @@
 //! Why an exchange is refused.
 
-use crate::domain::json_object::Mismatch;
+use crate::domain::invalid_request::InvalidRequest;
 use crate::{engine, storage};
 
 /// Why an exchange is refused. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is wrong.
-    #[error("{message}")]
-    Invalid { message: String, param: Option<&'static str>, code: &'static str },
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
     /// The configuration names no model for the agent.
     #[error("the agent has no model: set agent.model in the configuration")]
     NoModel,
@@ -22,25 +22,6 @@ pub enum Error {
     NotFound,
     #[error(transparent)]
     Engine(engine::Error),
-}
-
-impl Error {
-    /// A field that is not what it must be.
-    pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
-        Self::Invalid { message: message.into(), param: Some(param), code: "invalid_value" }
-    }
-
-    /// A field that must be there.
-    pub fn missing(param: &'static str) -> Self {
-        let message = format!("{param} is required");
-        Self::Invalid { message, param: Some(param), code: "missing_required_parameter" }
-    }
-}
-
-impl From<Mismatch> for Error {
-    fn from(mismatch: Mismatch) -> Self {
-        Self::invalid(mismatch.field, mismatch.to_string())
-    }
 }
 
 impl From<engine::Error> for Error {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::error::Error;
 use crate::domain::agent::{Behavior, Mode, Question, Turn};
+use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::json_object::JsonObject;
 
 /// Characters of a session's name.
@@ -32,10 +32,11 @@ impl Request {
     /// is named, which would remember them itself. `header` is the session of the header.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the field.
-    pub fn of_completion(fields: JsonObject, header: Option<&str>) -> Result<Self, Error> {
+    /// [`InvalidRequest`], which names the field.
+    pub fn of_completion(fields: JsonObject, header: Option<&str>) -> Result<Self, InvalidRequest> {
         let mut fields = fields;
-        let messages = fields.list("messages")?.ok_or_else(|| Error::missing("messages"))?;
+        let messages =
+            fields.list("messages")?.ok_or_else(|| InvalidRequest::missing("messages"))?;
         let mut images = Vec::new();
         let (last, earlier) =
             messages.split_last().ok_or_else(|| wrong("messages must not be empty"))?;
@@ -52,7 +53,7 @@ impl Request {
                 let (role, text) = said(message, &mut Vec::new())?;
                 Ok(Turn { is_client: role != "assistant", text })
             });
-            request.question.turns = turns.collect::<Result<_, Error>>()?;
+            request.question.turns = turns.collect::<Result<_, InvalidRequest>>()?;
         }
         request.check_size("messages")
     }
@@ -60,10 +61,10 @@ impl Request {
     /// Reads the form of one message.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the field.
-    pub fn of_message(fields: JsonObject, header: Option<&str>) -> Result<Self, Error> {
+    /// [`InvalidRequest`], which names the field.
+    pub fn of_message(fields: JsonObject, header: Option<&str>) -> Result<Self, InvalidRequest> {
         let mut fields = fields;
-        let message = fields.text("message")?.ok_or_else(|| Error::missing("message"))?;
+        let message = fields.text("message")?.ok_or_else(|| InvalidRequest::missing("message"))?;
         Self::read(fields, header, message, Vec::new())?.check_size("message")
     }
 
@@ -72,10 +73,9 @@ impl Request {
         header: Option<&str>,
         prompt: String,
         mut image_urls: Vec<String>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, InvalidRequest> {
         if prompt.trim().is_empty() {
-            let message = "the prompt must not be empty".to_owned();
-            return Err(Error::Invalid { message, param: None, code: "invalid_value" });
+            return Err(InvalidRequest::whole("the prompt must not be empty"));
         }
         let session = fields.text("session_id")?.or_else(|| header.map(str::to_owned));
         if let Some(name) = &session {
@@ -92,13 +92,13 @@ impl Request {
         })
     }
 
-    fn check_size(self, field: &'static str) -> Result<Self, Error> {
+    fn check_size(self, field: &'static str) -> Result<Self, InvalidRequest> {
         let question = &self.question;
         let turns: usize = question.turns.iter().map(|turn| turn.text.len()).sum();
         if question.prompt.len().saturating_add(turns) > PROMPT_BYTES_MAX {
             let message = format!("the prompt must have at most {PROMPT_BYTES_MAX} bytes");
-            let (param, code) = (Some(field), "context_length_exceeded");
-            return Err(Error::Invalid { message, param, code });
+            let code = "context_length_exceeded";
+            return Err(InvalidRequest { code, ..InvalidRequest::field(field, message) });
         }
         Ok(self)
     }
@@ -107,23 +107,23 @@ impl Request {
 /// Checks the name of a session.
 ///
 /// # Errors
-/// [`Error::Invalid`]
-pub fn check_session_name(name: &str) -> Result<(), Error> {
+/// [`InvalidRequest`]
+pub fn check_session_name(name: &str) -> Result<(), InvalidRequest> {
     if name.is_empty() {
-        return Err(Error::missing("session_id"));
+        return Err(InvalidRequest::missing("session_id"));
     }
     if name.chars().nth(SESSION_CHARS_MAX).is_some() || name.chars().any(char::is_control) {
         let message =
             format!("session_id must have at most {SESSION_CHARS_MAX} characters, none of control");
-        return Err(Error::invalid("session_id", message));
+        return Err(InvalidRequest::field("session_id", message));
     }
     Ok(())
 }
 
-fn check_images(urls: &[String]) -> Result<(), Error> {
+fn check_images(urls: &[String]) -> Result<(), InvalidRequest> {
     if urls.len() > IMAGES_MAX {
         let message = format!("image_urls must have at most {IMAGES_MAX} items");
-        return Err(Error::invalid("image_urls", message));
+        return Err(InvalidRequest::field("image_urls", message));
     }
     let is_good = |url: &String| {
         let is_web = url.starts_with("https://") || url.starts_with("http://");
@@ -134,27 +134,28 @@ fn check_images(urls: &[String]) -> Result<(), Error> {
     }
     let message =
         format!("image_urls must be http or https URLs of at most {URL_CHARS_MAX} characters");
-    Err(Error::invalid("image_urls", message))
+    Err(InvalidRequest::field("image_urls", message))
 }
 
 fn one_of<T: Copy + Default>(
     fields: &mut JsonObject,
     field: &'static str,
     known: &[(&'static str, T)],
-) -> Result<T, Error> {
+) -> Result<T, InvalidRequest> {
     let Some(word) = fields.text(field)? else { return Ok(T::default()) };
     let found = known.iter().find(|(name, _)| *name == word);
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    let wrong = || Error::invalid(field, format!("{field} must be one of {}", names.join(", ")));
+    let wrong =
+        || InvalidRequest::field(field, format!("{field} must be one of {}", names.join(", ")));
     Ok(found.ok_or_else(wrong)?.1)
 }
 
-fn wrong(message: &str) -> Error {
-    Error::invalid("messages", message)
+fn wrong(message: &str) -> InvalidRequest {
+    InvalidRequest::field("messages", message)
 }
 
 /// The role and the text of a message; its images go to `images`.
-fn said(message: &Value, images: &mut Vec<String>) -> Result<(String, String), Error> {
+fn said(message: &Value, images: &mut Vec<String>) -> Result<(String, String), InvalidRequest> {
     let message = message.as_object().ok_or_else(|| wrong("messages must have objects only"))?;
     let role = message.get("role").and_then(Value::as_str);
     let role = role.ok_or_else(|| wrong("each of messages must have a role"))?.to_owned();

@@ -19,6 +19,7 @@ use crate::domain::agent::{Exchange, Limits, Mode};
 use crate::domain::chat::Tokens;
 use crate::domain::execution::{Execution, Work};
 use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::money::Usd;
 use crate::engine::{self, Engine, Exchanges, Submission};
 use crate::files::Files;
@@ -173,7 +174,7 @@ impl Agent {
         let task: ExecutionId = new_id();
         let name = request.session.unwrap_or_else(|| task.to_string());
         let question = to_raw_value(&request.question)
-            .map_err(|error| Error::invalid("message", error.to_string()))?;
+            .map_err(|error| InvalidRequest::field("message", error.to_string()))?;
         for _ in 1..TRIES {
             let mut beside = Commit::of_new_work();
             let Caller { organization, key, source } = caller;

@@ -1,11 +1,13 @@
 //! The only mapping from the errors of the layers below to HTTP.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
 
 use crate::domain::ids::ExecutionId;
+use crate::domain::invalid_request::InvalidRequest;
 use crate::http::Error;
 use crate::http::error::OpenAi;
 use crate::wire::error::{Quota, Unpaid};
@@ -151,6 +153,15 @@ impl From<secrets::Error> for Error {
     }
 }
 
+impl From<InvalidRequest> for Error {
+    fn from(invalid: InvalidRequest) -> Self {
+        let InvalidRequest { message, param, code } = invalid;
+        let param = param.map(Cow::into_owned);
+        let open_ai = OpenAi { kind: None, param, code: Some(code.to_owned()) };
+        Self::bad_request(message).with_open_ai(open_ai)
+    }
+}
+
 impl From<chat::Error> for Error {
     fn from(error: chat::Error) -> Self {
         let coded = |code: &str, param: Option<&str>| OpenAi {
@@ -159,9 +170,7 @@ impl From<chat::Error> for Error {
             code: Some(code.to_owned()),
         };
         match error {
-            chat::Error::Invalid { message, param, code } => {
-                Self::bad_request(message).with_open_ai(coded(code, param))
-            }
+            chat::Error::Invalid(invalid) => invalid.into(),
             chat::Error::NoModel { .. } => Self::not_found(error.to_string())
                 .with_open_ai(coded("model_not_found", Some("model"))),
             chat::Error::TokensUsedUp { retry_after, .. } => {
@@ -178,11 +187,7 @@ impl From<chat::Error> for Error {
 impl From<agent::Error> for Error {
     fn from(error: agent::Error) -> Self {
         match error {
-            agent::Error::Invalid { message, param, code } => {
-                let param = param.map(str::to_owned);
-                let code = Some(code.to_owned());
-                Self::bad_request(message).with_open_ai(OpenAi { kind: None, param, code })
-            }
+            agent::Error::Invalid(invalid) => invalid.into(),
             agent::Error::NoModel => Self::unavailable(error.to_string()),
             agent::Error::SessionBusy { .. } => Self::conflict(error.to_string()),
             agent::Error::NotFound => Self::not_found(error.to_string()),
@@ -194,10 +199,7 @@ impl From<agent::Error> for Error {
 impl From<decisions::Error> for Error {
     fn from(error: decisions::Error) -> Self {
         match error {
-            decisions::Error::Invalid { message, param, code } => {
-                let code = Some(code.to_owned());
-                Self::bad_request(message).with_open_ai(OpenAi { kind: None, param, code })
-            }
+            decisions::Error::Invalid(invalid) => invalid.into(),
             decisions::Error::Chat(error) => error.into(),
             decisions::Error::Failed { execution, question, mut failure } => {
                 // The model's own parameters are not those of the request.

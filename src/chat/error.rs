@@ -7,15 +7,15 @@ use hyper::header::HeaderValue;
 use crate::domain::attempt;
 use crate::domain::classify::ErrorClass;
 use crate::domain::ids::ExecutionId;
-use crate::domain::json_object::Mismatch;
+use crate::domain::invalid_request::InvalidRequest;
 use crate::{chains, engine};
 
 /// Why a call is refused, or got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is wrong. Nothing was called.
-    #[error("{message}")]
-    Invalid { message: String, param: Option<&'static str>, code: &'static str },
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
     /// No model has this id, and there is no upstream. Nothing was called.
     #[error("the model '{model}' does not exist")]
     NoModel { model: String },
@@ -29,25 +29,6 @@ pub enum Error {
     Engine(#[from] engine::Error),
     #[error(transparent)]
     Chains(#[from] chains::Error),
-}
-
-impl Error {
-    /// A field that is not what it must be.
-    pub fn invalid(param: &'static str, message: impl Into<String>) -> Self {
-        Self::Invalid { message: message.into(), param: Some(param), code: "invalid_value" }
-    }
-
-    /// A field that must be there.
-    pub fn missing(param: &'static str) -> Self {
-        let message = format!("{param} is required");
-        Self::Invalid { message, param: Some(param), code: "missing_required_parameter" }
-    }
-}
-
-impl From<Mismatch> for Error {
-    fn from(mismatch: Mismatch) -> Self {
-        Self::invalid(mismatch.field, mismatch.to_string())
-    }
 }
 
 /// How one model failed, in the words of OpenAI's error body.

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::error::Error;
 use crate::domain::chat::{Operation, estimate};
+use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::json_object::JsonObject;
 use crate::domain::raw_object::RawObject;
 
@@ -48,24 +48,18 @@ impl Request {
     /// Reads and checks a body.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the field.
-    pub fn read(operation: Operation, body: &[u8]) -> Result<Self, Error> {
+    /// [`InvalidRequest`], which names the field.
+    pub fn read(operation: Operation, body: &[u8]) -> Result<Self, InvalidRequest> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-        let mut fields: RawObject = serde_json::from_slice(body).map_err(|error| {
-            let message = if error.is_data() {
-                format!("invalid request body: {error}")
-            } else {
-                format!("invalid JSON body: {error}")
-            };
-            Error::Invalid { message, param: None, code: "invalid_value" }
-        })?;
+        let mut fields: RawObject =
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(&error))?;
         let mut known = known_fields(&fields)?;
         let model = known.text("model")?.filter(|model| !model.is_empty());
-        let model = model.ok_or_else(|| Error::missing("model"))?;
+        let model = model.ok_or_else(|| InvalidRequest::missing("model"))?;
         if model.chars().nth(MODEL_CHARS_MAX).is_some() || model.chars().any(char::is_control) {
             let message =
                 format!("model must have at most {MODEL_CHARS_MAX} characters, none of control");
-            return Err(Error::invalid("model", message));
+            return Err(InvalidRequest::field("model", message));
         }
         let selector = known.text("fallback_selector")?.filter(|name| !name.is_empty());
         fields.remove("fallback_selector");
@@ -86,12 +80,12 @@ impl Request {
         Ok(request)
     }
 
-    fn check_chat(&mut self, known: &mut JsonObject) -> Result<(), Error> {
+    fn check_chat(&mut self, known: &mut JsonObject) -> Result<(), InvalidRequest> {
         self.is_stream = known.flag("stream")?.unwrap_or(false);
         if let Some(mut options) = known.object("stream_options")?.map(JsonObject::from) {
             let wrong = |_mismatch| {
                 let message = "stream_options.include_usage must be true or false";
-                Error::invalid("stream_options", message)
+                InvalidRequest::field("stream_options", message)
             };
             self.wants_usage = options.flag("include_usage").map_err(wrong)?.unwrap_or(false);
         }
@@ -106,15 +100,16 @@ impl Request {
         known.number("frequency_penalty", &(-2.0..=2.0))?;
         known.whole("top_logprobs", &(0..=20))?;
         check_stop(known.take("stop").as_ref())?;
-        let messages = self.fields.get("messages").ok_or_else(|| Error::missing("messages"))?;
+        let messages =
+            self.fields.get("messages").ok_or_else(|| InvalidRequest::missing("messages"))?;
         let tools = self.fields.get("tools").map_or(0, str::len);
         self.prompt_tokens = tokens_of_messages(messages)?.saturating_add(estimate(tools as u64));
         Ok(())
     }
 
-    fn check_embeddings(&mut self, known: &mut JsonObject) -> Result<(), Error> {
+    fn check_embeddings(&mut self, known: &mut JsonObject) -> Result<(), InvalidRequest> {
         known.whole("dimensions", &(1..=u64::from(u32::MAX)))?;
-        let input = self.fields.get("input").ok_or_else(|| Error::missing("input"))?;
+        let input = self.fields.get("input").ok_or_else(|| InvalidRequest::missing("input"))?;
         self.prompt_tokens = tokens_of_input(input)?;
         self.output_tokens_max = Some(0);
         Ok(())
@@ -160,7 +155,7 @@ impl Request {
 }
 
 /// The fields that are read here, parsed.
-fn known_fields(fields: &RawObject) -> Result<JsonObject, Error> {
+fn known_fields(fields: &RawObject) -> Result<JsonObject, InvalidRequest> {
     const KNOWN: [&str; 14] = [
         "model",
         "fallback_selector",
@@ -180,17 +175,18 @@ fn known_fields(fields: &RawObject) -> Result<JsonObject, Error> {
     let mut known = Map::new();
     for name in KNOWN {
         let Some(text) = fields.get(name) else { continue };
-        let value: Value = serde_json::from_str(text)
-            .map_err(|error| Error::invalid(name, format!("{name} cannot be read: {error}")))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| {
+            InvalidRequest::field(name, format!("{name} cannot be read: {error}"))
+        })?;
         known.insert(name.to_owned(), value);
     }
     Ok(known.into())
 }
 
-fn check_stop(stop: Option<&Value>) -> Result<(), Error> {
+fn check_stop(stop: Option<&Value>) -> Result<(), InvalidRequest> {
     let wrong = || {
         let message = format!("stop must be a string, or an array of at most {STOPS_MAX} strings");
-        Error::invalid("stop", message)
+        InvalidRequest::field("stop", message)
     };
     match stop {
         None | Some(Value::String(_)) => Ok(()),
@@ -220,8 +216,8 @@ struct Part<'a> {
 }
 
 /// Checks the messages and estimates their tokens.
-fn tokens_of_messages(messages: &str) -> Result<u64, Error> {
-    let wrong = |message: String| Error::invalid("messages", message);
+fn tokens_of_messages(messages: &str) -> Result<u64, InvalidRequest> {
+    let wrong = |message: String| InvalidRequest::field("messages", message);
     let all: Vec<&RawValue> = serde_json::from_str(messages)
         .map_err(|_other| wrong("messages must be an array of objects".to_owned()))?;
     if all.is_empty() {
@@ -262,8 +258,8 @@ fn content_tokens(content: Option<&RawValue>) -> Option<u64> {
 }
 
 /// Checks the input of embeddings and estimates its tokens: a text, several, or lists of tokens.
-fn tokens_of_input(input: &str) -> Result<u64, Error> {
-    let wrong = |message: String| Error::invalid("input", message);
+fn tokens_of_input(input: &str) -> Result<u64, InvalidRequest> {
+    let wrong = |message: String| InvalidRequest::field("input", message);
     if input == "\"\"" || input == "[]" {
         return Err(wrong("input must not be empty".to_owned()));
     }

@@ -1,21 +1,21 @@
 //! Requests: what is refused, with the field's name, and what is passed on.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::*;
 
-fn chat(body: &Value) -> Result<Request, (String, Option<&'static str>, &'static str)> {
+fn chat(body: &Value) -> Result<Request, (String, Option<Cow<'static, str>>, &'static str)> {
     read(Operation::Chat, &body.to_string())
 }
 
 fn read(
     operation: Operation,
     body: &str,
-) -> Result<Request, (String, Option<&'static str>, &'static str)> {
-    Request::read(operation, body.as_bytes()).map_err(|error| {
-        let Error::Invalid { message, param, code } = error else { panic!("{error}") };
-        (message, param, code)
-    })
+) -> Result<Request, (String, Option<Cow<'static, str>>, &'static str)> {
+    let read = Request::read(operation, body.as_bytes());
+    read.map_err(|InvalidRequest { message, param, code }| (message, param, code))
 }
 
 /// A good request with some fields set.

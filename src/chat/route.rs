@@ -19,6 +19,7 @@ use crate::chains;
 use crate::domain::chat::{Operation, Tokens};
 use crate::domain::ids::OrganizationId;
 use crate::domain::input_template::fill_object;
+use crate::domain::invalid_request::InvalidRequest;
 use crate::domain::model::{Pricing, Usage};
 use crate::domain::money::Usd;
 use crate::runners::Server;
@@ -247,7 +248,7 @@ fn mapped(map: &Map<String, Value>, request: &Request) -> Option<Map<String, Val
 fn unknown_chain(name: &str, model: &str) -> Error {
     let shown: String = name.chars().take(50).collect();
     let message = format!("unknown fallback_selector '{shown}' for model '{model}'");
-    Error::invalid("fallback_selector", message)
+    InvalidRequest::field("fallback_selector", message).into()
 }
 
 #[cfg(test)]

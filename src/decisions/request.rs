@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::error::Error;
-use crate::domain::json_object::JsonObject;
+use crate::domain::invalid_request::InvalidRequest;
+use crate::domain::json_object::{JsonObject, Mismatch};
 use crate::domain::raw_object::RawObject;
 
 /// Questions of one request.
@@ -57,32 +57,30 @@ impl Request {
     /// Reads and checks a body.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the field.
-    pub fn read(body: &[u8]) -> Result<Self, Error> {
+    /// [`InvalidRequest`], which names the field.
+    pub fn read(body: &[u8]) -> Result<Self, InvalidRequest> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-        let fields: RawObject = serde_json::from_slice(body).map_err(|error| {
-            let what = if error.is_data() { "request" } else { "JSON" };
-            let message = format!("invalid {what} body: {error}");
-            Error::Invalid { message, param: None, code: "invalid_value" }
-        })?;
+        let fields: RawObject =
+            serde_json::from_slice(body).map_err(|error| InvalidRequest::body(&error))?;
         if let Some(unknown) = fields.names().find(|name| !FIELDS.contains(name)) {
             return Err(unknown_field("", unknown, &FIELDS));
         }
         let model = text_of(&fields, "model")?.filter(|model| !model.is_empty());
-        let model = model.ok_or_else(|| Error::missing("model"))?;
+        let model = model.ok_or_else(|| InvalidRequest::missing("model"))?;
         check_name("model", &model)?;
-        let state = fields.get("state").ok_or_else(|| Error::missing("state"))?;
+        let state = fields.get("state").ok_or_else(|| InvalidRequest::missing("state"))?;
         let state = match state.as_bytes().first() {
             Some(b'"') => text_of(&fields, "state")?.unwrap_or_default(),
             Some(b'{' | b'[') => state.to_owned(),
-            _ => return Err(Error::invalid("state", "must be a string, an object or an array")),
+            _ => return Err(wrong("state", "must be a string, an object or an array")),
         };
-        let questions = fields.get("questions").ok_or_else(|| Error::missing("questions"))?;
+        let questions =
+            fields.get("questions").ok_or_else(|| InvalidRequest::missing("questions"))?;
         let what = format!("must be an object of 1 to {QUESTIONS_MAX} questions");
         let questions: RawObject =
-            serde_json::from_str(questions).map_err(|_other| Error::invalid("questions", &what))?;
+            serde_json::from_str(questions).map_err(|_other| wrong("questions", &what))?;
         if !(1..=QUESTIONS_MAX).contains(&questions.names().count()) {
-            return Err(Error::invalid("questions", &what));
+            return Err(wrong("questions", &what));
         }
         let read = |name: &str| read_question(name, questions.get(name).unwrap_or("null"));
         let questions = questions.names().map(read).collect::<Result<_, _>>()?;
@@ -91,15 +89,14 @@ impl Request {
 }
 
 /// A string, if it is there.
-fn text_of(fields: &RawObject, name: &str) -> Result<Option<String>, Error> {
+fn text_of(fields: &RawObject, name: &str) -> Result<Option<String>, InvalidRequest> {
     let Some(text) = fields.get(name) else { return Ok(None) };
-    let text =
-        serde_json::from_str(text).map_err(|_other| Error::invalid(name, "must be a string"));
+    let text = serde_json::from_str(text).map_err(|_other| wrong(name, "must be a string"));
     text.map(Some)
 }
 
-fn check_name(path: &str, name: &str) -> Result<(), Error> {
-    if is_name(name) { Ok(()) } else { Err(Error::invalid(path, &name_rule())) }
+fn check_name(path: &str, name: &str) -> Result<(), InvalidRequest> {
+    if is_name(name) { Ok(()) } else { Err(wrong(path, &name_rule())) }
 }
 
 fn is_name(name: &str) -> bool {
@@ -112,43 +109,52 @@ fn name_rule() -> String {
     format!("must have 1 to {NAME_CHARS_MAX} characters, none of control")
 }
 
-fn unknown_field(path: &str, field: &str, known: &[&str]) -> Error {
+/// A field that is not what it must be. The message begins with its path.
+fn wrong(path: &str, what: &str) -> InvalidRequest {
+    InvalidRequest::field(path.to_owned(), format!("{path} {what}"))
+}
+
+/// A mismatch of a field below `path`.
+fn mismatched(path: &str, mismatch: &Mismatch) -> InvalidRequest {
+    wrong(&format!("{path}.{}", mismatch.field), &mismatch.message)
+}
+
+fn unknown_field(path: &str, field: &str, known: &[&str]) -> InvalidRequest {
     let shown: String = field.chars().take(NAME_CHARS_MAX).collect();
     let dot = if path.is_empty() { "" } else { "." };
     let what = format!("is unknown; the fields here are {}", known.join(", "));
-    Error::invalid(&format!("{path}{dot}{shown}"), &what)
+    wrong(&format!("{path}{dot}{shown}"), &what)
 }
 
-fn read_question(name: &str, question: &str) -> Result<Question, Error> {
+fn read_question(name: &str, question: &str) -> Result<Question, InvalidRequest> {
     if !is_name(name) {
         let message = format!("a question's name {}", name_rule());
-        let param = Some("questions".to_owned());
-        return Err(Error::Invalid { message, param, code: "invalid_value" });
+        return Err(InvalidRequest::field("questions", message));
     }
     let path = format!("questions.{name}");
     if question.len() > QUESTION_BYTES_MAX {
         let what = format!("must have at most {QUESTION_BYTES_MAX} bytes");
-        return Err(Error::invalid(&path, &what));
+        return Err(wrong(&path, &what));
     }
-    let fields: Map<String, Value> = serde_json::from_str(question)
-        .map_err(|_other| Error::invalid(&path, "must be an object"))?;
+    let fields: Map<String, Value> =
+        serde_json::from_str(question).map_err(|_other| wrong(&path, "must be an object"))?;
     let mut fields = JsonObject::from(fields);
-    let mismatch = |mismatch| Error::mismatch(&path, &mismatch);
+    let mismatch = |mismatch| mismatched(&path, &mismatch);
     let kind = match fields.text("type").map_err(mismatch)?.as_deref() {
         Some("oul") => Kind::Oul,
         Some("noul") => Kind::Noul,
         Some("choice") => Kind::Choice,
         Some("score") => Kind::Score,
-        None => return Err(Error::missing(&format!("{path}.type"))),
+        None => return Err(InvalidRequest::missing(format!("{path}.type"))),
         Some(_) => {
             let what = "must be one of oul, noul, choice, score";
-            return Err(Error::invalid(&format!("{path}.type"), what));
+            return Err(wrong(&format!("{path}.type"), what));
         }
     };
     let instructions = fields.text("instructions").map_err(mismatch)?;
     let instructions = instructions.filter(|text| !text.trim().is_empty());
     let instructions =
-        instructions.ok_or_else(|| Error::missing(&format!("{path}.instructions")))?;
+        instructions.ok_or_else(|| InvalidRequest::missing(format!("{path}.instructions")))?;
     let criteria = fields.take("criteria");
     if let Some(unknown) = fields.unread().next() {
         return Err(unknown_field(&path, unknown, fields.known()));
@@ -158,50 +164,54 @@ fn read_question(name: &str, question: &str) -> Result<Question, Error> {
 }
 
 /// The options that the criteria of a question name.
-fn read_options(kind: Kind, criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, Error> {
+fn read_options(
+    kind: Kind,
+    criteria: Option<Value>,
+    path: &str,
+) -> Result<Vec<Choice>, InvalidRequest> {
     let (options, what) = match (kind, criteria) {
         (Kind::Oul | Kind::Noul, criteria) => return read_sides(criteria, path),
-        (_, None) => return Err(Error::missing(path)),
+        (_, None) => return Err(InvalidRequest::missing(path.to_owned())),
         (Kind::Choice, Some(Value::Object(options))) => {
             let read = options.into_iter().map(|(name, guidance)| {
                 check_name(path, &name)?;
                 let guidance = guidance_of(guidance, &format!("{path}.{name}"))?;
                 Ok(Choice { name, guidance })
             });
-            (read.collect::<Result<Vec<_>, Error>>()?, "options")
+            (read.collect::<Result<Vec<_>, InvalidRequest>>()?, "options")
         }
         (Kind::Choice, Some(_)) => {
-            return Err(Error::invalid(path, "must be an object of options"));
+            return Err(wrong(path, "must be an object of options"));
         }
         (Kind::Score, Some(Value::Array(levels))) => {
             let read = levels.into_iter().enumerate().map(|(level, guidance)| {
                 let path = format!("{path}[{level}]");
                 let guidance = guidance_of(guidance, &path)?;
                 let guidance = guidance.filter(|text| !text.trim().is_empty());
-                let name = guidance.ok_or_else(|| Error::missing(&path))?;
+                let name = guidance.ok_or_else(|| InvalidRequest::missing(path))?;
                 Ok(Choice { name, guidance: None })
             });
-            (read.collect::<Result<Vec<_>, Error>>()?, "levels")
+            (read.collect::<Result<Vec<_>, InvalidRequest>>()?, "levels")
         }
         (Kind::Score, Some(_)) => {
-            return Err(Error::invalid(path, "must be an array of levels, the lowest first"));
+            return Err(wrong(path, "must be an array of levels, the lowest first"));
         }
     };
     if (2..=OPTIONS_MAX).contains(&options.len()) {
         return Ok(options);
     }
-    Err(Error::invalid(path, &format!("must have 2 to {OPTIONS_MAX} {what}")))
+    Err(wrong(path, &format!("must have 2 to {OPTIONS_MAX} {what}")))
 }
 
-fn read_sides(criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, Error> {
+fn read_sides(criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, InvalidRequest> {
     let mut fields = match criteria {
         None => JsonObject::default(),
         Some(Value::Object(fields)) => JsonObject::from(fields),
-        Some(_) => return Err(Error::invalid(path, "must be an object")),
+        Some(_) => return Err(wrong(path, "must be an object")),
     };
     let mut side = |field: &'static str, name: &str| {
-        let guidance = fields.text(field).map_err(|mismatch| Error::mismatch(path, &mismatch))?;
-        Ok::<_, Error>(Choice { name: name.to_owned(), guidance })
+        let guidance = fields.text(field).map_err(|mismatch| mismatched(path, &mismatch))?;
+        Ok::<_, InvalidRequest>(Choice { name: name.to_owned(), guidance })
     };
     let sides = vec![side("true", "yes")?, side("false", "no")?];
     match fields.unread().next() {
@@ -211,12 +221,12 @@ fn read_sides(criteria: Option<Value>, path: &str) -> Result<Vec<Choice>, Error>
 }
 
 /// A text or null.
-fn guidance_of(value: Value, path: &str) -> Result<Option<String>, Error> {
+fn guidance_of(value: Value, path: &str) -> Result<Option<String>, InvalidRequest> {
     match value {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text)),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            Err(Error::invalid(path, "must be a string"))
+            Err(wrong(path, "must be a string"))
         }
     }
 }
@@ -228,10 +238,8 @@ mod tests {
     use super::*;
 
     fn read(body: &Value) -> Result<Request, String> {
-        Request::read(body.to_string().as_bytes()).map_err(|error| {
-            let Error::Invalid { message, param, .. } = error else { panic!("{error}") };
-            format!("{}: {message}", param.unwrap_or_default())
-        })
+        Request::read(body.to_string().as_bytes())
+            .map_err(|error| format!("{}: {}", error.param.unwrap_or_default(), error.message))
     }
 
     fn one(question: Value) -> Value {
@@ -340,7 +348,7 @@ mod tests {
             assert!(error.contains(expected), "{error} does not contain {expected}");
         }
         for garbage in ["[]", "{", "nul"] {
-            assert!(matches!(Request::read(garbage.as_bytes()), Err(Error::Invalid { .. })));
+            assert!(Request::read(garbage.as_bytes()).is_err());
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod execution;
 pub mod file;
 pub mod ids;
 pub mod input_template;
+pub mod invalid_request;
 pub mod json_object;
 pub mod json_pointer;
 pub mod legacy;

@@ -21,6 +21,7 @@ use crate::agent::work::{self, Ready};
 use crate::chat::Caller;
 use crate::domain::execution::{Execution, Source, Status, Work};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
+use crate::domain::invalid_request::InvalidRequest;
 use crate::engine::{self, Follower, Submission};
 use crate::runtime::new_id;
 
@@ -101,8 +102,8 @@ pub async fn start(
     };
     let is_prediction = matches!(work, Work::Prediction(_));
     let execution: ExecutionId = new_id();
-    let input =
-        to_raw_value(&input).map_err(|error| Error::invalid("arguments", error.to_string()))?;
+    let input = to_raw_value(&input)
+        .map_err(|error| InvalidRequest::field("arguments", error.to_string()))?;
     let submission = Submission {
         id: execution,
         organization,
