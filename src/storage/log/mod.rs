@@ -35,8 +35,9 @@ pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// Zeros written ahead: at first, and at most at once.
 const ZEROS_FIRST: u64 = 256 * 1024;
 const ZEROS_BYTES_MAX: u64 = 2 * 1024 * 1024;
-/// Old segments kept to be written again: their blocks are allocated already.
-const SPARES: usize = 2;
+/// Old segments kept to be written again, without zeros ahead: their blocks are allocated already. A
+/// checkpoint that falls behind frees as many at once.
+const SPARES: usize = 4;
 
 /// The segments of an open log, shared by the writer, which adds, and the checkpoint, which removes.
 #[derive(Debug)]
