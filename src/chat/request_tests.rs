@@ -68,7 +68,7 @@ fn chat_request_names_the_wrong_field() {
         (json!({"fallback_selector": 1}), "fallback_selector", "must be a string"),
     ] {
         let (found, of, _) = chat(&with(fields)).unwrap_err();
-        assert_eq!(of, Some(param), "{found}");
+        assert_eq!(of.as_deref(), Some(param), "{found}");
         assert!(found.contains(message), "{found} is not {message}");
     }
     let (_, _, code) = chat(&json!({"messages": []})).unwrap_err();
@@ -89,7 +89,7 @@ fn chat_request_that_is_not_a_json_object_is_refused() {
     }
     let deep = format!("{{\"model\":\"m\",\"stop\":{}{}}}", "[".repeat(9999), "]".repeat(9999));
     let (_, param, _) = read(Operation::Chat, &deep).unwrap_err();
-    assert_eq!(param, Some("stop"));
+    assert_eq!(param.as_deref(), Some("stop"));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn embeddings_request_takes_texts_and_tokens() {
     }
     for input in [json!(null), json!(""), json!([]), json!({}), json!([{}]), json!([1, "a"])] {
         let (message, param, _) = read(input).unwrap_err();
-        assert_eq!(param, Some("input"), "{message}");
+        assert_eq!(param.as_deref(), Some("input"), "{message}");
     }
     let (message, ..) = read(json!(vec!["x"; INPUTS_MAX + 1])).unwrap_err();
     assert_eq!(message, "input must have at most 2048 items");
