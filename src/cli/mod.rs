@@ -42,7 +42,6 @@ use crate::config::{self, Config};
 use crate::guard;
 use crate::runners::builtin::worker;
 use crate::runners::llm;
-use crate::runtime::memory;
 
 /// One static binary that turns a Linux box into an AI model and workflow service.
 #[derive(Debug, Parser)]
@@ -149,10 +148,6 @@ pub fn main() -> ExitCode {
     // What this process makes is its user's alone, whatever the shell or the container has set.
     let _of_the_parent = umask(Mode::RWXG | Mode::RWXO);
     let arguments = Arguments::parse();
-    // A language model has large blocks at each step, and keeps them.
-    if !matches!(arguments.command, Some(Command::LlmWorker(_))) {
-        memory::set_up();
-    }
     match run(arguments) {
         Ok(code) => code,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,

@@ -33,7 +33,7 @@ impl InvalidRequest {
         Self { code: "missing_required_parameter", ..Self::field(param, message) }
     }
 
-    /// A body that is no JSON object.
+    /// A body that cannot be read as a JSON object.
     pub fn body(error: &serde_json::Error) -> Self {
         let what = if error.is_data() { "request" } else { "JSON" };
         Self::whole(format!("invalid {what} body: {error}"))

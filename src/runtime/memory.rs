@@ -1,13 +1,10 @@
 //! Gives memory back to the operating system after a peak.
 //!
-//! glibc keeps what a program frees: its threshold for memory maps of their own grows to the largest
-//! block that was freed, and a page with one live block on it stays with all of its arena. After a
-//! storm of large documents a service that needs 30 MB held 700 MB for good. [`set_up`] keeps the
-//! thresholds where they are, so that large blocks go back when they are freed, and [`keep_small`]
-//! returns the free pages between the small ones.
+//! The binary's allocator, jemalloc, returns a free page a second after its last use, but looks at its
+//! pages only while it is asked for memory: a service that a storm of large documents leaves idle would
+//! keep hundreds of megabytes. [`keep_small`] returns them then.
 //!
-//! The other choice, another allocator, cost more memory and latency when it was measured. This is
-//! one of the three places with `unsafe`: three C functions that have no safe form.
+//! This is one of the three places with `unsafe`: two C functions that have no safe form.
 
 #![expect(unsafe_code, reason = "C functions without a safe form are called: see the head")]
 
@@ -15,12 +12,10 @@ use std::time::Duration;
 
 use super::Tasks;
 
+/// Returns the free pages of all arenas, by the number that stands for all of them.
+const PURGE_ALL: &std::ffi::CStr = c"arena.4096.purge";
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
-/// Blocks from this size have a memory map of their own, which goes back when they are freed.
-const MAP_FROM: libc::c_int = 256 * 1024;
-/// Free bytes at the end of an arena from which they are returned.
-const TRIM_FROM: libc::c_int = 1024 * 1024;
 /// How often the memory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// So much over what was resident at the start is worth a trim.
@@ -30,22 +25,27 @@ const OF_USE: usize = 8 * MIB;
 /// The most looks between two trims of which the first was of no use: a minute.
 const LOOKS_MAX: u32 = 12;
 
-/// Sets the allocator's thresholds. To be called before other threads begin.
-pub fn set_up() {
-    // SAFETY: mallopt takes any numbers, and changes nothing but the allocator's own settings under
-    // the allocator's own lock; an unknown parameter has no effect.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, MAP_FROM);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_FROM);
-    }
-}
-
-/// Returns every page of which no byte is in use.
+/// Returns every page of which no byte is in use: jemalloc's, and those of the C library, which the
+/// libraries in C use.
 pub fn trim() {
     // SAFETY: malloc_trim may be called from any thread at any time; it takes the locks of the
     // arenas one after the other and touches free memory only.
     unsafe {
         libc::malloc_trim(0);
+    }
+    // SAFETY: the name ends in a zero byte, and `purge` neither reads nor writes a value. It may be
+    // called from any thread at any time.
+    let failed = unsafe {
+        tikv_jemalloc_sys::mallctl(
+            PURGE_ALL.as_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    if failed != 0 {
+        tracing::warn!(failed, "jemalloc did not return its free pages");
     }
 }
 
