@@ -10,6 +10,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on says so and ends")]
 #![expect(clippy::print_stdout, reason = "it is a program that prints")]
+#![expect(clippy::disallowed_methods, reason = "its tasks end with it; it measures time")]
 #![expect(
     clippy::cast_possible_truncation,
     clippy::indexing_slicing,
