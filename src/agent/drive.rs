@@ -9,14 +9,15 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::events::read;
-use super::prompt::{self, Shown};
+use super::prompt::{self, Past, Shown};
 use super::service::Inner;
-use super::sessions::Remembered;
+use super::sessions::Memory;
+use super::summary::{Talk, newest};
 use super::tools::{self, Outcome};
 use crate::chat::{self, Admission, BoundModel, Caller, Completion, Failure};
 use crate::domain::agent::{
-    Answer, Begun, Behavior, Done, End, Exchange, Next, Question, StepRecord, StepResult, Task,
-    ToolCall, ToolTask, next,
+    Answer, Begun, Done, End, Exchange, Next, Question, StepRecord, StepResult, Task, ToolCall,
+    ToolTask, next,
 };
 use crate::domain::chat::{Tokens, estimate};
 use crate::domain::classify::ErrorClass;
@@ -42,10 +43,18 @@ const MEDIA_BYTES_MAX: usize = 32 * 1024;
 const NAME_CHARS_MAX: usize = 128;
 
 /// A step with what its row holds.
-struct Kept {
-    begun: Begun,
-    done: Option<Done>,
-    cost: Usd,
+pub struct Kept {
+    pub begun: Begun,
+    pub done: Option<Done>,
+    pub cost: Usd,
+}
+
+/// The steps as the model is shown them.
+pub fn shown(kept: &[Kept]) -> impl Iterator<Item = Shown<'_>> {
+    kept.iter().filter_map(|step| {
+        let result = &step.done.as_ref()?.result;
+        Some(Shown { task: &step.begun.task, result })
+    })
 }
 
 /// How the steps came to an end.
@@ -113,7 +122,9 @@ impl Inner {
         let Ok(question) = serde_json::from_str::<Question>(question.get()) else {
             return Ok(Stop::Failed(internal("the stored prompt is damaged")));
         };
-        let history = self.history(execution, exchange).await?;
+        let mut memory = self.history(execution, exchange).await?;
+        // One summary at most: an exchange that does not end fills every context.
+        let mut may_summarize = kept.iter().all(|step| step.begun.task != Task::Summary);
         loop {
             let records: Vec<StepRecord> = kept
                 .iter()
@@ -126,19 +137,29 @@ impl Inner {
             let stop = match next(&records, &exchange.limits) {
                 Next::End(end) => Some(Stop::End(end)),
                 Next::Ask => {
-                    self.ask(run, execution, exchange, (&question, &history), kept).await?
+                    let offered = self.offered(exchange.behavior).await;
+                    let talk = Talk { execution, exchange, question: &question, memory: &memory };
+                    let surplus = self.surplus(&talk, kept, &offered);
+                    if may_summarize && surplus > 0 {
+                        may_summarize = false;
+                        self.summarize(run, &talk, surplus, kept).await?;
+                        memory = self.history(execution, exchange).await?;
+                    }
+                    let talk = Talk { execution, exchange, question: &question, memory: &memory };
+                    self.ask(run, &talk, &offered, kept).await?
                 }
                 Next::Run(call) => {
                     let task = ToolTask { call, execution: None, workflow: None };
-                    self.use_tool(run, exchange, task, kept).await?;
+                    self.use_tool(run, exchange, (task, Vec::new()), kept).await?;
                     None
                 }
                 Next::Resume => {
                     // An answer is never begun without its end.
-                    let Some(Task::Tool(task)) = kept.pop().map(|step| step.begun.task) else {
+                    let begun = kept.pop().map(|step| step.begun);
+                    let Some(Begun { task: Task::Tool(task), events }) = begun else {
                         return Ok(Stop::Failed(internal("a stored step is damaged")));
                     };
-                    self.use_tool(run, exchange, task, kept).await?;
+                    self.use_tool(run, exchange, (task, events), kept).await?;
                     None
                 }
             };
@@ -153,35 +174,28 @@ impl Inner {
         &self,
         execution: &Execution,
         exchange: &Exchange,
-    ) -> Result<Vec<Remembered>, engine::Error> {
+    ) -> Result<Memory, engine::Error> {
         let organization = execution.organization;
         let found = self.sessions.find(organization, &exchange.session_name).await?;
         let Some(session) = found.filter(|session| session.id == exchange.session) else {
-            return Ok(Vec::new());
+            return Ok(Memory::default());
         };
-        Ok(self.sessions.memory(organization, &session, None).await?.exchanges)
+        Ok(self.sessions.memory(organization, &session, None).await?)
     }
 
     /// Asks the model, and commits its answer. `Some` when it does not answer.
     async fn ask(
         &self,
         run: &mut ExchangeRun,
-        execution: &Execution,
-        exchange: &Exchange,
-        (question, history): (&Question, &[Remembered]),
+        talk: &Talk<'_>,
+        offered: &[Value],
         kept: &mut Vec<Kept>,
     ) -> Result<Option<Stop>, engine::Error> {
-        let steps = kept.iter().filter_map(|step| {
-            let result = &step.done.as_ref()?.result;
-            Some(Shown { task: &step.begun.task, result })
-        });
-        let messages = prompt::messages(exchange.behavior, history, question, steps);
-        let more = match exchange.behavior {
-            // What the tools of other servers do is not known.
-            Behavior::Agent => self.servers.offered().await,
-            Behavior::Plan | Behavior::Ask => Vec::new(),
-        };
-        let fields = match request(&messages, exchange.behavior, more) {
+        let exchange = talk.exchange;
+        let exchanges = newest(talk.memory.open(), self.past_room(talk, kept, offered));
+        let past = Past { summary: talk.memory.summary(), exchanges };
+        let messages = prompt::messages(exchange.behavior, past, talk.question, shown(kept));
+        let fields = match request(&messages, offered) {
             Ok(fields) => fields,
             Err(error) => return Ok(Some(Stop::Failed(internal(&error.to_string())))),
         };
@@ -192,28 +206,23 @@ impl Inner {
             return Ok(Some(Stop::Failed(failure)));
         }
         let prompt_tokens = estimate(length as u64);
-        let Execution { organization, key, source, .. } = *execution;
-        let caller = Caller { organization, key, source };
+        let caller = talk.caller();
         let (model, admission) = match self.admit(caller, &exchange.model, prompt_tokens).await? {
             Ok(admitted) => admitted,
             Err(failure) => return Ok(Some(Stop::Failed(failure))),
         };
-        let completed = {
-            let _place = self.answers.acquire().await;
-            let mut lease = self.bodies.lease(&Peer::InProcess);
-            model.complete(fields, prompt_tokens, &mut lease).await
-        };
+        let completed = self.complete(&model, fields, prompt_tokens).await;
         let Completion { answer, tokens, cost } = match completed {
             Ok(completion) => completion,
             Err(failure) => return Ok(Some(Stop::Failed(failure))),
         };
-        let Some(answer) = parse(&answer) else {
+        let Some((answer, thoughts)) = parse(&answer) else {
             let message =
                 format!("the model '{}' gave an answer without a message", exchange.model);
             return Ok(Some(Stop::Failed(Failure::new(502, ErrorClass::ProviderError, message))));
         };
         let begun = Begun { task: Task::Answer, events: Vec::new() };
-        let events = events_of(&answer);
+        let events = events_of(&answer, thoughts);
         let result = StepResult::Answer(answer);
         let done = Done { result, events, media: Vec::new(), tokens };
         let mut beside = Commit::new();
@@ -225,8 +234,20 @@ impl Inner {
         Ok(None)
     }
 
+    /// Asks the model, once there is a place for its answer in memory.
+    pub(super) async fn complete(
+        &self,
+        model: &BoundModel,
+        fields: RawObject,
+        prompt_tokens: u64,
+    ) -> Result<Completion, Failure> {
+        let _place = self.answers.acquire().await;
+        let mut lease = self.bodies.lease(&Peer::InProcess);
+        model.complete(fields, prompt_tokens, &mut lease).await
+    }
+
     /// The model, with what its answer may cost reserved; or why it is not asked.
-    async fn admit(
+    pub(super) async fn admit(
         &self,
         caller: Caller,
         model: &str,
@@ -250,16 +271,16 @@ impl Inner {
         }
     }
 
-    /// Runs a tool, and commits its result.
+    /// Runs a tool, and commits its result. The events are those that it had before a crash.
     async fn use_tool(
         &self,
         run: &mut ExchangeRun,
         exchange: &Exchange,
-        task: ToolTask,
+        (task, events): (ToolTask, Vec<Value>),
         kept: &mut Vec<Kept>,
     ) -> Result<(), engine::Error> {
         let spent = kept.iter().map(|step| step.cost).sum();
-        let mut used = tools::Use { inner: self, run, exchange, task, spent };
+        let mut used = tools::Use { inner: self, run, exchange, task, events, spent };
         let Outcome { result, events, media, cost } = used.run().await?;
         let task = Task::Tool(used.task);
         let is_begun = run.steps().last().is_some_and(|step| !step.status.is_final());
@@ -334,17 +355,11 @@ fn remembered(media: impl Iterator<Item = String>) -> Vec<String> {
     media.take_while(fits).collect()
 }
 
-/// The request for an answer, without its model. `more` are tools of other servers.
-fn request(
-    messages: &[Value],
-    behavior: Behavior,
-    more: Vec<Value>,
-) -> Result<RawObject, serde_json::Error> {
-    let mut offered = tools::offered(behavior);
-    offered.extend(more);
+/// The request for an answer, without its model.
+fn request(messages: &[Value], offered: &[Value]) -> Result<RawObject, serde_json::Error> {
     let mut fields = RawObject::default();
     fields.set("messages", messages)?;
-    fields.set("tools", &offered)?;
+    fields.set("tools", offered)?;
     fields.set("max_tokens", &ANSWER_TOKENS_MAX)?;
     Ok(fields)
 }
@@ -358,6 +373,9 @@ struct Choice {
 #[derive(Deserialize)]
 struct Message {
     content: Option<Value>,
+    /// What a model that thinks before it answers says of that.
+    reasoning_content: Option<Value>,
+    reasoning: Option<Value>,
     tool_calls: Option<Vec<Call>>,
 }
 
@@ -373,16 +391,18 @@ struct Function {
     arguments: Option<Value>,
 }
 
-/// What the model said; `None` where it said nothing that can be read.
-fn parse(answer: &RawObject) -> Option<Answer> {
+/// What the model said, and what it thought before; `None` where it said nothing that can be read.
+pub fn parse(answer: &RawObject) -> Option<(Answer, Option<String>)> {
     let choices: Vec<Choice> = answer.value("choices")?;
     let message = choices.into_iter().next()?.message?;
     let cut = |text: &str, most: usize| -> String { text.chars().take(most).collect() };
-    let text = message.content.as_ref().and_then(Value::as_str).filter(|text| !text.is_empty());
-    let text = text.map(|text| {
+    let text_of = |value: Option<Value>| {
+        let text = value.as_ref()?.as_str().filter(|text| !text.is_empty())?;
         let end = (0..=TEXT_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-        text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
-    });
+        Some(text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned())
+    };
+    let text = text_of(message.content);
+    let thoughts = text_of(message.reasoning_content.or(message.reasoning));
     let calls = message.tool_calls.unwrap_or_default().into_iter().take(CALLS_MAX);
     let calls = calls.enumerate().map(|(place, call)| {
         let (name, arguments) =
@@ -398,12 +418,13 @@ fn parse(answer: &RawObject) -> Option<Answer> {
             arguments: if arguments.len() > ARGUMENTS_MAX { String::new() } else { arguments },
         }
     });
-    Some(Answer { text, calls: calls.collect() })
+    Some((Answer { text, calls: calls.collect() }, thoughts))
 }
 
 /// The events of an answer.
-fn events_of(answer: &Answer) -> Vec<Value> {
+fn events_of(answer: &Answer, thoughts: Option<String>) -> Vec<Value> {
     let mut events = Vec::new();
+    events.extend(thoughts.map(|text| json!({"type": "thinking_delta", "content": text})));
     let is_last = answer.calls.is_empty();
     if is_last {
         let content = answer.text.as_deref().unwrap_or_default();
@@ -437,7 +458,17 @@ mod tests {
 
     fn said(message: &Value) -> Option<Answer> {
         let answer = json!({"choices": [{"message": message}]}).to_string();
-        parse(&serde_json::from_str(&answer).unwrap())
+        Some(parse(&serde_json::from_str(&answer).unwrap())?.0)
+    }
+
+    #[test]
+    fn agent_answer_shows_what_the_model_thought_first() {
+        let message = json!({"content": "4", "reasoning_content": "2 and 2"});
+        let answer = json!({"choices": [{"message": message}]}).to_string();
+        let (answer, thoughts) = parse(&serde_json::from_str(&answer).unwrap()).unwrap();
+        let events = events_of(&answer, thoughts);
+        assert_eq!(events[0], json!({"type": "thinking_delta", "content": "2 and 2"}));
+        assert_eq!(events[1], json!({"type": "message", "content": "4"}));
     }
 
     #[test]

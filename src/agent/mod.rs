@@ -14,6 +14,7 @@
 //! | `prompt` | what the model is shown |
 //! | `tools` | what the model can use |
 //! | `sessions` | what is remembered |
+//! | `summary` | when and how a long conversation is summarized |
 //! | `servers` | tools of other servers, by the Model Context Protocol |
 //! | `events` | what clients see of it |
 //! | `work` | what tools and MCP clients start |
@@ -31,6 +32,7 @@ mod request;
 pub mod servers;
 mod service;
 mod sessions;
+mod summary;
 mod tools;
 mod work;
 

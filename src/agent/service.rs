@@ -48,6 +48,8 @@ pub struct Options {
     pub timeout: Duration,
     pub steps_max: u32,
     pub cost_max: Option<Usd>,
+    /// Tokens of the context of a model that this box does not run.
+    pub context_tokens: u32,
     /// Servers that give it more tools.
     pub servers: Vec<servers::Settings>,
 }

@@ -38,6 +38,17 @@ pub struct Session {
     pub used_at: Timestamp,
     /// Exchanges that have ended.
     pub exchanges: u64,
+    /// What stands for the older ones in prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Summary>,
+}
+
+/// A summary, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    pub text: Payload,
+    /// The last exchange that it covers.
+    pub through: ExecutionId,
 }
 
 /// An exchange, as the memory has it.
@@ -67,15 +78,42 @@ pub struct Memory {
     pub exchanges: Vec<Remembered>,
     /// How many have ended, those included that are not kept.
     pub total: u64,
+    /// The summary, and the last exchange that it covers.
+    summarized: Option<(String, ExecutionId)>,
+}
+
+impl Memory {
+    /// The summary of the older exchanges.
+    #[must_use]
+    pub fn summary(&self) -> Option<&str> {
+        self.summarized.as_ref().map(|(text, _)| text.as_str())
+    }
+
+    /// The exchanges that no summary covers, oldest first.
+    #[must_use]
+    pub fn open(&self) -> &[Remembered] {
+        let Some((_, through)) = &self.summarized else { return &self.exchanges };
+        let covered = self.exchanges.partition_point(|exchange| exchange.id <= *through);
+        self.exchanges.get(covered..).unwrap_or_default()
+    }
 }
 
 /// An exchange that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
+    pub id: ExecutionId,
     pub at: Timestamp,
     pub prompt: String,
     pub response: String,
     pub media: Vec<String>,
+}
+
+impl Remembered {
+    /// Bytes of what was said.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.prompt.len().saturating_add(self.response.len())
+    }
 }
 
 /// The sessions of a store; clones share it.
@@ -130,8 +168,14 @@ impl Sessions {
             }
             None => {
                 let name = name.to_owned();
-                let session =
-                    Session { id: new_id(), name, created_at: now, used_at: now, exchanges: 0 };
+                let session = Session {
+                    id: new_id(),
+                    name,
+                    created_at: now,
+                    used_at: now,
+                    exchanges: 0,
+                    summary: None,
+                };
                 let key = row(organization, &session.name);
                 commit.expect(Expect::Absent(key.clone()));
                 commit.put(key, &session)?;
@@ -182,6 +226,32 @@ impl Sessions {
         Ok(commit)
     }
 
+    /// What the step that summarizes older exchanges adds to its commit. Nothing where the session was
+    /// cleared.
+    pub async fn note_summary(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        session: SessionId,
+        through: ExecutionId,
+        text: &str,
+    ) -> Result<Commit, storage::Error> {
+        let mut commit = Commit::new();
+        let key = row(organization, name);
+        let Some(bytes) = self.store.get(&key).await? else { return Ok(commit) };
+        let mut stored: Session = decode(&bytes)?;
+        if stored.id != session {
+            return Ok(commit);
+        }
+        commit.expect(Expect::Equal(key.clone(), bytes));
+        if let Some(earlier) = &stored.summary {
+            self.store.release(&mut commit, &earlier.text);
+        }
+        stored.summary = Some(Summary { text: self.keep(&mut commit, text).await?, through });
+        commit.put(key, &stored)?;
+        Ok(commit)
+    }
+
     /// What the session remembers. With an engine, exchanges that ended without a response are shown too:
     /// those that were cancelled.
     pub async fn memory(
@@ -190,10 +260,14 @@ impl Sessions {
         session: &Session,
         engine: Option<&Engine>,
     ) -> Result<Memory, storage::Error> {
-        let mut memory = Memory { exchanges: Vec::new(), total: session.exchanges };
+        let mut memory = Memory { total: session.exchanges, ..Memory::default() };
+        if let Some(summary) = &session.summary {
+            memory.summarized = Some((self.text(&summary.text).await?, summary.through));
+        }
         for (key, entry) in self.entries(session.id).await? {
+            let Some(id) = key.last_id::<ExecutionId>() else { continue };
             if entry.response.is_none() {
-                let (Some(engine), Some(id)) = (engine, key.last_id()) else { continue };
+                let Some(engine) = engine else { continue };
                 let execution = engine.get(organization, id).await;
                 if !execution.is_ok_and(|execution| execution.status.is_final()) {
                     continue;
@@ -205,6 +279,7 @@ impl Sessions {
             };
             let prompt = self.text(&entry.prompt).await?;
             memory.exchanges.push(Remembered {
+                id,
                 at: entry.at,
                 prompt,
                 response,
@@ -245,6 +320,10 @@ impl Sessions {
         let mut commit = Commit::new();
         commit.delete(row(organization, name));
         let mut payloads = Vec::new();
+        if let Some(summary) = session.summary {
+            self.store.release(&mut commit, &summary.text);
+            payloads.push(summary.text);
+        }
         for (key, entry) in self.all_entries(session.id).await? {
             self.release(&mut commit, &entry);
             commit.delete(key);

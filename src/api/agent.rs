@@ -159,6 +159,7 @@ pub async fn memory(context: Context) -> Result<Response, http::Error> {
         session_id: name,
         conversation_history: history.collect(),
         total_exchanges: memory.total,
+        summary: memory.summary(),
         generated_media_urls: media.map(String::as_str).collect(),
     };
     Ok(response::json(StatusCode::OK, &body))

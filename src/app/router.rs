@@ -126,6 +126,7 @@ pub fn agent(
         timeout: agent.timeout,
         steps_max: agent.max_steps,
         cost_max: agent.max_cost.and_then(Usd::from_dollars),
+        context_tokens: agent.context_tokens,
         servers: agent.mcp_servers.iter().map(mcp_server).collect(),
     };
     Agent::new(dependencies, options)

@@ -16,6 +16,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The largest limit of an exchange's cost, in US dollars.
 const COST_MAX: f64 = 1_000_000.0;
+/// The largest context that can be meant, in tokens.
+const CONTEXT_MAX: u32 = 100_000_000;
 /// Servers that give tools.
 const SERVERS_MAX: usize = 16;
 /// Characters of a server's name.
@@ -47,6 +49,7 @@ pub(super) fn agent(section: &mut Section<'_>, folder: &Path) -> Agent {
         timeout: section.get("timeout", 5 * MINUTE, duration(SECOND..=HOUR)),
         max_steps: section.get("max_steps", 24, whole(1..=1000)),
         max_cost: section.optional("max_cost", number(0.0..=COST_MAX)),
+        context_tokens: section.get("context_tokens", 32_768, whole(1024..=CONTEXT_MAX)),
         mcp_servers: servers,
     }
 }

@@ -317,6 +317,8 @@ pub struct Agent {
     pub max_steps: u32,
     /// What an exchange may cost, in US dollars; none: no limit.
     pub max_cost: Option<f64>,
+    /// Tokens of the context of a model that this box does not run.
+    pub context_tokens: u32,
     /// Servers that give it more tools, each name once.
     pub mcp_servers: Vec<McpServer>,
 }

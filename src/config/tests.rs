@@ -180,6 +180,7 @@ fn config_invalid_value_names_expected_form() {
         ("decisions.samples = 0", "a whole number from 1 to 64, found 0"),
         ("decisions.aliases = { a = 1 }", "`decisions.aliases`"),
         ("agent.max_steps = 0", "a whole number from 1 to 1000, found 0"),
+        ("agent.context_tokens = 100", "a whole number from 1024 to 100000000, found 100"),
         ("agent.max_cost = -1", "expected a number from 0 to 1000000, found -1"),
         ("retention.sessions = \"1s\"", "`retention.sessions`"),
     ] {

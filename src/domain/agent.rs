@@ -130,6 +130,8 @@ pub enum Task {
     /// Asks the model.
     Answer,
     Tool(ToolTask),
+    /// Asks the model to summarize what was said before.
+    Summary,
 }
 
 /// A use of a tool. The ids of what it makes are chosen before it runs, so that it makes it once.
@@ -165,6 +167,8 @@ pub struct Done {
 pub enum StepResult {
     Answer(Answer),
     Tool(ToolResult),
+    /// Takes the place of earlier exchanges.
+    Summary(String),
 }
 
 /// An answer of the model.
@@ -248,7 +252,7 @@ pub fn next(steps: &[StepRecord], limits: &Limits) -> Next {
     }
     let answer = steps.iter().enumerate().rev().find_map(|(at, step)| match &step.done {
         Some(StepResult::Answer(answer)) => Some((at, answer)),
-        Some(StepResult::Tool(_)) | None => None,
+        Some(StepResult::Tool(_) | StepResult::Summary(_)) | None => None,
     });
     let Some((at, answer)) = answer else { return Next::Ask };
     if answer.calls.is_empty() {
@@ -258,7 +262,8 @@ pub fn next(steps: &[StepRecord], limits: &Limits) -> Next {
     if limits.cost.is_some_and(|most| spent >= most) {
         return Next::End(End::CostLimit);
     }
-    if u32::try_from(steps.len()).unwrap_or(u32::MAX) >= limits.steps {
+    let own = steps.iter().filter(|step| step.task != Task::Summary).count();
+    if u32::try_from(own).unwrap_or(u32::MAX) >= limits.steps {
         return Next::End(End::StepLimit);
     }
     let made = steps.len().saturating_sub(at + 1);
@@ -326,6 +331,22 @@ mod tests {
         assert_eq!(next(&endless(2), &dear), Next::End(End::CostLimit));
         let last_words = [endless(2), vec![answer("done", &[])]].concat();
         assert_eq!(next(&last_words, &dear), Next::End(End::Answered("done".to_owned())));
+    }
+
+    #[test]
+    fn exchange_asks_behind_a_summary_which_is_not_a_step_of_its_limit() {
+        let summary = || StepRecord {
+            task: Task::Summary,
+            done: Some(StepResult::Summary("They met.".to_owned())),
+            cost: Usd::ZERO,
+        };
+        assert_eq!(next(&[summary()], &LIMITS), Next::Ask);
+        let steps = [answer("", &["a"]), tool("a", None), summary()];
+        assert_eq!(next(&steps, &LIMITS), Next::Ask);
+        let rest = [answer("", &["a", "b"]), tool("a", None), tool("b", None)];
+        let steps = [steps.to_vec(), rest.to_vec()].concat();
+        assert_eq!(next(&steps[..5], &Limits { steps: 5, ..LIMITS }), Next::Run(call("b")));
+        assert_eq!(next(&steps, &Limits { steps: 5, ..LIMITS }), Next::End(End::StepLimit));
     }
 
     #[test]

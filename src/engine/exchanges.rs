@@ -145,6 +145,26 @@ impl ExchangeRun {
         Ok(())
     }
 
+    /// Commits news of the step that has begun: `input` takes the place of what it began with.
+    ///
+    /// # Errors
+    /// As [`ExchangeRun::begin_step`].
+    pub async fn renew_step(&mut self, input: Box<RawValue>) -> Result<(), Error> {
+        let begun = self.steps.last().filter(|step| !step.status.is_final());
+        let Some(mut step) = begun.cloned() else { return Ok(()) };
+        let mut commit = Commit::new();
+        let before = step.input.take();
+        step.input = Some(self.keep(&mut commit, input).await?);
+        if let Some(before) = &before {
+            self.inner.store.release(&mut commit, before);
+        }
+        let index = self.steps.len().saturating_sub(1);
+        self.commit(commit, index, &step).await?;
+        self.steps.truncate(index);
+        self.steps.push(step);
+        Ok(())
+    }
+
     /// Commits the end of the step that has begun, or of a new one that begins with it.
     ///
     /// # Errors

@@ -146,6 +146,8 @@ pub struct Memory<'a> {
     pub conversation_history: Vec<Exchange<'a>>,
     /// How many there were in all.
     pub total_exchanges: u64,
+    /// What stands for the older exchanges in the model's prompts; null where nothing was summarized.
+    pub summary: Option<&'a str>,
     pub generated_media_urls: Vec<&'a str>,
 }
 

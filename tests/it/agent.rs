@@ -8,28 +8,37 @@ use serde_json::{Value, json};
 use crate::support::{Answer, Ask, Service, Upstream, until};
 
 /// A thousandth of a dollar for each token.
-const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
+pub const PRICE: &str = "prices = [{ model = 'far', per_million_input_tokens = 1000.0, \
                      per_million_output_tokens = 1000.0 }]\n";
-const AGENT: &str = "[agent]\nmodel = 'far'\n";
+pub const AGENT: &str = "[agent]\nmodel = 'far'\n";
+/// The events of an exchange that makes an image.
+const MADE: [&str; 6] = [
+    "tool_call",
+    "execution_progress",
+    "execution_progress",
+    "generation_response",
+    "message",
+    "complete",
+];
 
 /// An assistant's message that uses a tool.
-fn calls(tool: &str, arguments: Value) -> Value {
+pub fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});
     let call = json!({"id": format!("call-{tool}"), "type": "function", "function": function});
     json!({"role": "assistant", "content": null, "tool_calls": [call]})
 }
 
-fn says(text: &str) -> Value {
+pub fn says(text: &str) -> Value {
     json!({"role": "assistant", "content": text})
 }
 
-fn completion(message: &Value) -> Value {
+pub fn completion(message: &Value) -> Value {
     let usage = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
     json!({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
 }
 
 /// A model that says these in turn in each exchange, and the last one again and again.
-fn script(up: &Upstream, messages: Vec<Value>) {
+pub fn script(up: &Upstream, messages: Vec<Value>) {
     up.follows(move |request| {
         let all = request["messages"].as_array().unwrap();
         let own = all.iter().rev().take_while(|message| message["role"] != "user");
@@ -52,17 +61,17 @@ async fn start() -> (Upstream, Service) {
     (up, service)
 }
 
-fn host(service: &Service, method: Method, path: &str) -> Ask {
+pub fn host(service: &Service, method: Method, path: &str) -> Ask {
     service.ask(Role::Agent, method, path).key(&service.key)
 }
 
-fn prompt(service: &Service, session: &str, text: &str) -> Ask {
+pub fn prompt(service: &Service, session: &str, text: &str) -> Ask {
     let messages = json!([{"role": "user", "content": text}]);
     let body = json!({"messages": messages, "session_id": session, "stream": false});
     host(service, Method::POST, "/v1/chat/completions").json(&body)
 }
 
-async fn memory(service: &Service, session: &str) -> Value {
+pub async fn memory(service: &Service, session: &str) -> Value {
     let path = format!("/memory?session_id={session}");
     host(service, Method::GET, &path).send().await.expect(200)
 }
@@ -73,7 +82,7 @@ async fn rows(service: &Service, filter: &str) -> Vec<Value> {
 }
 
 /// The data of the events of a stream, with their ids; the last one is `[DONE]`.
-fn events(answer: &Answer) -> Vec<(String, Value)> {
+pub fn events(answer: &Answer) -> Vec<(String, Value)> {
     assert!(answer.text.ends_with("data: [DONE]\n\n"), "{}", answer.text);
     let frames = answer.text.split("\n\n").filter(|frame| frame.starts_with("id: "));
     let read = frames.map(|frame| {
@@ -83,7 +92,7 @@ fn events(answer: &Answer) -> Vec<(String, Value)> {
     read.collect()
 }
 
-fn kinds(events: &[(String, Value)]) -> Vec<&str> {
+pub fn kinds(events: &[(String, Value)]) -> Vec<&str> {
     events.iter().map(|(_, data)| data["type"].as_str().unwrap()).collect()
 }
 
@@ -140,18 +149,28 @@ async fn agent_streams_events_in_both_forms_and_resumes_them() {
     let flat = host(&service, Method::POST, "/chat").json(&body).send().await;
     let task = flat.header("x-task-id").to_owned();
     let flat = events(&flat);
-    assert_eq!(kinds(&flat), ["tool_call", "generation_response", "message", "complete"]);
+    assert_eq!(kinds(&flat), MADE);
     assert_eq!(flat[0].1["name"], "run_model");
-    let complete = &flat[3].1;
+    let (begun, ended) = (&flat[1].1, &flat[2].1);
+    assert_eq!(
+        (&begun["step_status"], &begun["progress_percent"]),
+        (&json!("starting"), &json!(0))
+    );
+    assert_eq!(
+        (&ended["step_status"], &ended["progress_percent"]),
+        (&json!("success"), &json!(100))
+    );
+    assert_eq!((&ended["model"], &ended["total_steps"]), (&json!("image-qr"), &json!(1)));
+    let complete = &flat[5].1;
     assert_eq!((&complete["status"], &complete["task_id"]), (&json!("ok"), &json!(task)));
-    assert_eq!(complete["generations"][0]["url"], flat[1].1["url"]);
+    assert_eq!(complete["generations"][0]["url"], flat[3].1["url"]);
     let path = format!("/v1/tasks/{task}/events");
     let all = events(&host(&service, Method::GET, &path).send().await);
     assert_eq!(kinds(&all), kinds(&flat));
-    let chunk = &all[2].1;
+    let chunk = &all[4].1;
     assert_eq!(chunk["object"], "chat.completion.chunk");
     assert_eq!(chunk["choices"][0]["delta"]["content"], "Done.");
-    assert_eq!(all[3].1["choices"][0]["finish_reason"], "stop");
+    assert_eq!(all[5].1["choices"][0]["finish_reason"], "stop");
     for missed in 0..=all.len() {
         let mut ask = host(&service, Method::GET, &path);
         if missed > 0 {
@@ -184,9 +203,28 @@ async fn agent_creates_a_workflow_and_runs_it() {
     let answer = host(&service, Method::POST, "/chat").json(&body).send().await;
     let events = events(&answer);
     let kinds = kinds(&events);
-    for kind in ["workflow_created", "execution_started", "execution_completed", "message"] {
-        assert!(kinds.contains(&kind), "{kinds:?}");
-    }
+    let expected = [
+        "tool_call",
+        "workflow_built",
+        "workflow_created",
+        "tool_call",
+        "tool_call",
+        "execution_started",
+        "execution_progress",
+        "execution_completed",
+        "message",
+        "complete",
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(events[1].1["steps_count"], 1);
+    let progress = &events[6].1;
+    assert_eq!(progress["execution_id"], events[5].1["execution_id"]);
+    let found = (&progress["step_id"], &progress["step_status"], &progress["model"]);
+    assert_eq!(found, (&json!("pick"), &json!("completed"), &json!("json-query")));
+    let found = (&progress["completed_steps"], &progress["total_steps"]);
+    assert_eq!(found, (&json!(1), &json!(1)));
+    assert_eq!(progress["progress_percent"], 100);
+    assert_eq!(progress["output"]["result"], "Ada", "{progress}");
     let completed = events.iter().find(|(_, data)| data["type"] == "execution_completed").unwrap();
     assert_eq!(completed.1["output"]["result"], "Ada", "{events:?}");
     let list = service.flows(Method::GET, "/workflows").send().await.expect(200);
@@ -303,7 +341,7 @@ async fn agent_sessions_belong_to_an_organization_and_survive_a_restart() {
     let other = |method, path| service.ask(Role::Agent, method, path).key(&service.other_key);
     let foreign = other(Method::GET, "/memory?session_id=a").send().await.expect(200);
     let nothing = json!({
-        "session_id": "a", "conversation_history": [], "total_exchanges": 0,
+        "session_id": "a", "conversation_history": [], "total_exchanges": 0, "summary": null,
         "generated_media_urls": [],
     });
     assert_eq!(foreign, nothing);
@@ -372,8 +410,8 @@ async fn agent_goes_on_behind_the_last_finished_step_after_a_restart() {
     let service = service.restart().await;
     let path = format!("/v1/tasks/{task}/events");
     let events = events(&host(&service, Method::GET, &path).send().await);
-    assert_eq!(kinds(&events), ["tool_call", "generation_response", "message", "complete"]);
-    assert_eq!(events[2].1["content"], "Done.");
+    assert_eq!(kinds(&events), MADE);
+    assert_eq!(events[4].1["content"], "Done.");
     assert_eq!(rows(&service, "type=prediction").await.len(), 1, "the tool ran once");
     let memory = memory(&service, "s").await;
     assert_eq!(memory["total_exchanges"], 1);

@@ -1,7 +1,7 @@
 //! The Model Context Protocol on the agent's host: which tools there are, how they are called, followed
-//! and cancelled, what is refused; and the official client of Python against it.
+//! and cancelled, what is refused; and the official client of Python and the conformance suite against it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::Method;
 use orrery::api::Role;
@@ -366,6 +366,63 @@ async fn mcp_client_of_python_lists_and_calls_tools() {
     client.env("ORRERY_TEST_URL", format!("http://{}/mcp", service.address(Role::Agent)));
     client.env("ORRERY_TEST_KEY", &service.key);
     client.env("ORRERY_TEST_TOOLS", (service.running.services.catalog.len() + 1).to_string());
+    let output = client.kill_on_drop(true).output().await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The scenarios of the conformance suite for what this server has: tools. The others are about resources,
+/// prompts, logs, completion, sampling and elicitation, none of which it offers.
+const SCENARIOS: [&str; 7] = [
+    "server-initialize",
+    "ping",
+    "tools-list",
+    "tools-call-simple-text",
+    "tools-call-error",
+    "tools-call-with-progress",
+    "dns-rebinding-protection",
+];
+
+/// The folder with the suite, as npm has it.
+fn conformance_suite() -> PathBuf {
+    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/conformance");
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-conformance");
+    let done = place.join("done.json");
+    let lock = std::fs::read(wanted.join("package-lock.json")).unwrap();
+    if std::fs::read(&done).is_ok_and(|there| there == lock) {
+        return place;
+    }
+    std::fs::create_dir_all(&place).unwrap();
+    for file in ["package.json", "package-lock.json"] {
+        std::fs::copy(wanted.join(file), place.join(file)).unwrap();
+    }
+    let mut npm = std::process::Command::new("npm");
+    npm.args(["ci", "--ignore-scripts", "--no-fund", "--no-audit"]).current_dir(&place);
+    let output = npm.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the suite cannot be installed with npm: {said}");
+    std::fs::write(done, lock).unwrap();
+    place
+}
+
+#[tokio::test]
+#[ignore = "needs python3, nodejs and npm: run tests/run"]
+async fn mcp_server_passes_the_conformance_suite() {
+    let service = Service::start().await;
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/model.py");
+    for (name, act) in
+        [("simple_text", "text"), ("error_handling", "error"), ("tool_with_progress", "progress")]
+    {
+        service.manifest(&format!(
+            "slug = 'test_{name}'\noutput_type = 'string'\n[request_schema]\ntype = 'object'\n\
+             [runner]\ntype = 'command'\ncommand = ['python3', {model:?}, '{act}']\n"
+        ));
+    }
+    let suite = tokio::task::spawn_blocking(conformance_suite).await.unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/conformance.mjs");
+    let mut client = tokio::process::Command::new("node");
+    client.arg(file).arg(suite).args(SCENARIOS);
+    client.env("ORRERY_TEST_URL", format!("http://{}/mcp", service.address(Role::Agent)));
+    client.env("ORRERY_TEST_KEY", &service.key);
     let output = client.kill_on_drop(true).output().await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

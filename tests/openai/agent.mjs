@@ -25,7 +25,7 @@ for await (const chunk of stream) {
   types.push(chunk.type);
   text += chunk.choices[0].delta.content ?? "";
 }
-assert.deepEqual(types, ["tool_call", "generation_response", "message", "complete"]);
+assert.deepEqual(types, ["tool_call", "execution_progress", "execution_progress", "generation_response", "message", "complete"]);
 assert.equal(text, "Here it is.");
 
 const said = await client.chat.completions.create({

@@ -22,7 +22,7 @@ for chunk in stream:
     finish = chunk.choices[0].finish_reason or finish
     if chunk.type == "generation_response":
         urls.append(chunk.url)
-assert types == ["tool_call", "generation_response", "message", "complete"], types
+assert types == ["tool_call", "execution_progress", "execution_progress", "generation_response", "message", "complete"], types
 assert (text, finish) == ("Here it is.", "stop"), (text, finish)
 assert len(urls) == 1 and urls[0].startswith("http://"), urls
 

@@ -182,7 +182,12 @@ pub async fn list(
 fn tool_of_model(model: &Model) -> Tool {
     let cost = model.pricing.as_ref().map(Cost::from);
     let price = cost.as_ref().map(|cost| format!("Cost: {}.", cost.estimate));
-    let parts = [Some(model.description.as_str()), price.as_deref()];
+    let described = match model.description.trim() {
+        // Clients want a description of each tool.
+        "" => format!("Runs the model {}.", model.slug),
+        described => described.to_owned(),
+    };
+    let parts = [Some(described.as_str()), price.as_deref()];
     let meta = json!({
         "orrery/model": model.slug.as_str(),
         "orrery/output_type": model.output_type.as_str(),

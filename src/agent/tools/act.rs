@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
+use super::progress::of_prediction;
 use super::read::{in_event, summary, unreadable};
 use super::{Outcome, Use};
 use crate::agent::work::{self, Ready};
@@ -22,12 +23,16 @@ use crate::workflows::{self, New, Put};
 const URLS_MAX: usize = 64;
 const URL_CHARS_MAX: usize = 2048;
 /// How long one look at an execution waits for its end.
-const WAIT: Duration = Duration::from_secs(60);
+pub(super) const WAIT: Duration = Duration::from_secs(60);
 
-/// A version of a workflow that is started.
-struct Started {
-    workflow: WorkflowId,
-    version: String,
+/// What is started.
+enum Started<'a> {
+    Model(&'a str),
+    /// A version of a workflow.
+    Workflow {
+        id: WorkflowId,
+        version: &'a str,
+    },
 }
 
 impl Use<'_> {
@@ -55,7 +60,7 @@ impl Use<'_> {
                     let message = format!("'{slug}' costs more than this exchange may still spend");
                     return Ok(Outcome::said(message));
                 }
-                match self.submit(ready, None).await? {
+                match self.submit(ready, Started::Model(&slug)).await? {
                     Ok(child) => child,
                     Err(outcome) => return Ok(outcome),
                 }
@@ -63,7 +68,9 @@ impl Use<'_> {
         };
         let ended = self.wait(child).await?;
         let output = self.output(&ended).await?;
-        let mut outcome = Outcome::json(&summary(&ended, &output));
+        let status = ended.status.word(ended.kind());
+        let progress = of_prediction(child, status, &slug, true);
+        let mut outcome = Outcome::json(&summary(&ended, &output)).with_event(progress);
         outcome.cost = ended.cost;
         if ended.status == Status::Success && model.output_type.is_artefact() {
             outcome.media = urls(&output);
@@ -106,7 +113,7 @@ impl Use<'_> {
                 }
             }
         };
-        let ended = self.wait(child).await?;
+        let ended = self.follow(child).await?;
         let output = self.output(&ended).await?;
         let time = ended.run_time().map(|time| time.as_millis());
         let mut outcome = Outcome::json(&summary(&ended, &output)).with_event(json!({
@@ -133,8 +140,7 @@ impl Use<'_> {
             Ok(ready) => ready,
             Err(refused) => return Ok(Err(Outcome::refused(refused))),
         };
-        let started = Started { workflow: workflow.id, version: workflow.latest.clone() };
-        self.submit(ready, Some(started)).await
+        self.submit(ready, Started::Workflow { id: workflow.id, version: &workflow.latest }).await
     }
 
     /// Makes a workflow.
@@ -187,7 +193,7 @@ impl Use<'_> {
         let shown = json!({
             "workflow_id": workflow.id, "slug": workflow.slug, "version_id": workflow.latest,
         });
-        Ok(Outcome::json(&shown).with_event(event))
+        Ok(Outcome::json(&shown).with_event(built(definition)).with_event(event))
     }
 
     /// Makes or changes a version of a workflow. The same version twice is the same.
@@ -227,7 +233,8 @@ impl Use<'_> {
             "message": format!("version {version} is the latest"),
         });
         let shown = json!({"workflow_id": workflow.id, "version_id": version});
-        Ok(Outcome::json(&shown).with_event(event))
+        let built = built(arguments.get("definition"));
+        Ok(Outcome::json(&shown).with_event(built).with_event(event))
     }
 
     /// What this use had started before a crash, if it came so far.
@@ -244,20 +251,21 @@ impl Use<'_> {
     async fn submit(
         &mut self,
         ready: Ready,
-        started: Option<Started>,
+        started: Started<'_>,
     ) -> Result<Result<ExecutionId, Outcome>, engine::Error> {
         let Ready { work, input, beside } = ready;
         let child: ExecutionId = *self.task.execution.get_or_insert_with(new_id);
-        let events = started.map(|started| {
-            json!({
+        let event = match started {
+            Started::Model(model) => of_prediction(child, "starting", model, false),
+            Started::Workflow { id, version } => json!({
                 "type": "execution_started",
                 "execution_id": child,
-                "workflow_id": started.workflow,
-                "version_id": started.version,
+                "workflow_id": id,
+                "version_id": version,
                 "inputs": in_event(&input),
-            })
-        });
-        self.begin(events.into_iter().collect()).await?;
+            }),
+        };
+        self.begin(vec![event]).await?;
         let execution = self.run.execution();
         let input = to_raw_value(&input).map_err(|error| {
             let malformed = Malformed { record: "input", reason: error.to_string() };
@@ -290,6 +298,16 @@ impl Use<'_> {
             self.inner.engine.check_running()?;
         }
     }
+}
+
+/// The event of a definition that was accepted.
+fn built(definition: Option<&Value>) -> Value {
+    let steps = definition.and_then(|definition| definition.get("steps")?.as_array());
+    json!({
+        "type": "workflow_built",
+        "steps_count": steps.map_or(0, Vec::len),
+        "definition": definition.map(in_event),
+    })
 }
 
 /// What the model reads about a definition that is refused.

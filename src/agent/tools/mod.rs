@@ -5,6 +5,7 @@
 //! there. A tool answers with text, cut at a limit.
 
 mod act;
+mod progress;
 mod read;
 
 pub use self::act::urls;
@@ -205,6 +206,8 @@ pub struct Use<'a> {
     pub run: &'a mut ExchangeRun,
     pub exchange: &'a Exchange,
     pub task: ToolTask,
+    /// The events of its beginning.
+    pub events: Vec<Value>,
     /// What the exchange has cost until now.
     pub spent: Usd,
 }
@@ -256,7 +259,11 @@ impl Use<'_> {
         let Ok(arguments) = arguments else {
             return Ok(Outcome::refused("the arguments are not a JSON object"));
         };
-        self.begin(Vec::new()).await?;
+        let message = format!("Calling {name}");
+        let event = json!({
+            "type": "status", "message": message, "tool_name": name, "parameters": arguments,
+        });
+        self.begin(vec![event]).await?;
         let step = self.run.steps().len();
         let key = format!("{}:{step}", self.run.execution().id);
         Ok(match self.inner.servers.call(name, arguments, &key).await {
@@ -274,7 +281,8 @@ impl Use<'_> {
         if self.run.steps().last().is_some_and(|step| !step.status.is_final()) {
             return Ok(());
         }
-        let begun = Begun { task: Task::Tool(self.task.clone()), events };
+        self.events = events;
+        let begun = Begun { task: Task::Tool(self.task.clone()), events: self.events.clone() };
         let child: Option<ExecutionId> = self.task.execution;
         self.run.begin_step(text(&begun)?, child).await
     }

@@ -59,7 +59,7 @@ impl Engine {
 impl Inner {
     /// The execution, and its steps as far as they are in memory. Never waits for a run, only for
     /// a commit under way.
-    async fn look(
+    pub(super) async fn look(
         &self,
         organization: OrganizationId,
         id: ExecutionId,
@@ -81,7 +81,7 @@ impl Inner {
         Ok((stored.ok_or(Error::NotFound)?, None))
     }
 
-    async fn read_outer_steps(&self, id: ExecutionId) -> Result<Steps, Error> {
+    pub(super) async fn read_outer_steps(&self, id: ExecutionId) -> Result<Steps, Error> {
         let limit = crate::domain::definition::STEPS_MAX;
         let page = Page { prefix: rows::outer_steps(id), after: None, before: None, limit };
         let found = self.store.page(page).await?;
@@ -251,6 +251,7 @@ impl Inner {
     }
 }
 
-fn is_in_map(plan: Option<&Plan>, step: &Planned) -> bool {
+/// Whether a step is within a map.
+pub(super) fn is_in_map(plan: Option<&Plan>, step: &Planned) -> bool {
     plan.is_some_and(|plan| !plan.maps_around(step.position).is_empty())
 }

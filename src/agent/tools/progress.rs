@@ -1,0 +1,118 @@
+//! The progress of what a tool has started, as events. Those of a workflow's steps are committed with the
+//! step of the exchange as they come, so that a client that comes again finds each of them once.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use super::Use;
+use crate::agent::drive::text;
+use crate::domain::agent::{Begun, Task};
+use crate::domain::execution::Execution;
+use crate::domain::ids::ExecutionId;
+use crate::engine;
+use crate::engine::query::progress::{EndedStep, Progress};
+
+/// Events of one use of a tool, and their bytes: a step of an exchange stays small.
+const EVENTS_MAX: usize = 128;
+const BYTES_MAX: usize = 48 * 1024;
+/// Bytes of an output that an event shows.
+const OUTPUT_MAX: u64 = 4 * 1024;
+const KIND: &str = "execution_progress";
+
+impl Use<'_> {
+    /// The execution of a workflow, once it has ended. Each of its steps that ends in the meantime is an
+    /// event.
+    pub(super) async fn follow(&mut self, child: ExecutionId) -> Result<Execution, engine::Error> {
+        let engine = self.inner.engine.clone();
+        let organization = self.organization();
+        loop {
+            let waiter = engine.watch_steps(child);
+            let woken = waiter.woken();
+            let progress = engine.progress(organization, child).await?;
+            self.note(&progress).await?;
+            if progress.execution.status.is_final() {
+                return Ok(progress.execution);
+            }
+            tokio::select! {
+                ended = engine.wait(organization, child, super::act::WAIT) => {
+                    ended?;
+                    engine.check_running()?;
+                }
+                () = woken => {}
+            }
+        }
+    }
+
+    /// Commits an event for each step that has ended since the last look.
+    async fn note(&mut self, progress: &Progress) -> Result<(), engine::Error> {
+        let known: HashSet<&str> = self.events.iter().filter_map(step_of).collect();
+        let is_new = |(_, step): &(usize, &EndedStep)| !known.contains(step.id.as_str());
+        let new: Vec<_> = progress.ended.iter().enumerate().filter(is_new).collect();
+        let mut events = self.events.clone();
+        let mut bytes: usize = events.iter().map(|event| event.to_string().len()).sum();
+        for (place, step) in new {
+            let event = self.event(progress, place, step).await?;
+            bytes += event.to_string().len();
+            if events.len() >= EVENTS_MAX || bytes > BYTES_MAX {
+                break;
+            }
+            events.push(event);
+        }
+        if events.len() == self.events.len() {
+            return Ok(());
+        }
+        self.events = events;
+        let begun = Begun { task: Task::Tool(self.task.clone()), events: self.events.clone() };
+        self.run.renew_step(text(&begun)?).await
+    }
+
+    async fn event(
+        &self,
+        progress: &Progress,
+        place: usize,
+        step: &EndedStep,
+    ) -> Result<Value, engine::Error> {
+        let output = match &step.output {
+            Some(output) if output.len() <= OUTPUT_MAX => {
+                let text = self.inner.store.read_payload(output).await;
+                text.map_or(Value::Null, |text| {
+                    serde_json::from_str(text.get()).unwrap_or_default()
+                })
+            }
+            Some(_) | None => Value::Null,
+        };
+        let completed = place + 1;
+        Ok(json!({
+            "type": KIND,
+            "execution_id": progress.execution.id,
+            "step_id": step.id,
+            "step_status": step.status.as_str(),
+            "model": step.model,
+            "output": output,
+            "completed_steps": completed,
+            "total_steps": progress.total,
+            "progress_percent": completed * 100 / progress.total.max(1),
+        }))
+    }
+}
+
+/// The progress of a prediction, which is one step.
+pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) -> Value {
+    json!({
+        "type": KIND,
+        "execution_id": id,
+        "step_id": null,
+        "step_status": status,
+        "model": model,
+        "output": null,
+        "completed_steps": u8::from(is_over),
+        "total_steps": 1,
+        "progress_percent": if is_over { 100 } else { 0 },
+    })
+}
+
+fn step_of(event: &Value) -> Option<&str> {
+    event.get("type").filter(|kind| *kind == KIND)?;
+    event.get("step_id")?.as_str()
+}
