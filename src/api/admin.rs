@@ -1,6 +1,7 @@
 //! The operator's routes on the control socket: what the command line asks for. Every process that can open
 //! the socket owns the data folder; no key is asked for. And what of it members may see.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -11,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::Context;
 use super::doc::{Doc, ResponseDoc};
+use crate::catalog::{self, Catalog};
 use crate::domain::ids::KeyId;
 use crate::engine::{self, Report};
 use crate::http::{self, Response, response, sse};
@@ -183,6 +185,14 @@ pub const TEST_MODEL: Doc = Doc::new("admin", "admin_test_model", "Run one input
 /// a run that fails is a good answer. A client that goes away ends the run.
 pub async fn test_model(mut context: Context) -> Result<Response, http::Error> {
     let trial: Trial = context.request.json().await?;
+    // A manifest that was written a moment ago counts.
+    let report = reread(&context).await?;
+    if let Some(file) = broken_source(&context.services.catalog, &trial.slug, &report) {
+        return Err(http::Error::conflict(format!(
+            "the manifest {0} is invalid; `orrery model check {0}` says what is wrong with it",
+            file.display()
+        )));
+    }
     let model = context.services.catalog.get(&trial.slug).ok_or_else(super::models::not_found)?;
     let input = model.check_input(Value::Object(trial.input)).await;
     let input = input.map_err(super::body::validation_error)?;
@@ -251,16 +261,34 @@ async fn test(
 
 pub const RELOAD: Doc = Doc::new("admin", "admin_reload", "Read the models folder again");
 
-/// `POST /admin/reload`: reads the models folder again.
-pub async fn reload(context: Context) -> Result<Response, http::Error> {
+/// Reads the models folder again, and notes what has changed.
+async fn reread(context: &Context) -> Result<catalog::Report, http::Error> {
     let services = &context.services;
     let report = services.catalog.reload_off_thread().await.map_err(http::Error::internal)?;
-    services.engine.models_changed();
-    let changes = report.changes().unwrap_or_else(|| "no changes".to_owned());
-    let loaded = report.loaded;
-    let errors = report.errors.len();
-    let subject = format!("{changes}; {loaded} models, {errors} errors");
-    services.audit.write(&services.audit.entry(&context.actor(), "models.reload", subject)).await?;
+    if let Some(changes) = report.changes() {
+        services.engine.models_changed();
+        let entry = services.audit.entry(&context.actor(), "models.reload", changes);
+        services.audit.write(&entry).await?;
+    }
+    Ok(report)
+}
+
+/// The invalid file that describes a model, or may: one that it came from, or that has its name.
+fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Option<PathBuf> {
+    let source = catalog.source(slug);
+    let is_unknown = catalog.get(slug).is_none();
+    let stem = slug.rsplit('/').next().unwrap_or(slug);
+    let mut broken = report.errors.iter().map(|error| &error.file);
+    let is_it = |file: &&PathBuf| match &source {
+        Some(source) => *file == source,
+        None => is_unknown && file.file_stem().is_some_and(|name| name == stem),
+    };
+    broken.find(is_it).cloned()
+}
+
+/// `POST /admin/reload`: reads the models folder again.
+pub async fn reload(context: Context) -> Result<Response, http::Error> {
+    let report = reread(&context).await?;
     let kept = report.errors.iter().map(ToString::to_string).collect();
     let body = Reloaded { loaded: report.loaded, kept, removed: report.removed };
     Ok(response::json(StatusCode::OK, &body))

@@ -11,47 +11,50 @@ mod doctor;
 mod first_start;
 mod housekeeping;
 mod journal;
+mod listeners;
 mod offline;
+mod options;
 mod private;
 mod programs;
 mod reload;
 mod rotation;
 mod router;
+mod serving;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 
+use self::listeners::{Bound, bind, certificates, for_operator, listen, server_limits};
+use self::options::{
+    configured_hosts, engine_options, files_options, limiter, members_options, outbox_options,
+    settings,
+};
 use crate::accounts::Accounts;
 use crate::agent::servers;
-use crate::api::{Documents, HostAddress, HostService, Keep, Readiness, Role, Services, Settings};
+use crate::api::{Documents, HostAddress, Readiness, Role, Services, Settings};
 use crate::audit::Audit;
 use crate::backup::Source;
 use crate::billing::Billing;
 use crate::catalog::Catalog;
 use crate::chains::Chains;
-use crate::config::secret::{self, Secret};
-use crate::config::{Config, TlsMode};
+use crate::config::Config;
+use crate::config::secret::Secret;
 use crate::domain::delivery::Delivery;
 use crate::domain::ids::PayloadId;
 use crate::engine::{self, Engine};
-use crate::files::{self, Files};
+use crate::files::Files;
 use crate::guard::fence;
 use crate::guard::groups::Groups;
 use crate::http::budget::{Budget, Share};
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::http::rate::Limiter;
-use crate::http::server::{Limits, Listener};
-use crate::http::tls::{Certificates, machine_name};
+use crate::http::server::Listener;
+use crate::http::tls::Certificates;
 use crate::idempotency::Idempotency;
-use crate::members::{self, Members};
+use crate::members::Members;
 use crate::runners::builtin::{BuiltinContext, Workers};
 use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
@@ -59,15 +62,17 @@ use crate::runners::options::Dependencies;
 use crate::runtime::{Clock, Tasks, memory, new_id};
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
-use crate::storage::{self, Sealer, Store};
-use crate::webhooks::{self, Outbox};
+use crate::storage::{self, FolderLock, Sealer, Store};
+use crate::telemetry;
+use crate::webhooks::Outbox;
 use crate::workflows::Workflows;
-use crate::{config, telemetry};
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
 pub use self::first_start::FirstStart;
 pub use self::offline::{Offline, offline};
+pub use self::options::policy;
 pub use self::rotation::{Resealed, UNDER_WAY as ROTATION_UNDER_WAY, Watch, rotate_seal};
+pub use self::serving::{Running, serve};
 
 /// The control socket's name within the data folder.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -86,34 +91,6 @@ const FIRST_KEY: &str = "first key";
 /// The hosts in the order of `config::Hosts::named`.
 const ROLES: [Role; 5] = [Role::Base, Role::Workflows, Role::Flows, Role::Agent, Role::Dashboard];
 
-/// A service in this process.
-#[derive(Debug)]
-pub struct Running {
-    pub services: Arc<Services>,
-    tasks: Tasks,
-    grace: Duration,
-    addresses: Vec<(Role, SocketAddr)>,
-    certificates: Option<Certificates>,
-}
-
-impl Running {
-    /// Where a host listens; its first address.
-    #[must_use]
-    pub fn address(&self, role: Role) -> Option<SocketAddr> {
-        self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
-    }
-
-    /// Stops: no new connections, what ends within the grace ends, the rest is left to recovery.
-    pub async fn stop(self) {
-        self.tasks.stop();
-        if !self.tasks.ended(self.grace).await {
-            tracing::info!("some work is still running; it resumes at the next start");
-        }
-        self.services.engine.stopped();
-        self.services.store.clone().close().await;
-    }
-}
-
 /// Opens the store and everything over it. Nothing listens and nothing runs yet.
 ///
 /// # Errors
@@ -127,10 +104,10 @@ fn open(
     let clock = Clock::system();
     let base = hosts.iter().find(|host| host.role == Role::Base);
     let base = base.map(|base| base.url.clone()).unwrap_or_default();
+    let Live { control_token, groups, lock } = live.unwrap_or_default();
     let Kept { store, sealer, accounts, signed_urls, files } =
-        open_kept(config, clock.clone(), base)?;
+        open_kept(config, clock.clone(), base, lock)?;
     let policy = policy(config);
-    let Live { control_token, groups } = live.unwrap_or_default();
     let guard = programs::guard(config, tasks, groups)?;
     let catalog = open_catalog(config, &policy, &files, &guard)?;
     let guarded = Client::guarded(policy.clone());
@@ -194,29 +171,13 @@ fn open(
     }))
 }
 
-/// The rate of each key or link, where the configuration limits it.
-fn limiter(config: &Config) -> Option<Limiter> {
-    let rate = config.limits.rate.as_ref();
-    rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
-}
-
-fn engine_options(config: &Config, store: &Store) -> engine::Options {
-    let share = || store.disk_space().total() / 2;
-    engine::Options {
-        active: config.engine.active,
-        workflow_timeout: config.engine.workflow_timeout,
-        enforce_balance: config.billing.enabled && config.billing.enforce,
-        execution_bytes: config.engine.execution_bytes,
-        organization_bytes: config.engine.organization_bytes.unwrap_or_else(share),
-        ..engine::Options::default()
-    }
-}
-
 /// What only a service that listens has.
 #[derive(Default)]
 struct Live {
     control_token: Option<Secret>,
     groups: Option<Arc<Groups>>,
+    /// On the data folder, taken before anything else.
+    lock: Option<FolderLock>,
 }
 
 /// What is on the disk.
@@ -228,18 +189,27 @@ struct Kept {
     files: Files,
 }
 
-fn open_kept(config: &Config, clock: Clock, base: String) -> anyhow::Result<Kept> {
+fn open_kept(
+    config: &Config,
+    clock: Clock,
+    base: String,
+    lock: Option<FolderLock>,
+) -> anyhow::Result<Kept> {
     private::tighten(&config.data_dir)?;
     // Before the store: a new folder has its key first.
     let sealer = Sealer::open_used(&config.data_dir)?;
     if rotation::is_under_way(&config.data_dir) {
         tracing::warn!("{}", rotation::UNDER_WAY);
     }
-    let store = Store::open(&storage::Options {
+    let options = storage::Options {
         folder: config.data_dir.clone(),
         inline_bytes: config.engine.payload_inline_bytes,
-    })
-    .map_err(|error| backups::advised(error, &config.backup.folder))?;
+    };
+    let store = match lock {
+        Some(lock) => Store::open_locked(&options, lock),
+        None => Store::open(&options),
+    };
+    let store = store.map_err(|error| backups::advised(error, &config.backup.folder))?;
     let accounts = Accounts::new(store.clone(), clock.clone());
     let signed_urls =
         SignedUrls::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
@@ -260,7 +230,7 @@ pub fn is_rotation_under_way(config: &Config) -> bool {
 /// # Errors
 /// When a service runs on it, or it cannot be opened.
 pub fn stopped_store(config: &Config) -> anyhow::Result<Source> {
-    let Kept { store, files, .. } = open_kept(config, Clock::system(), String::new())?;
+    let Kept { store, files, .. } = open_kept(config, Clock::system(), String::new(), None)?;
     Ok(Source { store, files })
 }
 
@@ -286,124 +256,6 @@ fn open_catalog(
     Ok(catalog)
 }
 
-fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
-    Settings {
-        body_bytes: config.limits.body_bytes,
-        file_bytes: usize::try_from(config.files.max_bytes).unwrap_or(usize::MAX),
-        body_timeout: config.limits.body_timeout,
-        body_total_timeout: config.limits.body_total_timeout,
-        body_min_rate: config.limits.body_min_rate,
-        sync_wait: config.limits.sync_wait,
-        optional_version: config.compat.optional_version,
-        cors_origins: config.cors.allow_origins.clone(),
-        billing_enabled: config.billing.enabled,
-        keep: Keep {
-            executions: config.retention.executions,
-            payloads: config.retention.payloads,
-            deliveries: config.retention.deliveries,
-            sessions: config.retention.sessions,
-        },
-        hosts,
-        names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
-        control_token: None,
-        doctor: doctor::of(config),
-    }
-}
-
-/// Which addresses the configuration lets clients have called.
-#[must_use]
-pub fn policy(config: &Config) -> Policy {
-    let allow = config.egress.allow.clone();
-    let deny = config.egress.deny.clone();
-    let single_label_names = config.egress.single_label_names;
-    Policy { allow, deny, single_label_names, ..Policy::default() }
-}
-
-fn members_options(config: &Config) -> members::Options {
-    let config::Dashboard { session_idle, session_max } = config.dashboard;
-    members::Options { session_idle, session_max }
-}
-
-fn files_options(config: &Config) -> files::Options {
-    let config::Files { max_bytes, quota_bytes, retention } = config.files;
-    files::Options { max_bytes, quota_bytes, retention }
-}
-
-fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
-    webhooks::Options {
-        schedule: webhooks.schedule.clone(),
-        timeout: webhooks.timeout,
-        redelivery_cooldown: webhooks.redelivery_cooldown,
-        in_flight: webhooks.in_flight,
-        in_flight_per_receiver: webhooks.in_flight_per_receiver,
-        send_plain_secret: webhooks.send_plain_secret,
-        circuit_failures: webhooks.circuit_failures,
-        circuit_open: webhooks.circuit_open,
-    }
-}
-
-/// The hosts of a service that does not listen, by the addresses of its configuration.
-fn configured_hosts(config: &Config) -> Vec<HostAddress> {
-    let hosts = ROLES.into_iter().zip(config.hosts.named());
-    hosts.map(|(role, (_, host))| HostAddress { role, url: host.public_url.clone() }).collect()
-}
-
-/// A listener that is bound but does not serve yet.
-struct Bound {
-    role: Role,
-    listener: Listener,
-    encrypted: bool,
-}
-
-/// Binds every address of every host, so that a taken port is known before anything else happens.
-fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
-    let mut bound = Vec::new();
-    let mut hosts = Vec::new();
-    for (role, (name, host)) in ROLES.into_iter().zip(config.hosts.named()) {
-        let mut url = host.public_url.clone();
-        for address in &host.listen {
-            let listener = Listener::tcp(*address).with_context(|| format!("the host {name}"))?;
-            if address.port() == 0
-                && let Some(actual) = listener.address()
-            {
-                url = url.replace(":0", &format!(":{}", actual.port()));
-            }
-            bound.push(Bound { role, listener, encrypted: config.tls.encrypts(address) });
-        }
-        hosts.push(HostAddress { role, url });
-    }
-    for address in &config.metrics.listen {
-        let listener = Listener::tcp(*address).context("metrics")?;
-        bound.push(Bound { role: Role::Metrics, listener, encrypted: false });
-    }
-    Ok((bound, hosts))
-}
-
-/// The certificate for encrypted listeners; `None` where there is none of them.
-fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certificates>> {
-    let hosts = config.hosts.named();
-    if !hosts.iter().flat_map(|(_, host)| &host.listen).any(|address| config.tls.encrypts(address))
-    {
-        return Ok(None);
-    }
-    let made = match &config.tls.mode {
-        TlsMode::Files { certificate, private_key } => {
-            secret::hide_from_programs(private_key);
-            Certificates::files(certificate, private_key)?
-        }
-        TlsMode::Auto | TlsMode::SelfSigned | TlsMode::Off => {
-            let mut names = config.tls.names.clone();
-            let hosts = hosts.iter().filter_map(|(_, host)| url::Url::parse(&host.public_url).ok());
-            let machine = machine_name();
-            let hosts = hosts.filter_map(|url| url.host_str().map(str::to_owned));
-            // A URL that is derived has the machine's own name, which may change with each start.
-            names.extend(hosts.filter(|host| !host.eq_ignore_ascii_case(&machine)));
-            Certificates::self_signed(&config.data_dir, &names, clock.now())?
-        }
-    };
-    Ok(Some(made))
-}
-
 /// Starts a whole service: when this returns, it listens and has taken up unfinished work.
 ///
 /// # Errors
@@ -411,9 +263,15 @@ fn certificates(config: &Config, clock: &Clock) -> anyhow::Result<Option<Certifi
 pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let tasks = Tasks::new();
     let clock = Clock::system();
+    // Before the ports: a second start on one folder says so, and not that its ports are taken.
+    let lock = storage::make_and_lock(&config.data_dir)?;
     let (bound, hosts) = bind(config)?;
     let control_token = control::token()?;
-    let live = Live { control_token: Some(control_token.clone()), groups: take_groups() };
+    let live = Live {
+        control_token: Some(control_token.clone()),
+        groups: take_groups(),
+        lock: Some(lock),
+    };
     let services = open(config, &tasks, hosts, Some(live))?;
     services.store.disk_space().keep(config.limits.disk_reserve);
     if !config.accept_loss {
@@ -461,43 +319,6 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     Ok(Running { services, tasks, grace, addresses, certificates })
 }
 
-/// The limits that the hosts share.
-fn server_limits(config: &Config) -> Limits {
-    let per_address = Share::AtMost(config.limits.connections_per_address);
-    Limits {
-        header_timeout: config.limits.header_timeout,
-        keep_alive: config.limits.keep_alive,
-        write_timeout: config.limits.write_timeout,
-        connections: Arc::new(Semaphore::new(descriptors::connections(
-            config.limits.connections,
-            descriptors::raise(),
-        ))),
-        per_address: Budget::new(usize::MAX, per_address),
-    }
-}
-
-/// The same with places of its own, for one listener.
-fn for_operator(limits: &Limits) -> Limits {
-    Limits {
-        connections: Arc::new(Semaphore::new(OPERATOR_CONNECTIONS)),
-        per_address: Budget::new(usize::MAX, Share::AtMost(OPERATOR_CONNECTIONS)),
-        ..limits.clone()
-    }
-}
-
-fn listen(
-    listener: Listener,
-    role: Role,
-    tls: Option<TlsAcceptor>,
-    services: &Arc<Services>,
-    limits: Limits,
-    tasks: &Tasks,
-) -> anyhow::Result<()> {
-    let host = Arc::new(HostService::new(role, Arc::clone(services), tls.is_some())?);
-    tasks.spawn(listener.serve(tls, host, limits, tasks.clone()));
-    Ok(())
-}
-
 /// The service's control group, where it is delegated. Says what the programs of models can do here
 /// that they should not.
 fn take_groups() -> Option<Arc<Groups>> {
@@ -536,49 +357,4 @@ async fn warn_of_open_networks(services: &Services) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     Ok(())
-}
-
-/// Runs a service until SIGTERM or SIGINT; SIGHUP reloads models and certificates. Once it is ready,
-/// `ready` is called with what a start makes that a person watches: nothing unless `is_watched`.
-///
-/// # Errors
-/// When it cannot start, or when the disk refused a write: what was acknowledged is kept, and the
-/// next start takes up the rest.
-pub async fn serve(
-    config: Config,
-    is_watched: bool,
-    ready: impl FnOnce(FirstStart) + Send + 'static,
-) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let running = start(&config).await?;
-    let first = first_start::prepare(&running.services, is_watched).await?;
-    notify(sd_notify::NotifyState::Ready);
-    ready(first);
-    let services = Arc::clone(&running.services);
-    let failure = loop {
-        tokio::select! {
-            _ = terminate.recv() => break None,
-            _ = interrupt.recv() => break None,
-            reason = services.store.failed() => break Some(reason),
-            _ = hang_up.recv() => running.reload().await,
-        }
-    };
-    notify(sd_notify::NotifyState::Stopping);
-    running.stop().await;
-    match failure {
-        None => Ok(()),
-        Some(reason) => anyhow::bail!(
-            "the disk refused a write ({reason}): acknowledged data is safe; free some space or \
-             replace the disk, then start again"
-        ),
-    }
-}
-
-/// Notifies systemd where `NOTIFY_SOCKET` asks for it.
-fn notify(state: sd_notify::NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "sd_notify failed");
-    }
 }

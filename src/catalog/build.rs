@@ -7,12 +7,11 @@ use super::Model;
 use super::manifest::Manifest;
 use crate::domain::model::OutputType;
 use crate::runners::ModelInterface;
-use crate::runners::builtin::{Builtin, BuiltinContext};
+use crate::runners::builtin::{self, Builtin, BuiltinContext};
 use crate::runners::options::{self, Dependencies};
 use crate::schema::{self, Schema};
 
 /// Limits of a built-in model that has no manifest.
-const BUILTIN_CONCURRENCY: usize = 64;
 const BUILTIN_TIMEOUT: Duration = Duration::from_secs(120);
 const BUILTIN_QUEUE_LIMIT: usize = 10_000;
 
@@ -104,7 +103,7 @@ pub fn builtin_model(builtin: &'static Builtin, context: &BuiltinContext) -> Opt
         output_type: builtin.output_type,
         schema: Schema::compile(&(builtin.schema)()).ok().map(Arc::new)?,
         pricing: None,
-        concurrency: BUILTIN_CONCURRENCY,
+        concurrency: builtin::CONCURRENCY,
         queue_limit: BUILTIN_QUEUE_LIMIT,
         timeout: BUILTIN_TIMEOUT,
         runner: context.runner(builtin),

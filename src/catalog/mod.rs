@@ -184,6 +184,14 @@ impl Catalog {
         self.len() == 0
     }
 
+    /// The file that describes a model; `None` for a built-in one without a manifest.
+    #[must_use]
+    pub fn source(&self, slug: &str) -> Option<PathBuf> {
+        let files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = files.iter().find(|(_, loaded)| loaded.model.slug.as_str() == slug);
+        found.map(|(path, _)| path.clone())
+    }
+
     /// Reads the folder again. Blocks on the disk.
     #[must_use]
     pub fn reload(&self) -> Report {

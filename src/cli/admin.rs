@@ -20,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
+use super::owner;
 use crate::config::Config;
 use crate::http::{Body, Response, body};
 
@@ -65,29 +66,22 @@ impl Admin {
             Ok(_listening) => {
                 let token = config.data_dir.join(TOKEN);
                 let read = std::fs::read_to_string(&token);
-                let token = read.with_context(|| {
-                    format!(
-                        "{} cannot be read; run this as the service's user or as root",
-                        token.display()
-                    )
-                })?;
+                let token = read.with_context(|| format!("{} cannot be read", token.display()))?;
                 Ok(Self { transport: Transport::Socket { path: socket, token } })
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
             {
-                refuse_foreign(&config.data_dir)?;
-                let answer = offline(config.clone()).await.context(
-                    "no service runs on this data folder, and its store cannot be opened either",
-                )?;
+                refuse_without_store(&config.data_dir)?;
+                let answer = offline(config.clone()).await.with_context(|| {
+                    let data = config.data_dir.display();
+                    format!("no service answers in {data}, and its store cannot be opened")
+                })?;
                 Ok(Self { transport: Transport::Offline(answer) })
             }
-            Err(error) => Err(error).with_context(|| {
-                format!(
-                    "{} cannot be reached; run this as the service's user or as root",
-                    socket.display()
-                )
-            }),
+            Err(error) => {
+                Err(error).with_context(|| format!("{} cannot be reached", socket.display()))
+            }
         }
     }
 
@@ -303,20 +297,48 @@ fn understood(status: StatusCode, bytes: &[u8]) -> anyhow::Result<Value> {
     }
 }
 
+/// Refuses a data folder without a store, or that another user owns: only `serve` makes a store.
+pub(super) fn refuse_without_store(data_dir: &Path) -> anyhow::Result<()> {
+    refuse_foreign(data_dir)?;
+    let store = data_dir.join("store");
+    match std::fs::metadata(&store) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(error).with_context(|| format!("{} cannot be read", store.display()))
+        }
+        Ok(_) | Err(_) => bail!(
+            "there is no store in {}: start the service first (`orrery serve` makes it), or name the \
+             configuration of the service with --config FILE or ORRERY_CONFIG",
+            data_dir.display()
+        ),
+    }
+}
+
 /// Refuses a data folder that another user owns.
 pub(super) fn refuse_foreign(data_dir: &Path) -> anyhow::Result<()> {
     let Ok(folder) = std::fs::metadata(data_dir) else { return Ok(()) };
-    // The owner of this process's own folder in /proc is its effective user.
-    let Ok(process) = std::fs::metadata("/proc/self") else { return Ok(()) };
-    if folder.uid() != process.uid() {
-        bail!(
-            "{} belongs to user {}, and files of another user in it would prevent the service from \
-             starting: run this as that user, or start the service first",
-            data_dir.display(),
-            folder.uid()
-        );
+    let uid = rustix::process::geteuid().as_raw();
+    if folder.uid() == uid {
+        return Ok(());
     }
-    Ok(())
+    let name = owner::name(folder.uid());
+    bail!(
+        "{} belongs to the user {name}, and files of another user in it would keep the service from \
+         starting: start the service first, or run this as that user (sudo -u {name} orrery …)",
+        data_dir.display()
+    );
+}
+
+/// Refuses the store of a service that runs.
+pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
+    if std::os::unix::net::UnixStream::connect(data_dir.join(SOCKET)).is_err() {
+        return Ok(());
+    }
+    bail!(
+        "a service runs in {}: check a backup of it (`orrery backup FILE`, then `orrery verify FILE`), \
+         or stop it first",
+        data_dir.display()
+    );
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) enum Command {
         #[arg(long)]
         to: Option<String>,
         /// The maximum number of actions
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = super::values::count)]
         limit: u32,
         #[command(flatten)]
         shape: Shape,

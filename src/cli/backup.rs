@@ -48,6 +48,13 @@ pub(super) struct Verify {
     shape: Shape,
 }
 
+impl Verify {
+    /// Whether a file is checked, and not a store.
+    pub(super) const fn is_of_file(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
 /// Restore a backup and the log archive that follows it into an empty data folder
 #[derive(Debug, clap::Args)]
 pub(super) struct Restore {
@@ -455,7 +462,7 @@ pub(super) async fn restore(asked: Restore, config: &Config) -> anyhow::Result<(
 
 /// `orrery compact`
 pub(super) async fn compact(config: &Config) -> anyhow::Result<()> {
-    super::service::refuse_foreign(config)?;
+    super::service::refuse_without_store(config)?;
     let folder = config.data_dir.clone();
     let inline_bytes = config.engine.payload_inline_bytes;
     let (before, after) = blocking(move || {

@@ -7,7 +7,7 @@ use super::Shape;
 use super::chain::query;
 use super::key::understood;
 use super::output::{self, Column, Output};
-use super::service;
+use super::{service, values};
 use crate::config::Config;
 use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::wire::operator::{Balance, Ledger};
@@ -24,7 +24,7 @@ pub(super) enum Command {
     /// Add to the balance
     TopUp {
         /// The amount in US dollars, with up to six decimal places
-        #[arg(long, value_name = "USD")]
+        #[arg(long, value_name = "USD", value_parser = values::dollars)]
         amount: f64,
         #[command(flatten)]
         owner: Owner,
@@ -34,7 +34,7 @@ pub(super) enum Command {
     /// List the entries that add up to the balance, newest first
     Ledger {
         /// The maximum number of entries
-        #[arg(long, value_name = "COUNT", default_value_t = 50)]
+        #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = values::count)]
         limit: u32,
         #[command(flatten)]
         owner: Owner,

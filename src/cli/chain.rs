@@ -48,37 +48,68 @@ pub(super) enum Command {
     /// Show one chain as JSON
     Show {
         #[command(flatten)]
-        chain: Named,
+        chain: Known,
     },
     /// Enable a chain
     Enable {
         #[command(flatten)]
-        chain: Named,
+        chain: Known,
     },
     /// Disable a chain; predictions that name it are refused
     Disable {
         #[command(flatten)]
-        chain: Named,
+        chain: Known,
     },
     /// Delete a chain; predictions that already use it keep it
     Delete {
         #[command(flatten)]
-        chain: Named,
+        chain: Known,
     },
 }
 
-/// Which chain.
+/// A chain to be made or replaced.
 #[derive(Debug, clap::Args)]
 pub(super) struct Named {
-    /// 1 to 50 characters of a-z, 0-9 and -
-    #[arg(long, value_name = "NAME")]
-    name: String,
+    #[command(flatten)]
+    name: Name,
     /// The primary model of the chain
     #[arg(long, value_name = "MODEL")]
     model: String,
     /// The organization of the chain
     #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
     org: String,
+}
+
+/// A chain that there is.
+#[derive(Debug, clap::Args)]
+pub(super) struct Known {
+    #[command(flatten)]
+    name: Name,
+    /// The primary model of the chain, where several have a chain of this name
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// The organization of the chain
+    #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+    org: String,
+}
+
+/// The name of a chain.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Name {
+    /// The name of the chain: 1 to 50 characters of a-z, 0-9 and -
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// The same, as scripts of earlier versions write it
+    #[arg(long = "name", value_name = "NAME", hide = true)]
+    option: Option<String>,
+}
+
+impl Name {
+    /// The one that was given.
+    fn text(&self) -> &str {
+        self.name.as_ref().or(self.option.as_ref()).map_or("", String::as_str)
+    }
 }
 
 /// Entries in TOML need a name.
@@ -117,13 +148,11 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
         Command::Enable { chain } => switch(&admin, &chain, true).await,
         Command::Disable { chain } => switch(&admin, &chain, false).await,
         Command::Delete { chain } => {
-            let query = query(&[
-                ("organization", &chain.org),
-                ("model", &chain.model),
-                ("name", &chain.name),
-            ]);
+            let Chain { organization, model, name, .. } = find(&admin, &chain).await?;
+            let query =
+                query(&[("organization", &organization), ("model", &model), ("name", &name)]);
             admin.delete(&format!("/admin/chains?{query}")).await?;
-            output::note(&format!("Chain {} of {} is deleted.", chain.name, chain.model));
+            output::note(&format!("Chain {name} of {model} is deleted."));
             Ok(())
         }
     }
@@ -132,7 +161,8 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
 impl Named {
     /// The request's body with one more field.
     fn with(&self, field: &str, value: Value) -> Value {
-        let mut body = json!({"organization": self.org, "model": self.model, "name": self.name});
+        let name = self.name.text();
+        let mut body = json!({"organization": self.org, "model": self.model, "name": name});
         if let Value::Object(fields) = &mut body {
             fields.insert(field.to_owned(), value);
         }
@@ -140,22 +170,41 @@ impl Named {
     }
 }
 
-async fn switch(admin: &Admin, chain: &Named, enabled: bool) -> anyhow::Result<()> {
-    admin.put("/admin/chains", &chain.with("enabled", enabled.into())).await?;
+async fn switch(admin: &Admin, chain: &Known, enabled: bool) -> anyhow::Result<()> {
+    let Chain { organization, model, name, .. } = find(admin, chain).await?;
+    let body =
+        json!({"organization": organization, "model": model, "name": name, "enabled": enabled});
+    admin.put("/admin/chains", &body).await?;
     let state = if enabled { "enabled" } else { "disabled" };
-    output::note(&format!("Chain {} of {} is {state}.", chain.name, chain.model));
+    output::note(&format!("Chain {name} of {model} is {state}."));
     Ok(())
 }
 
-async fn find(admin: &Admin, named: &Named) -> anyhow::Result<Chain> {
-    let query = query(&[("organization", &named.org)]);
+/// The chain of this name, and of this model where one is given.
+async fn find(admin: &Admin, known: &Known) -> anyhow::Result<Chain> {
+    let query = query(&[("organization", &known.org)]);
     let answer: Chains = understood(admin.get(&format!("/admin/chains?{query}")).await?)?;
-    let is_it = |chain: &Chain| chain.model == named.model && chain.name == named.name;
-    answer
-        .chains
-        .into_iter()
-        .find(is_it)
-        .with_context(|| format!("the model {} has no chain {}", named.model, named.name))
+    only(answer.chains, known.name.text(), known.model.as_deref())
+}
+
+/// The one chain of this name, and of this model where one is given.
+fn only(chains: Vec<Chain>, name: &str, model: Option<&str>) -> anyhow::Result<Chain> {
+    let is_it =
+        |chain: &Chain| chain.name == name && model.is_none_or(|model| chain.model == model);
+    let mut found: Vec<Chain> = chains.into_iter().filter(is_it).collect();
+    if found.len() > 1 {
+        let models: Vec<&str> = found.iter().map(|chain| chain.model.as_str()).collect();
+        anyhow::bail!(
+            "several models have a chain {name}: choose one with --model ({})",
+            models.join(", ")
+        );
+    }
+    found.pop().with_context(|| match model {
+        Some(model) => {
+            format!("the model {model} has no chain {name}; `orrery chain list` lists them")
+        }
+        None => format!("there is no chain {name}; `orrery chain list` lists them"),
+    })
 }
 
 fn show(answer: Value, shape: Shape) -> anyhow::Result<()> {
@@ -201,6 +250,24 @@ fn read(given: &str) -> anyhow::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cli_chain_name_alone_is_enough_where_it_is_unique() {
+        let chain = |name: &str, model: &str| -> Chain {
+            serde_json::from_value(json!({
+                "id": "0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e", "organization": "default",
+                "name": name, "model": model, "entries": [], "enabled": true,
+                "created_at": "2026-11-20T09:30:00Z", "updated_at": "2026-11-20T09:30:00Z",
+            }))
+            .unwrap()
+        };
+        let all = || vec![chain("safe", "a"), chain("safe", "b"), chain("fast", "b")];
+        assert_eq!(only(all(), "fast", None).unwrap().model, "b");
+        assert_eq!(only(all(), "safe", Some("b")).unwrap().model, "b");
+        let error = only(all(), "safe", None).unwrap_err().to_string();
+        assert!(error.contains("--model (a, b)"), "{error}");
+        assert!(only(all(), "fast", Some("a")).is_err() && only(all(), "none", None).is_err());
+    }
 
     #[test]
     fn cli_chain_entries_accept_json_toml_or_file() {

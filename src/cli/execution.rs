@@ -20,7 +20,7 @@ pub(super) enum Command {
         #[arg(long)]
         unfinished: bool,
         /// The maximum number of executions, up to 1000
-        #[arg(long, value_name = "COUNT", default_value_t = 100)]
+        #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = super::values::count)]
         limit: u32,
         /// The organization of the executions; by default all of them
         #[arg(long, value_name = "ORGANIZATION")]

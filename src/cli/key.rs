@@ -28,7 +28,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
         /// How long the key is valid, such as 90d; by default until it is deleted
-        #[arg(long, value_name = "TIME", value_parser = validity)]
+        #[arg(long, value_name = "TIME", value_parser = super::values::span)]
         expires: Option<Duration>,
         #[command(flatten)]
         shape: Shape,
@@ -136,12 +136,4 @@ pub(super) fn understood<T: serde::de::DeserializeOwned>(answer: Value) -> anyho
 fn creator() -> String {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     user.filter(|name| !name.is_empty()).unwrap_or("command line".to_owned())
-}
-
-fn validity(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if span < Duration::from_secs(1) {
-        return Err("a key must be valid for at least one second".to_owned());
-    }
-    Ok(span)
 }

@@ -22,11 +22,14 @@ mod member;
 mod model;
 mod organization;
 mod output;
+mod owner;
+mod place;
 mod salvage;
 mod seal;
 mod secret;
 mod serve;
 mod service;
+mod values;
 mod webhook;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +41,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use self::output::Output;
+use self::place::{of_service, of_service_or_defaults};
 use crate::config::{self, Config};
 use crate::guard;
 use crate::runners::builtin::worker;
@@ -161,42 +165,54 @@ pub fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let file = arguments.config.as_deref();
     match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())) {
-        Command::Serve(asked) => block_on(serve::run(asked, configuration(file)?))?,
-        Command::Check(shape) => {
-            return block_on(check::run(file, &Output::new(shape.json)));
+        Command::Serve(asked) => {
+            let config = asked.configuration(file)?;
+            until_stopped(serve::run(asked, config))?;
         }
-        Command::Key(command) => block_on(key::run(command, &configuration(file)?))?,
-        Command::Owner(command) => block_on(member::owner(command, &configuration(file)?))?,
-        Command::Member(command) => block_on(member::run(command, &configuration(file)?))?,
-        Command::Chain(command) => block_on(chain::run(command, &configuration(file)?))?,
-        Command::Secret(command) => block_on(secret::run(command, &configuration(file)?))?,
-        Command::Balance(command) => block_on(balance::run(command, &configuration(file)?))?,
-        Command::Audit(command) => block_on(audit::run(command, &configuration(file)?))?,
-        Command::Webhooks(command) => block_on(webhook::run(command, &configuration(file)?))?,
-        Command::Org(command) => block_on(organization::run(command, &configuration(file)?))?,
+        Command::Check(shape) => {
+            let file = place::file_or_found(file);
+            return block_on(check::run(file.as_deref(), &Output::new(shape.json)));
+        }
+        Command::Key(command) => block_on(key::run(command, &of_service(file)?))?,
+        Command::Owner(command) => block_on(member::owner(command, &of_service(file)?))?,
+        Command::Member(command) => block_on(member::run(command, &of_service(file)?))?,
+        Command::Chain(command) => block_on(chain::run(command, &of_service(file)?))?,
+        Command::Secret(command) => block_on(secret::run(command, &of_service(file)?))?,
+        Command::Balance(command) => block_on(balance::run(command, &of_service(file)?))?,
+        Command::Audit(command) => block_on(audit::run(command, &of_service(file)?))?,
+        Command::Webhooks(command) => block_on(webhook::run(command, &of_service(file)?))?,
+        Command::Org(command) => block_on(organization::run(command, &of_service(file)?))?,
         Command::Model(model::Command::Check { files }) => return model::check(&files),
         Command::Model(model::Command::List(shape)) => {
-            block_on(model::list(&Output::new(shape.json), &configuration(file)?))?;
+            block_on(model::list(&Output::new(shape.json), &of_service(file)?))?;
         }
         Command::Model(model::Command::Test { slug, input, shape }) => {
             let output = Output::new(shape.json);
-            let config = configuration(file)?;
+            let config = of_service(file)?;
             return block_on(async move { model::test(&slug, &input, &output, &config).await });
         }
-        Command::Chat(asked) => block_on(chat::run(asked, &configuration(file)?))?,
-        Command::Agent(asked) => block_on(agent::run(asked, &configuration(file)?))?,
-        Command::Decide(asked) => block_on(decide::run(asked, &configuration(file)?))?,
-        Command::Backup(asked) => block_on(backup::backup(asked, &configuration(file)?))?,
+        Command::Chat(asked) => block_on(chat::run(asked, &of_service(file)?))?,
+        Command::Agent(asked) => block_on(agent::run(asked, &of_service(file)?))?,
+        Command::Decide(asked) => block_on(decide::run(asked, &of_service(file)?))?,
+        Command::Backup(asked) => block_on(backup::backup(asked, &of_service(file)?))?,
         Command::Verify(asked) => {
-            let is_good = block_on(backup::verify(asked, &configuration(file)?))?;
+            let is_good = {
+                let config = match asked.is_of_file() {
+                    true => of_service_or_defaults(file)?,
+                    false => of_service(file)?,
+                };
+                block_on(backup::verify(asked, &config))?
+            };
             return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Restore(asked) => block_on(backup::restore(asked, &configuration(file)?))?,
-        Command::Execution(command) => block_on(execution::run(command, &configuration(file)?))?,
-        Command::Resume(shape) => block_on(execution::resume(shape, &configuration(file)?))?,
-        Command::Compact => block_on(backup::compact(&configuration(file)?))?,
-        Command::Seal(command) => block_on(seal::run(command, &configuration(file)?))?,
-        Command::Salvage(asked) => block_on(salvage::run(asked, &configuration(file)?))?,
+        Command::Restore(asked) => {
+            block_on(backup::restore(asked, &of_service_or_defaults(file)?))?
+        }
+        Command::Execution(command) => block_on(execution::run(command, &of_service(file)?))?,
+        Command::Resume(shape) => block_on(execution::resume(shape, &of_service(file)?))?,
+        Command::Compact => block_on(backup::compact(&of_service(file)?))?,
+        Command::Seal(command) => block_on(seal::run(command, &of_service(file)?))?,
+        Command::Salvage(asked) => block_on(salvage::run(asked, &of_service(file)?))?,
         Command::Guard(args) => return Ok(guarded(guard::run(&args))),
         Command::Fence(args) => return Ok(guarded(Err(guard::fence::run(&args)))),
         Command::BuiltinWorker(args) => {
@@ -231,12 +247,23 @@ fn located(path: &Path, error: &config::Error) -> String {
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    runtime()?.block_on(work)
+}
+
+/// The same, for work that may end while something that it has begun goes on: nobody waits for that.
+fn until_stopped<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(work);
+    runtime.shutdown_background();
+    ended
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("orrery")
         .build()
-        .context("the asynchronous runtime cannot start")?
-        .block_on(work)
+        .context("the asynchronous runtime cannot start")
 }
 
 /// The end of a guard or a fence. What it says goes to the service, by standard error.
@@ -274,6 +301,7 @@ mod tests {
         for line in [
             "orrery",
             "orrery serve --config x.toml",
+            "orrery serve --listen 0.0.0.0 --port 9000",
             "orrery --config x.toml check --json",
             "orrery key create --name n --org o --expires 90d",
             "orrery key list --org o --json",
@@ -286,6 +314,9 @@ mod tests {
             "orrery chain update --name n --model m --org o --entries @f.toml --json",
             "orrery chain disable --name n --model a/b",
             "orrery chain show --name n --model m",
+            "orrery chain show n",
+            "orrery chain create n --model m --entries []",
+            "orrery chain delete n --model m --org o",
             "orrery chain list --org o",
             "orrery secret set api_key --org o",
             "orrery secret list --org o --json",
@@ -335,6 +366,12 @@ mod tests {
             "orrery model check",
             "orrery model test",
             "orrery chain create --name n --model m",
+            "orrery chain create n --entries []",
+            "orrery chain show",
+            "orrery chain show n --name n",
+            "orrery serve --listen box.lan",
+            "orrery serve --port 65531",
+            "orrery audit list --limit many",
             "orrery decide --model m --state s",
             "orrery agent --mode fast",
             "orrery balance top-up",

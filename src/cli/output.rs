@@ -80,6 +80,15 @@ pub(super) fn error(error: &anyhow::Error) {
     let red = in_colour(&std::io::stderr());
     let (start, end) = if red { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
     note(&format!("{start}error:{end} {}", chain(error)));
+    if !rustix::process::geteuid().is_root() && is_refused_by_system(error) {
+        note("  run it with sudo, or as the user of the service");
+    }
+}
+
+/// Whether the system has refused something that another user may do.
+fn is_refused_by_system(error: &anyhow::Error) -> bool {
+    let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied).to_string();
+    error.chain().any(|cause| cause.to_string().to_lowercase().contains(&refused))
 }
 
 /// An error and its causes, one on each line.
@@ -167,6 +176,16 @@ mod tests {
     fn cli_error_is_shown_with_its_causes() {
         let error = anyhow::anyhow!("no such file").context("the store cannot be opened");
         assert_eq!(chain(&error), "the store cannot be opened\n  no such file");
+    }
+
+    #[test]
+    fn cli_refusal_of_the_system_is_told_from_others() {
+        let refused = || std::io::Error::from_raw_os_error(13);
+        let error = anyhow::Error::new(refused()).context("/var/lib/orrery/control.sock");
+        assert!(is_refused_by_system(&error));
+        let in_words = anyhow::anyhow!("/etc/orrery/config.toml cannot be read: {}", refused());
+        assert!(is_refused_by_system(&in_words));
+        assert!(!is_refused_by_system(&anyhow::anyhow!("the key does not exist")));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) struct Salvage {
 
 /// `orrery salvage --into DIR`
 pub(super) async fn run(asked: Salvage, config: &Config) -> anyhow::Result<()> {
-    super::service::refuse_foreign(config)?;
+    super::admin::refuse_foreign(&config.data_dir)?;
     let Salvage { into, shape } = asked;
     let data = config.data_dir.clone();
     let inline_bytes = config.engine.payload_inline_bytes;

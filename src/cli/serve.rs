@@ -3,10 +3,13 @@
 //! A first key and a link to set up the dashboard are made only where a person reads standard output;
 //! elsewhere they would end in a log.
 
+use std::net::IpAddr;
+use std::path::Path;
+
 use super::first_run::{self, Welcome};
-use super::output;
+use super::{output, values};
 use crate::app::FirstStart;
-use crate::config::{Config, TlsMode};
+use crate::config::{Config, FIRST_PORT_MAX, TlsMode};
 use crate::telemetry;
 
 /// Run the service
@@ -16,6 +19,38 @@ pub(super) struct Serve {
     /// any number of files that nothing refers to
     #[arg(long)]
     accept_loss: bool,
+    /// Listen on this address in place of 127.0.0.1, such as 0.0.0.0, where there is no configuration
+    /// file
+    #[arg(long, value_name = "ADDRESS", value_parser = values::address)]
+    listen: Option<IpAddr>,
+    /// The port of the base host in place of 8080, where there is no configuration file; the other
+    /// hosts take the next four, the metrics the one after them
+    #[arg(long, value_name = "PORT", value_parser = port)]
+    port: Option<u16>,
+}
+
+impl Serve {
+    /// The configuration of the service.
+    ///
+    /// # Errors
+    /// When the file cannot be used, or leaves no room for addresses on the command line.
+    pub(super) fn configuration(&self, file: Option<&Path>) -> anyhow::Result<Config> {
+        match file {
+            None => Ok(Config::defaults_on(self.listen, self.port)),
+            Some(file) if self.listen.is_some() || self.port.is_some() => anyhow::bail!(
+                "--listen and --port are for a start without a configuration file: set `listen` of each \
+                 host in {}",
+                file.display()
+            ),
+            Some(_) => super::configuration(file),
+        }
+    }
+}
+
+/// A port that leaves room for those that follow it.
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| (1..=FIRST_PORT_MAX).contains(port));
+    port.ok_or(format!("write a port from 1 to {FIRST_PORT_MAX}, such as 9000"))
 }
 
 pub(super) async fn run(asked: Serve, mut config: Config) -> anyhow::Result<()> {
@@ -58,6 +93,30 @@ fn greeting(config: &Config, first: &FirstStart) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn serve_without_config_takes_address_and_base_port() {
+        let asked = Serve {
+            listen: Some(IpAddr::from([0, 0, 0, 0])),
+            port: Some(9000),
+            ..Serve::default()
+        };
+        let config = asked.configuration(None).unwrap();
+        let listens: Vec<String> =
+            config.hosts.named().iter().map(|(_, host)| host.listen[0].to_string()).collect();
+        let expect =
+            ["0.0.0.0:9000", "0.0.0.0:9001", "0.0.0.0:9002", "0.0.0.0:9003", "0.0.0.0:9004"];
+        assert_eq!(listens, expect);
+        assert_eq!(config.metrics.listen[0].to_string(), "127.0.0.1:9005");
+        assert!(config.egress.allow.is_empty(), "loopback is for a service of this machine alone");
+        assert_eq!(Serve::default().configuration(None).unwrap(), Config::defaults());
+        let error = asked.configuration(Some(Path::new("c.toml"))).unwrap_err().to_string();
+        assert!(error.contains("set `listen` of each host in c.toml"), "{error}");
+        assert_eq!(port("65530"), Ok(65_530));
+        for wrong in ["0", "65531", "http"] {
+            assert!(port(wrong).unwrap_err().contains("such as 9000"), "{wrong}");
+        }
+    }
 
     #[test]
     fn greeting_passes_cacert_only_for_self_signed_tls() {

@@ -38,6 +38,7 @@ pub(super) async fn rotate_seal(
     config: &Config,
     watch: &mut Watch<'_>,
 ) -> anyhow::Result<Resealed> {
+    refuse_without_store(config)?;
     app::rotate_seal(config, watch).await
 }
 
@@ -46,13 +47,10 @@ pub(super) fn rotation_concern(config: &Config) -> Option<&'static str> {
     app::is_rotation_under_way(config).then_some(app::ROTATION_UNDER_WAY)
 }
 
-/// Refuses a data folder without a store, or that another user owns.
+/// Refuses a data folder without a store, of another user, or with a service that runs.
 pub(super) fn refuse_without_store(config: &Config) -> anyhow::Result<()> {
-    refuse_foreign(config)?;
-    if !config.data_dir.join("store").is_dir() {
-        anyhow::bail!("there is no store in {}", config.data_dir.display());
-    }
-    Ok(())
+    super::admin::refuse_running(&config.data_dir)?;
+    super::admin::refuse_without_store(&config.data_dir)
 }
 
 /// How the configuration has backups encrypted.
@@ -68,11 +66,6 @@ pub(super) fn backup_concern(config: &Config) -> Option<String> {
 /// Whether a store was refused for what is wrong with it.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     app::is_damage(error)
-}
-
-/// Refuses a data folder that another user owns.
-pub(super) fn refuse_foreign(config: &Config) -> anyhow::Result<()> {
-    super::admin::refuse_foreign(&config.data_dir)
 }
 
 /// How many organizations the running service has; `None` where none runs.

@@ -25,7 +25,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "HOST")]
         host: Option<String>,
         /// The maximum number of deliveries, up to 100
-        #[arg(long, value_name = "COUNT", default_value_t = 50)]
+        #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = super::values::count)]
         limit: u32,
         /// The organization of the deliveries
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]

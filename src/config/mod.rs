@@ -20,7 +20,7 @@ mod tests;
 pub mod values;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub use self::secret::Secret;
 
 /// The largest configuration file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// The last port of the base host that leaves ports to the others and to the metrics.
+pub const FIRST_PORT_MAX: u16 = u16::MAX - sections::HOSTS;
 
 /// Every option of the service. Absent options are `None`: the feature is off.
 #[derive(Debug, Clone, PartialEq)]
@@ -457,6 +459,23 @@ impl Config {
         let (config, errors, _known) =
             sections::read("", Path::new(""), &sections::Defaults::without_a_file());
         debug_assert!(errors.is_empty(), "the defaults are in range: {errors:?}");
+        config
+    }
+
+    /// What holds without a file on another address, or with the base host on another port, which the
+    /// ports of the other hosts and of the metrics follow.
+    #[must_use]
+    pub fn defaults_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
+        let defaults = sections::Defaults::listening_on(address, first_port);
+        let (config, _errors, _known) = sections::read("", Path::new(""), &defaults);
+        config
+    }
+
+    /// What holds for an installed service whose configuration is not known.
+    #[must_use]
+    pub fn for_installed() -> Self {
+        let defaults = sections::Defaults::with_a_file();
+        let (config, _errors, _known) = sections::read("", Path::new(""), &defaults);
         config
     }
 

@@ -67,8 +67,8 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
     let mode = metadata.mode() & 0o777;
     if mode & FORBIDDEN_MODE != 0 {
         return Err(format!(
-            "{shown} has mode {mode:04o}, so other users can read the secret in it: run chmod 0600 \
-             on it"
+            "{shown} has mode {mode:04o}, so other users can read the secret in it: give it to the \
+             service's user with chown, then run chmod 0600 on it"
         ));
     }
     let text = read_file(path, BYTES_MAX)?;

@@ -37,6 +37,11 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 const TIB: u64 = 1024 * GIB;
 
+/// Where Prometheus finds the metrics of a service on the usual ports.
+const METRICS_PORT: u16 = 9464;
+/// Hosts, each with a port of its own.
+pub(super) const HOSTS: u16 = 5;
+
 /// The largest budget of tokens a day: far more than a machine makes.
 const TOKENS_PER_DAY_MAX: u64 = 1_000_000_000_000;
 
@@ -49,6 +54,7 @@ pub(super) struct Defaults {
     address: IpAddr,
     /// The port of the base host; the others follow in the order of [`Hosts::named`].
     first_port: u16,
+    metrics_port: u16,
     allow: &'static [&'static str],
     /// The machine's name, for links to a host that listens on every address.
     pub(super) machine: String,
@@ -62,8 +68,23 @@ impl Defaults {
             models_dir: "./orrery-data/models.d",
             address: IpAddr::from([127, 0, 0, 1]),
             first_port: 8080,
+            metrics_port: METRICS_PORT,
             allow: &["127.0.0.0/8", "::1/128"],
             machine: machine_name(),
+        }
+    }
+
+    /// The same on other addresses. The metrics follow the hosts' ports where those are moved, and
+    /// clients may have the loopback addresses called only while nobody else reaches the hosts.
+    pub(super) fn listening_on(address: Option<IpAddr>, first_port: Option<u16>) -> Self {
+        let here = Self::without_a_file();
+        let address = address.unwrap_or(here.address);
+        Self {
+            address,
+            first_port: first_port.unwrap_or(here.first_port),
+            metrics_port: first_port.map_or(METRICS_PORT, |port| port.saturating_add(HOSTS)),
+            allow: if address.to_canonical().is_loopback() { here.allow } else { &[] },
+            ..here
         }
     }
 
@@ -74,6 +95,7 @@ impl Defaults {
             models_dir: "/etc/orrery/models.d",
             address: IpAddr::from([0, 0, 0, 0]),
             first_port: 8443,
+            metrics_port: METRICS_PORT,
             allow: &[],
             machine: machine_name(),
         }
@@ -175,7 +197,7 @@ fn listeners(root: &mut Section<'_>, tls: &Tls, defaults: &Defaults) -> (Hosts, 
         }
     });
     let metrics = root.section("metrics", |section| {
-        let default = SocketAddr::from(([127, 0, 0, 1], 9464));
+        let default = SocketAddr::from(([127, 0, 0, 1], defaults.metrics_port));
         let listen = section.get("listen", vec![default], addresses);
         let at = section.span("listen");
         taken.push(Listener { name: "metrics", addresses: listen.clone(), at });

@@ -13,6 +13,7 @@ pub mod egress;
 pub mod error;
 pub mod event_stream;
 mod head_lines;
+pub mod port_holder;
 pub mod query;
 pub mod rate;
 pub mod request;

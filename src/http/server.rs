@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use super::body::{self, Body};
 use super::budget::{Budget, Lease};
 use super::connection::{Activity, Outgoing, Overdue, Timeouts, Watched};
+use super::port_holder;
 use super::request::Peer;
 use super::response::Response;
 use crate::runtime::Tasks;
@@ -96,10 +97,30 @@ impl Limits {
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}")]
+#[error("cannot listen on {address}: {reason}")]
 pub struct BindError {
     pub address: String,
-    pub source: io::Error,
+    pub reason: String,
+}
+
+/// Why an address cannot be listened on, and what to do.
+#[must_use]
+pub fn refusal(address: SocketAddr, error: &io::Error) -> String {
+    match (error.kind(), port_holder::of(address)) {
+        (io::ErrorKind::AddrInUse, Some(holder)) => {
+            format!("{holder} listens there; stop it, or choose another port")
+        }
+        (io::ErrorKind::AddrInUse, None) => {
+            "another program listens there; choose another port".to_owned()
+        }
+        (io::ErrorKind::PermissionDenied, _) => {
+            format!("{error}; ports below 1024 need CAP_NET_BIND_SERVICE")
+        }
+        (io::ErrorKind::AddrNotAvailable, _) => {
+            format!("{error}; no interface of this machine has this address")
+        }
+        (_, _) => format!("{error}; choose another address"),
+    }
 }
 
 /// Where connections come from.
@@ -130,8 +151,10 @@ impl Listener {
             socket.bind(address)?;
             socket.listen(BACKLOG)
         };
-        let listener =
-            bind().map_err(|source| BindError { address: address.to_string(), source })?;
+        let listener = bind().map_err(|error| BindError {
+            address: address.to_string(),
+            reason: refusal(address, &error),
+        })?;
         Ok(Self { kind: ListenerKind::Tcp(listener) })
     }
 
@@ -151,8 +174,10 @@ impl Listener {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
             Ok(listener)
         };
-        let listener =
-            bind().map_err(|source| BindError { address: path.display().to_string(), source })?;
+        let listener = bind().map_err(|error| BindError {
+            address: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
         Ok(Self { kind: ListenerKind::Unix(listener) })
     }
 

@@ -52,6 +52,11 @@ pub trait Options: Debug + Send + Sync + Comparable {
         None
     }
 
+    /// Runs at once where the manifest says nothing; `None`: as for any model.
+    fn concurrency(&self) -> Option<usize> {
+        None
+    }
+
     /// What the file calls the model.
     fn title(&self) -> Option<&str> {
         None

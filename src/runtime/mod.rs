@@ -71,7 +71,7 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
 #[error("the operating system gave no random bytes")]
 pub struct NoRandomness;
 
-/// Starts tasks and ends them: the one door to `tokio::spawn`.
+/// Starts tasks and ends them: the only place that calls `tokio::spawn`.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
@@ -102,6 +102,19 @@ impl Tasks {
         F::Output: Send,
     {
         Completing::new(work, self.tracker.clone())
+    }
+
+    /// Runs a task that lasts as long as something else does, such as the reader of what a process
+    /// writes. A shutdown does not wait for it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the door to tasks that nobody waits for"
+    )]
+    pub fn attend<F>(task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        drop(tokio::spawn(task));
     }
 
     /// Resolves when a shutdown has begun.

@@ -14,7 +14,12 @@ type Model = BTreeMap<Key, Vec<u8>>;
 
 fn open(folder: &Path) -> Result<Store, Error> {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
-    Store::open_with(&options, Limits::NEVER, std::sync::Arc::default())
+    Store::open_with(
+        &options,
+        data_dir::make_and_lock(&options.folder)?,
+        Limits::NEVER,
+        std::sync::Arc::default(),
+    )
 }
 
 /// A killed store: rows of several checkpoints in its tree, others in its log, and what it holds.

@@ -22,9 +22,26 @@ pub fn make(folder: &Path) -> Result<(), Error> {
 const OWN_LOOKS: u32 = 100;
 const OWN_PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes the folder's lock for this process. It is held as long as the file is, and goes with the
-/// process however that ends.
-pub fn lock(folder: &Path) -> Result<File, Error> {
+/// The lock on a data folder: held as long as this is, and freed when the process ends, however that is.
+#[derive(Debug)]
+pub struct FolderLock {
+    _file: File,
+}
+
+/// Makes the folder where it is not there, and takes its lock for this process.
+///
+/// # Errors
+/// [`Error::Locked`] when another process has it; [`Error::Folder`].
+pub fn make_and_lock(folder: &Path) -> Result<FolderLock, Error> {
+    make(folder)?;
+    lock(folder)
+}
+
+/// Takes the folder's lock for this process.
+///
+/// # Errors
+/// As [`make_and_lock`].
+pub fn lock(folder: &Path) -> Result<FolderLock, Error> {
     let path = folder.join("lock");
     let fault = |error: io::Error| Error::folder(&path, &error);
     let mut file = OpenOptions::new()
@@ -56,7 +73,7 @@ pub fn lock(folder: &Path) -> Result<File, Error> {
         writeln!(file, "{}", std::process::id())
     };
     note(&mut file).map_err(fault)?;
-    Ok(file)
+    Ok(FolderLock { _file: file })
 }
 
 /// The process that has written its number into the lock's file.

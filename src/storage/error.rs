@@ -15,7 +15,7 @@ use crate::domain::ids::PayloadId;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Another process has the store open.
-    #[error("{} is in use by another process{}; stop it first", .folder.display(), by(.pid))]
+    #[error("already running{}: {} is in use; stop that service first", by(.pid), .folder.display())]
     Locked { folder: PathBuf, pid: Option<u32> },
     /// A precondition of the commit did not hold; nothing of it was written.
     #[error("the row {key:?} is not what the commit expects")]
@@ -68,7 +68,7 @@ pub enum Kind {
 }
 
 fn by(pid: &Option<u32>) -> String {
-    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+    pid.map(|pid| format!(", pid {pid}")).unwrap_or_default()
 }
 
 impl Error {

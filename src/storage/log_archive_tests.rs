@@ -13,7 +13,8 @@ use super::*;
 
 fn open(folder: &Path) -> Store {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
-    Store::open_with(&options, Limits::EAGER, Arc::default()).unwrap()
+    let lock = data_dir::make_and_lock(&options.folder).unwrap();
+    Store::open_with(&options, lock, Limits::EAGER, Arc::default()).unwrap()
 }
 
 async fn commit(store: &Store, number: u64, bytes: usize) {

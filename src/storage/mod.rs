@@ -58,7 +58,7 @@ mod writer;
 
 pub use claims::Claims;
 pub use commit::Commit;
-pub use data_dir::{Sizes as DiskSizes, sizes as disk_sizes};
+pub use data_dir::{FolderLock, Sizes as DiskSizes, make_and_lock, sizes as disk_sizes};
 pub use deferred_deletions::DeferredDeletions;
 pub use disk_space::DiskSpaceMonitor;
 pub use encryption::Sealer;

@@ -9,7 +9,6 @@
 //! under smaller segments was the other way: more code and more rows for the same promise
 //! (`benches/store.rs` has the figures).
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -20,7 +19,7 @@ use super::checkpoint::{Checkpointer, Limits, Progress};
 use super::commit::Commit;
 #[cfg(test)]
 use super::crash_point::CrashPoint;
-use super::data_dir;
+use super::data_dir::{self, FolderLock};
 use super::deferred_deletions::DeferredDeletions;
 use super::disk_space::DiskSpaceMonitor;
 use super::error::Error;
@@ -101,7 +100,7 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     failure: watch::Receiver<Option<String>>,
     /// Held as long as any clone of the store is.
-    _lock: File,
+    _lock: FolderLock,
     #[cfg(test)]
     pub(super) crash_point: CrashPoint,
     #[cfg(test)]
@@ -128,8 +127,17 @@ impl Store {
     /// [`Error::Damaged`], [`Error::Misfit`], [`Error::Folder`], [`Error::NotDurable`] with what to
     /// do.
     pub fn open(options: &Options) -> Result<Self, Error> {
+        Self::open_locked(options, data_dir::make_and_lock(&options.folder)?)
+    }
+
+    /// Opens the store of a folder whose lock this process has taken before.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_locked(options: &Options, lock: FolderLock) -> Result<Self, Error> {
         Self::open_with(
             options,
+            lock,
             Limits::default(),
             #[cfg(test)]
             Arc::default(),
@@ -139,17 +147,21 @@ impl Store {
     /// A store whose queue holds nothing but what the test commits.
     #[cfg(test)]
     pub fn open_without_checkpoints(options: &Options) -> Result<Self, Error> {
-        Self::open_with(options, Limits::NEVER, Arc::default())
+        Self::open_with(
+            options,
+            data_dir::make_and_lock(&options.folder)?,
+            Limits::NEVER,
+            Arc::default(),
+        )
     }
 
     pub(super) fn open_with(
         options: &Options,
+        lock: FolderLock,
         limits: Limits,
         #[cfg(test)] faults: Arc<Faults>,
     ) -> Result<Self, Error> {
         let Options { folder, inline_bytes } = options;
-        data_dir::make(folder)?;
-        let lock = data_dir::lock(folder)?;
         let disk_space = DiskSpaceMonitor::new(folder.clone());
         disk_space.free_ballast_if_full();
         let Opened { view, log, store, applied } = opening::open(folder)?;

@@ -118,7 +118,7 @@ async fn store_lock_error_names_holding_process() {
     let error = Store::open(&options(&folder)).unwrap_err().to_string();
     let pid = std::process::id();
     let expect = format!(
-        "{} is in use by another process (process {pid}); stop it first",
+        "already running, pid {pid}: {} is in use; stop that service first",
         folder.path().display()
     );
     assert_eq!(error, expect);

@@ -17,7 +17,12 @@ use crate::runtime::Tasks;
 
 fn open(folder: &Path, limits: Limits, faults: &Arc<Faults>) -> Result<Store, Error> {
     let options = Options { folder: folder.to_path_buf(), inline_bytes: 100 };
-    Store::open_with(&options, limits, Arc::clone(faults))
+    Store::open_with(
+        &options,
+        data_dir::make_and_lock(&options.folder)?,
+        limits,
+        Arc::clone(faults),
+    )
 }
 
 fn usual(folder: &Path) -> Result<Store, Error> {

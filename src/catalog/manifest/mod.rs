@@ -40,13 +40,18 @@ const DEFAULT_COST_REPORT: &str = "/metrics/cost";
 
 /// What is wrong with a manifest, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}:{line}:{column}: {message}", .file.display())]
+#[error("{}{}: {message}", .file.display(), place(*line, *column))]
 pub struct Error {
     pub file: PathBuf,
     /// From 1; 0 when the error is of the file as a whole.
     pub line: usize,
     pub column: usize,
     pub message: String,
+}
+
+/// The place in a file; nothing for an error of the file as a whole.
+fn place(line: usize, column: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}:{column}") }
 }
 
 /// A checked manifest.
@@ -142,7 +147,7 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
     let title = root.optional("title", text);
     let description = root.get("description", String::new(), string);
     let output_type = root.optional("output_type", one_of(&OutputType::ALL, OutputType::as_str));
-    let concurrency = root.get("concurrency", DEFAULT_CONCURRENCY, whole(1..=CONCURRENCY_MAX));
+    let concurrency = root.optional("concurrency", whole(1..=CONCURRENCY_MAX));
     let timeout = root.get("timeout", DEFAULT_TIMEOUT, duration(TIMEOUT_MIN..=TIMEOUT_MAX));
     let queue_limit = root.get("queue_limit", DEFAULT_QUEUE_LIMIT, whole(0..=QUEUE_LIMIT_MAX));
     let written = schema(root, folder);
@@ -158,7 +163,9 @@ fn manifest(root: &mut Section<'_>, folder: &Path) -> Option<Manifest> {
         slug,
         description,
         output_type,
-        concurrency,
+        concurrency: concurrency
+            .or_else(|| runner.options.concurrency())
+            .unwrap_or(DEFAULT_CONCURRENCY),
         timeout,
         queue_limit,
         schema: written.or_else(|| of_runner(root, &runner)),

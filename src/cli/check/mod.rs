@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::output::{Column, Output};
+use super::owner::Owner;
 use super::{located, output, service};
 use crate::config::{Config, TlsMode};
 use crate::domain::time::Timestamp;
@@ -61,17 +62,24 @@ fn finding(subject: &str, verdict: Verdict, detail: impl Into<String>) -> Findin
 }
 
 pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
-    let (config, mut findings) = configuration(file);
-    findings.extend(folders::findings(&config));
-    findings.push(fence(fence::strength()));
-    findings.push(language_models());
-    findings.extend(manifests(&config.models_dir));
-    findings.extend(tls(&config, Clock::system().now()));
+    let (config, findings) = configuration(file);
+    // The service reads with the permissions of its user, not with those of root.
+    let mut findings = match Owner::of(&config.data_dir) {
+        None => looked_at(&config, findings),
+        Some(owner) => {
+            let looked = owner.looks(|| {
+                let (_, findings) = configuration(file);
+                looked_at(&config, findings)
+            });
+            let shown = config.data_dir.display();
+            let detail = format!("looked at as {}, who owns {shown}", owner.name);
+            let mut findings = looked?;
+            findings.insert(0, finding("user", Verdict::Good, detail));
+            findings
+        }
+    };
     findings.extend(ports::findings(&config).await);
     findings.extend(egress(&config).await);
-    findings.extend(backups(&config));
-    let rotation = service::rotation_concern(&config);
-    findings.extend(rotation.map(|concern| finding("seal", Verdict::Warning, concern)));
     let faults = findings.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
     let report = Report { good: faults == 0, findings };
     let rows = report.findings.iter().map(|finding| {
@@ -84,6 +92,19 @@ pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<
     }
     output::note(&format!("{faults} {}", if faults == 1 { "fault" } else { "faults" }));
     Ok(ExitCode::FAILURE)
+}
+
+/// What can be seen without a network; `findings` are those about the configuration.
+fn looked_at(config: &Config, mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.extend(folders::findings(config));
+    findings.push(fence(fence::strength()));
+    findings.push(language_models());
+    findings.extend(manifests(&config.models_dir));
+    findings.extend(tls(config, Clock::system().now()));
+    findings.extend(backups(config));
+    let rotation = service::rotation_concern(config);
+    findings.extend(rotation.map(|concern| finding("seal", Verdict::Warning, concern)));
+    findings
 }
 
 /// The configuration as far as it can be read; the rest is looked at with defaults in the place of

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use super::{Finding, Verdict, finding};
 use crate::cli::admin::SOCKET;
 use crate::config::Config;
+use crate::http::server::refusal;
 
 pub(super) async fn findings(config: &Config) -> Vec<Finding> {
     let socket = config.data_dir.join(SOCKET);
@@ -28,14 +29,8 @@ fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
         let detail = format!("{address} is in use by the running service of this data folder");
         return finding(name, Verdict::Good, detail);
     }
-    let remedies = [
-        (ErrorKind::AddrInUse, "another program listens there; choose another port"),
-        (ErrorKind::PermissionDenied, "ports below 1024 need CAP_NET_BIND_SERVICE"),
-        (ErrorKind::AddrNotAvailable, "no interface of this machine has this address"),
-    ];
-    let remedy = remedies.iter().find(|(kind, _)| *kind == error.kind());
-    let what_to_do = remedy.map_or("choose another address", |(_, what_to_do)| what_to_do);
-    finding(name, Verdict::Fault, format!("{address} cannot be used ({error}): {what_to_do}"))
+    let reason = refusal(*address, &error);
+    finding(name, Verdict::Fault, format!("{address} cannot be used: {reason}"))
 }
 
 #[cfg(test)]
@@ -46,7 +41,10 @@ mod tests {
     fn check_port_in_use_fails_unless_service_runs() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        assert_eq!(port("base", &address, false).verdict, Verdict::Fault);
+        let refused = port("base", &address, false);
+        assert_eq!(refused.verdict, Verdict::Fault);
+        let pid = format!("(pid {}) listens there", std::process::id());
+        assert!(refused.detail.contains(&pid), "{}", refused.detail);
         assert_eq!(port("base", &address, true).verdict, Verdict::Good);
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         assert_eq!(port("base", &free, false).verdict, Verdict::Good);

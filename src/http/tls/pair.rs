@@ -87,8 +87,8 @@ impl fmt::Display for Concern {
             Self::OpenKey { mode } => {
                 write!(
                     f,
-                    "has a private key of mode {mode:04o}, which other users can read: run chmod \
-                     0600 on it"
+                    "has a private key of mode {mode:04o}, which other users can read: give it to the \
+                     service's user with chown, then run chmod 0600 on it"
                 )
             }
         }

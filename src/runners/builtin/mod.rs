@@ -121,6 +121,9 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.slug == name)
 }
 
+/// Runs of one built-in model at once, unless its manifest says otherwise.
+pub const CONCURRENCY: usize = 64;
+
 /// What the runs of all built-in models share.
 #[derive(Debug, Clone)]
 pub struct BuiltinContext {
@@ -178,6 +181,10 @@ impl PartialEq for Options {
 }
 
 impl options::Options for Options {
+    fn concurrency(&self) -> Option<usize> {
+        Some(CONCURRENCY)
+    }
+
     fn runner(self: Arc<Self>, _model: Model, dependencies: &Dependencies) -> Arc<dyn Runner> {
         dependencies.builtins.runner(self.builtin)
     }

@@ -257,7 +257,12 @@ impl Runner for CommandRunner {
     }
 
     fn diagnostics(&self) -> Option<String> {
-        Some(self.pool.tail.text()).filter(|text| !text.is_empty())
+        let written = Some(self.pool.tail.text()).filter(|text| !text.is_empty());
+        let hint = self.pool.hint().map(|hint| format!("hint: {hint}"));
+        match (written, hint) {
+            (Some(written), Some(hint)) => Some(format!("{}\n{hint}", written.trim_end())),
+            (written, hint) => written.or(hint),
+        }
     }
 }
 

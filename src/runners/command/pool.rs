@@ -20,6 +20,13 @@ use crate::runtime::shortage::is_shortage;
 
 /// How long a free worker is waited for before the pool is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// For a worker that has ended before it gave an answer.
+const HINT_ENDED: &str = "the worker ended before it answered: with mode = \"persistent\" it answers \
+    each line of its standard input with a line of JSON, and ends when its input ends; for a program that \
+    does one job and ends, set mode = \"once\"";
+/// For a worker that was ended before it gave an answer.
+const HINT_SILENT: &str = "the worker was ended before it answered: does it write a line of JSON for \
+    each line that it reads, and flush it?";
 /// A worker that has lived for so long has started well.
 const SETTLED: Duration = Duration::from_secs(2);
 
@@ -43,6 +50,8 @@ struct State {
     alive: usize,
     backoff: Backoff,
     health: Health,
+    /// What the operator is told about the last worker, where it gave no answer.
+    hint: Option<&'static str>,
 }
 
 /// A worker that is at work. Dropped before its end is known, it is ended.
@@ -61,6 +70,7 @@ impl Pool {
             alive: 0,
             backoff: Backoff::default(),
             health: Health::Starting,
+            hint: None,
         };
         let tail = Tail::default();
         let state = Mutex::new(state);
@@ -72,6 +82,12 @@ impl Pool {
     #[must_use]
     pub fn health(&self) -> Health {
         self.lock().health.clone()
+    }
+
+    /// What the operator is told about a model whose worker gives no answer.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        self.lock().hint
     }
 
     /// A worker that is alive, as soon as there is one.
@@ -161,7 +177,12 @@ impl Pool {
         let pause = state.backoff.failed();
         let model = &self.model.name;
         let said = self.tail.last_line().unwrap_or_default();
-        tracing::warn!(%model, %reason, %said, ?pause, "a worker cannot start; tried again later");
+        let pause = humantime::format_duration(pause).to_string();
+        tracing::warn!(
+            %model, %reason, %said, hint = HINT_ENDED, pause,
+            "a worker cannot start; tried again later"
+        );
+        state.hint = Some(HINT_ENDED);
         state.health = Health::Failing(reason);
     }
 
@@ -204,6 +225,7 @@ impl WorkerLease {
         let mut state = self.pool.lock();
         state.backoff.succeeded();
         state.health = Health::Good;
+        state.hint = None;
         state.idle.push(worker);
         drop(state);
         self.pool.freed.notify_one();
@@ -235,6 +257,9 @@ impl Drop for WorkerLease {
             return;
         }
         let pool = Arc::clone(&self.pool);
+        if !worker.is_proven {
+            pool.lock().hint = Some(HINT_SILENT);
+        }
         self.pool.guard.tasks.spawn(async move {
             let mut worker = worker;
             worker.end().await;

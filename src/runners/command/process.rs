@@ -132,6 +132,8 @@ impl Process {
             command.env("ORRERY_MODEL", model);
         }
         command.env("TMPDIR", home.path().join(TEMPORARY));
+        // Python would keep answers and errors in a buffer of its own: its output is no terminal.
+        command.env("PYTHONUNBUFFERED", "1");
         for (name, value) in program.env {
             command.env(name, value.expose());
         }
@@ -142,7 +144,8 @@ impl Process {
         let stdin = child.stdin.take().ok_or_else(gone)?;
         let stdout = child.stdout.take().ok_or_else(gone)?;
         let stderr = child.stderr.take().ok_or_else(gone)?;
-        guard.tasks.spawn(tail.clone().drain(stderr));
+        // For as long as the process lives: a shutdown that waited for it would wait for idle workers.
+        Tasks::attend(tail.clone().drain(stderr));
         let process = Self { child, group, stdin: Some(stdin), home: Arc::new(home), control };
         Ok((process, stdout))
     }

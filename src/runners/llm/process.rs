@@ -67,8 +67,6 @@ pub struct Process {
     room: Arc<Room>,
     /// What it wrote to standard error.
     tail: Tail,
-    /// What goes on as long as a process does; nobody waits for it.
-    streams: Tasks,
     state: Mutex<State>,
     /// Held while it is started.
     loading: Arc<tokio::sync::Mutex<()>>,
@@ -144,7 +142,6 @@ impl Process {
             guard: dependencies.guard.clone(),
             room: Arc::clone(&dependencies.room),
             tail: Tail::default(),
-            streams: Tasks::new(),
             state: Mutex::new(state),
             loading: Arc::default(),
         });
@@ -264,7 +261,7 @@ impl Process {
         let (mut child, socket) =
             spawned.map_err(|error| format!("its process cannot be started: {error}"))?;
         if let Some(errors) = child.stderr.take() {
-            self.streams.spawn(self.tail.clone().drain(errors));
+            Tasks::attend(self.tail.clone().drain(errors));
         }
         let connected = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(WINDOW)
@@ -272,7 +269,7 @@ impl Process {
             .handshake(TokioIo::new(socket))
             .await;
         let (requests, connection) = connected.map_err(|error| format!("its process: {error}"))?;
-        self.streams.spawn(async move {
+        Tasks::attend(async move {
             // How it ends is seen by those who wait for answers.
             let _ended = connection.await;
         });
@@ -473,7 +470,9 @@ impl Drop for Process {
     fn drop(&mut self) {
         let instance = self.lock().instance.take();
         if let (Some(instance), Ok(_)) = (instance, tokio::runtime::Handle::try_current()) {
-            self.streams.spawn(async move { instance.kill().await });
+            Tasks::attend(async move {
+                let _status = instance.kill().await;
+            });
         }
     }
 }

@@ -1,0 +1,91 @@
+//! What the layers below are given of the configuration: each has an options type of its own, made
+//! here from the sections of the file. Opens nothing and decides nothing.
+
+use super::{ROLES, doctor};
+use crate::api::{HostAddress, Keep, Settings};
+use crate::config::{self, Config};
+use crate::http::egress::Policy;
+use crate::http::rate::Limiter;
+use crate::http::tls::machine_name;
+use crate::storage::Store;
+use crate::{engine, files, members, webhooks};
+
+/// The rate of each key or link, where the configuration limits it.
+pub(super) fn limiter(config: &Config) -> Option<Limiter> {
+    let rate = config.limits.rate.as_ref();
+    rate.map(|rate| Limiter::new(rate.requests_per_second.get(), rate.burst.get()))
+}
+
+pub(super) fn engine_options(config: &Config, store: &Store) -> engine::Options {
+    let share = || store.disk_space().total() / 2;
+    engine::Options {
+        active: config.engine.active,
+        workflow_timeout: config.engine.workflow_timeout,
+        enforce_balance: config.billing.enabled && config.billing.enforce,
+        execution_bytes: config.engine.execution_bytes,
+        organization_bytes: config.engine.organization_bytes.unwrap_or_else(share),
+        ..engine::Options::default()
+    }
+}
+
+pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
+    Settings {
+        body_bytes: config.limits.body_bytes,
+        file_bytes: usize::try_from(config.files.max_bytes).unwrap_or(usize::MAX),
+        body_timeout: config.limits.body_timeout,
+        body_total_timeout: config.limits.body_total_timeout,
+        body_min_rate: config.limits.body_min_rate,
+        sync_wait: config.limits.sync_wait,
+        optional_version: config.compat.optional_version,
+        cors_origins: config.cors.allow_origins.clone(),
+        billing_enabled: config.billing.enabled,
+        keep: Keep {
+            executions: config.retention.executions,
+            payloads: config.retention.payloads,
+            deliveries: config.retention.deliveries,
+            sessions: config.retention.sessions,
+        },
+        hosts,
+        names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
+        control_token: None,
+        doctor: doctor::of(config),
+    }
+}
+
+/// Which addresses the configuration lets clients have called.
+#[must_use]
+pub fn policy(config: &Config) -> Policy {
+    let allow = config.egress.allow.clone();
+    let deny = config.egress.deny.clone();
+    let single_label_names = config.egress.single_label_names;
+    Policy { allow, deny, single_label_names, ..Policy::default() }
+}
+
+pub(super) fn members_options(config: &Config) -> members::Options {
+    let config::Dashboard { session_idle, session_max } = config.dashboard;
+    members::Options { session_idle, session_max }
+}
+
+pub(super) fn files_options(config: &Config) -> files::Options {
+    let config::Files { max_bytes, quota_bytes, retention } = config.files;
+    files::Options { max_bytes, quota_bytes, retention }
+}
+
+pub(super) fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
+    webhooks::Options {
+        schedule: webhooks.schedule.clone(),
+        timeout: webhooks.timeout,
+        redelivery_cooldown: webhooks.redelivery_cooldown,
+        in_flight: webhooks.in_flight,
+        in_flight_per_receiver: webhooks.in_flight_per_receiver,
+        send_plain_secret: webhooks.send_plain_secret,
+        circuit_failures: webhooks.circuit_failures,
+        circuit_open: webhooks.circuit_open,
+    }
+}
+
+/// The hosts of a service that does not listen, by the addresses of its configuration.
+pub(super) fn configured_hosts(config: &Config) -> Vec<HostAddress> {
+    let hosts = ROLES.into_iter().zip(config.hosts.named());
+    hosts.map(|(role, (_, host))| HostAddress { role, url: host.public_url.clone() }).collect()
+}

@@ -1,0 +1,147 @@
+//! A running service from its start to its end: signals, the notifications of systemd, the shutdown.
+//!
+//! A shutdown waits only for work that can end: executions, deliveries and connections. What lasts as
+//! long as the process, such as the idle workers of a model, ends with it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{FirstStart, first_start, start};
+use crate::api::{Role, Services};
+use crate::config::Config;
+use crate::http::tls::Certificates;
+use crate::runtime::Tasks;
+
+/// A shutdown that takes longer says what it waits for.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// A service in this process.
+#[derive(Debug)]
+pub struct Running {
+    pub services: Arc<Services>,
+    pub(super) tasks: Tasks,
+    pub(super) grace: Duration,
+    pub(super) addresses: Vec<(Role, SocketAddr)>,
+    pub(super) certificates: Option<Certificates>,
+}
+
+impl Running {
+    /// Where a host listens; its first address.
+    #[must_use]
+    pub fn address(&self, role: Role) -> Option<SocketAddr> {
+        self.addresses.iter().find(|(held, _)| *held == role).map(|(_, address)| *address)
+    }
+
+    /// Stops: no new connections, what ends within the grace ends, the rest is left to recovery.
+    pub async fn stop(self) {
+        self.tasks.stop();
+        if !self.tasks.ended(self.grace.min(QUIET)).await {
+            let seconds = self.grace.as_secs_f64();
+            let waits_for = self.unfinished();
+            tracing::info!(
+                "stopping: waiting up to {seconds} s for {waits_for}; a second Ctrl-C or SIGTERM ends \
+                 the service at once"
+            );
+            if !self.tasks.ended(self.grace.saturating_sub(QUIET)).await {
+                let left = self.unfinished();
+                tracing::info!("{left} did not end in time; work resumes at the next start");
+            }
+        }
+        self.services.engine.stopped();
+        self.services.store.clone().close().await;
+    }
+
+    /// What a shutdown waits for.
+    fn unfinished(&self) -> String {
+        let (executions, _queued) = self.services.engine.totals();
+        let deliveries = self.services.outbox.metrics().borrow().in_flight;
+        let requests = self.services.requests.used();
+        described(&[
+            (executions, "execution"),
+            (deliveries, "webhook delivery"),
+            (requests, "request"),
+        ])
+    }
+}
+
+/// What there is of each thing; connections without a request where there is nothing.
+fn described(counts: &[(usize, &str)]) -> String {
+    let named: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, thing)| match (count, thing.strip_suffix('y')) {
+            (1, _) => format!("1 {thing}"),
+            (_, Some(stem)) => format!("{count} {stem}ies"),
+            (_, None) => format!("{count} {thing}s"),
+        })
+        .collect();
+    if named.is_empty() { "open connections".to_owned() } else { named.join(", ") }
+}
+
+/// Runs a service until SIGTERM or SIGINT, a second of which ends the shutdown at once; SIGHUP reloads
+/// models and certificates. Once it is ready, `ready` is called with what a start makes that a person
+/// watches: nothing unless `is_watched`.
+///
+/// # Errors
+/// When it cannot start, or when the disk refused a write: what was acknowledged is kept, and the
+/// next start takes up the rest.
+pub async fn serve(
+    config: Config,
+    is_watched: bool,
+    ready: impl FnOnce(FirstStart) + Send + 'static,
+) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let running = start(&config).await?;
+    let first = first_start::prepare(&running.services, is_watched).await?;
+    notify(sd_notify::NotifyState::Ready);
+    ready(first);
+    let services = Arc::clone(&running.services);
+    let failure = loop {
+        tokio::select! {
+            _ = terminate.recv() => break None,
+            _ = interrupt.recv() => break None,
+            reason = services.store.failed() => break Some(reason),
+            _ = hang_up.recv() => running.reload().await,
+        }
+    };
+    notify(sd_notify::NotifyState::Stopping);
+    tokio::select! {
+        () = running.stop() => tracing::info!("stopped"),
+        _ = terminate.recv() => tracing::info!("ended at once; work resumes at the next start"),
+        _ = interrupt.recv() => tracing::info!("ended at once; work resumes at the next start"),
+    }
+    match failure {
+        None => Ok(()),
+        Some(reason) => anyhow::bail!(
+            "the disk refused a write ({reason}): acknowledged data is safe; free some space or \
+             replace the disk, then start again"
+        ),
+    }
+}
+
+/// Notifies systemd where `NOTIFY_SOCKET` asks for it.
+fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "sd_notify failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shutdown_names_what_it_waits_for() {
+        let things = |executions, deliveries| {
+            described(&[(executions, "execution"), (deliveries, "webhook delivery")])
+        };
+        assert_eq!(things(1, 2), "1 execution, 2 webhook deliveries");
+        assert_eq!(things(3, 1), "3 executions, 1 webhook delivery");
+        assert_eq!(things(0, 0), "open connections");
+    }
+}

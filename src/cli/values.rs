@@ -1,0 +1,72 @@
+//! Values of arguments: what is accepted, and a sentence with an example for what is not.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::domain::money::Usd;
+
+/// A span of time, such as 90d.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|_not_a_span| {
+        "write a number and a unit: 30m, 12h or 90d (for a date, count the days until it)"
+            .to_owned()
+    })?;
+    if span < Duration::from_secs(1) {
+        return Err("it must be at least one second, such as 12h or 90d".to_owned());
+    }
+    Ok(span)
+}
+
+/// An amount of US dollars, such as 12.50.
+pub(super) fn dollars(text: &str) -> Result<f64, String> {
+    let sentence =
+        "write US dollars as a number above 0 with up to six decimal places, such as 12.50";
+    let amount = text.parse::<f64>().map_err(|_no_number| sentence.to_owned())?;
+    Usd::from_dollars(amount).filter(|_| amount > 0.0).ok_or(sentence.to_owned())?;
+    Ok(amount)
+}
+
+/// How many items are asked for.
+pub(super) fn count(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or("write a whole number, such as 20".to_owned())
+}
+
+/// An address of this machine; `localhost` is 127.0.0.1.
+pub(super) fn address(text: &str) -> Result<IpAddr, String> {
+    if text == "localhost" {
+        return Ok(IpAddr::from([127, 0, 0, 1]));
+    }
+    text.parse().map_err(|_no_address| {
+        "write an IP address of this machine: 0.0.0.0 for every network, 127.0.0.1 for this machine \
+         alone; `--port` sets the port"
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cli_values_are_read_or_answered_with_an_example() {
+        assert_eq!(span("90d"), Ok(Duration::from_secs(90 * 86_400)));
+        assert!(span("tomorrow").unwrap_err().contains("90d"));
+        assert!(span("0s").unwrap_err().contains("at least one second"));
+        assert_eq!(dollars("12.5"), Ok(12.5));
+        for wrong in ["abc", "-1", "0", "NaN", "1e300", "12,50"] {
+            assert!(dollars(wrong).unwrap_err().contains("such as 12.50"), "{wrong}");
+        }
+        assert_eq!(count("20"), Ok(20));
+        for wrong in ["0", "-1", "many"] {
+            assert!(count(wrong).unwrap_err().contains("such as 20"), "{wrong}");
+        }
+        assert_eq!(address("localhost"), Ok(IpAddr::from([127, 0, 0, 1])));
+        assert_eq!(address("::"), Ok("::".parse().unwrap()));
+        for wrong in ["box.lan", "127.0.0.1:80", "8080"] {
+            assert!(address(wrong).unwrap_err().contains("0.0.0.0"), "{wrong}");
+        }
+    }
+}

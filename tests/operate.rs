@@ -1,0 +1,16 @@
+//! The process as its operator meets it: the binary with its arguments, signals and files, on data
+//! folders and loopback addresses of its own. What clients meet is in `tests/it`.
+//!
+//! One file for each subject. Nothing needs root, the internet or a program that a Linux system lacks.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
+
+#[path = "operate/check.rs"]
+mod check;
+#[path = "operate/models.rs"]
+mod models;
+#[path = "operate/places.rs"]
+mod places;
+#[path = "operate/start_and_stop.rs"]
+mod start_and_stop;
+mod support;

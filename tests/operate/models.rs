@@ -1,0 +1,61 @@
+//! `orrery model test` on manifests that were written a moment ago.
+
+use std::fs;
+
+use crate::support::service::Setup;
+
+const TEMPLATE: &str = "slug = 'greet'\noutput_type = 'string'\n\
+    [runner]\ntype = 'builtin'\nname = 'text-template'\n";
+const INPUT: &str = r#"{"template": "Hello {{ name }}", "values": {"name": "Ada"}}"#;
+
+#[test]
+fn model_test_reads_new_manifest_and_names_broken_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let manifest = folder.path().join("models.d/greet.toml");
+    let _service = setup.start();
+    let test = ["model", "test", "greet", "--input", INPUT];
+    assert!(setup.fail(&test).contains("model not found"));
+    for round in 0..10 {
+        // Written and tested at once: the service may not have seen it yet.
+        fs::write(&manifest, format!("title = 'Round {round}'\n{TEMPLATE}")).unwrap();
+        assert_eq!(setup.run(&test).trim(), "\"Hello Ada\"");
+        fs::remove_file(&manifest).unwrap();
+        assert!(setup.fail(&test).contains("model not found"));
+    }
+    fs::write(&manifest, "slug = 'greet'\nconcurrency = 0\n").unwrap();
+    let said = setup.fail(&test);
+    assert!(said.contains("is invalid; `orrery model check "), "{said}");
+    // All of what is wrong comes at once, each with its place.
+    let (is_good, found, _) = setup.try_run(&["model", "check", manifest.to_str().unwrap()]);
+    assert!(!is_good && found.contains(":2:15: `concurrency`"), "{found}");
+    assert!(found.contains("`runner` is missing") && !found.contains(":0:0"), "{found}");
+    // Of a file that is not TOML nothing else is said.
+    fs::write(&manifest, "slug = 'greet\nconcurrency = 0\n").unwrap();
+    let (_, found, _) = setup.try_run(&["model", "check", manifest.to_str().unwrap()]);
+    assert_eq!(found.lines().count(), 1, "{found}");
+    assert!(found.contains(":1:") && found.contains("not TOML"), "{found}");
+    let missing = folder.path().join("none.toml");
+    let (_, found, _) = setup.try_run(&["model", "check", missing.to_str().unwrap()]);
+    assert!(found.contains("none.toml: cannot open") && !found.contains(":0:0"), "{found}");
+}
+
+#[test]
+fn manifest_of_builtin_keeps_its_concurrency() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    setup.add_model("greet", TEMPLATE);
+    setup.add_model(
+        "few",
+        &TEMPLATE.replace("greet", "few").replace("[runner]", "concurrency = 3\n[runner]"),
+    );
+    let _service = setup.start();
+    let listed: serde_json::Value =
+        serde_json::from_str(&setup.run(&["model", "list", "--json"])).unwrap();
+    let concurrency = |slug: &str| {
+        let models = listed["models"].as_array().unwrap().iter();
+        models.clone().find(|model| model["slug"] == slug).unwrap()["concurrency"].clone()
+    };
+    assert_eq!(concurrency("greet"), concurrency("text-template"));
+    assert_eq!(concurrency("few"), 3);
+}

@@ -1,0 +1,93 @@
+//! Which store a command works on: only `serve` makes one, and the others say what they found.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::service::Setup;
+
+/// Runs the binary in a folder, with no configuration named.
+fn orrery(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orrery"));
+    command.args(arguments).current_dir(folder).stdin(Stdio::null());
+    command.env_remove("ORRERY_CONFIG").env_remove("NOTIFY_SOCKET").output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn command_without_service_makes_no_store_and_says_where_it_looked() {
+    // On a machine where Orrery is installed, commands find that service.
+    let is_installed = Path::new("/etc/orrery").exists() || Path::new("/var/lib/orrery").exists();
+    let folder = tempfile::tempdir().unwrap();
+    let commands: [&[&str]; 6] = [
+        &["key", "list"],
+        &["execution", "list"],
+        &["chain", "show", "safe"],
+        &["verify"],
+        &["seal", "rotate"],
+        &["compact"],
+    ];
+    for arguments in commands.into_iter().filter(|_| !is_installed) {
+        let output = orrery(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = said(&output);
+        assert!(said.contains("no service was found: there is no store in "), "{said}");
+        assert!(said.contains("--config FILE or ORRERY_CONFIG"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something was made");
+}
+
+#[test]
+fn command_with_config_makes_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let setup = Setup::new(folder.path(), &data, "");
+    let commands: [&[&str]; 4] =
+        [&["key", "create", "--name", "x"], &["key", "list"], &["compact"], &["seal", "rotate"]];
+    for arguments in commands {
+        let said = setup.fail(arguments);
+        assert!(said.contains("there is no store in "), "{said}");
+        assert!(said.contains("`orrery serve` makes it"), "{said}");
+        assert!(!data.exists(), "{arguments:?} made a folder");
+    }
+}
+
+#[test]
+fn command_finds_store_of_its_folder_and_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("orrery-data");
+    let setup = Setup::new(folder.path(), &data, "");
+    drop(setup.start());
+    let made = orrery(folder.path(), &["key", "create", "--name", "found"]);
+    let data = data.canonicalize().unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+    assert!(said(&made).contains(&format!("Using the data in {}.", data.display())));
+    assert!(setup.run(&["key", "list"]).contains("found"));
+}
+
+#[test]
+fn verify_beside_running_service_points_at_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let _service = setup.start();
+    let said = setup.fail(&["verify"]);
+    assert!(said.contains("a service runs in ") && said.contains("orrery backup FILE"), "{said}");
+}
+
+#[test]
+fn wrong_values_of_arguments_are_answered_with_an_example() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, example) in [
+        (&["key", "create", "--name", "n", "--expires", "tomorrow"][..], "30m, 12h or 90d"),
+        (&["balance", "top-up", "--amount", "abc"], "such as 12.50"),
+        (&["execution", "list", "--limit", "all"], "such as 20"),
+        (&["serve", "--port", "http"], "such as 9000"),
+        (&["serve", "--listen", "box.lan"], "0.0.0.0"),
+    ] {
+        let output = orrery(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(said(&output).contains(example), "{}", said(&output));
+    }
+}

@@ -1,0 +1,104 @@
+//! Starting where a service runs already or a port is taken, and stopping: at once where nothing runs,
+//! in words where something does.
+
+use std::net::{SocketAddr, TcpListener};
+
+use rustix::process::Signal;
+
+use crate::support::service::{Service, Setup};
+use crate::support::{eventually, signal};
+
+/// A worker that takes jobs and never answers: the system's own `sleep`.
+const SILENT: &str = "slug = 'silent'\noutput_type = 'string'\ntimeout = '1h'\n\
+    [runner]\ntype = 'command'\ncommand = ['sleep', '3600']\n";
+/// Longer than any test waits: a stop that takes it has waited for nothing.
+const GRACE: &str = "[engine]\nshutdown_grace = '10m'\n";
+
+fn stopped(service: &mut Service) -> i32 {
+    let status = eventually("the service ends", || service.ended());
+    status.code().unwrap()
+}
+
+/// A service whose model has a worker that is alive.
+fn with_worker(setup: &Setup) -> Service {
+    let service = setup.start();
+    let pid = service.pid();
+    eventually("a worker is alive", || {
+        let children = format!("/proc/{pid}/task");
+        let threads = std::fs::read_dir(children).ok()?.flatten();
+        let guards = threads
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        let guards: String = guards.collect();
+        let mut guards = guards.split_whitespace().map(str::to_owned);
+        guards
+            .any(|guard| {
+                let line =
+                    std::fs::read_to_string(format!("/proc/{guard}/cmdline")).unwrap_or_default();
+                line.contains("guard") && line.contains("sleep")
+            })
+            .then_some(())
+    });
+    service
+}
+
+#[test]
+fn stop_with_idle_worker_waits_for_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), GRACE);
+    setup.add_model("silent", SILENT);
+    let mut service = with_worker(&setup);
+    assert!(signal(service.pid(), Signal::TERM));
+    assert_eq!(stopped(&mut service), 0);
+    let log = setup.log_since(0);
+    assert!(!log.contains("waiting up to") && log.contains("stopped"), "{log}");
+}
+
+#[test]
+fn stop_says_what_it_waits_for_and_second_signal_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), GRACE);
+    setup.add_model("silent", SILENT);
+    let mut service = with_worker(&setup);
+    let key = setup.create_key();
+    let body = r#"{"model": "silent", "version": "1", "input": {}}"#;
+    let made = setup.client(&key).post("/v1/prediction", body).unwrap();
+    assert_eq!(made.status(), 200, "{}", made.text());
+    eventually("the execution runs", || {
+        (setup.metric("orrery_executions_running") == Some(1.0)).then_some(())
+    });
+    assert!(signal(service.pid(), Signal::INT));
+    eventually("the log says what the stop waits for", || {
+        setup.log_since(0).contains("waiting up to 600 s for 1 execution;").then_some(())
+    });
+    assert!(service.ended().is_none());
+    assert!(signal(service.pid(), Signal::INT));
+    assert_eq!(stopped(&mut service), 0);
+    assert!(setup.log_since(0).contains("ended at once"), "{}", setup.log_since(0));
+    // Nothing was lost: the next start takes it up.
+    let _again = setup.start();
+    assert_eq!(setup.unfinished(), Some(1.0));
+}
+
+#[test]
+fn second_start_on_one_folder_names_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let service = setup.start();
+    let said = setup.fail(&["serve"]);
+    let expect = format!("already running, pid {}: ", service.pid());
+    assert!(said.contains(&expect), "{said}");
+    assert!(!said.contains("listen"), "the folder comes before the ports: {said}");
+}
+
+#[test]
+fn taken_port_names_its_holder_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let SocketAddr::V4(address) = setup.base() else { panic!("an IPv4 address") };
+    let _holder = TcpListener::bind(address).unwrap();
+    let said = setup.fail(&["serve"]);
+    let pid =
+        format!("(pid {}) listens there; stop it, or choose another port", std::process::id());
+    assert_eq!(said.matches(&pid).count(), 1, "{said}");
+    assert!(said.contains(&format!("the host base\n  cannot listen on {address}: ")), "{said}");
+}
