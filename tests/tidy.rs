@@ -41,7 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("guard", &["runtime"]),
     ("storage", &["domain", "runtime"]),
     ("http", &["domain", "runtime", "wire"]),
-    ("config", &[]),
+    ("config", &["domain"]),
     ("telemetry", &["config", "runtime"]),
     ("dashboard", &["http"]),
     ("audit", &["domain", "runtime", "storage", "wire"]),

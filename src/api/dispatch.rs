@@ -8,9 +8,12 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, X_CONT
 use hyper::{HeaderMap, Method, StatusCode};
 
 use super::browser::Site;
+use super::compress::{Coding, compress};
 use super::doc::ErrorForm;
 use super::request_metrics::RequestMetrics;
-use super::{Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access};
+use super::{
+    Access, BodyLimit, Context, MOUNTED, ROUTES, Role, Route, Services, access, elsewhere, unknown,
+};
 use crate::audit::Actor;
 use crate::dashboard;
 use crate::domain::ids::OrganizationId;
@@ -106,6 +109,7 @@ impl Host {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let origin = self.allowed_origin(request.headers());
+        let coding = Coding::asked(request.headers());
         let (route, result) = self.route(request, peer, &id).await;
         let mut answer = result.unwrap_or_else(|error| {
             report(&error, &id, &method, &path);
@@ -127,6 +131,7 @@ impl Host {
         if let Some(origin) = origin {
             allow_origin(answer.headers_mut(), origin);
         }
+        let answer = compress(answer, self.role, coding).await;
         self.metrics.count(&method, path_of_route, answer.status(), started.elapsed());
         tracing::debug!(
             request_id = %id, host = self.role.as_str(), %method, path, %peer,
@@ -167,7 +172,10 @@ impl Host {
                     if preflight { Ok(preflight_response(&allow)) } else { wrong_method(&allow) };
                 return (None, answer);
             }
-            Ok(Outcome::NotFound) => return (None, Err(http::Error::not_found("not found"))),
+            Ok(Outcome::NotFound) => {
+                let (method, path) = (request.method(), request.uri().path());
+                return (None, Err(elsewhere::not_found(self.role, method, path, &self.services)));
+            }
             Err(error) => return (None, Err(error)),
         };
         let (mounted, params) = found;
@@ -254,6 +262,11 @@ impl Host {
             }
         };
         access::check_rate_limit(&self.services, route.rate, &principal)?;
+        if !has_no_request_id(route.path) {
+            unknown::check_query(route, &request.query)?;
+        }
+        let fields = unknown::check_of(route, &request.headers);
+        request.fields = fields.clone();
         let path = request.path.clone();
         let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
         let is_audited =
@@ -265,7 +278,10 @@ impl Host {
         {
             self.note_refused(route, &path, (&actor, organization), error).await;
         }
-        answer
+        match (answer, fields) {
+            (Ok(answer), Some(fields)) => Ok(unknown::warn(answer, &fields).await),
+            (answer, _) => answer,
+        }
     }
 
     /// Writes into the audit log that a member lacked the permission for an act.
@@ -399,6 +415,8 @@ fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 fn report(error: &http::Error, id: &str, method: &Method, path: &str) {
     let status = error.status.as_u16();
     let cause = error.cause();
+    // No field where there is nothing to say.
+    let cause = Some(cause.as_str()).filter(|cause| !cause.is_empty());
     if error.is_busy() {
         tracing::debug!(request_id = id, %method, path, status, "{}", error.message);
     } else if error.status == StatusCode::SERVICE_UNAVAILABLE {

@@ -57,7 +57,9 @@ pub async fn ready(context: Context) -> Result<Response, http::Error> {
         return Err(http::Error::unavailable("starting: unfinished work is being read"));
     }
     let paused = context.services.engine.paused_since().map(|_since| true);
-    let body = Ready { status: "ready", version: VERSION, paused };
+    let disk = context.services.store.disk_space().concern();
+    let warnings = disk.map(|concern| format!("disk: {concern}")).into_iter().collect();
+    let body = Ready { status: "ready", version: VERSION, paused, warnings };
     Ok(response::json(StatusCode::OK, &body))
 }
 
@@ -90,6 +92,9 @@ pub async fn metrics(context: Context) -> Result<Response, http::Error> {
         ("orrery_executions_retrying", services.engine.retrying() as f64),
         ("orrery_commits_waiting", stats.waiting as f64),
         ("orrery_store_bytes", stats.bytes_on_disk as f64),
+        ("orrery_disk_free_bytes", services.store.disk_space().free() as f64),
+        ("orrery_disk_reserve_bytes", services.store.disk_space().reserve() as f64),
+        ("orrery_disk_low", f64::from(u8::from(services.store.disk_space().is_low()))),
         ("orrery_bodies_in_flight_bytes", services.bodies.used() as f64),
         ("orrery_requests_in_flight", services.requests.used() as f64),
         ("orrery_models", services.catalog.list().len() as f64),

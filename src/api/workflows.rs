@@ -264,6 +264,11 @@ pub async fn update(mut context: Context) -> Result<Response, http::Error> {
 }
 
 pub const DELETE: Doc = Doc {
+    query: &[Param::new(
+        "keep_running",
+        Kind::OneOf(flags),
+        "`true` lets executions that have not ended go on; by default they are cancelled",
+    )],
     responses: &[
         ResponseDoc::empty(204, "The workflow is deleted"),
         ResponseDoc::error(403, "The workflow is locked"),
@@ -273,12 +278,34 @@ pub const DELETE: Doc = Doc {
     ..Doc::new("workflows", "delete_workflow", "Delete a workflow")
 };
 
-/// `DELETE /workflows/{workflow}`
+fn flags() -> Vec<&'static str> {
+    vec!["true", "false"]
+}
+
+/// `DELETE /workflows/{workflow}?keep_running=`: its executions that have not ended are cancelled, before
+/// it is deleted and once more after: an answer means that none is left, and without one a client asks
+/// again.
 pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let organization = context.caller()?.organization;
     let change = Change { status: Some(Status::Deleted), ..Change::default() };
     let reference = context.request.param("workflow");
-    context.services.workflows.update(organization, reference, change).await?;
+    let keeps_running = match context.request.query.get("keep_running") {
+        None | Some("" | "false") => false,
+        Some("true") => true,
+        Some(_) => return Err(http::Error::bad_request("keep_running must be true or false")),
+    };
+    let services = &context.services;
+    let workflow = services.workflows.find(organization, reference).await?;
+    if workflow.locked {
+        return Err(crate::workflows::Error::Locked.into());
+    }
+    if !keeps_running {
+        services.engine.cancel_all_of(organization, workflow.id).await?;
+    }
+    services.workflows.update(organization, reference, change).await?;
+    if !keeps_running {
+        services.engine.cancel_all_of(organization, workflow.id).await?;
+    }
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 

@@ -48,6 +48,23 @@ fn findings(config: &Config, now: Timestamp) -> Vec<Finding> {
     found
 }
 
+/// The free space of a disk beside the reserve; an error where the service would refuse new work.
+///
+/// # Errors
+/// What an operator has to know of a disk that is nearly full.
+pub fn disk_space(folder: &Path, reserve: Option<u64>) -> Result<String, String> {
+    const MIB: u64 = 1024 * 1024;
+    let monitor = storage::DiskSpaceMonitor::with_reserve(folder.to_path_buf(), reserve);
+    let (free, reserve) = (monitor.free(), monitor.reserve());
+    if free < reserve {
+        return Err(storage::shortage(free, reserve));
+    }
+    let (free, reserve) = (free / MIB, reserve / MIB);
+    Ok(format!(
+        "{free} MiB are free; below {reserve} MiB (limits.disk_reserve) new work is refused"
+    ))
+}
+
 fn disk(folder: &Path) -> Option<Finding> {
     let sizes = storage::disk_sizes(folder)?;
     let percent = sizes.free.saturating_mul(100).checked_div(sizes.total).unwrap_or_default();

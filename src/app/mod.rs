@@ -68,6 +68,7 @@ use crate::webhooks::Outbox;
 use crate::workflows::Workflows;
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
+pub use self::doctor::disk_space as disk;
 pub use self::first_start::FirstStart;
 pub use self::offline::{Offline, offline};
 pub use self::options::policy;
@@ -300,7 +301,14 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
     services.readiness.set();
-    tracing::info!(unfinished, models = services.catalog.len(), "the service is up");
+    let disk = services.store.disk_space();
+    tracing::info!(
+        unfinished,
+        models = services.catalog.len(),
+        disk_free_bytes = disk.free(),
+        disk_reserve_bytes = disk.reserve(),
+        "the service is up"
+    );
     reload::watch_models(&services, &tasks);
     reload::maintain_models(&services, &tasks);
     warn_of_open_networks(&services).await?;

@@ -68,6 +68,11 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     app::is_damage(error)
 }
 
+/// The free space of a disk beside the reserve; an error where the service would refuse new work.
+pub(super) fn disk(folder: &Path, reserve: Option<u64>) -> Result<String, String> {
+    app::disk(folder, reserve)
+}
+
 /// How many organizations the running service has; `None` where none runs.
 pub(super) async fn running_organizations(config: &Config) -> Option<usize> {
     let admin = Admin::running(config).await?;

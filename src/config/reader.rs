@@ -13,9 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Error;
-
-/// Keys that need more edits than this are not suggested for an unknown one.
-const EDITS_MAX: usize = 3;
+use crate::domain::spelling::nearest;
 
 /// A value that is not what its key expects, and its bytes in the file.
 #[derive(Debug)]
@@ -309,27 +307,4 @@ fn line_column(text: &str, offset: usize) -> (usize, usize) {
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before.get(line_start..).unwrap_or("").chars().count() + 1;
     (before.matches('\n').count() + 1, column)
-}
-
-/// The known key that is nearest to `unknown`, if one is near enough.
-fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
-    known
-        .iter()
-        .map(|word| (strsim::damerau_levenshtein(unknown, word), *word))
-        .filter(|(distance, word)| *distance <= EDITS_MAX && *distance < word.len())
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, word)| word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn config_unknown_key_suggests_only_near_keys() {
-        let known = ["listen", "public_url", "url"];
-        assert_eq!(nearest("lisen", &known), Some("listen"));
-        assert_eq!(nearest("xyz", &known), None);
-        assert_eq!(nearest("certificate", &known), None);
-    }
 }

@@ -33,6 +33,7 @@ pub mod reference;
 pub mod retry;
 pub mod secret;
 pub mod signature;
+pub mod spelling;
 pub mod step;
 pub mod template;
 pub mod time;

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 
 use crate::domain::execution::{Execution, Kind, Status, Work};
-use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::machine;
 use crate::domain::machine::workflow::Event;
 use crate::engine::active::LoadedExecution;
 use crate::engine::query::events::RunProgress;
+use crate::engine::query::lists::Query;
+use crate::engine::rows::Standing;
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::storage::Commit;
+
+/// Executions of a workflow that are read at once, and the most reads of one cancel of all.
+const PAGE: usize = 200;
+const PAGES_MAX: usize = 100_000;
 
 impl Engine {
     /// Ends the execution now: its run is stopped, its place freed, no webhook is sent. Cancelling
@@ -28,6 +34,44 @@ impl Engine {
             let cancelled = inner.cancel(organization, id).await?;
             if cancelled.kind() == Kind::Agent {
                 inner.cancel_children(organization, id).await?;
+            }
+            Ok(cancelled)
+        });
+        cancelling.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Engine {
+    /// Cancels every execution of a workflow that has not ended, newest first. Returns how many it
+    /// cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]: those that were cancelled before stay so.
+    pub async fn cancel_all_of(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+    ) -> Result<usize, Error> {
+        let engine = self.clone();
+        // A client that hangs up must not leave half of them.
+        let cancelling = self.inner.tasks.complete(async move {
+            let query =
+                Query { bulk: None, standing: Some(Standing::Unfinished), offset: 0, limit: PAGE };
+            let mut cancelled = 0;
+            for _page in 0..PAGES_MAX {
+                let (found, _total) = engine.executions_of(organization, workflow, query).await?;
+                let before = cancelled;
+                for execution in &found {
+                    match engine.inner.cancel(organization, execution.id).await {
+                        Ok(_) => cancelled += 1,
+                        // It has ended by itself.
+                        Err(Error::NotFound | Error::AlreadyEnded(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                if cancelled == before {
+                    break;
+                }
             }
             Ok(cancelled)
         });

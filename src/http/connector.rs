@@ -106,7 +106,7 @@ impl Resolve for SystemResolver {
                 return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
             }
             let resolver = self.resolver.as_ref().map_err(|reason| reason.clone())?;
-            let found = resolver.lookup_ip(host).await.map_err(|error| error.to_string())?;
+            let found = resolver.lookup_ip(host).await.map_err(|error| unresolved(&error))?;
             Ok(found.iter().collect())
         })
     }
@@ -118,6 +118,21 @@ impl Resolve for SystemResolver {
             if found.is_empty() { Err(NOT_HERE.to_owned().into()) } else { Ok(found) }
         })
     }
+}
+
+/// Why a name has no address, in words: the resolver's own show its types.
+fn unresolved(error: &hickory_resolver::net::NetError) -> String {
+    if error.is_nx_domain() {
+        return "there is no such name".to_owned();
+    }
+    if error.is_no_records_found() {
+        return "the name has no address".to_owned();
+    }
+    let text = error.to_string();
+    // What is behind the first mark is a rendering of types.
+    let end = text.find(['{', '(']).unwrap_or(text.len());
+    let words = text.get(..end).unwrap_or_default().trim_end();
+    format!("{words}; look at the name servers of this machine (/etc/resolv.conf)")
 }
 
 const HOSTS_FILE: &str = "/etc/hosts";

@@ -12,6 +12,7 @@ pub mod connector;
 pub mod egress;
 pub mod error;
 pub mod event_stream;
+pub mod fields;
 mod head_lines;
 pub mod port_holder;
 pub mod query;

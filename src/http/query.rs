@@ -21,6 +21,11 @@ impl Query {
         Self { pairs: pairs.into_owned().take(PARAMETERS_MAX).collect() }
     }
 
+    /// The names of all parameters.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.pairs.iter().map(|(name, _)| name.as_str())
+    }
+
     /// The first value under `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::budget::Lease;
+use super::fields::FieldCheck;
 use super::query::Query;
 use super::router::Params;
 use super::{Body, Error};
@@ -91,6 +92,8 @@ pub struct Request {
     /// Covers what is held in memory of the body.
     lease: Lease,
     limits: Limits,
+    /// What the names at the top of its body are compared with.
+    pub fields: Option<FieldCheck>,
 }
 
 impl fmt::Debug for Request {
@@ -126,6 +129,7 @@ impl Request {
             held: BytesMut::new(),
             lease,
             limits,
+            fields: None,
         }
     }
 
@@ -160,6 +164,9 @@ impl Request {
             return Err(Error::status(StatusCode::PAYLOAD_TOO_LARGE, message));
         }
         self.lease.grow(values.saturating_mul(VALUE_BYTES)).map_err(|_full| busy())?;
+        if let Some(fields) = &self.fields {
+            fields.look(&whole)?;
+        }
         Ok(self.lease.split().bind(whole))
     }
 

@@ -6,6 +6,7 @@ pub mod shortage;
 
 mod clock;
 mod completing;
+mod recurring;
 #[cfg(debug_assertions)]
 mod shift;
 
@@ -20,6 +21,7 @@ use uuid::{ContextV7, Uuid};
 
 pub use self::clock::Clock;
 pub use self::completing::{Completing, Panicked};
+pub use self::recurring::Recurring;
 use crate::domain::ids::Id;
 
 /// Keeps ids in the order in which they are made, whatever the machine's clock does.

@@ -104,8 +104,20 @@ impl DiskSpaceMonitor {
     /// Bytes that may be written before the reserve begins.
     #[must_use]
     pub fn spare(&self) -> u64 {
+        self.free().saturating_sub(self.reserve())
+    }
+
+    /// Bytes that are free for this user, the ballast included.
+    #[must_use]
+    pub fn free(&self) -> u64 {
         let free = data_dir::sizes(&self.folder).map_or(u64::MAX, |sizes| sizes.free);
-        free.saturating_add(self.ballast_bytes()).saturating_sub(self.reserve())
+        free.saturating_add(self.ballast_bytes())
+    }
+
+    /// What an operator is told while the disk is nearly full.
+    #[must_use]
+    pub fn concern(&self) -> Option<String> {
+        self.is_low().then(|| shortage(self.free(), self.reserve()))
     }
 
     /// Whether the disk is nearly full. Never waits: while one caller checks, all others get the
@@ -175,6 +187,17 @@ impl DiskSpaceMonitor {
     }
 }
 
+/// What is said of a disk with less free space than its reserve.
+#[must_use]
+pub fn shortage(free: u64, reserve: u64) -> String {
+    format!(
+        "{} MiB are free and {} MiB are the reserve (limits.disk_reserve): new work is refused until \
+         there is more free space",
+        free / MIB,
+        reserve / MIB
+    )
+}
+
 /// Creates the ballast with `bytes` bytes of allocated blocks.
 fn create_ballast(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
@@ -208,6 +231,7 @@ mod tests {
         monitor.check();
         assert_eq!(fs::metadata(&ballast).unwrap().len(), MIB);
         assert!(!monitor.low.load(Ordering::Relaxed));
+        assert_eq!(monitor.concern(), None);
     }
 
     #[test]
@@ -216,6 +240,7 @@ mod tests {
         let monitor = DiskSpaceMonitor::new(folder.path().to_path_buf());
         monitor.keep(Some(u64::MAX));
         assert!(monitor.is_low());
+        assert!(monitor.concern().unwrap().contains("new work is refused"));
         assert_eq!(monitor.spare(), 0);
         assert!(!folder.path().join(BALLAST).exists());
     }

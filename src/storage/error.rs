@@ -112,6 +112,14 @@ impl Error {
 
     /// The disk refused.
     pub(super) fn unavailable(error: &impl std::fmt::Display) -> Self {
-        Self::Unavailable { reason: error.to_string() }
+        let reason = error.to_string();
+        // The engine's own words for it hold its types.
+        let reason = if reason.contains("corrupted data") {
+            "a page of its tree differs from what was written; `orrery verify` says what can be read"
+                .to_owned()
+        } else {
+            reason
+        };
+        Self::Unavailable { reason }
     }
 }

@@ -38,6 +38,9 @@ pub struct Ready<'a> {
     /// Present while the work of a restored backup waits for `orrery resume`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
+    /// What an operator should do something about: a disk that is nearly full.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// The figures of the service: counts only, nothing of any organization.

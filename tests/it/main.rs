@@ -65,6 +65,7 @@ mod seal;
 mod secrets;
 mod support;
 mod tree_screens;
+mod unknown;
 mod upkeep_screens;
 mod uploads;
 mod webhooks;

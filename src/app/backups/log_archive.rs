@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::api::Services;
 use crate::backup::{self, LOG, Part, Source};
 use crate::config::Config;
-use crate::runtime::Tasks;
+use crate::runtime::{Recurring, Tasks};
 
 /// Says why the last chain was given up, for `orrery check`; absent while there is one.
 pub const GIVEN_UP: &str = "kept-log.given-up";
@@ -36,10 +36,14 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
     // What an earlier process left to do is due.
     let mut since_turn = every;
     let mut whole_at = services.clock.monotonic();
+    let mut trouble = Recurring::default();
     loop {
         if since_turn >= every || services.store.unarchived_bytes() > EARLY_BYTES {
             since_turn = Duration::ZERO;
-            if turn(&services, &config).await {
+            if turn(&services, &config, &mut trouble).await {
+                if trouble.end() {
+                    tracing::info!("the log is kept again");
+                }
                 whole_at = services.clock.monotonic();
             }
         }
@@ -52,7 +56,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
 }
 
 /// Keeps what there is; whether there is a chain that holds it all now.
-async fn turn(services: &Services, config: &Config) -> bool {
+async fn turn(services: &Services, config: &Config, trouble: &mut Recurring) -> bool {
     if let Some(reason) = services.store.take_archive_failure() {
         given_up(services, &reason);
     }
@@ -73,10 +77,13 @@ async fn turn(services: &Services, config: &Config) -> bool {
                 return false;
             }
             Err(error) => {
-                tracing::warn!(
-                    %error,
-                    "the log was not kept; it stays in the store and is tried again"
-                );
+                if trouble.is_news(&error.to_string()) {
+                    tracing::warn!(
+                        %error,
+                        "the log was not kept; it stays in the store and is tried again: look at the \
+                         folder of backups"
+                    );
+                }
                 return false;
             }
         }

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::{Finding, Verdict, finding};
+use crate::cli::service;
 use crate::config::Config;
 
 /// Files that the service opens beside one for each connection: the store, payloads, logs,
@@ -18,10 +19,20 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     if config.backup.every.is_some() {
         findings.push(writable("backups", &config.backup.folder));
     }
+    findings.extend(disk(&config.data_dir, config.limits.disk_reserve));
     findings.extend(open_files(config.limits.connections));
     findings.extend(refused_sweeps(&config.data_dir));
     findings.extend(given_up_log(&config.data_dir));
     findings
+}
+
+/// The free space of the disk, and whether the service would refuse new work for it.
+fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
+    let there = folder.ancestors().find(|folder| folder.is_dir())?;
+    Some(match service::disk(there, reserve) {
+        Ok(detail) => finding("disk", Verdict::Good, detail),
+        Err(concern) => finding("disk", Verdict::Fault, concern),
+    })
 }
 
 /// Why the log archive has no chain, as the service notes it.
@@ -141,6 +152,18 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert_eq!(data(&file).verdict, Verdict::Fault);
         assert_eq!(data(&file.join("below")).verdict, Verdict::Fault);
+    }
+
+    #[test]
+    fn check_reports_disk_with_its_threshold() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("a/b");
+        let full = disk(&missing, Some(u64::MAX)).unwrap();
+        assert_eq!(full.verdict, Verdict::Fault);
+        assert!(full.detail.contains("new work is refused until"), "{}", full.detail);
+        let good = disk(&missing, Some(0)).unwrap();
+        assert_eq!(good.verdict, Verdict::Good);
+        assert!(good.detail.contains("below 0 MiB (limits.disk_reserve)"), "{}", good.detail);
     }
 
     #[test]

@@ -33,7 +33,7 @@ use pair::Pair;
 pub use pair::{Concern, Summary};
 
 /// How often the files and the end of the certificate are looked at.
-const POLL_EVERY: Duration = Duration::from_secs(30);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// What connections may speak, the best first (RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 

@@ -202,7 +202,12 @@ impl CogRunner {
         };
         let mut known = self.known();
         if known.health != health {
-            tracing::info!(model = %self.model.name, ?health, "a Cog container has changed");
+            let (state, reason) = match &health {
+                Health::Starting => ("starting", None),
+                Health::Good => ("ok", None),
+                Health::Failing(reason) => ("failing", Some(reason.as_str())),
+            };
+            tracing::info!(model = %self.model.name, state, reason, "a Cog container has changed");
         }
         known.asked = Some(runtime::monotonic_now());
         known.health = health;

@@ -16,6 +16,7 @@ use crate::runners::Health;
 use crate::runners::backoff::Backoff;
 use crate::runners::options::Model;
 use crate::runners::tail::Tail;
+use crate::runtime::Recurring;
 use crate::runtime::shortage::is_shortage;
 
 /// How long a free worker is waited for before the pool is looked at again.
@@ -52,6 +53,8 @@ struct State {
     health: Health,
     /// What the operator is told about the last worker, where it gave no answer.
     hint: Option<&'static str>,
+    /// The failure that was logged last.
+    logged: Recurring,
 }
 
 /// A worker that is at work. Dropped before its end is known, it is ended.
@@ -71,6 +74,7 @@ impl Pool {
             backoff: Backoff::default(),
             health: Health::Starting,
             hint: None,
+            logged: Recurring::default(),
         };
         let tail = Tail::default();
         let state = Mutex::new(state);
@@ -177,11 +181,13 @@ impl Pool {
         let pause = state.backoff.failed();
         let model = &self.model.name;
         let said = self.tail.last_line().unwrap_or_default();
-        let pause = humantime::format_duration(pause).to_string();
-        tracing::warn!(
-            %model, %reason, %said, hint = HINT_ENDED, pause,
-            "a worker cannot start; tried again later"
-        );
+        if state.logged.is_news(&reason) {
+            let pause = humantime::format_duration(pause).to_string();
+            tracing::warn!(
+                %model, %reason, %said, hint = HINT_ENDED, pause,
+                "a worker cannot start; it is tried again, and logged again in an hour or on a change"
+            );
+        }
         state.hint = Some(HINT_ENDED);
         state.health = Health::Failing(reason);
     }
@@ -226,6 +232,7 @@ impl WorkerLease {
         state.backoff.succeeded();
         state.health = Health::Good;
         state.hint = None;
+        state.logged.end();
         state.idle.push(worker);
         drop(state);
         self.pool.freed.notify_one();

@@ -235,7 +235,7 @@ impl Process {
             }
             Err(reason) => {
                 let pause = state.backoff.failed();
-                tracing::warn!(model = %self.model.name, %reason, ?pause, "a model cannot be loaded");
+                tracing::warn!(model = %self.model.name, %reason, pause = %humantime::format_duration(pause), "a model cannot be loaded; it is tried again");
                 state.failure = Some(reason.clone());
                 Err(reason)
             }
@@ -347,7 +347,7 @@ impl Process {
         let reason = self.describe(Some(status));
         let pause = state.backoff.failed();
         let said = self.tail.last_line().unwrap_or_default();
-        tracing::warn!(model = %self.model.name, %reason, %said, ?pause, "a model's process ended");
+        tracing::warn!(model = %self.model.name, %reason, %said, pause = %humantime::format_duration(pause), "a model's process ended; it is started again");
         state.instance = None;
         state.failure = Some(reason);
     }

@@ -97,6 +97,9 @@ impl Ask {
         let bytes = within("body", body.collect()).await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, text };
+        if sent.is_documented {
+            assert_eq!(answer.header("warning"), "", "a documented field is not known");
+        }
         conformance::check(&Exchange {
             role: sent.role,
             method: &sent.method,

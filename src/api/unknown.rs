@@ -1,0 +1,188 @@
+//! Names that a route does not know. A parameter of the query is refused: a filter that is not applied
+//! gives a wrong answer. A field of a body is taken, since clients of other versions send more, and the
+//! answer names it; `Prefer: handling=strict` (RFC 7240) refuses it too.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::HeaderMap;
+use hyper::body::Body as _;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, WARNING};
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::doc::ErrorForm;
+use super::{Access, ROUTES, Route};
+use crate::http::body;
+use crate::http::fields::{self, FieldCheck};
+use crate::http::query::Query;
+use crate::http::{self, Response};
+use crate::signed_urls;
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const STRICT: &str = "handling=strict";
+/// Answers up to this size carry the warnings in their body too, in bytes.
+const ANSWER_MAX: usize = 64 * 1024;
+
+/// The names at the top of each route's body, by the route's operation and path.
+type Known = HashMap<(&'static str, &'static str), Arc<[String]>>;
+static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+    let known =
+        ROUTES.iter().filter_map(|route| Some(((route.doc.id, route.path), known_of(route)?)));
+    known.collect()
+});
+
+/// Refuses parameters that the route's documentation does not name.
+///
+/// # Errors
+/// 400 with the nearest name.
+pub fn check_query(route: &Route, query: &Query) -> Result<(), http::Error> {
+    // The operator's routes are called by this program alone.
+    if route.access == Access::Local {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = route.doc.query.iter().map(|param| param.name).collect();
+    if route.access == Access::Link {
+        known.push(signed_urls::PARAMETER);
+    }
+    match query.names().find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => {
+            Err(http::Error::bad_request(fields::sentence("query parameter", name, &known)))
+        }
+    }
+}
+
+/// How the body of a request to this route is checked; `None` where any field may be in it.
+pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
+    let known = KNOWN.get(&(route.doc.id, route.path))?;
+    let preferences = headers.get_all(PREFER);
+    let mut preferences =
+        preferences.iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
+    let is_strict = preferences.any(|one| one.trim().eq_ignore_ascii_case(STRICT));
+    Some(FieldCheck::new(Arc::clone(known), is_strict))
+}
+
+/// Names the unknown fields of the request in its answer.
+pub async fn warn(mut answer: Response, check: &FieldCheck) -> Response {
+    if check.is_strict() {
+        answer.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(STRICT));
+    }
+    let found = check.found();
+    if found.is_empty() || !answer.status().is_success() {
+        return answer;
+    }
+    for sentence in &found {
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{sentence}\"")) {
+            answer.headers_mut().append(WARNING, value);
+        }
+    }
+    let is_json = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    let length = answer.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    if !is_json || length.is_none_or(|length| length > ANSWER_MAX) {
+        return answer;
+    }
+    let (parts, whole) = answer.into_parts();
+    let Ok(whole) = whole.collect().await else {
+        return Response::from_parts(parts, body::empty());
+    };
+    let whole = whole.to_bytes();
+    Response::from_parts(parts, body::full(with_warnings(&whole, &found).unwrap_or(whole)))
+}
+
+/// The text of an object with `warnings` at its end; `None` for another value, and for an object that
+/// has a field of that name.
+fn with_warnings(text: &[u8], found: &[String]) -> Option<Bytes> {
+    let fields: BTreeMap<String, serde::de::IgnoredAny> = serde_json::from_slice(text).ok()?;
+    if fields.contains_key("warnings") {
+        return None;
+    }
+    let mut longer = text.trim_ascii_end().strip_suffix(b"}")?.to_vec();
+    if !fields.is_empty() {
+        longer.push(b',');
+    }
+    longer.extend_from_slice(b"\"warnings\":");
+    longer.extend_from_slice(&serde_json::to_vec(found).ok()?);
+    longer.push(b'}');
+    Some(longer.into())
+}
+
+/// The names that the schema of a route's body has at its top; `None` where it has no such list.
+fn known_of(route: &Route) -> Option<Arc<[String]>> {
+    // OpenAI's clients send what other servers take.
+    if route.access == Access::Local || route.doc.errors == ErrorForm::OpenAi {
+        return None;
+    }
+    let request = route.doc.request.filter(|one| one.media_type == "application/json")?;
+    let mut generator = SchemaGenerator::new(SchemaSettings::draft2020_12());
+    let schema = (request.schema?)(&mut generator);
+    let definitions = generator.take_definitions(true);
+    let mut names = BTreeSet::new();
+    collect(schema.as_value(), &definitions, &mut names)?;
+    if route.access == Access::BodyKey {
+        names.insert("api_key".to_owned());
+    }
+    (!names.is_empty()).then(|| names.into_iter().collect())
+}
+
+/// Adds the names of a schema, and of those that it is made of. `None`: it takes any name.
+fn collect(
+    schema: &Value,
+    definitions: &serde_json::Map<String, Value>,
+    names: &mut BTreeSet<String>,
+) -> Option<()> {
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        let name = reference.rsplit('/').next()?;
+        return collect(definitions.get(name)?, definitions, names);
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
+            collect(part, definitions, names)?;
+        }
+    }
+    let others = schema.get("additionalProperties");
+    if others.is_some_and(|others| *others != Value::Bool(false)) {
+        return None;
+    }
+    if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+        names.extend(properties.keys().cloned());
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_added_to_objects_only() {
+        let found = ["unknown field x".to_owned()];
+        let added = |text: &str| {
+            with_warnings(text.as_bytes(), &found)
+                .map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
+        };
+        let warnings = r#""warnings":["unknown field x"]}"#;
+        assert_eq!(added(r#"{"a":{}}"#), Some(format!(r#"{{"a":{{}},{warnings}"#)));
+        assert_eq!(added("{}"), Some(format!("{{{warnings}")));
+        for other in ["[{}]", "null", r#"{"warnings":1}"#, "", "{"] {
+            assert_eq!(added(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn routes_that_create_work_know_their_fields() {
+        for (id, field) in [
+            ("create_prediction", "webhook_url"),
+            ("create_workflow", "definition"),
+            ("trigger_workflow", "version_id"),
+        ] {
+            let known = KNOWN.iter().find(|((known, _), _)| *known == id);
+            let (_, names) = known.unwrap_or_else(|| panic!("{id} is not checked"));
+            assert!(names.iter().any(|name| name == field), "{id}: {names:?}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The known name that is nearest to a misspelt one: for keys of files, parameters and fields.
+
+/// Names that need more edits than this are not suggested.
+const EDITS_MAX: usize = 3;
+/// A name that the unknown one begins with, or that begins with it, is near from so many letters on.
+const BEGINNING_MIN: usize = 4;
+
+/// The known name that is nearest to `unknown`, if one is near enough.
+#[must_use]
+pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    let by_edits = known
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(unknown, name), *name))
+        .filter(|(distance, name)| *distance <= EDITS_MAX && *distance < name.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name);
+    let begins = |name: &&&str| {
+        let shorter = unknown.len().min(name.len());
+        shorter >= BEGINNING_MIN && (name.starts_with(unknown) || unknown.starts_with(**name))
+    };
+    by_edits.or_else(|| known.iter().find(begins).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spelling_suggests_only_near_names() {
+        let known = ["listen", "public_url", "url", "webhook_url", "version_id"];
+        for (unknown, near) in [
+            ("lisen", Some("listen")),
+            ("webhook", Some("webhook_url")),
+            ("version", Some("version_id")),
+            ("xyz", None),
+            ("certificate", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(unknown, &known), near, "{unknown}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The names at the top of a JSON body that its route does not know: found without making a tree of the
+//! body, refused where the request asks for strictness (RFC 7240), and kept for the answer elsewhere.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::de::IgnoredAny;
+
+use super::Error;
+use crate::domain::spelling;
+
+/// Unknown names that are named in one answer.
+const NAMED_MAX: usize = 10;
+/// Characters of a name that are shown.
+const NAME_CHARS_MAX: usize = 60;
+/// Larger bodies are looked at only where the request asks for strictness, in bytes.
+const LOOKED_AT_MAX: usize = 256 * 1024;
+
+/// What the body of a request is compared with.
+#[derive(Debug, Clone)]
+pub struct FieldCheck {
+    known: Arc<[String]>,
+    is_strict: bool,
+    found: Arc<Mutex<Vec<String>>>,
+}
+
+impl FieldCheck {
+    /// A check against these names. A strict one refuses a body with others.
+    #[must_use]
+    pub fn new(known: Arc<[String]>, is_strict: bool) -> Self {
+        Self { known, is_strict, found: Arc::default() }
+    }
+
+    /// Whether the request asked for it.
+    #[must_use]
+    pub const fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Looks at a whole body; what is not an object of JSON is left to those who read it.
+    ///
+    /// # Errors
+    /// 400 for a body with unknown names, in a strict check.
+    pub(super) fn look(&self, body: &[u8]) -> Result<(), Error> {
+        if !self.is_strict && body.len() > LOOKED_AT_MAX {
+            return Ok(());
+        }
+        let Ok(fields) = serde_json::from_slice::<BTreeMap<Cow<'_, str>, IgnoredAny>>(body) else {
+            return Ok(());
+        };
+        let known: Vec<&str> = self.known.iter().map(String::as_str).collect();
+        let unknown = fields.keys().filter(|name| !known.contains(&name.as_ref()));
+        let sentences: Vec<String> =
+            unknown.take(NAMED_MAX).map(|name| sentence("field", name, &known)).collect();
+        if self.is_strict && !sentences.is_empty() {
+            return Err(Error::bad_request(sentences.join("; ")));
+        }
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = sentences;
+        Ok(())
+    }
+
+    /// A sentence for each unknown name of the body that was looked at.
+    #[must_use]
+    pub fn found(&self) -> Vec<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Says that a name is not known, and which name may be meant. Safe to be a header's value.
+#[must_use]
+pub fn sentence(what: &str, name: &str, known: &[&str]) -> String {
+    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
+    let shown = name.chars().take(NAME_CHARS_MAX);
+    let shown: String = shown.map(|letter| if is_plain(letter) { letter } else { '?' }).collect();
+    match spelling::nearest(name, known) {
+        Some(near) => format!("unknown {what} {shown}: did you mean {near}?"),
+        None if known.is_empty() => format!("unknown {what} {shown}: none is known here"),
+        None => format!("unknown {what} {shown}: known are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(is_strict: bool) -> FieldCheck {
+        let known = ["model", "input", "webhook_url"].map(str::to_owned);
+        FieldCheck::new(known.into(), is_strict)
+    }
+
+    #[test]
+    fn body_fields_unknown_are_named_or_refused() {
+        let body = br#"{"model": "m", "webhook": "x", "input": {"inner": 1}, "zzz": [1]}"#;
+        let lax = check(false);
+        lax.look(body).unwrap();
+        assert_eq!(
+            lax.found(),
+            [
+                "unknown field webhook: did you mean webhook_url?",
+                "unknown field zzz: known are model, input, webhook_url",
+            ]
+        );
+        let error = check(true).look(body).unwrap_err();
+        assert_eq!(error.status, 400);
+        assert!(error.message.starts_with("unknown field webhook: did you mean webhook_url?; "));
+    }
+
+    #[test]
+    fn body_fields_leave_other_bodies_alone() {
+        for body in [&b""[..], b"[1]", b"{", b"null", b"\xff", br#"{"model": 1}"#] {
+            let check = check(true);
+            check.look(body).unwrap();
+            assert!(check.found().is_empty());
+        }
+    }
+
+    #[test]
+    fn body_fields_are_safe_in_a_header_and_few() {
+        let names: Vec<String> =
+            (0..100).map(|number| format!("\"{number}\\r\\nSet-Cookie: é\": 1")).collect();
+        let lax = check(false);
+        lax.look(format!("{{{}}}", names.join(",")).as_bytes()).unwrap();
+        let found = lax.found();
+        assert_eq!(found.len(), NAMED_MAX);
+        for sentence in found {
+            assert!(sentence.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{sentence}");
+            assert!(!sentence.contains('"'), "{sentence}");
+        }
+    }
+}

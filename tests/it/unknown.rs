@@ -1,0 +1,162 @@
+//! Names and paths that a host does not know, what a client is told of them, and how large answers travel.
+
+use std::io::Read as _;
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Provider, Service, until};
+
+#[tokio::test]
+async fn query_parameter_unknown_is_refused_with_nearest_name() {
+    let service = Service::start().await;
+    let asked = async |path: &str| service.get(path).await;
+    let answer = asked("/v2/executions?modle=echo").await;
+    answer.expect_error(400, "unknown query parameter modle: did you mean model?");
+    let answer = asked("/v1/billing/balance?x=1").await;
+    answer.expect_error(400, "unknown query parameter x: none is known here");
+    let answer = asked("/v2/executions?limit=1&zzzz=%22%0d%0a").await.expect(400);
+    let said = answer["error"].as_str().unwrap();
+    assert!(said.starts_with("unknown query parameter zzzz: known are "), "{said}");
+    asked("/v2/executions?limit=1&model=echo").await.expect(200);
+    // The key comes first, and probes may send what they like.
+    let anonymous = service.ask(Role::Base, Method::GET, "/v2/executions?modle=echo").send().await;
+    assert_eq!(anonymous.status, 401);
+    service.ask(Role::Base, Method::GET, "/health?probe=1").send().await.expect(200);
+}
+
+#[tokio::test]
+async fn body_field_unknown_is_taken_and_named() {
+    let service = Service::start().await;
+    let input = json!({"text": "What a beautiful night!"});
+    let body =
+        json!({"model": "text-sentiment", "version": "1", "input": input, "webhook": "http://x"});
+    let sentence = "unknown field webhook: did you mean webhook_url?";
+    let taken = service.post("/v1/prediction", &body).undocumented().send().await;
+    let answer = taken.expect(200);
+    assert_eq!(taken.header("warning"), format!("299 - \"{sentence}\""));
+    assert_eq!(answer["warnings"], json!([sentence]));
+    service.ended(answer["predictionID"].as_str().unwrap()).await;
+
+    let strict =
+        || service.post("/v1/prediction", &body).header("prefer", "wait=1, handling=strict");
+    strict().send().await.expect_error(400, sentence);
+    let listed = service.get("/v2/executions").await.expect(200);
+    assert_eq!(listed["executions"].as_array().unwrap().len(), 1, "a refused one does nothing");
+
+    let id = service.workflow(json!([{"step_id": "one", "type": "pass", "value": 1}])).await;
+    let trigger = service.flows(Method::POST, &format!("/{id}/trigger"));
+    let triggered = trigger.json(&json!({"version": "x"})).undocumented().send().await;
+    let answer = triggered.expect(202);
+    assert_eq!(answer["warnings"], json!(["unknown field version: did you mean version_id?"]));
+    let known =
+        service.flows(Method::POST, &format!("/{id}/trigger")).header("prefer", "handling=strict");
+    let taken = known.json(&json!({"inputs": {}})).send().await;
+    assert_eq!((taken.status, taken.header("preference-applied")), (202, "handling=strict"));
+}
+
+#[tokio::test]
+async fn path_of_another_host_names_that_host() {
+    let service = Service::start().await;
+    let asked = service.post("/api/v1/workflows", &json!({})).send().await.expect(404);
+    let url = format!("http://{}", service.address(Role::Workflows));
+    assert_eq!(asked["error"], "not found");
+    assert_eq!(asked["details"], json!({"host": "workflows", "url": url}));
+    service.get("/v1/nothing").await.expect_error(404, "not found");
+}
+
+#[tokio::test]
+async fn workflow_deletion_cancels_what_runs_unless_told_otherwise() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let steps = json!([{"step_id": "one", "type": "model", "model": "held", "params": {}}]);
+    for (query, status) in [("", "cancelled"), ("?keep_running=false", "cancelled")] {
+        let id = service.workflow(steps.clone()).await;
+        let mut executions = Vec::new();
+        for _ in 0..3 {
+            executions.push(service.trigger(&id, json!({})).await);
+        }
+        let path = format!("/workflows/{id}{query}");
+        let deleted = service.flows(Method::DELETE, &path).send().await;
+        assert_eq!((deleted.status, deleted.text.as_str()), (204, ""));
+        for execution in &executions {
+            assert_eq!(service.execution(execution).await["status"], status, "{query}");
+        }
+    }
+    let id = service.workflow(steps.clone()).await;
+    let kept = service.trigger(&id, json!({})).await;
+    let wrong = service.flows(Method::DELETE, &format!("/workflows/{id}?keep_running=yes"));
+    wrong.send().await.expect_error(400, "keep_running must be true or false");
+    let deleted = service.flows(Method::DELETE, &format!("/workflows/{id}?keep_running=true"));
+    assert_eq!(deleted.send().await.status, 204);
+    assert_ne!(service.execution(&kept).await["status"], "cancelled");
+    until("the call of the one that goes on", async || {
+        provider.release(1);
+        (service.execution(&kept).await["status"] == "completed").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn workflow_locked_keeps_its_executions() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    let steps = json!([{"step_id": "one", "type": "model", "model": "held", "params": {}}]);
+    let id = service.workflow(steps).await;
+    let execution = service.trigger(&id, json!({})).await;
+    let path = format!("/workflows/{id}");
+    service.flows(Method::PUT, &path).json(&json!({"locked": true})).send().await.expect(200);
+    assert_eq!(service.flows(Method::DELETE, &path).send().await.status, 403);
+    assert_ne!(service.execution(&execution).await["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_when_asked() {
+    let service = Service::start().await;
+    for (role, path) in [(Role::Base, "/v1/models"), (Role::Metrics, "/metrics")] {
+        let plain = service.ask(role, Method::GET, path).send().await;
+        assert_eq!(
+            (plain.header("content-encoding"), plain.header("vary")),
+            ("", "accept-encoding")
+        );
+        for coding in ["gzip", "zstd"] {
+            let ask = service.ask(role, Method::GET, path).header("accept-encoding", coding);
+            let answer = ask.open().await;
+            assert_eq!(answer.headers()["content-encoding"], coding, "{path}");
+            let packed =
+                http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+            let mut text = String::new();
+            if coding == "gzip" {
+                flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
+            } else {
+                zstd::Decoder::new(&packed[..]).unwrap().read_to_string(&mut text).unwrap();
+            }
+            assert!(packed.len() < text.len() / 2, "{path} by {coding}: {}", packed.len());
+            if path == "/v1/models" {
+                let (read, sent): (Value, Value) =
+                    (serde_json::from_str(&text).unwrap(), plain.json());
+                assert_eq!(read, sent);
+            }
+        }
+    }
+    let small = service.get("/v1/billing/balance").await;
+    assert_eq!((small.header("content-encoding"), small.header("vary")), ("", ""));
+}
+
+#[tokio::test]
+async fn disk_below_its_reserve_is_visible() {
+    let service = Service::configured("limits.disk_reserve = \"64TiB\"\n").await;
+    let ready = service.ask(Role::Base, Method::GET, "/ready").send().await.expect(200);
+    let warning = ready["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with("disk: ") && warning.contains("limits.disk_reserve"), "{warning}");
+    assert!(warning.contains("new work is refused"), "{warning}");
+    let metrics = service.ask(Role::Metrics, Method::GET, "/metrics").send().await.text;
+    assert!(metrics.contains("\norrery_disk_low 1\n"), "{metrics}");
+    assert!(metrics.contains("\norrery_disk_reserve_bytes 70368744177664\n"), "{metrics}");
+    let calm = Service::configured("limits.disk_reserve = \"1MiB\"\n").await;
+    let ready = calm.ask(Role::Base, Method::GET, "/ready").send().await.expect(200);
+    assert_eq!(ready.get("warnings"), None);
+}
