@@ -61,7 +61,7 @@ fn stop_says_what_it_waits_for_and_second_signal_ends_it() {
     let mut service = with_worker(&setup);
     let key = setup.create_key();
     let body = r#"{"model": "silent", "version": "1", "input": {}}"#;
-    let made = setup.client(&key).post("/v1/prediction", body).unwrap();
+    let made = setup.client(&key).post("/v1/prediction", &[], body).unwrap();
     assert_eq!(made.status(), 200, "{}", made.text());
     eventually("the execution runs", || {
         (setup.metric("orrery_executions_running") == Some(1.0)).then_some(())
