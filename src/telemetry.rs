@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Registry, reload};
 
 use crate::config::{Log, LogFormat};
 use crate::runtime::Tasks;
@@ -36,6 +37,9 @@ const WORK_SECONDS: [f64; 14] =
 const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
+/// Replaces the filter of the logs that were started.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
 /// Why logs or metrics could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -45,6 +49,8 @@ pub enum Error {
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
+    #[error("logs are not set up")]
+    NotStarted,
     #[error("logs are already set up")]
     Installed(#[source] tracing::subscriber::SetGlobalDefaultError),
     #[error("metrics cannot be set up")]
@@ -57,7 +63,7 @@ pub enum Error {
 /// When the level is none, or when it was called before.
 pub fn start_logs(log: &Log) -> Result<(), Error> {
     let terminal = std::io::stderr().is_terminal();
-    let filter = filter(&log.level)?;
+    let (filter, handle) = reload::Layer::new(filter(&log.level)?);
     let installed = match log.format {
         LogFormat::Auto if terminal => install_text(filter, true),
         LogFormat::Text => install_text(filter, terminal),
@@ -65,7 +71,20 @@ pub fn start_logs(log: &Log) -> Result<(), Error> {
             tracing::subscriber::set_global_default(json(filter, std::io::stderr))
         }
     };
-    installed.map_err(Error::Installed)
+    installed.map_err(Error::Installed)?;
+    // Only one subscriber is ever installed.
+    let _first = FILTER.set(handle);
+    Ok(())
+}
+
+/// Logs at another level from now on.
+///
+/// # Errors
+/// When the level is none, or when no logs were started.
+pub fn set_level(level: &str) -> Result<(), Error> {
+    let filter = filter(level)?;
+    let handle = FILTER.get().ok_or(Error::NotStarted)?;
+    handle.reload(filter).map_err(|_gone| Error::NotStarted)
 }
 
 /// The metrics of this process; the first call sets them up, every other gives the same.
@@ -181,14 +200,17 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
 }
 
 fn install_text(
-    filter: EnvFilter,
+    filter: Filter,
     colours: bool,
 ) -> Result<(), tracing::subscriber::SetGlobalDefaultError> {
     let colours = colours && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     tracing::subscriber::set_global_default(text(filter, colours, std::io::stderr))
 }
 
-fn text<W>(filter: EnvFilter, colours: bool, writer: W) -> impl Subscriber + Send + Sync
+/// A filter that can be replaced.
+type Filter = reload::Layer<EnvFilter, Registry>;
+
+fn text<W>(filter: Filter, colours: bool, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -196,7 +218,7 @@ where
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
-fn json<W>(filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync + for<'s> LookupSpan<'s>
+fn json<W>(filter: Filter, writer: W) -> impl Subscriber + Send + Sync + for<'s> LookupSpan<'s>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -235,11 +257,29 @@ mod tests {
         }
     }
 
+    fn replaceable(level: &str) -> Filter {
+        reload::Layer::new(filter(level).unwrap()).0
+    }
+
+    #[test]
+    fn log_level_is_replaced_while_logs_are_written() {
+        let lines = Lines::default();
+        let sink = lines.clone();
+        let (layer, handle) = reload::Layer::new(filter("info").unwrap());
+        let subscriber = text(layer, false, move || sink.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::debug!(target: "orrery::engine", "before");
+            handle.reload(filter("debug").unwrap()).unwrap();
+            tracing::debug!(target: "orrery::engine", "after");
+        });
+        assert!(!lines.text().contains("before") && lines.text().contains("after"));
+    }
+
     #[test]
     fn log_json_line_carries_request_id() {
         let lines = Lines::default();
         let sink = lines.clone();
-        let subscriber = json(filter("info").unwrap(), move || sink.clone());
+        let subscriber = json(replaceable("info"), move || sink.clone());
         tracing::subscriber::with_default(subscriber, || {
             let _span = tracing::info_span!("request", request_id = "r-17").entered();
             tracing::info!(path = "/v1/models", "answered");
@@ -256,7 +296,7 @@ mod tests {
         let lines = Lines::default();
         let sink = lines.clone();
         let level = "debug,orrery::engine=trace";
-        let subscriber = text(filter(level).unwrap(), false, move || sink.clone());
+        let subscriber = text(replaceable(level), false, move || sink.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(target: "h2::codec", "header smk_secret");
             tracing::warn!(target: "h2::codec", "a warning");

@@ -11,6 +11,8 @@ mod check;
 mod models;
 #[path = "operate/places.rs"]
 mod places;
+#[path = "operate/reload.rs"]
+mod reload;
 #[path = "operate/start_and_stop.rs"]
 mod start_and_stop;
 mod support;

@@ -199,10 +199,11 @@ pub fn check_rate_limit(
     rate: Rate,
     principal: &Principal,
 ) -> Result<(), http::Error> {
+    let live = services.live.load();
     let limiter = match (rate, principal) {
         (Rate::Free, _) => None,
-        (Rate::Configured, Principal::Link(_)) => services.link_rate.as_ref(),
-        (Rate::Configured, _) => services.rate.as_ref(),
+        (Rate::Configured, Principal::Link(_)) => live.link_rate.as_ref(),
+        (Rate::Configured, _) => live.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
     let (Some(limiter), Some(key)) = (limiter, principal.key()) else { return Ok(()) };

@@ -20,7 +20,7 @@ use crate::runtime;
 use crate::wire::member::{ModelLoad, ModelLoads};
 use crate::wire::operator::{
     Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
-    Organization, Organizations, Reloaded,
+    Organization, Organizations,
 };
 
 /// Reports of a test that wait for the client.
@@ -259,8 +259,6 @@ async fn test(
     body
 }
 
-pub const RELOAD: Doc = Doc::new("admin", "admin_reload", "Read the models folder again");
-
 /// Reads the models folder again, and notes what has changed.
 async fn reread(context: &Context) -> Result<catalog::Report, http::Error> {
     let services = &context.services;
@@ -286,10 +284,15 @@ fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Opt
     broken.find(is_it).cloned()
 }
 
-/// `POST /admin/reload`: reads the models folder again.
+pub const RELOAD: Doc =
+    Doc::new("admin", "admin_reload", "Read configuration, manifests and certificates again");
+
+/// `POST /admin/reload`: reads configuration, manifests and certificates again. What is broken is told, and
+/// its last good state stays in use.
 pub async fn reload(context: Context) -> Result<Response, http::Error> {
-    let report = reread(&context).await?;
-    let kept = report.errors.iter().map(ToString::to_string).collect();
-    let body = Reloaded { loaded: report.loaded, kept, removed: report.removed };
+    let reloader = context.services.reloader.get().cloned();
+    let starting =
+        || http::Error::unavailable("no service runs: it reads everything when it starts");
+    let body = reloader.ok_or_else(starting)?.reload(context.actor()).await;
     Ok(response::json(StatusCode::OK, &body))
 }

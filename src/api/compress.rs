@@ -173,8 +173,8 @@ mod tests {
         assert!(packed.body().size_hint().exact().unwrap() < 10_000);
         let plain = compress(answer(), Role::Base, None).await;
         assert_eq!(
-            (coding_of(&plain), plain.headers()[VARY].to_str()),
-            (None, Ok("accept-encoding"))
+            (coding_of(&plain), plain.headers()[VARY].to_str().unwrap()),
+            (None, "accept-encoding")
         );
         assert_eq!(coding_of(&compress(answer(), Role::Dashboard, gzip).await), None);
         let short = response::text(StatusCode::OK, "short");

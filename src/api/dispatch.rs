@@ -326,9 +326,9 @@ impl Host {
             return None;
         }
         let origin = headers.get(hyper::header::ORIGIN)?;
-        let allowed = &self.services.settings.cors_origins;
+        let live = self.services.live.load();
         let text = origin.to_str().ok()?;
-        allowed.iter().any(|one| one == "*" || one == text).then(|| origin.clone())
+        live.cors_origins.iter().any(|one| one == "*" || one == text).then(|| origin.clone())
     }
 }
 

@@ -80,8 +80,9 @@ fn check_origin(context: &Context) -> Result<(), http::Error> {
         return Ok(());
     };
     let settings = &context.services.settings;
+    let live = context.services.live.load();
     let origin = origin.to_str().unwrap_or_default();
-    let is_allowed = settings.cors_origins.iter().any(|one| one == "*" || one == origin);
+    let is_allowed = live.cors_origins.iter().any(|one| one == "*" || one == origin);
     let is_own = settings.hosts.iter().any(|host| {
         Url::parse(&host.url).is_ok_and(|url| url.origin().ascii_serialization() == origin)
     });

@@ -57,7 +57,9 @@ pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
 pub use self::openapi::{Documents, of_host as openapi_of};
-pub use self::services::{Doctor, Finding, HostAddress, Keep, Readiness, Services, Settings};
+pub use self::services::{
+    Doctor, Finding, HostAddress, Keep, Live, Readiness, Reloader, Services, Settings,
+};
 use crate::http;
 
 /// Which face of the service a route belongs to; each has a listener of its own.

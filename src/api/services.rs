@@ -1,15 +1,17 @@
 //! What handlers call: the verbs of the layers below, put together by `app`.
 
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::{Documents, Role};
 use crate::accounts::Accounts;
 use crate::agent::Agent;
-use crate::audit::Audit;
+use crate::audit::{Actor, Audit};
 use crate::billing::Billing;
 use crate::catalog::Catalog;
 use crate::chains::Chains;
@@ -29,6 +31,7 @@ use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
+use crate::wire::operator;
 use crate::workflows::Workflows;
 
 /// A host and the address by which clients reach it.
@@ -117,17 +120,51 @@ pub struct Settings {
     pub sync_wait: Duration,
     /// A prediction may come without `version`.
     pub optional_version: bool,
-    /// Origins that browsers may call from; empty: none.
-    pub cors_origins: Vec<String>,
     /// Whether there is a balance to tell.
     pub billing_enabled: bool,
-    pub keep: Keep,
     pub hosts: Vec<HostAddress>,
     /// Names of this machine, beside those in the URLs of its hosts.
     pub names: Vec<String>,
     /// What a request over the control socket has to bring; `None` where there is no socket.
     pub control_token: Option<Secret>,
     pub doctor: Doctor,
+}
+
+/// Settings that a reload of the configuration replaces while the service runs.
+#[derive(Debug)]
+pub struct Live {
+    /// Origins that browsers may call from; empty: none.
+    pub cors_origins: Vec<String>,
+    pub keep: Keep,
+    /// For each key, where the configuration sets one.
+    pub rate: Option<Limiter>,
+    /// As `rate`, for the links that were made with each key.
+    pub link_rate: Option<Limiter>,
+}
+
+/// What a reload comes to.
+pub type Reloading = Pin<Box<dyn Future<Output = operator::Reloaded> + Send>>;
+
+/// Reads configuration, manifests and certificates again, on behalf of somebody.
+#[derive(Clone)]
+pub struct Reloader(Arc<dyn Fn(Actor) -> Reloading + Send + Sync>);
+
+impl Reloader {
+    #[must_use]
+    pub fn new(reload: impl Fn(Actor) -> Reloading + Send + Sync + 'static) -> Self {
+        Self(Arc::new(reload))
+    }
+
+    /// Reads everything again.
+    pub fn reload(&self, actor: Actor) -> Reloading {
+        (self.0)(actor)
+    }
+}
+
+impl std::fmt::Debug for Reloader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reloader").finish_non_exhaustive()
+    }
 }
 
 /// Everything that a handler may call.
@@ -162,10 +199,10 @@ pub struct Services {
     pub bodies: Arc<Budget>,
     /// Requests that are being answered.
     pub requests: Arc<Budget>,
-    /// For each key, where the configuration sets one.
-    pub rate: Option<Limiter>,
-    /// As `rate`, for the links that were made with each key.
-    pub link_rate: Option<Limiter>,
+    /// Settings that a reload replaces.
+    pub live: ArcSwap<Live>,
+    /// Reads everything again; set once the service runs.
+    pub reloader: OnceLock<Reloader>,
     pub balance_rate: Limiter,
     pub metrics: PrometheusHandle,
 }

@@ -219,7 +219,7 @@ fn report<E: std::fmt::Display>(what: &str, swept: Result<usize, E>) {
 
 /// Deletes what is past the configuration's `[retention]`.
 async fn apply_retention(services: &Services) -> anyhow::Result<()> {
-    let keep = services.settings.keep;
+    let keep = services.live.load().keep;
     let now = services.clock.believed();
     for organization in services.accounts.organizations().await? {
         if let Some(cutoff) = now.before(keep.deliveries) {

@@ -22,14 +22,14 @@ mod router;
 mod serving;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
 
 use self::listeners::{Bound, bind, certificates, for_operator, listen, server_limits};
 use self::options::{
-    configured_hosts, engine_options, files_options, limiter, members_options, outbox_options,
-    settings,
+    configured_hosts, engine_options, files_options, members_options, outbox_options, settings,
 };
 use crate::accounts::Accounts;
 use crate::agent::servers;
@@ -157,8 +157,8 @@ fn open(
         secrets: Secrets::new(store.clone(), sealer.clone(), clock.clone()),
         bodies,
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
-        rate: limiter(config),
-        link_rate: limiter(config),
+        live: ArcSwap::from_pointee(options::live(config)),
+        reloader: OnceLock::new(),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,
         egress: policy,
@@ -296,6 +296,8 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }
+    let reloader = reload::reloader(&services, certificates.clone(), config);
+    let _first = services.reloader.set(reloader);
     remove_work(&config.data_dir.join(WORK));
     housekeeping::restore_time(&services).await?;
     let unfinished = services.engine.recover().await?;
@@ -324,7 +326,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     ));
     tasks.spawn(backups::run(Arc::clone(&services), tasks.clone(), config.clone()));
     let grace = config.engine.shutdown_grace;
-    Ok(Running { services, tasks, grace, addresses, certificates })
+    Ok(Running { services, tasks, grace, addresses })
 }
 
 /// The service's control group, where it is delegated. Says what the programs of models can do here

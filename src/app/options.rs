@@ -2,7 +2,7 @@
 //! here from the sections of the file. Opens nothing and decides nothing.
 
 use super::{ROLES, doctor};
-use crate::api::{HostAddress, Keep, Settings};
+use crate::api::{HostAddress, Keep, Live, Settings};
 use crate::config::{self, Config};
 use crate::http::egress::Policy;
 use crate::http::rate::Limiter;
@@ -37,18 +37,26 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         body_min_rate: config.limits.body_min_rate,
         sync_wait: config.limits.sync_wait,
         optional_version: config.compat.optional_version,
-        cors_origins: config.cors.allow_origins.clone(),
         billing_enabled: config.billing.enabled,
+        hosts,
+        names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
+        control_token: None,
+        doctor: doctor::of(config),
+    }
+}
+
+/// The settings that a reload replaces.
+pub(super) fn live(config: &Config) -> Live {
+    Live {
+        cors_origins: config.cors.allow_origins.clone(),
         keep: Keep {
             executions: config.retention.executions,
             payloads: config.retention.payloads,
             deliveries: config.retention.deliveries,
             sessions: config.retention.sessions,
         },
-        hosts,
-        names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
-        control_token: None,
-        doctor: doctor::of(config),
+        rate: limiter(config),
+        link_rate: limiter(config),
     }
 }
 

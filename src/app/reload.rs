@@ -1,34 +1,190 @@
-//! Reloads while the service runs: manifests and certificates, on SIGHUP and when their files change.
-//! The audit log gets one entry for each change of what is served, and none for a look that finds
-//! nothing. The configuration is read at a start only.
+//! Reloads while the service runs: configuration, manifests and certificates, on SIGHUP and
+//! `orrery reload`; manifests and certificates also when their files change.
+//!
+//! What is broken leaves its last good state in use. The audit log gets one entry for each change of what
+//! is served, and none for a look that finds nothing. Ports, folders and sizes hold from the next start.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Running, journal};
-use crate::api::Services;
+use super::{Running, journal, options};
+use crate::api::{Reloader, Services};
 use crate::audit::Actor;
 use crate::catalog::Report;
+use crate::config::Config;
+use crate::http::egress::Lists;
+use crate::http::tls::Certificates;
 use crate::runtime::Tasks;
+use crate::telemetry;
+use crate::wire::operator::Reloaded;
+
+/// What a reload compares with, and what it changes.
+struct Reloading {
+    services: Weak<Services>,
+    certificates: Option<Certificates>,
+    /// As it holds now.
+    config: Mutex<Config>,
+    /// Two reloads at once would take each other's files for changes.
+    one_at_a_time: tokio::sync::Mutex<()>,
+}
 
 impl Running {
-    /// Reads the models folder and the certificate files again.
+    /// Reads configuration, manifests and certificates again.
     pub async fn reload(&self) {
-        let actor = Actor::operator("SIGHUP");
-        if let Ok(report) = self.services.catalog.reload_off_thread().await {
-            log_errors(&report);
-            tracing::info!(models = report.loaded, "the models folder was read again");
-            self.services.engine.models_changed();
-            journal::note_change(&self.services, &actor, "models.reload", report.changes()).await;
+        if let Some(reloader) = self.services.reloader.get() {
+            let _told_by_the_log = reloader.reload(Actor::operator("SIGHUP")).await;
         }
-        if let Some(certificates) = self.certificates.clone() {
-            let now = self.services.clock.now();
-            // It logs its own faults, and serves the last good certificate on.
-            let reloading = tokio::task::spawn_blocking(move || certificates.reload(now));
-            let reloaded = reloading.await.ok().and_then(Result::ok);
-            tracing::info!(good = reloaded.is_some(), "the certificate was read again");
-            let other = reloaded.flatten();
-            journal::note_change(&self.services, &actor, "certificate.reload", other).await;
+    }
+}
+
+/// What reloads this service, for signals and the control socket.
+pub(super) fn reloader(
+    services: &Arc<Services>,
+    certificates: Option<Certificates>,
+    config: &Config,
+) -> Reloader {
+    let reloading = Arc::new(Reloading {
+        services: Arc::downgrade(services),
+        certificates,
+        config: Mutex::new(config.clone()),
+        one_at_a_time: tokio::sync::Mutex::default(),
+    });
+    Reloader::new(move |actor| {
+        let reloading = Arc::clone(&reloading);
+        Box::pin(async move { reloading.all(&actor).await })
+    })
+}
+
+impl Reloading {
+    async fn all(&self, actor: &Actor) -> Reloaded {
+        let _one = self.one_at_a_time.lock().await;
+        let mut reloaded = Reloaded::default();
+        let Some(services) = self.services.upgrade() else { return reloaded };
+        self.configuration(&services, actor, &mut reloaded).await;
+        models(&services, actor, &mut reloaded).await;
+        self.certificate(&services, actor, &mut reloaded).await;
+        for fault in &reloaded.kept {
+            tracing::warn!("{fault}; the last good state stays in use");
         }
+        tracing::info!(
+            models = reloaded.loaded,
+            applied = reloaded.applied.join(", "),
+            needs_restart = reloaded.needs_restart.join(", "),
+            faults = reloaded.kept.len(),
+            "configuration, manifests and certificates were read again"
+        );
+        reloaded
+    }
+
+    async fn configuration(&self, services: &Services, actor: &Actor, reloaded: &mut Reloaded) {
+        let current = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(file) = current.file.clone() else { return };
+        let path = file.clone();
+        let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
+        let shown = file.display();
+        let new = match read {
+            Ok(Ok(new)) => new,
+            Ok(Err(faults)) => {
+                reloaded.kept.extend(faults.iter().map(|fault| format!("{shown}: {fault}")));
+                return;
+            }
+            Err(interrupted) => {
+                reloaded.kept.push(format!("{shown}: {interrupted}"));
+                return;
+            }
+        };
+        let mut now = current.clone();
+        apply(services, &mut now, &new, reloaded);
+        reloaded.needs_restart = differences(&now, &new);
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let changes = (!reloaded.applied.is_empty()).then(|| reloaded.applied.join(", "));
+        journal::note_change(services, actor, "configuration.reload", changes).await;
+    }
+
+    async fn certificate(&self, services: &Services, actor: &Actor, reloaded: &mut Reloaded) {
+        let Some(certificates) = self.certificates.clone() else { return };
+        let now = services.clock.now();
+        match tokio::task::spawn_blocking(move || certificates.reload(now)).await {
+            Ok(Ok(other)) => {
+                journal::note_change(services, actor, "certificate.reload", other).await;
+            }
+            Ok(Err(error)) => reloaded.kept.push(format!("the certificate: {error}")),
+            Err(interrupted) => reloaded.kept.push(format!("the certificate: {interrupted}")),
+        }
+    }
+}
+
+/// Applies what can change while the service runs, and notes it in `now` and `reloaded`.
+fn apply(services: &Services, now: &mut Config, new: &Config, reloaded: &mut Reloaded) {
+    let mut applied = |section: &str| reloaded.applied.push(section.to_owned());
+    if now.log.level != new.log.level && telemetry::set_level(&new.log.level).is_ok() {
+        now.log.level.clone_from(&new.log.level);
+        applied("log.level");
+    }
+    let live = [
+        ("cors", now.cors != new.cors),
+        ("retention", now.retention != new.retention),
+        ("limits.rate", now.limits.rate != new.limits.rate),
+    ];
+    if live.iter().any(|(_, is_other)| *is_other) {
+        services.live.store(Arc::new(options::live(new)));
+        now.cors.clone_from(&new.cors);
+        now.retention.clone_from(&new.retention);
+        now.limits.rate = new.limits.rate;
+        live.iter().filter(|(_, is_other)| *is_other).for_each(|(section, _)| applied(section));
+    }
+    if now.egress != new.egress {
+        let egress = new.egress.clone();
+        services.egress.replace(Lists {
+            allow: egress.allow,
+            deny: egress.deny,
+            single_label_names: egress.single_label_names,
+        });
+        now.egress.clone_from(&new.egress);
+        applied("egress");
+    }
+    if now.limits.disk_reserve != new.limits.disk_reserve && new.limits.disk_reserve.is_some() {
+        services.store.disk_space().keep(new.limits.disk_reserve);
+        now.limits.disk_reserve = new.limits.disk_reserve;
+        applied("limits.disk_reserve");
+    }
+}
+
+/// The sections in which two configurations differ.
+fn differences(now: &Config, new: &Config) -> Vec<String> {
+    let sections = [
+        ("data_dir", now.data_dir != new.data_dir),
+        ("models_dir", now.models_dir != new.models_dir),
+        ("hosts", now.hosts != new.hosts),
+        ("tls", now.tls != new.tls),
+        ("limits", now.limits != new.limits),
+        ("engine", now.engine != new.engine),
+        ("webhooks", now.webhooks != new.webhooks),
+        ("files", now.files != new.files),
+        ("billing", now.billing != new.billing),
+        ("router", now.router != new.router),
+        ("decisions", now.decisions != new.decisions),
+        ("dashboard", now.dashboard != new.dashboard),
+        ("agent", now.agent != new.agent),
+        ("audit", now.audit != new.audit),
+        ("backup", now.backup != new.backup),
+        ("compat", now.compat != new.compat),
+        ("metrics", now.metrics != new.metrics),
+        ("log", now.log != new.log),
+    ];
+    let differ = sections.iter().filter(|(_, is_other)| *is_other);
+    differ.map(|(section, _)| (*section).to_owned()).collect()
+}
+
+async fn models(services: &Arc<Services>, actor: &Actor, reloaded: &mut Reloaded) {
+    match services.catalog.reload_off_thread().await {
+        Ok(report) => {
+            services.engine.models_changed();
+            reloaded.loaded = report.loaded;
+            reloaded.removed.clone_from(&report.removed);
+            reloaded.kept.extend(report.errors.iter().map(ToString::to_string));
+            journal::note_change(services, actor, "models.reload", report.changes()).await;
+        }
+        Err(interrupted) => reloaded.kept.push(format!("the models folder: {interrupted}")),
     }
 }
 
@@ -57,5 +213,20 @@ pub fn log_errors(report: &Report) {
             %error,
             "a manifest is invalid; its last valid version, if any, stays in use"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reload_names_sections_that_need_a_restart() {
+        let now = Config::defaults();
+        assert!(differences(&now, &now).is_empty());
+        let mut new = now.clone();
+        new.engine.active += 1;
+        new.hosts.base.public_url = "https://elsewhere".to_owned();
+        assert_eq!(differences(&now, &new), ["hosts", "engine"]);
     }
 }

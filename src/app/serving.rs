@@ -12,7 +12,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{FirstStart, first_start, start};
 use crate::api::{Role, Services};
 use crate::config::Config;
-use crate::http::tls::Certificates;
 use crate::runtime::Tasks;
 
 /// A shutdown that takes longer says what it waits for.
@@ -25,7 +24,6 @@ pub struct Running {
     pub(super) tasks: Tasks,
     pub(super) grace: Duration,
     pub(super) addresses: Vec<(Role, SocketAddr)>,
-    pub(super) certificates: Option<Certificates>,
 }
 
 impl Running {
@@ -81,8 +79,8 @@ fn described(counts: &[(usize, &str)]) -> String {
     if named.is_empty() { "open connections".to_owned() } else { named.join(", ") }
 }
 
-/// Runs a service until SIGTERM or SIGINT, a second of which ends the shutdown at once; SIGHUP reloads
-/// models and certificates. Once it is ready, `ready` is called with what a start makes that a person
+/// Runs a service until SIGTERM or SIGINT, a second of which ends the shutdown at once; SIGHUP reads
+/// configuration, models and certificates again. Once it is ready, `ready` is called with what a start makes that a person
 /// watches: nothing unless `is_watched`.
 ///
 /// # Errors

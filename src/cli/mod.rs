@@ -24,6 +24,7 @@ mod organization;
 mod output;
 mod owner;
 mod place;
+mod reload;
 mod salvage;
 mod seal;
 mod secret;
@@ -112,6 +113,8 @@ enum Command {
     Verify(backup::Verify),
     /// Restore a backup into an empty data folder
     Restore(backup::Restore),
+    /// Read configuration, manifests and certificates of the running service again
+    Reload(Shape),
     /// Resume the executions and webhooks that a restore held back
     Resume(Shape),
     /// Rewrite the store of a stopped service to reclaim disk space
@@ -209,6 +212,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             block_on(backup::restore(asked, &of_service_or_defaults(file)?))?
         }
         Command::Execution(command) => block_on(execution::run(command, &of_service(file)?))?,
+        Command::Reload(shape) => {
+            return block_on(reload::run(&Output::new(shape.json), &of_service(file)?));
+        }
         Command::Resume(shape) => block_on(execution::resume(shape, &of_service(file)?))?,
         Command::Compact => block_on(backup::compact(&of_service(file)?))?,
         Command::Seal(command) => block_on(seal::run(command, &of_service(file)?))?,
@@ -338,6 +344,7 @@ mod tests {
             "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery resume --json",
+            "orrery reload --json",
             "orrery audit list --action key --org o --from 2026-11-20T09:30:00Z --limit 5 --json",
             "orrery backup x.backup --json",
             "orrery verify",

@@ -63,6 +63,8 @@ pub struct Config {
     pub log: Log,
     /// This program, which is started again as the guard of a model's workers. No file sets it.
     pub program: PathBuf,
+    /// The file that this was read from, for a reload. No file sets it.
+    pub file: Option<PathBuf>,
     /// Whether the operator accepts that files are missing or swept away, for this start. No file
     /// sets it.
     pub accept_loss: bool,
@@ -484,7 +486,9 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it, in the order of its lines.
     pub fn load(path: &Path) -> Result<Self, Vec<Error>> {
-        let (config, errors) = Self::examine(path);
+        let (mut config, errors) = Self::examine(path);
+        // A reload reads it whatever the working folder is then.
+        config.file = Some(std::path::absolute(path).unwrap_or_else(|_empty| path.to_path_buf()));
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 

@@ -163,6 +163,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         data_dir,
         models_dir,
         program: PathBuf::from("/proc/self/exe"),
+        file: None,
         accept_loss: false,
     }
 }

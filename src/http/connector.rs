@@ -209,7 +209,8 @@ impl Connector {
         let addresses = match literal {
             Some(address) => vec![address],
             None => {
-                let stays_here = self.policy.as_ref().is_some_and(|it| !it.single_label_names);
+                let stays_here =
+                    self.policy.as_ref().is_some_and(|it| !it.looks_up_single_labels());
                 let resolving = if stays_here && is_single_label(host) {
                     self.resolver.resolve_here(host)
                 } else {

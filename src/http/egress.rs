@@ -9,7 +9,9 @@
 //! its own box no less than one that listens on 127.0.0.1.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use ipnet::IpNet;
 use url::{Host, Url};
 
@@ -25,6 +27,16 @@ pub struct Policy {
     pub single_label_names: bool,
     /// Whether an address is one of this machine's own.
     pub is_own: fn(IpAddr) -> bool,
+    /// What a reload of the configuration has put in the place of the lists, for all clones.
+    pub replaced: Arc<ArcSwapOption<Lists>>,
+}
+
+/// The lists of a policy, as a reload replaces them.
+#[derive(Debug)]
+pub struct Lists {
+    pub allow: Vec<IpNet>,
+    pub deny: Vec<IpNet>,
+    pub single_label_names: bool,
 }
 
 impl Default for Policy {
@@ -35,6 +47,7 @@ impl Default for Policy {
             loopback: false,
             single_label_names: false,
             is_own,
+            replaced: Arc::default(),
         }
     }
 }
@@ -100,10 +113,15 @@ impl Policy {
         let judged = embedded(address);
         let within =
             |nets: &[IpNet]| nets.iter().any(|net| net.contains(&judged) || net.contains(&address));
-        if within(&self.allow) {
+        let replaced = self.replaced.load();
+        let (allow, deny) = match replaced.as_deref() {
+            Some(lists) => (&lists.allow, &lists.deny),
+            None => (&self.allow, &self.deny),
+        };
+        if within(allow) {
             return Ok(());
         }
-        if within(&self.deny) {
+        if within(deny) {
             return Err(Forbidden { address, reason: "denied by the configuration" });
         }
         let reason = match judged {
@@ -122,7 +140,21 @@ impl Policy {
     #[must_use]
     pub fn open_private_networks(&self) -> Vec<IpNet> {
         let private = PRIVATE.iter().filter_map(|net| net.parse::<IpNet>().ok());
-        private.filter(|net| !self.deny.iter().any(|denied| denied.contains(net))).collect()
+        let replaced = self.replaced.load();
+        let deny = replaced.as_deref().map_or(&self.deny, |lists| &lists.deny);
+        private.filter(|net| !deny.iter().any(|denied| denied.contains(net))).collect()
+    }
+
+    /// Replaces the lists, here and in every clone.
+    pub fn replace(&self, lists: Lists) {
+        self.replaced.store(Some(Arc::new(lists)));
+    }
+
+    /// Whether names of one label are looked up beyond the hosts file.
+    #[must_use]
+    pub fn looks_up_single_labels(&self) -> bool {
+        let replaced = self.replaced.load();
+        replaced.as_deref().map_or(self.single_label_names, |lists| lists.single_label_names)
     }
 
     /// What to warn the operator of a box with so many organizations of: from two on, private
@@ -234,6 +266,22 @@ fn reason_v6(address: Ipv6Addr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn egress_replaced_lists_hold_for_every_clone() {
+        let policy = Policy::default();
+        let clone = policy.clone();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(clone.permits(address("192.168.1.1")).is_ok());
+        policy.replace(Lists {
+            allow: vec!["127.0.0.0/8".parse().unwrap()],
+            deny: vec!["192.168.0.0/16".parse().unwrap()],
+            single_label_names: true,
+        });
+        assert!(clone.permits(address("192.168.1.1")).is_err());
+        assert!(clone.permits(address("127.0.0.1")).is_ok());
+        assert!(clone.looks_up_single_labels());
+    }
 
     fn verdict(policy: &Policy, address: &str) -> &'static str {
         policy.permits(address.parse().unwrap()).map_or_else(|error| error.reason, |()| "ok")

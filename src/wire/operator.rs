@@ -186,13 +186,19 @@ pub enum ModelTestEvent {
     End(ModelTest),
 }
 
-/// The outcome of reading the models folder.
-#[derive(Debug, Serialize, Deserialize)]
+/// The outcome of reading configuration, manifests and certificates again.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Reloaded {
+    /// Models that are served.
     pub loaded: usize,
     /// What is wrong with files, a sentence each; their last good versions stay in use.
     pub kept: Vec<String>,
+    /// Slugs of models that are no longer served.
     pub removed: Vec<String>,
+    /// Sections of the configuration whose changes hold from now on.
+    pub applied: Vec<String>,
+    /// Sections of the configuration whose changes hold from the next start.
+    pub needs_restart: Vec<String>,
 }
 
 /// A fallback chain.

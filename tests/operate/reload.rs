@@ -1,0 +1,79 @@
+//! `orrery reload` and SIGHUP: what of a changed configuration holds at once, and that a broken file changes
+//! nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::service::Setup;
+use crate::support::{eventually, signal};
+
+/// The configuration file of a setup.
+fn config_of(folder: &Path) -> PathBuf {
+    let mut entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap()
+}
+
+fn reloaded(setup: &Setup) -> (bool, Value) {
+    let (is_good, printed, said) = setup.try_run(&["reload", "--json"]);
+    (is_good, serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{printed}{said}")))
+}
+
+#[test]
+fn reload_applies_what_can_change_and_names_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let service = setup.start();
+    let key = setup.create_key();
+    let file = config_of(folder.path());
+    let before = fs::read_to_string(&file).unwrap();
+    let (is_good, nothing) = reloaded(&setup);
+    assert!(is_good && nothing["applied"] == serde_json::json!([]), "{nothing}");
+
+    let more = "[log]\nlevel = 'debug'\n[cors]\nallow_origins = ['https://app.example']\n\
+        [limits.rate]\nrequests_per_second = 1\nburst = 1\n[engine]\nactive = 17\n";
+    fs::write(&file, format!("{before}{more}")).unwrap();
+    let (is_good, changed) = reloaded(&setup);
+    assert!(is_good, "{changed}");
+    let names = |field: &str| changed[field].to_string();
+    for section in ["log.level", "cors", "limits.rate"] {
+        assert!(names("applied").contains(section), "{changed}");
+    }
+    assert_eq!(changed["needs_restart"], serde_json::json!(["engine"]));
+    // One request a second for each key.
+    let mut client = setup.client(&key);
+    let answers: Vec<u16> =
+        (0..50).map(|_| client.get("/v2/executions").unwrap().status()).collect();
+    assert!(answers.contains(&200) && answers.contains(&429), "{answers:?}");
+    assert!(setup.log_since(0).contains("\"level\":\"DEBUG\""), "the level has not changed");
+
+    // A broken file: the old stays, and the command fails with the place.
+    fs::write(&file, format!("{before}{more}[limit]\nx = 1\n")).unwrap();
+    let (is_good, broken) = reloaded(&setup);
+    assert!(
+        !is_good && broken["kept"][0].as_str().unwrap().contains("unknown key `limit`"),
+        "{broken}"
+    );
+    fs::write(folder.path().join("models.d/broken.toml"), "slug = 1\n").unwrap();
+    fs::write(&file, &before).unwrap();
+    let (is_good, broken) = reloaded(&setup);
+    assert!(!is_good && broken["kept"].to_string().contains("broken.toml"), "{broken}");
+    assert!(broken["applied"].to_string().contains("limits.rate"), "{broken}");
+
+    // SIGHUP does the same.
+    fs::remove_file(folder.path().join("models.d/broken.toml")).unwrap();
+    fs::write(&file, format!("{before}[cors]\nallow_origins = ['*']\n")).unwrap();
+    assert!(signal(service.pid(), Signal::HUP));
+    eventually("the log tells of the reload", || {
+        setup.log_since(0).contains("\"applied\":\"cors\"").then_some(())
+    });
+}
+
+#[test]
+fn reload_without_service_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    assert!(setup.fail(&["reload"]).contains("no service answers in "));
+}
