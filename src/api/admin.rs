@@ -287,8 +287,8 @@ fn broken_source(catalog: &Catalog, slug: &str, report: &catalog::Report) -> Opt
 pub const RELOAD: Doc =
     Doc::new("admin", "admin_reload", "Read configuration, manifests and certificates again");
 
-/// `POST /admin/reload`: reads configuration, manifests and certificates again. What is broken is told, and
-/// its last good state stays in use.
+/// `POST /admin/reload`: reads configuration, manifests and certificates again. What is broken is
+/// reported, and its last good state stays in use.
 pub async fn reload(context: Context) -> Result<Response, http::Error> {
     let reloader = context.services.reloader.get().cloned();
     let starting =

@@ -1,5 +1,5 @@
-//! Which other host serves a path: each host has a port of its own, and a request to the wrong one is told
-//! where to go. Only names what every host's OpenAPI document lists.
+//! Which other host serves a path: each host has a port of its own, and the answer to a request on the wrong
+//! one names the right one. Only names what every host's OpenAPI document lists.
 
 use std::sync::LazyLock;
 

@@ -58,7 +58,7 @@ pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
 pub use self::openapi::{Documents, of_host as openapi_of};
 pub use self::services::{
-    Doctor, Finding, HostAddress, Keep, Live, Readiness, Reloader, Services, Settings,
+    Doctor, Finding, HostAddress, Keep, Live, Readiness, Reloaded, Reloader, Services, Settings,
 };
 use crate::http;
 

@@ -31,7 +31,7 @@ use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
-use crate::wire::operator;
+pub use crate::wire::operator::Reloaded;
 use crate::workflows::Workflows;
 
 /// A host and the address by which clients reach it.
@@ -143,7 +143,7 @@ pub struct Live {
 }
 
 /// What a reload comes to.
-pub type Reloading = Pin<Box<dyn Future<Output = operator::Reloaded> + Send>>;
+pub type Reloading = Pin<Box<dyn Future<Output = Reloaded> + Send>>;
 
 /// Reads configuration, manifests and certificates again, on behalf of somebody.
 #[derive(Clone)]

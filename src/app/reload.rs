@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Running, journal, options};
-use crate::api::{Reloader, Services};
+use crate::api::{Reloaded, Reloader, Services};
 use crate::audit::Actor;
 use crate::catalog::Report;
 use crate::config::Config;
@@ -15,7 +15,6 @@ use crate::http::egress::Lists;
 use crate::http::tls::Certificates;
 use crate::runtime::Tasks;
 use crate::telemetry;
-use crate::wire::operator::Reloaded;
 
 /// What a reload compares with, and what it changes.
 struct Reloading {

@@ -127,7 +127,11 @@ mod tests {
         fs::write(&installed, "").unwrap();
         assert_eq!(found(), Some(Place::Installed(installed.clone())));
         fs::create_dir_all(&here).unwrap();
-        assert_eq!(found(), Some(Place::Installed(installed.clone())), "a folder is no store");
+        assert_eq!(
+            found(),
+            Some(Place::Installed(installed.clone())),
+            "an empty folder does not count"
+        );
         fs::create_dir_all(here.join("store")).unwrap();
         assert_eq!(found(), Some(Place::Here));
     }

@@ -114,7 +114,7 @@ impl DiskSpaceMonitor {
         free.saturating_add(self.ballast_bytes())
     }
 
-    /// What an operator is told while the disk is nearly full.
+    /// A sentence for the operator while the disk is nearly full.
     #[must_use]
     pub fn concern(&self) -> Option<String> {
         self.is_low().then(|| shortage(self.free(), self.reserve()))

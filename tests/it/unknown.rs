@@ -1,4 +1,4 @@
-//! Names and paths that a host does not know, what a client is told of them, and how large answers travel.
+//! Names and paths that a host does not know, the answers to them, and how large answers travel.
 
 use std::io::Read as _;
 

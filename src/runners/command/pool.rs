@@ -51,7 +51,7 @@ struct State {
     alive: usize,
     backoff: Backoff,
     health: Health,
-    /// What the operator is told about the last worker, where it gave no answer.
+    /// A hint for the operator about the last worker, where it gave no answer.
     hint: Option<&'static str>,
     /// The failure that was logged last.
     logged: Recurring,
@@ -88,7 +88,7 @@ impl Pool {
         self.lock().health.clone()
     }
 
-    /// What the operator is told about a model whose worker gives no answer.
+    /// A hint for the operator about a model whose worker gives no answer.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         self.lock().hint

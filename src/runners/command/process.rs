@@ -132,7 +132,7 @@ impl Process {
             command.env("ORRERY_MODEL", model);
         }
         command.env("TMPDIR", home.path().join(TEMPORARY));
-        // Python would keep answers and errors in a buffer of its own: its output is no terminal.
+        // Python buffers what it writes to a pipe, answers and errors included.
         command.env("PYTHONUNBUFFERED", "1");
         for (name, value) in program.env {
             command.env(name, value.expose());
