@@ -74,6 +74,7 @@ async fn admin_uses_control_socket_of_running_service() {
 #[tokio::test]
 async fn admin_opens_store_in_process_without_running_service() {
     let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("store")).unwrap();
     // A socket that a killed service left behind is not a service.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join(SOCKET)).unwrap());
     let offline = |_config| async {
@@ -89,6 +90,9 @@ async fn admin_opens_store_in_process_without_running_service() {
     assert_eq!(admin.get("/admin/models").await.unwrap(), json!({"path": "/admin/models"}));
     let error = Admin::open(&config(folder.path()), no_store).await.err().unwrap();
     assert!(super::super::output::chain(&error).contains("is not to be opened"));
+    std::fs::remove_dir(folder.path().join("store")).unwrap();
+    let error = Admin::open(&config(folder.path()), no_store).await.err().unwrap();
+    assert!(error.to_string().contains("`orrery serve` makes it"), "{error}");
 }
 
 #[tokio::test]
