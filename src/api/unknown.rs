@@ -28,13 +28,15 @@ const STRICT: &str = "handling=strict";
 /// Answers up to this size carry the warnings in their body too, in bytes.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// The names at the top of each route's body, by the route's operation and path.
-type Known = HashMap<(&'static str, &'static str), Arc<[String]>>;
+/// The names at the top of each route's body, by the route's first host, its operation and its path.
+type Known = HashMap<(Option<Role>, &'static str, &'static str), Arc<[String]>>;
 static KNOWN: LazyLock<Known> = LazyLock::new(|| {
-    let known =
-        ROUTES.iter().filter_map(|route| Some(((route.doc.id, route.path), known_of(route)?)));
-    known.collect()
+    ROUTES.iter().filter_map(|route| Some((key_of(route), known_of(route)?))).collect()
 });
+
+fn key_of(route: &Route) -> (Option<Role>, &'static str, &'static str) {
+    (route.hosts.first().copied(), route.doc.id, route.path)
+}
 
 /// Refuses parameters that the route's documentation does not name.
 ///
@@ -60,7 +62,7 @@ pub fn check_query(route: &Route, query: &Query) -> Result<(), http::Error> {
 
 /// How the body of a request to this route is checked; `None` where any field may be in it.
 pub fn check_of(route: &Route, headers: &HeaderMap) -> Option<FieldCheck> {
-    let known = KNOWN.get(&(route.doc.id, route.path))?;
+    let known = KNOWN.get(&key_of(route))?;
     let preferences = headers.get_all(PREFER);
     let mut preferences =
         preferences.iter().filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
@@ -181,7 +183,7 @@ mod tests {
             ("create_workflow", "definition"),
             ("trigger_workflow", "version_id"),
         ] {
-            let mut known = KNOWN.iter().filter(|((known, _), _)| *known == id);
+            let mut known = KNOWN.iter().filter(|((_, known, _), _)| *known == id);
             let has = |names: &Arc<[String]>| names.iter().any(|name| name == field);
             assert!(known.any(|(_, names)| has(names)), "{id} does not know {field}");
         }

@@ -14,11 +14,13 @@ pub fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
         .filter(|(distance, name)| *distance <= EDITS_MAX && *distance < name.len())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name);
-    let begins = |name: &&&str| {
+    let begins = |name: &&str| {
         let shorter = unknown.len().min(name.len());
-        shorter >= BEGINNING_MIN && (name.starts_with(unknown) || unknown.starts_with(**name))
+        shorter >= BEGINNING_MIN && (name.starts_with(unknown) || unknown.starts_with(*name))
     };
-    by_edits.or_else(|| known.iter().find(begins).copied())
+    // The shortest leaves least to guess.
+    let by_beginning = || known.iter().copied().filter(begins).min_by_key(|name| name.len());
+    by_edits.or_else(by_beginning)
 }
 
 #[cfg(test)]
@@ -27,7 +29,7 @@ mod tests {
 
     #[test]
     fn spelling_suggests_only_near_names() {
-        let known = ["listen", "public_url", "url", "webhook_url", "version_id"];
+        let known = ["listen", "public_url", "url", "webhook_secret", "webhook_url", "version_id"];
         for (unknown, near) in [
             ("lisen", Some("listen")),
             ("webhook", Some("webhook_url")),

@@ -140,9 +140,11 @@ async fn model_unknown_or_missing_slug_has_specified_text() {
     ] {
         open(&service, path).await.expect_text(404, UNKNOWN);
     }
-    for path in ["/v1/model", "/v1/model?slug=", "/v1/model?name=text-template"] {
+    for path in ["/v1/model", "/v1/model?slug="] {
         open(&service, path).await.expect_error(400, "slug parameter is required");
     }
+    let other = open(&service, "/v1/model?name=text-template").await;
+    other.expect_error(400, "unknown query parameter name: known are slug");
     open(&service, "/v1/models/%ff").await.expect_error(400, "the path is not UTF-8");
 }
 
