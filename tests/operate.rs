@@ -3,7 +3,12 @@
 //!
 //! One file for each subject. Nothing needs root, the internet or a program that a Linux system lacks.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test fails by a panic, and shows what it has drawn and the service's log"
+)]
 
 #[path = "operate/check.rs"]
 mod check;
