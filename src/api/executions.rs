@@ -408,6 +408,7 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
     }
     // A client that knows a state waits for another one. The answer is not kept while it waits.
     let until = monotonic_now() + patience;
+    let mut is_last_look = false;
     loop {
         let waiter = engine.watch_steps(id);
         let changed = waiter.woken();
@@ -419,15 +420,15 @@ pub async fn get(context: Context) -> Result<Response, http::Error> {
         }
         drop((detail, answer));
         let left = until.saturating_duration_since(monotonic_now());
-        let has_changed = tokio::select! {
-            () = changed => !is_final,
-            () = tokio::time::sleep(if is_final { Duration::ZERO } else { left }) => false,
-            () = engine.stopping() => false,
-        };
-        if !has_changed {
+        if is_final || is_last_look || left.is_zero() {
             let mut unchanged = response::empty(StatusCode::NOT_MODIFIED);
             unchanged.headers_mut().insert(ETAG, value_of(&tag)?);
             return Ok(unchanged);
+        }
+        tokio::select! {
+            () = changed => {}
+            () = tokio::time::sleep(left) => is_last_look = true,
+            () = engine.stopping() => is_last_look = true,
         }
     }
 }

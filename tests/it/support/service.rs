@@ -226,7 +226,7 @@ impl Service {
 
     /// A prediction, once it has ended.
     pub async fn ended(&self, id: &str) -> Value {
-        let prediction = self.get(&format!("/v1/prediction/{id}?wait=15")).await.expect(200);
+        let prediction = self.get(&format!("/v1/prediction/{id}?wait=60")).await.expect(200);
         let status = prediction["status"].as_str().unwrap();
         assert!(["success", "error", "cancelled"].contains(&status), "{prediction}");
         prediction
