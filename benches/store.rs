@@ -31,6 +31,10 @@ use support::disk::{self, Disk};
 use support::process;
 use support::table::{Table, mebibytes, milliseconds, number};
 
+/// As in the binary.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// A usual record, and a payload of the size that the tree still takes.
 const VALUES: [usize; 2] = [700, 32 * 1024];
 const COMMITTERS: [u64; 3] = [1, 8, 64];
