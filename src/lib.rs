@@ -19,7 +19,7 @@
 //! catalog     workflows
 //! engine      chains
 //! runners     backup
-//! files       accounts    billing     members     secrets
+//! files       accounts    billing     members     secrets     schedules
 //! webhooks    audit       signed_urls idempotency   dashboard   telemetry
 //! storage     http        guard       config
 //! wire        runtime
@@ -43,6 +43,7 @@
 //! | [`accounts`], [`billing`], [`idempotency`] | organizations and keys, balances and ledger, the first answers to repeated requests |
 //! | [`members`] | the people who use the dashboard: their sessions, their links, what they may do |
 //! | [`secrets`] | named secrets of organizations, sealed at rest, for the requests of workflows |
+//! | [`schedules`] | what starts when: decided and started in one commit |
 //! | [`files`] | bytes that belong to an organization, stored by digest, each with a URL |
 //! | [`backup`] | everything in one file, written while the service runs; restored only when it is complete |
 //! | [`webhooks`] | the durable outbox: every requested completion is delivered at least once |
@@ -117,6 +118,7 @@ pub mod idempotency;
 pub mod members;
 pub mod runners;
 pub mod runtime;
+pub mod schedules;
 pub mod schema;
 pub mod secrets;
 pub mod signed_urls;

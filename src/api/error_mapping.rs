@@ -12,8 +12,8 @@ use crate::http::Error;
 use crate::http::error::OpenAi;
 use crate::wire::error::{Quota, Unpaid};
 use crate::{
-    accounts, agent, chains, chat, decisions, engine, files, idempotency, members, secrets,
-    storage, workflows,
+    accounts, agent, chains, chat, decisions, engine, files, idempotency, members, schedules,
+    secrets, storage, workflows,
 };
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
@@ -137,6 +137,20 @@ impl From<chains::Error> for Error {
                 super::body::validation_unavailable(unavailable)
             }
             chains::Error::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<schedules::Error> for Error {
+    fn from(error: schedules::Error) -> Self {
+        match error {
+            schedules::Error::Calendar(_)
+            | schedules::Error::NeverFires
+            | schedules::Error::Refused(_) => Self::bad_request(error.to_string()),
+            schedules::Error::Busy => Self::unavailable(error.to_string()),
+            schedules::Error::NotFound => Self::not_found(error.to_string()),
+            schedules::Error::TooMany => Self::conflict(error.to_string()),
+            schedules::Error::Storage(error) => error.into(),
         }
     }
 }

@@ -43,6 +43,7 @@ mod operator;
 mod predictions;
 mod request_metrics;
 mod root;
+mod schedules;
 mod secrets;
 mod services;
 mod sessions;
@@ -223,6 +224,11 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, GET, "/api/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
     route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION),
     route!(ENGINE, GET, "/api/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
+    route!(ENGINE, POST, "/api/v1/workflows/{workflow}/schedules", Key, Body, Keyed, schedules::create, schedules::CREATE),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/schedules", Key, Bare, Keyed, schedules::list, schedules::LIST),
+    route!(ENGINE, GET, "/api/v1/workflows/{workflow}/schedules/{id}", Key, Bare, Keyed, schedules::get, schedules::GET),
+    route!(ENGINE, PUT, "/api/v1/workflows/{workflow}/schedules/{id}", Key, Body, Keyed, schedules::change, schedules::CHANGE),
+    route!(ENGINE, DELETE, "/api/v1/workflows/{workflow}/schedules/{id}", Key, Bare, Keyed, schedules::delete, schedules::DELETE),
     route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
     route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
     route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
@@ -241,6 +247,11 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/workflows/{workflow}/versions/{version}", Key, Bare, Keyed, workflows::get_version, workflows::GET_VERSION),
     route!(&[Base], PUT, "/v1/workflows/{workflow}/versions/{version}", Key, Body, Keyed, workflows::put_version, workflows::PUT_VERSION),
     route!(&[Base], GET, "/v1/workflows/{workflow}/executions", Key, Bare, Keyed, executions::list, executions::LIST),
+    route!(&[Base], POST, "/v1/workflows/{workflow}/schedules", Key, Body, Keyed, schedules::create, schedules::CREATE),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/schedules", Key, Bare, Keyed, schedules::list, schedules::LIST),
+    route!(&[Base], GET, "/v1/workflows/{workflow}/schedules/{id}", Key, Bare, Keyed, schedules::get, schedules::GET),
+    route!(&[Base], PUT, "/v1/workflows/{workflow}/schedules/{id}", Key, Body, Keyed, schedules::change, schedules::CHANGE),
+    route!(&[Base], DELETE, "/v1/workflows/{workflow}/schedules/{id}", Key, Bare, Keyed, schedules::delete, schedules::DELETE),
     route!(&[Base], POST, "/v1/workflows/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
     route!(&[Base], POST, "/v1/workflows/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
     route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version, executions::TRIGGER_VERSION),
@@ -295,6 +306,12 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], GET, "/v1/files/{id}", Key, Bare, Keyed, files::get, files::GET),
     route!(&[Base], DELETE, "/v1/files/{id}", Key, Bare, Keyed, files::delete, files::DELETE),
     route!(&[Base], GET, "/v1/files/{id}/content", Link, Bare, Keyed, content::get, content::GET),
+
+    route!(&[Base], POST, "/v1/schedules", Key, Body, Keyed, schedules::create_of_model, schedules::CREATE_OF_MODEL),
+    route!(&[Base], GET, "/v1/schedules", Key, Bare, Keyed, schedules::list_all, schedules::LIST_ALL),
+    route!(&[Base], GET, "/v1/schedules/{id}", Key, Bare, Keyed, schedules::get, schedules::GET_ANY),
+    route!(&[Base], PUT, "/v1/schedules/{id}", Key, Body, Keyed, schedules::change, schedules::CHANGE_ANY),
+    route!(&[Base], DELETE, "/v1/schedules/{id}", Key, Bare, Keyed, schedules::delete, schedules::DELETE_ANY),
 
     route!(&[Base], GET, "/v1/secrets", Key, Bare, Keyed, secrets::list, secrets::LIST),
     route!(&[Base], PUT, "/v1/secrets/{name}", Key, Body, Keyed, secrets::put, secrets::PUT),

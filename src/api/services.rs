@@ -27,6 +27,7 @@ use crate::http::rate::Limiter;
 use crate::idempotency::Idempotency;
 use crate::members::Members;
 use crate::runtime::Clock;
+use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
@@ -180,6 +181,7 @@ pub struct Services {
     pub accounts: Accounts,
     pub audit: Audit,
     pub members: Members,
+    pub schedules: Schedules,
     pub secrets: Secrets,
     pub billing: Billing,
     pub idempotency: Idempotency,

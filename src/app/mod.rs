@@ -19,6 +19,7 @@ mod programs;
 mod reload;
 mod rotation;
 mod router;
+mod scheduled;
 mod serving;
 
 use std::path::Path;
@@ -60,6 +61,7 @@ use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
 use crate::runtime::{Clock, Tasks, memory, new_id};
+use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, FolderLock, Sealer, Store};
@@ -133,6 +135,12 @@ fn open(
     };
     let engine = Engine::new(dependencies, engine_options(config, &store));
     let chains = Chains::new(store.clone(), clock.clone());
+    let scheduled = scheduled::Scheduled {
+        engine: engine.clone(),
+        catalog: catalog.clone(),
+        workflows: workflows.clone(),
+        chains: chains.clone(),
+    };
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
     let kept = (&store, &clock, &files, &signed_urls);
@@ -154,6 +162,7 @@ fn open(
         files,
         signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
+        schedules: Schedules::new(store.clone(), clock.clone(), Arc::new(scheduled)),
         secrets: Secrets::new(store.clone(), sealer.clone(), clock.clone()),
         bodies,
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
@@ -302,6 +311,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     housekeeping::restore_time(&services).await?;
     let unfinished = services.engine.recover().await?;
     services.outbox.start(&tasks);
+    tasks.spawn(services.schedules.clone().run(tasks.clone()));
     services.readiness.set();
     let disk = services.store.disk_space();
     tracing::info!(

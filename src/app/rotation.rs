@@ -7,7 +7,7 @@ use crate::audit::{Actor, Audit};
 use crate::config::Config;
 use crate::runtime::Clock;
 use crate::storage::rotation::Rotation;
-use crate::{engine, secrets, storage, webhooks, workflows};
+use crate::{engine, schedules, secrets, storage, webhooks, workflows};
 
 use super::{Kept, open_kept};
 
@@ -45,6 +45,7 @@ async fn rotate(
     webhooks::reseal(store, &mut rotation, watch).await?;
     workflows::reseal(store, &mut rotation, watch).await?;
     secrets::reseal(store, &mut rotation, watch).await?;
+    schedules::reseal(store, &mut rotation, watch).await?;
     let resealed = rotation.finish()?;
     watch(resealed)?;
     let Resealed { secrets, unreadable, .. } = resealed;

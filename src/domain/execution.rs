@@ -15,7 +15,7 @@ use super::chat;
 use super::classify::ErrorClass;
 use super::decision;
 use super::delivery::Webhook;
-use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, WorkflowId};
+use super::ids::{BulkId, ExecutionId, KeyId, OrganizationId, RevisionId, ScheduleId, WorkflowId};
 use super::money::Usd;
 use super::payload::Payload;
 use super::time::Timestamp;
@@ -89,6 +89,7 @@ pub enum Source {
     Api,
     Dashboard,
     Agent,
+    Schedule,
 }
 
 impl Source {
@@ -99,6 +100,7 @@ impl Source {
             Self::Api => "api",
             Self::Dashboard => "dashboard",
             Self::Agent => "agent",
+            Self::Schedule => "schedule",
         }
     }
 }
@@ -259,6 +261,9 @@ pub struct Prediction {
     /// waits in a lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepOf>,
+    /// The schedule that it was started by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleId>,
 }
 
 /// A step of another execution.
@@ -292,6 +297,9 @@ pub struct WorkflowRun {
     /// The execution whose finished steps it took over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redriven_from: Option<ExecutionId>,
+    /// The schedule that it was started by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleId>,
     /// How long it has been running, in milliseconds, up to when it was last put aside; waits are
     /// not counted.
     #[serde(default)]
@@ -318,6 +326,7 @@ impl WorkflowRun {
             bulk,
             source_ip: None,
             redriven_from: None,
+            schedule: None,
             ran_ms: 0,
             aside_until: None,
         }
@@ -328,7 +337,15 @@ impl Prediction {
     /// A prediction that no model has tried yet.
     #[must_use]
     pub const fn new(version: String, chain: Vec<Candidate>) -> Self {
-        Self { version, chain, position: 0, attempts: Vec::new(), logs: None, step: None }
+        Self {
+            version,
+            chain,
+            position: 0,
+            attempts: Vec::new(),
+            logs: None,
+            step: None,
+            schedule: None,
+        }
     }
 
     /// The model that is tried or waited for.
@@ -405,6 +422,16 @@ impl Execution {
             Work::Chat(_) => Kind::Chat,
             Work::Decision(_) => Kind::Decision,
             Work::Agent(_) => Kind::Agent,
+        }
+    }
+
+    /// The schedule that it was started by.
+    #[must_use]
+    pub const fn schedule(&self) -> Option<ScheduleId> {
+        match &self.work {
+            Work::Prediction(prediction) => prediction.schedule,
+            Work::Workflow(run) => run.schedule,
+            Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
         }
     }
 

@@ -82,6 +82,8 @@ ids! {
     WorkflowId,
     /// A definition as one version had it at one time; never changed.
     RevisionId,
+    /// A schedule.
+    ScheduleId,
     /// What was triggered together.
     BulkId,
     /// A webhook delivery; the same over all of its attempts and redeliveries.

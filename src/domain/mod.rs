@@ -7,6 +7,7 @@
 pub mod account;
 pub mod agent;
 pub mod attempt;
+pub mod calendar;
 pub mod chain;
 pub mod chat;
 pub mod classify;
@@ -31,6 +32,7 @@ pub mod payload;
 pub mod raw_object;
 pub mod reference;
 pub mod retry;
+pub mod schedule;
 pub mod secret;
 pub mod signature;
 pub mod spelling;

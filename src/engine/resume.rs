@@ -112,6 +112,7 @@ impl Inner {
                     counted.executions += 1;
                 }
                 (Some(_), _) => continue,
+                (None, _) if one.table == Table::ScheduleDue => {}
                 (None, _) => counted.deliveries += 1,
             }
             if one.table == Table::Lane

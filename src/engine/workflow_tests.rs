@@ -186,6 +186,7 @@ fn run(number: usize) -> WorkflowRun {
         bulk: None,
         source_ip: None,
         redriven_from: None,
+        schedule: None,
         ran_ms: 0,
         aside_until: None,
     }

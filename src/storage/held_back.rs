@@ -7,7 +7,8 @@
 use super::key::{Key, Table};
 
 /// The tables whose rows make the service act.
-const ACTING: [Table; 4] = [Table::Lane, Table::Timer, Table::Due, Table::Parked];
+const ACTING: [Table; 5] =
+    [Table::Lane, Table::Timer, Table::Due, Table::Parked, Table::ScheduleDue];
 
 /// Where a row of a backup is put by a restore.
 #[must_use]

@@ -129,6 +129,10 @@ tables! {
     LinkOf = b'p',
     /// Named secrets, by organization and name.
     Secret = b'1',
+    /// Schedules, by organization, oldest first.
+    Schedule = b'2',
+    /// When schedules are to be looked at, by time.
+    ScheduleDue = b'3',
 }
 
 /// The name of the table that a key belongs to.

@@ -13,7 +13,7 @@ use crate::domain::attempt::Attempt;
 use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Kind, Step as Planned};
 use crate::domain::execution::{self, Source, Status, WorkflowRun};
-use crate::domain::ids::{BulkId, ExecutionId, WorkflowId};
+use crate::domain::ids::{BulkId, ExecutionId, ScheduleId, WorkflowId};
 use crate::domain::step::{self, HttpResponse};
 use crate::domain::workflow::Workflow;
 
@@ -33,6 +33,9 @@ pub struct Execution {
     pub redriven_from: Option<ExecutionId>,
     pub status: ExecutionStatus,
     pub source: Source,
+    /// The schedule that started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_id: Option<ScheduleId>,
     pub created_at: Time,
     /// When it was created, until it starts.
     pub started_at: Time,
@@ -256,6 +259,7 @@ impl Execution {
             redriven_from: run.redriven_from,
             status: execution.status.into(),
             source: execution.source,
+            schedule_id: execution.schedule(),
             created_at: execution.created_at.into(),
             started_at: execution.started_at.unwrap_or(execution.created_at).into(),
             completed_at: execution.completed_at.map(Time::from),

@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{ExecutionStatus, PredictionStatus, Text, Time};
+use crate::domain::account::dashboard_key;
 use crate::domain::agent;
 use crate::domain::chat;
 use crate::domain::classify::ErrorClass;
 use crate::domain::decision;
 use crate::domain::execution::{Execution, Kind, Source, StepOf};
-use crate::domain::ids::{BulkId, ExecutionId, KeyId, WorkflowId};
+use crate::domain::ids::{BulkId, ExecutionId, KeyId, ScheduleId, WorkflowId};
 
 /// An execution, as the history shows it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -52,6 +53,9 @@ pub struct Row<'a> {
     /// Null where the dashboard made it.
     pub api_key_id: Option<KeyId>,
     pub source: Source,
+    /// The schedule that started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_id: Option<ScheduleId>,
     /// What a call of the chat router used; absent in rows of other types.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Call>,
@@ -251,8 +255,10 @@ impl<'a> Row<'a> {
             completed_at: execution.completed_at.map(Time::from),
             output: output.text.map(|text| Box::<str>::from(text).into_string()),
             output_error: output.error,
-            api_key_id: (execution.source != Source::Dashboard).then_some(execution.key),
+            api_key_id: (execution.key != dashboard_key(execution.organization))
+                .then_some(execution.key),
             source: execution.source,
+            schedule_id: execution.schedule(),
             chat: execution.call().map(Call::from),
             decision: execution.decision().map(Decision::from),
             agent: execution.agent().map(Exchange::from),

@@ -25,6 +25,7 @@ pub mod openai;
 pub mod operator;
 pub mod prediction;
 pub mod scalars;
+pub mod schedule;
 pub mod secret;
 pub mod service;
 pub mod trigger;

@@ -14,6 +14,7 @@ use crate::domain::file::FileSource;
 use crate::domain::ids;
 use crate::domain::member::{LinkKind, MemberRole};
 use crate::domain::model::OutputType;
+use crate::domain::schedule::Overlap;
 use crate::domain::time::Timestamp;
 use crate::domain::{step, workflow};
 
@@ -74,7 +75,18 @@ macro_rules! ids {
     )+};
 }
 
-ids!(BulkId, DeliveryId, ExecutionId, FileId, KeyId, LinkId, MemberId, OrganizationId, WorkflowId,);
+ids!(
+    BulkId,
+    DeliveryId,
+    ExecutionId,
+    FileId,
+    KeyId,
+    LinkId,
+    MemberId,
+    OrganizationId,
+    ScheduleId,
+    WorkflowId,
+);
 
 /// Enumerations of the domain that are sent as they are stored.
 macro_rules! enumerations {
@@ -101,10 +113,11 @@ enumerations! {
         ContentModeration, ExecutionTimeout, InvalidUserInput, InvalidModelConfig, ProviderAuth,
         ProviderError, ProviderRateLimit, ProviderUnavailable, InternalError, Unknown
     ];
-    "ExecutionSource": Source [Api, Dashboard, Agent];
+    "ExecutionSource": Source [Api, Dashboard, Agent, Schedule];
     "LinkKind": LinkKind [Setup, Invitation, Reset];
     "MemberRole": MemberRole [Owner, Member];
     "FileSource": FileSource [Upload, Output];
+    "ScheduleOverlap": Overlap [Skip, Queue, CancelOther, Allow];
     "OutputType": OutputType [
         String, Array, Object, Number, Boolean, Image, Audio, Video, File
     ];
@@ -175,7 +188,8 @@ mod tests {
             assert_eq!(schema.get("enum"), Some(&Value::from(sent)));
         }
         check(&ErrorClass::ALL);
-        check(&[Source::Api, Source::Dashboard, Source::Agent]);
+        check(&[Source::Api, Source::Dashboard, Source::Agent, Source::Schedule]);
+        check(&Overlap::ALL);
         check(&[FileSource::Upload, FileSource::Output]);
         check(&workflow::Status::ALL);
         check(&Status::ALL.map(PredictionStatus::from));

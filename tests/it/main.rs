@@ -60,6 +60,7 @@ mod role_screens;
 mod router;
 mod routes;
 mod runs;
+mod schedules;
 mod screens;
 mod seal;
 mod secrets;

@@ -214,6 +214,7 @@ impl Inner {
             started_at: step.attempts.first().map(|first| first.started_at),
             completed_at: step.completed_at,
             work: Work::Prediction(Prediction {
+                schedule: None,
                 version: VERSION.to_owned(),
                 position: u32::from(fallback.is_some()),
                 chain,

@@ -1,0 +1,361 @@
+//! Schedules of workflows and models: create, list, read, change, delete (`docs/spec/schedules.md`).
+
+use hyper::StatusCode;
+use serde_json::{Map, Value};
+
+use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::{Context, Services, body};
+use crate::domain::calendar::{CRON_BYTES_MAX, Calendar};
+use crate::domain::execution::Kind;
+use crate::domain::ids::{ScheduleId, WorkflowId};
+use crate::domain::json_object::JsonObject;
+use crate::domain::schedule::{
+    CATCH_UP_DEFAULT, CATCH_UP_MAX, JITTER_MAX, Overlap, RunResult, Schedule, Target,
+};
+use crate::domain::time::Timestamp;
+use crate::http::{self, Response, response};
+use crate::runtime::new_id;
+use crate::schedules;
+use crate::wire::schedule::{self as wire, NEXT_RUNS, OfModel, OfWorkflow};
+
+const LIMIT_DEFAULT: u64 = 50;
+const LIMIT_MAX: u64 = 100;
+/// The largest input, as JSON: a record of the store has room for it.
+const INPUT_BYTES_MAX: usize = 48 * 1024;
+/// The longest version, name of a chain, model or time zone, in characters.
+const NAME_MAX: usize = 200;
+
+const SCHEDULE: ResponseDoc = ResponseDoc::json::<wire::Schedule>(200, "The schedule");
+const CREATED: ResponseDoc = ResponseDoc::json::<wire::Schedule>(201, "It fires from now on");
+const DELETED: ResponseDoc =
+    ResponseDoc::empty(204, "The schedule is deleted; what it has started goes on");
+const PAGE: ResponseDoc = ResponseDoc::json::<wire::Schedules>(200, "Schedules, oldest first");
+const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
+const NO_SCHEDULE: ResponseDoc = ResponseDoc::error(404, "There is no such schedule");
+const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedules");
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<OfWorkflow>()),
+    responses: &[CREATED, NO_WORKFLOW, TOO_MANY],
+    ..Doc::new("schedules", "create_workflow_schedule", "Schedule a workflow")
+};
+
+/// `POST /workflows/{workflow}/schedules`
+pub async fn create(mut context: Context) -> Result<Response, http::Error> {
+    let workflow = workflow_of(&context).await?;
+    let target = Target::Workflow { workflow, version: None };
+    create_of(&mut context, target).await
+}
+
+pub const CREATE_OF_MODEL: Doc = Doc {
+    request: Some(RequestDoc::json::<OfModel>()),
+    responses: &[CREATED, TOO_MANY],
+    ..Doc::new("schedules", "create_model_schedule", "Schedule a prediction")
+};
+
+/// `POST /v1/schedules`
+pub async fn create_of_model(mut context: Context) -> Result<Response, http::Error> {
+    let (model, version) = (String::new(), String::new());
+    create_of(&mut context, Target::Model { model, version, fallback_selector: None }).await
+}
+
+async fn create_of(context: &mut Context, target: Target) -> Result<Response, http::Error> {
+    let caller = context.caller()?;
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let now = services.clock.now();
+    let mut schedule = Schedule {
+        id: new_id(),
+        organization: caller.organization,
+        key: caller.key,
+        target,
+        cron: String::new(),
+        timezone: "UTC".to_owned(),
+        input: Value::Object(Map::new()),
+        overlap: Overlap::Skip,
+        catch_up_seconds: CATCH_UP_DEFAULT,
+        jitter_seconds: 0,
+        paused: false,
+        starts_at: None,
+        ends_at: None,
+        webhook: None,
+        decided_until: now,
+        next: None,
+        due: None,
+        waiting: Vec::new(),
+        last: None,
+        latest: None,
+        created_at: now,
+        updated_at: now,
+    };
+    Change::read(fields, services, matches!(schedule.target, Target::Model { .. }))?
+        .apply(&mut schedule);
+    if schedule.cron.is_empty() {
+        return Err(http::Error::bad_request("cron is required"));
+    }
+    if matches!(&schedule.target, Target::Model { model, .. } if model.is_empty()) {
+        return Err(http::Error::bad_request("model field is required"));
+    }
+    let has_version =
+        !matches!(&schedule.target, Target::Model { version, .. } if version.is_empty());
+    if !has_version && !services.settings.optional_version {
+        return Err(http::Error::bad_request("version field is required"));
+    }
+    let made = services.schedules.by(context.actor()).create(schedule).await?;
+    Ok(response::json(StatusCode::CREATED, &shown(services, &made).await?))
+}
+
+pub const LIST: Doc = Doc {
+    query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
+    responses: &[PAGE, NO_WORKFLOW],
+    ..Doc::new("schedules", "list_workflow_schedules", "List the schedules of a workflow")
+};
+
+/// `GET /workflows/{workflow}/schedules`
+pub async fn list(context: Context) -> Result<Response, http::Error> {
+    let workflow = workflow_of(&context).await?;
+    let organization = context.organization()?;
+    let schedules = context.services.schedules.of_workflow(organization, workflow).await?;
+    page(&context, schedules).await
+}
+
+pub const LIST_ALL: Doc = Doc {
+    query: &[OFFSET, Param::limit(LIMIT_MAX, LIMIT_DEFAULT)],
+    responses: &[PAGE],
+    ..Doc::new("schedules", "list_schedules", "List all schedules, of workflows and of models")
+};
+
+/// `GET /v1/schedules`
+pub async fn list_all(context: Context) -> Result<Response, http::Error> {
+    let schedules = context.services.schedules.list(context.organization()?).await?;
+    page(&context, schedules).await
+}
+
+async fn page(context: &Context, schedules: Vec<Schedule>) -> Result<Response, http::Error> {
+    let query = &context.request.query;
+    let offset = query.number("offset", 0..=u64::MAX, 0)?;
+    let limit = query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;
+    let total_count = schedules.len();
+    let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
+    let mut shown_ones = Vec::new();
+    for schedule in schedules.iter().skip(skipped).take(usize::try_from(limit)?) {
+        shown_ones.push(shown(&context.services, schedule).await?);
+    }
+    let body = wire::Schedules { schedules: shown_ones, total_count, offset, limit };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const GET: Doc = Doc {
+    responses: &[SCHEDULE, NO_SCHEDULE],
+    ..Doc::new("schedules", "get_workflow_schedule", "A schedule of a workflow")
+};
+
+pub const GET_ANY: Doc =
+    Doc { id: "get_schedule", summary: "A schedule of a workflow or model", ..GET };
+
+/// `GET /workflows/{workflow}/schedules/{id}` and `GET /v1/schedules/{id}`
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let schedule = find(&context).await?;
+    Ok(response::json(StatusCode::OK, &shown(&context.services, &schedule).await?))
+}
+
+pub const CHANGE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<OfWorkflow>()),
+    responses: &[SCHEDULE, NO_SCHEDULE],
+    ..Doc::new("schedules", "change_workflow_schedule", "Change a schedule of a workflow")
+};
+
+pub const CHANGE_ANY: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<OfModel>()),
+    id: "change_schedule",
+    summary: "Change a schedule of a workflow or model",
+    ..CHANGE
+};
+
+/// `PUT /workflows/{workflow}/schedules/{id}` and `PUT /v1/schedules/{id}`: absent fields stay.
+pub async fn change(mut context: Context) -> Result<Response, http::Error> {
+    let found = find(&context).await?;
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let is_of_model = matches!(found.target, Target::Model { .. });
+    let change = Change::read(fields, services, is_of_model)?;
+    let apply = |schedule: &mut Schedule| -> Result<(), schedules::Error> {
+        change.apply(schedule);
+        Ok(())
+    };
+    let by = services.schedules.by(context.actor());
+    let changed = by.change(found.organization, found.id, apply).await?;
+    Ok(response::json(StatusCode::OK, &shown(services, &changed).await?))
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[DELETED, NO_SCHEDULE],
+    ..Doc::new("schedules", "delete_workflow_schedule", "Delete a schedule of a workflow")
+};
+
+pub const DELETE_ANY: Doc =
+    Doc { id: "delete_schedule", summary: "Delete a schedule of a workflow or model", ..DELETE };
+
+/// `DELETE /workflows/{workflow}/schedules/{id}` and `DELETE /v1/schedules/{id}`
+pub async fn delete(context: Context) -> Result<Response, http::Error> {
+    let found = find(&context).await?;
+    let schedules = context.services.schedules.by(context.actor());
+    schedules.delete(found.organization, found.id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+async fn workflow_of(context: &Context) -> Result<WorkflowId, http::Error> {
+    let organization = context.organization()?;
+    let reference = context.request.param("workflow");
+    Ok(context.services.workflows.find(organization, reference).await?.id)
+}
+
+/// The schedule that the path names, of the workflow that it names, if it does.
+async fn find(context: &Context) -> Result<Schedule, http::Error> {
+    let missing = || http::Error::from(schedules::Error::NotFound);
+    let id: ScheduleId = context.request.param("id").parse().map_err(|_no_id| missing())?;
+    let found = context.services.schedules.find(context.organization()?, id).await?;
+    if context.request.param("workflow").is_empty() {
+        return Ok(found);
+    }
+    let named = workflow_of(context).await?;
+    match &found.target {
+        Target::Workflow { workflow, .. } if *workflow == named => Ok(found),
+        Target::Workflow { .. } | Target::Model { .. } => Err(missing()),
+    }
+}
+
+/// A schedule as clients read it.
+async fn shown(services: &Services, schedule: &Schedule) -> Result<wire::Schedule, http::Error> {
+    let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok();
+    let next = calendar.map(|calendar| schedule.next_firings(&calendar, NEXT_RUNS));
+    let status = match schedule.last.as_ref().map(|last| &last.result) {
+        Some(RunResult::Started(id)) => {
+            match services.engine.get(schedule.organization, *id).await {
+                Ok(execution) if execution.kind() == Kind::Prediction => {
+                    Some(execution.status.prediction_word())
+                }
+                Ok(execution) => Some(execution.status.execution_word()),
+                Err(crate::engine::Error::NotFound) => None,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Some(RunResult::Skipped | RunResult::Missed | RunResult::Refused(_)) | None => None,
+    };
+    Ok(wire::Schedule::of(schedule, next.unwrap_or_default(), status))
+}
+
+/// The fields of a body, checked each by itself.
+#[derive(Debug, Default)]
+struct Change {
+    cron: Option<String>,
+    timezone: Option<String>,
+    input: Option<Value>,
+    model: Option<String>,
+    /// The version of the workflow or of the model; an empty one of a workflow means the latest.
+    version: Option<String>,
+    fallback_selector: Option<String>,
+    overlap: Option<Overlap>,
+    catch_up_seconds: Option<u64>,
+    jitter_seconds: Option<u32>,
+    paused: Option<bool>,
+    /// `Some(None)`: no limit any more.
+    starts_at: Option<Option<Timestamp>>,
+    ends_at: Option<Option<Timestamp>>,
+    webhook: Option<Option<crate::domain::delivery::Webhook>>,
+}
+
+impl Change {
+    fn read(
+        mut fields: JsonObject,
+        services: &Services,
+        is_of_model: bool,
+    ) -> Result<Self, http::Error> {
+        let has_webhook = fields.unread().any(|name| name == "webhook_url");
+        let mut change = Self {
+            cron: fields.filled_text("cron", CRON_BYTES_MAX)?,
+            timezone: fields.filled_text("timezone", NAME_MAX)?,
+            overlap: fields.text("overlap")?.map(|word| overlap(&word)).transpose()?,
+            catch_up_seconds: fields.whole("catch_up_seconds", &(0..=CATCH_UP_MAX))?,
+            paused: fields.flag("paused")?,
+            starts_at: moment(&mut fields, "starts_at")?,
+            ends_at: moment(&mut fields, "ends_at")?,
+            ..Self::default()
+        };
+        let jitter = fields.whole("jitter_seconds", &(0..=u64::from(JITTER_MAX)))?;
+        change.jitter_seconds = jitter.map(u32::try_from).transpose()?;
+        let webhook = body::webhook(&mut fields, services)?;
+        change.webhook = has_webhook.then_some(webhook);
+        let named = if is_of_model { "input" } else { "inputs" };
+        change.input = fields.object(named)?.map(Value::Object);
+        if let Some(input) = &change.input
+            && input.to_string().len() > INPUT_BYTES_MAX
+        {
+            let message = format!("{named} must have at most {INPUT_BYTES_MAX} bytes");
+            return Err(http::Error::bad_request(message));
+        }
+        if is_of_model {
+            change.model = fields.filled_text("model", NAME_MAX)?;
+            change.version = fields.filled_text("version", NAME_MAX)?;
+            change.fallback_selector = fields.bounded_text("fallback_selector", NAME_MAX)?;
+        } else {
+            change.version = fields.bounded_text("version_id", NAME_MAX)?;
+        }
+        if let Some(unknown) = fields.unread().next() {
+            let shown: String = unknown.chars().take(50).collect();
+            return Err(http::Error::bad_request(format!("unknown field '{shown}'")));
+        }
+        Ok(change)
+    }
+
+    fn apply(&self, schedule: &mut Schedule) {
+        put(&mut schedule.cron, &self.cron);
+        put(&mut schedule.timezone, &self.timezone);
+        put(&mut schedule.input, &self.input);
+        put(&mut schedule.overlap, &self.overlap);
+        put(&mut schedule.catch_up_seconds, &self.catch_up_seconds);
+        put(&mut schedule.jitter_seconds, &self.jitter_seconds);
+        put(&mut schedule.paused, &self.paused);
+        put(&mut schedule.starts_at, &self.starts_at);
+        put(&mut schedule.ends_at, &self.ends_at);
+        put(&mut schedule.webhook, &self.webhook);
+        let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        match &mut schedule.target {
+            Target::Workflow { version, .. } => put(version, &self.version.as_ref().map(some)),
+            Target::Model { model, version, fallback_selector } => {
+                put(model, &self.model);
+                put(version, &self.version);
+                put(fallback_selector, &self.fallback_selector.as_ref().map(some));
+            }
+        }
+    }
+}
+
+/// Puts what is given in the place of what is held.
+fn put<T: Clone>(held: &mut T, given: &Option<T>) {
+    if let Some(given) = given {
+        held.clone_from(given);
+    }
+}
+
+fn overlap(word: &str) -> Result<Overlap, http::Error> {
+    let known = Overlap::ALL.into_iter().find(|overlap| overlap.as_str() == word);
+    known.ok_or_else(|| {
+        let words = Overlap::ALL.map(Overlap::as_str).join(", ");
+        http::Error::bad_request(format!("overlap must be one of {words}"))
+    })
+}
+
+/// A moment; empty: none.
+fn moment(
+    fields: &mut JsonObject,
+    name: &'static str,
+) -> Result<Option<Option<Timestamp>>, http::Error> {
+    let Some(text) = fields.text(name)? else { return Ok(None) };
+    if text.is_empty() {
+        return Ok(Some(None));
+    }
+    let parsed =
+        text.parse().map_err(|error| http::Error::bad_request(format!("{name} is {error}")));
+    parsed.map(|moment| Some(Some(moment)))
+}

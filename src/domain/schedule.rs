@@ -1,0 +1,278 @@
+//! Schedules: which work starts when, and what becomes of a firing that is late or finds the run
+//! before it unfinished.
+//!
+//! Pure: the record, the calendar and a moment in; the changed record and what is to start out. The
+//! record says up to which firing everything is decided, so that a decision that is committed
+//! together with what it starts is made once.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use std::time::Duration;
+
+use super::calendar::Calendar;
+use super::delivery::Webhook;
+use super::ids::{ExecutionId, Id as _, KeyId, OrganizationId, ScheduleId, WorkflowId};
+use super::time::Timestamp;
+
+/// A firing up to this late is on time, whatever `catch_up_seconds` says.
+pub const ON_TIME: Duration = Duration::from_secs(10);
+/// How often a schedule with firings that wait looks whether the run before has ended.
+pub const POLL: Duration = Duration::from_secs(2);
+/// The most firings of one schedule that wait; what comes then is skipped.
+pub const WAITING_MAX: usize = 100;
+/// Firings that lie further ahead than this have come from a clock that was wrong.
+pub const CLOCK_ERROR: Duration = Duration::from_secs(24 * 3600);
+/// How far back a firing is caught up, unless the schedule says otherwise.
+pub const CATCH_UP_DEFAULT: u64 = 3600;
+/// The longest `catch_up_seconds`: a year.
+pub const CATCH_UP_MAX: u64 = 366 * 24 * 3600;
+/// The longest `jitter_seconds`: a day.
+pub const JITTER_MAX: u32 = 24 * 3600;
+
+/// A schedule as it is stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    pub id: ScheduleId,
+    pub organization: OrganizationId,
+    /// The key that made it; its executions are recorded under it.
+    pub key: KeyId,
+    pub target: Target,
+    pub cron: String,
+    pub timezone: String,
+    /// An object: the inputs of the workflow or the input of the model.
+    pub input: Value,
+    pub overlap: Overlap,
+    pub catch_up_seconds: u64,
+    pub jitter_seconds: u32,
+    pub paused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Webhook>,
+    /// Everything up to this firing is decided.
+    pub decided_until: Timestamp,
+    /// The next firing of the calendar, without its jitter; none while paused and after the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Timestamp>,
+    /// When to look at it again: the moment of its row in the timers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    /// Firings that wait for the run before to end, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<Timestamp>,
+    /// What became of the last firing that was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastRun>,
+    /// The last execution that was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest: Option<ExecutionId>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// What a schedule starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    Workflow {
+        workflow: WorkflowId,
+        /// Absent: the version that is the latest when it fires.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<String>,
+    },
+    Model {
+        model: String,
+        version: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fallback_selector: Option<String>,
+    },
+}
+
+/// What a firing does that finds the run before it unfinished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    /// Nothing.
+    Skip,
+    /// It waits for the end.
+    Queue,
+    /// It cancels the run before and starts.
+    CancelOther,
+    /// It starts.
+    Allow,
+}
+
+impl Overlap {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Skip, Self::Queue, Self::CancelOther, Self::Allow];
+
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::Queue => "queue",
+            Self::CancelOther => "cancel_other",
+            Self::Allow => "allow",
+        }
+    }
+}
+
+/// What became of a firing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRun {
+    /// The firing, without its jitter.
+    pub scheduled_for: Timestamp,
+    /// When it was decided.
+    pub at: Timestamp,
+    pub result: RunResult,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunResult {
+    Started(ExecutionId),
+    /// The run before had not ended.
+    Skipped,
+    /// It was noticed too late, and so were all before it since the last run.
+    Missed,
+    /// It could not be started, for this reason.
+    Refused(String),
+}
+
+/// What is to be done after a look at a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Nothing,
+    /// Start the work of this firing.
+    Start {
+        scheduled_for: Timestamp,
+        /// Cancel the run before first.
+        cancels: bool,
+    },
+}
+
+impl Schedule {
+    /// Sets when to look at it again: at its next firing, or soon where firings wait.
+    pub fn plan(&mut self, calendar: &Calendar, now: Timestamp) {
+        self.next = if self.paused { None } else { self.next_firing(calendar, self.decided_until) };
+        if self.paused {
+            self.waiting.clear();
+        }
+        let poll = (!self.waiting.is_empty()).then(|| now.plus(POLL));
+        let firing = self.next.map(|next| next.plus(self.jitter(next)));
+        self.due = firing.into_iter().chain(poll).min();
+    }
+
+    /// Decides what is due. At most one firing is decided; when more are due, `due` has come already.
+    pub fn turn(&mut self, calendar: &Calendar, now: Timestamp, is_running: bool) -> Turn {
+        let mut turn = Turn::Nothing;
+        if let Some(next) = self.next.filter(|next| next.plus(self.jitter(*next)) <= now) {
+            turn = self.decide(calendar, now, next, is_running);
+        }
+        if turn == Turn::Nothing && !is_running && !self.waiting.is_empty() {
+            let scheduled_for = self.waiting.remove(0);
+            turn = Turn::Start { scheduled_for, cancels: false };
+        }
+        self.plan(calendar, now);
+        turn
+    }
+
+    /// Notes what became of the firing that was to start.
+    pub fn note(&mut self, scheduled_for: Timestamp, at: Timestamp, result: RunResult) {
+        if let RunResult::Started(execution) = &result {
+            self.latest = Some(*execution);
+        }
+        self.last = Some(LastRun { scheduled_for, at, result });
+    }
+
+    /// Forgets decisions that were made by a clock which was far ahead. True when there were any.
+    pub fn realign(&mut self, calendar: &Calendar, now: Timestamp) -> bool {
+        if self.decided_until <= now.plus(CLOCK_ERROR) {
+            return false;
+        }
+        self.decided_until = now;
+        self.waiting.retain(|waiting| *waiting <= now);
+        self.plan(calendar, now);
+        true
+    }
+
+    /// The next `count` firings, without their jitter.
+    #[must_use]
+    pub fn next_firings(&self, calendar: &Calendar, count: usize) -> Vec<Timestamp> {
+        let next = |moment: &Timestamp| self.next_firing(calendar, *moment);
+        std::iter::successors(self.next, next).take(count).collect()
+    }
+
+    fn decide(
+        &mut self,
+        calendar: &Calendar,
+        now: Timestamp,
+        next: Timestamp,
+        is_running: bool,
+    ) -> Turn {
+        let is_on_time = now <= next.plus(self.jitter(next)).plus(ON_TIME);
+        let firing = if is_on_time {
+            next
+        } else {
+            // After a while of not being there, the last firing stands for all.
+            let until = self.ends_at.map_or(now, |end| end.min(now));
+            calendar.last_until(until).map_or(next, |last| last.max(next))
+        };
+        self.decided_until = firing;
+        let late = Duration::from_secs(self.catch_up_seconds).max(ON_TIME);
+        if now > firing.plus(self.jitter(firing)).plus(late) {
+            self.note(firing, now, RunResult::Missed);
+            return Turn::Nothing;
+        }
+        let start = Turn::Start { scheduled_for: firing, cancels: false };
+        match self.overlap {
+            Overlap::Allow => start,
+            Overlap::CancelOther => Turn::Start { scheduled_for: firing, cancels: is_running },
+            Overlap::Queue if !self.waiting.is_empty() || is_running => {
+                if self.waiting.len() < WAITING_MAX {
+                    self.waiting.push(firing);
+                } else {
+                    self.note(firing, now, RunResult::Skipped);
+                }
+                Turn::Nothing
+            }
+            Overlap::Skip if is_running => {
+                self.note(firing, now, RunResult::Skipped);
+                Turn::Nothing
+            }
+            Overlap::Queue | Overlap::Skip => start,
+        }
+    }
+
+    fn next_firing(&self, calendar: &Calendar, after: Timestamp) -> Option<Timestamp> {
+        let second = Duration::from_secs(1);
+        let start = self.starts_at.and_then(|start| start.before(second));
+        let after = start.map_or(after, |start| start.max(after));
+        let next = calendar.next_after(after)?;
+        Some(next).filter(|next| self.ends_at.is_none_or(|end| *next <= end))
+    }
+
+    /// The delay of a firing: the same at each look, different for each schedule and firing.
+    fn jitter(&self, firing: Timestamp) -> Duration {
+        let [_, _, _, _, _, _, _, _, seed @ ..] = self.id.bytes();
+        let mixed = mix(u64::from_be_bytes(seed) ^ firing.micros().cast_unsigned());
+        let most = u64::from(self.jitter_seconds).saturating_mul(1000);
+        Duration::from_millis(mixed.checked_rem(most.saturating_add(1)).unwrap_or_default())
+    }
+}
+
+/// Spreads a number over all others: the finalizer of SplitMix64.
+const fn mix(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+#[path = "schedule_tests.rs"]
+mod tests;

@@ -1,0 +1,252 @@
+//! The keeper: looks at each schedule when its timer comes, and starts what is to start.
+//!
+//! Firings are moments of the machine's clock. A jump forward is a firing that is late; after a jump
+//! back, nothing fires twice, and decisions that lie more than a day ahead are forgotten.
+
+use std::time::Duration;
+
+use super::work::Fault;
+use super::{Error, Schedules, rows};
+use crate::domain::calendar::Calendar;
+use crate::domain::ids::{ExecutionId, OrganizationId, ScheduleId};
+use crate::domain::schedule::{RunResult, Schedule, Turn};
+use crate::domain::time::Timestamp;
+use crate::runtime::{Tasks, new_id};
+use crate::storage::commit::Expect;
+use crate::storage::record::{decode, encode};
+use crate::storage::{self, Commit, Page};
+
+/// Rows that are read at once.
+const PAGE: usize = 256;
+/// The longest sleep: a clock that is set is noticed then.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// When the timers are read again after a failure.
+const REREAD_DELAY: Duration = Duration::from_secs(1);
+/// A clock that was set back by more than this is noticed.
+const SET_BACK_MIN: Duration = Duration::from_secs(60);
+
+/// What came of a look at one schedule.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    Decided,
+    /// Somebody changed it in the meantime.
+    Again,
+}
+
+impl Schedules {
+    /// Fires what is due, for as long as the service runs.
+    pub async fn run(self, tasks: Tasks) {
+        let mut clock_at: Option<(Timestamp, Duration)> = None;
+        loop {
+            let (now, ran) = (self.clock.now(), self.clock.monotonic());
+            let is_set_back = clock_at.is_none_or(|(before, at)| {
+                now.plus(SET_BACK_MIN) < before.plus(ran.saturating_sub(at))
+            });
+            let looked = async {
+                if is_set_back {
+                    self.realign().await?;
+                }
+                self.fire_due().await
+            };
+            let pause = match looked.await {
+                Ok(pause) => {
+                    clock_at = Some((now, ran));
+                    pause
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the schedules cannot be read");
+                    REREAD_DELAY
+                }
+            };
+            tokio::select! {
+                () = tasks.stopping() => return,
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Fires everything that is due; answers how long nothing else will be. One that fails does not keep
+    /// the others: it is looked at again after a pause.
+    pub(super) async fn fire_due(&self) -> Result<Duration, Error> {
+        let mut after = None;
+        let mut pause = RECHECK_INTERVAL;
+        loop {
+            let page = Page { prefix: rows::timers(), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(pause) };
+            after = Some(last.clone());
+            for (key, value) in &found {
+                let Some((due, organization, id)) = rows::parse_timer(key, value) else {
+                    tracing::error!(?key, "a timer of a schedule cannot be read");
+                    continue;
+                };
+                let now = self.clock.now();
+                if due > now {
+                    return Ok(pause.min(due.since(now)));
+                }
+                if let Err(error) = self.fire(due, organization, id).await {
+                    tracing::error!(schedule = %id, %error, "a schedule cannot be looked at");
+                    pause = REREAD_DELAY;
+                } else {
+                    // Its next timer may be due by now, and is behind this page or before it.
+                    pause = pause.min(self.pause_of(organization, id).await?);
+                }
+            }
+        }
+    }
+
+    /// How long until the next look at a schedule.
+    async fn pause_of(
+        &self,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<Duration, Error> {
+        let schedule: Option<Schedule> = self.store.read(&rows::schedule(organization, id)).await?;
+        let due = schedule.and_then(|schedule| schedule.due);
+        let now = self.clock.now();
+        Ok(due.map_or(RECHECK_INTERVAL, |due| due.since(now)))
+    }
+
+    /// Looks at one schedule whose timer has come.
+    async fn fire(
+        &self,
+        timer: Timestamp,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<(), Error> {
+        for _ in 0..super::TRIES {
+            if self.look(timer, organization, id).await? == Looked::Decided {
+                return Ok(());
+            }
+        }
+        Err(storage::Error::Conflict { key: rows::schedule(organization, id) }.into())
+    }
+
+    async fn look(
+        &self,
+        timer: Timestamp,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<Looked, Error> {
+        let key = rows::schedule(organization, id);
+        let before = self.store.get(&key).await?;
+        let stored: Option<Schedule> = before.as_deref().map(decode).transpose()?;
+        let (Some(before), Some(mut schedule)) =
+            (before, stored.filter(|stored| stored.due == Some(timer)))
+        else {
+            // It was changed or deleted since the timer was read.
+            let mut commit = Commit::new();
+            commit.delete(rows::timer(timer, id));
+            self.store.commit(commit).await?;
+            return Ok(Looked::Decided);
+        };
+        let calendar = match Calendar::parse(&schedule.cron, &schedule.timezone) {
+            Ok(calendar) => calendar,
+            Err(error) => {
+                // A zone of an earlier release that this one does not have.
+                tracing::error!(schedule = %id, %error, "a schedule cannot fire any more");
+                schedule.note(timer, self.clock.now(), RunResult::Refused(error.to_string()));
+                (schedule.paused, schedule.next, schedule.due) = (true, None, None);
+                return self.write(before, timer, &schedule).await;
+            }
+        };
+        let is_running = match schedule.latest {
+            Some(execution) => self.work.is_running(organization, execution).await?,
+            None => false,
+        };
+        let untouched = schedule.clone();
+        let now = self.clock.now();
+        let Turn::Start { scheduled_for, cancels } = schedule.turn(&calendar, now, is_running)
+        else {
+            return self.write(before, timer, &schedule).await;
+        };
+        if let Some(execution) = schedule.latest.filter(|_| cancels) {
+            self.work.cancel(organization, execution).await?;
+        }
+        let execution: ExecutionId = new_id();
+        let mut started = schedule.clone();
+        started.note(scheduled_for, now, RunResult::Started(execution));
+        let beside = Self::commit_of(before.clone(), timer, &started)?;
+        match self.work.start(&started, execution, beside).await {
+            Ok(()) => Ok(Looked::Decided),
+            Err(Fault::Storage(storage::Error::Conflict { key: held })) if held == key => {
+                Ok(Looked::Again)
+            }
+            Err(Fault::Storage(error)) => Err(error.into()),
+            Err(Fault::Busy(pause)) => {
+                // Nothing is decided yet: it is late until it is missed.
+                let mut waiting = untouched;
+                waiting.due = Some(now.plus(pause));
+                self.write(before, timer, &waiting).await
+            }
+            Err(Fault::Gone(reason)) => {
+                tracing::warn!(schedule = %id, reason, "a schedule is paused");
+                schedule.note(scheduled_for, now, RunResult::Refused(reason));
+                schedule.paused = true;
+                schedule.plan(&calendar, now);
+                self.write(before, timer, &schedule).await
+            }
+            Err(Fault::Refused(reason)) => {
+                tracing::warn!(schedule = %id, reason, "a schedule could not start its work");
+                schedule.note(scheduled_for, now, RunResult::Refused(reason));
+                self.write(before, timer, &schedule).await
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        before: Vec<u8>,
+        timer: Timestamp,
+        schedule: &Schedule,
+    ) -> Result<Looked, Error> {
+        let commit = Self::commit_of(before, timer, schedule)?;
+        match self.store.commit(commit).await {
+            Ok(()) => Ok(Looked::Decided),
+            Err(storage::Error::Conflict { .. }) => Ok(Looked::Again),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The record and its timer, under the condition that the record is what was read.
+    fn commit_of(before: Vec<u8>, timer: Timestamp, schedule: &Schedule) -> Result<Commit, Error> {
+        let mut commit = Commit::of_new_work();
+        let key = rows::schedule(schedule.organization, schedule.id);
+        commit.expect(Expect::Equal(key.clone(), before));
+        commit.put_bytes(key, encode(schedule)?);
+        rows::set_timer(&mut commit, Some(timer), schedule);
+        Ok(commit)
+    }
+
+    /// Forgets what a clock that was far ahead has decided.
+    pub(super) async fn realign(&self) -> Result<(), Error> {
+        let mut after = None;
+        loop {
+            let page = Page { prefix: rows::all(), after, before: None, limit: PAGE };
+            let found = self.store.page(page).await?;
+            let Some((last, _)) = found.last() else { return Ok(()) };
+            after = Some(last.clone());
+            for (key, before) in found {
+                let mut schedule: Schedule = decode(&before)?;
+                let Ok(calendar) = Calendar::parse(&schedule.cron, &schedule.timezone) else {
+                    continue;
+                };
+                let due = schedule.due;
+                if !schedule.realign(&calendar, self.clock.now()) {
+                    continue;
+                }
+                tracing::warn!(schedule = %schedule.id, "the clock was set back: firing from now on");
+                let mut commit = Commit::new();
+                commit.expect(Expect::Equal(key.clone(), before));
+                commit.put_bytes(key, encode(&schedule)?);
+                rows::set_timer(&mut commit, due, &schedule);
+                match self.store.commit(commit).await {
+                    // Whoever changed it did so by the clock of now.
+                    Ok(()) | Err(storage::Error::Conflict { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+}

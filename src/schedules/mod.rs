@@ -1,0 +1,245 @@
+//! Schedules: stored, listed, changed, and fired when they are due.
+//!
+//! ```text
+//! mod   make, change, find, delete      keeper   looks at what is due, for as long as the service runs
+//! rows  where schedules are             work     what starts, implemented by the composition root
+//! ```
+//!
+//! A firing is decided by the record alone (`domain::schedule`). The decision, the next timer and the
+//! execution that it starts are one commit, made under the condition that nobody changed the record: a
+//! kill leaves all of it or nothing, so no firing is lost or doubled.
+
+mod keeper;
+mod rows;
+mod work;
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+pub use self::rows::reseal;
+pub use self::work::{DoneFuture, Fault, RunningFuture, StartFuture, Work};
+use crate::audit::{Actor, Recorder};
+use crate::domain::calendar::{self, Calendar};
+use crate::domain::ids::{OrganizationId, ScheduleId, WorkflowId};
+use crate::domain::schedule::{Schedule, Target};
+use crate::runtime::Clock;
+use crate::storage::commit::Expect;
+use crate::storage::record::{Malformed, decode, encode};
+use crate::storage::{self, Commit, Page, Store};
+
+/// Schedules of one organization; a list shows all of them.
+pub const SCHEDULES_MAX: usize = 1_000;
+/// How often a change is tried again when somebody else was first.
+const TRIES: usize = 10;
+
+/// Why a schedule cannot be made, changed or found.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Calendar(#[from] calendar::Error),
+    #[error("cron never fires between starts_at and ends_at")]
+    NeverFires,
+    /// Its work could not be started, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    #[error("its input could not be checked now; try again")]
+    Busy,
+    #[error("schedule not found")]
+    NotFound,
+    #[error("there are {SCHEDULES_MAX} schedules already; delete some first")]
+    TooMany,
+    #[error(transparent)]
+    Storage(#[from] storage::Error),
+}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Self {
+        Self::Storage(error.into())
+    }
+}
+
+/// The schedules of a store; clones share them.
+#[derive(Clone)]
+pub struct Schedules {
+    store: Store,
+    clock: Clock,
+    recorder: Recorder,
+    work: Arc<dyn Work>,
+    /// Notified when something may be due earlier than before.
+    changed: Arc<Notify>,
+}
+
+impl std::fmt::Debug for Schedules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Schedules").finish_non_exhaustive()
+    }
+}
+
+impl Schedules {
+    /// The schedules of a store. Nothing fires before [`Schedules::run`].
+    #[must_use]
+    pub fn new(store: Store, clock: Clock, work: Arc<dyn Work>) -> Self {
+        let recorder = Recorder::new(clock.clone());
+        Self { store, clock, recorder, work, changed: Arc::default() }
+    }
+
+    /// The same schedules in the name of `actor`: the audit log says so.
+    #[must_use]
+    pub fn by(&self, actor: Actor) -> Self {
+        Self { recorder: self.recorder.by(actor), ..self.clone() }
+    }
+
+    /// Makes a schedule, which fires from now on.
+    ///
+    /// # Errors
+    /// [`Error::Calendar`], [`Error::NeverFires`], [`Error::Refused`], [`Error::TooMany`], [`Error::Storage`]: then nothing
+    /// was made.
+    pub async fn create(&self, mut schedule: Schedule) -> Result<Schedule, Error> {
+        let calendar = Calendar::parse(&schedule.cron, &schedule.timezone)?;
+        self.start_over(&mut schedule, &calendar)?;
+        self.check(&schedule).await?;
+        if self.list(schedule.organization).await?.len() >= SCHEDULES_MAX {
+            return Err(Error::TooMany);
+        }
+        let key = rows::schedule(schedule.organization, schedule.id);
+        let mut commit = Commit::of_new_work();
+        commit.expect(Expect::Absent(key.clone()));
+        commit.put(key, &schedule)?;
+        rows::set_timer(&mut commit, None, &schedule);
+        let organization = schedule.organization;
+        self.recorder.add(&mut commit, "schedule.create", schedule.id.to_string(), organization)?;
+        self.store.commit(commit).await?;
+        self.changed.notify_one();
+        Ok(schedule)
+    }
+
+    /// Changes a schedule. Firings that were due until now are not made up for.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], what `change` refuses, [`Error::Calendar`], [`Error::NeverFires`],
+    /// [`Error::Storage`]: then nothing was changed.
+    pub async fn change<E: From<Error>>(
+        &self,
+        organization: OrganizationId,
+        id: ScheduleId,
+        change: impl Fn(&mut Schedule) -> Result<(), E>,
+    ) -> Result<Schedule, E> {
+        let key = rows::schedule(organization, id);
+        for _ in 0..TRIES {
+            let before = self.store.get(&key).await.map_err(Error::from)?.ok_or(Error::NotFound)?;
+            let old: Schedule = decode(&before).map_err(Error::from)?;
+            let mut schedule = old.clone();
+            change(&mut schedule)?;
+            let calendar =
+                Calendar::parse(&schedule.cron, &schedule.timezone).map_err(Error::from)?;
+            if schedule.overlap != old.overlap {
+                schedule.waiting.clear();
+            }
+            self.start_over(&mut schedule, &calendar)?;
+            self.check(&schedule).await?;
+            let mut commit = Commit::of_new_work();
+            commit.expect(Expect::Equal(key.clone(), before));
+            commit.put_bytes(key.clone(), encode(&schedule).map_err(Error::from)?);
+            rows::set_timer(&mut commit, old.due, &schedule);
+            let subject = id.to_string();
+            let recorded = self.recorder.add(&mut commit, "schedule.change", subject, organization);
+            recorded.map_err(Error::from)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(Error::from(error).into()),
+                Ok(()) => {
+                    self.changed.notify_one();
+                    return Ok(schedule);
+                }
+            }
+        }
+        Err(Error::from(storage::Error::Conflict { key }).into())
+    }
+
+    /// Deletes a schedule. What it has started goes on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn delete(&self, organization: OrganizationId, id: ScheduleId) -> Result<(), Error> {
+        let key = rows::schedule(organization, id);
+        for _ in 0..TRIES {
+            let before = self.store.get(&key).await?.ok_or(Error::NotFound)?;
+            let schedule: Schedule = decode(&before)?;
+            let mut commit = Commit::new();
+            commit.expect(Expect::Equal(key.clone(), before)).delete(key.clone());
+            if let Some(due) = schedule.due {
+                commit.delete(rows::timer(due, id));
+            }
+            self.recorder.add(&mut commit, "schedule.delete", id.to_string(), organization)?;
+            match self.store.commit(commit).await {
+                Err(storage::Error::Conflict { .. }) => {}
+                deleted => return Ok(deleted?),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+
+    /// The schedule of an organization.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Storage`].
+    pub async fn find(
+        &self,
+        organization: OrganizationId,
+        id: ScheduleId,
+    ) -> Result<Schedule, Error> {
+        self.store.read(&rows::schedule(organization, id)).await?.ok_or(Error::NotFound)
+    }
+
+    /// An organization's schedules, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn list(&self, organization: OrganizationId) -> Result<Vec<Schedule>, Error> {
+        let prefix = rows::of_organization(organization);
+        let page = Page { prefix, after: None, before: None, limit: SCHEDULES_MAX };
+        let rows = self.store.page(page).await?;
+        rows.iter().map(|(_, bytes)| Ok(decode(bytes)?)).collect()
+    }
+
+    /// Those of a workflow.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn of_workflow(
+        &self,
+        organization: OrganizationId,
+        workflow: WorkflowId,
+    ) -> Result<Vec<Schedule>, Error> {
+        let is_of = |schedule: &Schedule| matches!(&schedule.target, Target::Workflow { workflow: of, .. } if *of == workflow);
+        Ok(self.list(organization).await?.into_iter().filter(is_of).collect())
+    }
+
+    /// Refuses a schedule whose work could not be started.
+    async fn check(&self, schedule: &Schedule) -> Result<(), Error> {
+        self.work.check(schedule).await.map_err(|fault| match fault {
+            Fault::Refused(reason) | Fault::Gone(reason) => Error::Refused(reason),
+            Fault::Busy(_) => Error::Busy,
+            Fault::Storage(error) => error.into(),
+        })
+    }
+
+    /// Lets a schedule begin anew from this moment.
+    fn start_over(&self, schedule: &mut Schedule, calendar: &Calendar) -> Result<(), Error> {
+        let now = self.clock.now();
+        schedule.decided_until = now;
+        schedule.updated_at = now;
+        let paused = std::mem::replace(&mut schedule.paused, false);
+        schedule.plan(calendar, now);
+        if schedule.next.is_none() {
+            return Err(Error::NeverFires);
+        }
+        schedule.paused = paused;
+        schedule.plan(calendar, now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! Schedules on a real store, with work that is a row beside them: what is started comes once, also
+//! when the process dies after any commit.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::domain::ids::{ExecutionId, KeyId};
+use crate::domain::schedule::{CATCH_UP_DEFAULT, Overlap, RunResult};
+use crate::domain::time::Timestamp;
+use crate::storage::{Key, Options, Table};
+
+const ORGANIZATION: [u8; 16] = [1; 16];
+
+/// Work that never ends by itself. A start leaves a row with the firing in the table of facts.
+struct Rows {
+    store: Store,
+    /// What the next starts come to, before they are let through.
+    faults: Mutex<Vec<Fault>>,
+}
+
+fn started_rows() -> Key {
+    Key::table(Table::Meta).text("test-started")
+}
+
+impl Work for Rows {
+    fn check<'a>(&'a self, _schedule: &'a Schedule) -> StartFuture<'a> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn is_running(&self, _organization: OrganizationId, _id: ExecutionId) -> RunningFuture<'_> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
+    fn cancel(&self, _organization: OrganizationId, _id: ExecutionId) -> DoneFuture<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn start<'a>(
+        &'a self,
+        schedule: &'a Schedule,
+        id: ExecutionId,
+        mut beside: Commit,
+    ) -> StartFuture<'a> {
+        Box::pin(async move {
+            if let Some(fault) = self.faults.lock().unwrap().pop() {
+                return Err(fault);
+            }
+            let last = schedule.last.as_ref().unwrap();
+            assert_eq!(last.result, RunResult::Started(id));
+            let key = started_rows().time(last.scheduled_for).id(schedule.id);
+            // The same firing a second time would meet the first one's row.
+            beside.expect(Expect::Absent(key.clone()));
+            beside.put_bytes(key, Vec::new());
+            self.store.commit(beside).await.map_err(Fault::Storage)
+        })
+    }
+}
+
+fn opened(folder: &Path, clock: &Clock, faults: Vec<Fault>) -> Schedules {
+    let store = Store::open(&Options { folder: folder.to_owned(), inline_bytes: 1024 }).unwrap();
+    let work = Rows { store: store.clone(), faults: Mutex::new(faults) };
+    Schedules::new(store, clock.clone(), Arc::new(work))
+}
+
+fn moment(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn schedule(cron: &str, clock: &Clock) -> Schedule {
+    let now = clock.now();
+    Schedule {
+        id: crate::runtime::new_id(),
+        organization: ORGANIZATION.into(),
+        key: KeyId::from([2; 16]),
+        target: Target::Workflow { workflow: WorkflowId::from([4; 16]), version: None },
+        cron: cron.to_owned(),
+        timezone: "Europe/Berlin".to_owned(),
+        input: json!({}),
+        overlap: Overlap::Allow,
+        catch_up_seconds: CATCH_UP_DEFAULT,
+        jitter_seconds: 0,
+        paused: false,
+        starts_at: None,
+        ends_at: None,
+        webhook: None,
+        decided_until: now,
+        next: None,
+        due: None,
+        waiting: Vec::new(),
+        last: None,
+        latest: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+async fn timers(schedules: &Schedules) -> usize {
+    let page = Page { prefix: rows::timers(), after: None, before: None, limit: 1000 };
+    schedules.store.page(page).await.unwrap().len()
+}
+
+async fn started(schedules: &Schedules) -> Vec<Timestamp> {
+    let page = Page { prefix: started_rows(), after: None, before: None, limit: 1000 };
+    let rows = schedules.store.page(page).await.unwrap();
+    let moment = |key: &Key| {
+        let bytes = key.as_bytes();
+        Timestamp::from_sortable(bytes[bytes.len() - 24..bytes.len() - 16].try_into().unwrap())
+    };
+    rows.iter().map(|(key, _)| moment(key)).collect()
+}
+
+#[tokio::test]
+async fn schedule_fires_once_whenever_the_process_dies() {
+    let begin = moment("2026-03-29T00:30:00Z");
+    let hours: BTreeSet<Timestamp> =
+        (1..=6).map(|hour| moment(&format!("2026-03-29T0{hour}:00:00Z"))).collect();
+    let mut deaths = 0;
+    for crash_after in 0..8 {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::scripted(begin);
+        let schedules = opened(folder.path(), &clock, Vec::new());
+        let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
+        schedules.store.clone().close().await;
+        let mut schedules = opened(folder.path(), &clock, Vec::new());
+        schedules.store.crash_after(crash_after);
+        while clock.now() < moment("2026-03-29T06:10:00Z") {
+            clock.advance(Duration::from_secs(600));
+            let is_dead = tokio::select! {
+                biased;
+                () = schedules.store.crashed() => true,
+                done = schedules.fire_due() => { done.unwrap(); false }
+            };
+            if is_dead {
+                // The next process reads what is on the disk.
+                deaths += 1;
+                schedules.store.clone().close().await;
+                schedules = opened(folder.path(), &clock, Vec::new());
+                schedules.fire_due().await.unwrap();
+            }
+        }
+        let started = started(&schedules).await;
+        assert_eq!(started.iter().copied().collect::<BTreeSet<_>>(), hours, "{crash_after}");
+        assert_eq!((started.len(), timers(&schedules).await), (6, 1), "{crash_after}");
+        let stored = schedules.find(ORGANIZATION.into(), made.id).await.unwrap();
+        assert_eq!(stored.next, Some(moment("2026-03-29T07:00:00Z")));
+        schedules.store.clone().close().await;
+    }
+    assert_eq!(deaths, 6, "one for each firing");
+}
+
+#[tokio::test]
+async fn schedule_that_finds_no_room_is_tried_again_and_refused_ones_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::scripted(moment("2026-06-01T11:59:50Z"));
+    let busy = Fault::Busy(Duration::from_secs(5));
+    let faults = vec![Fault::Refused("no".to_owned()), busy];
+    let schedules = opened(folder.path(), &clock, faults);
+    let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(schedules.fire_due().await.unwrap(), Duration::from_secs(5));
+    let waiting = schedules.find(ORGANIZATION.into(), made.id).await.unwrap();
+    assert_eq!((waiting.last, waiting.next), (None, Some(moment("2026-06-01T12:00:00Z"))));
+    clock.advance(Duration::from_secs(5));
+    schedules.fire_due().await.unwrap();
+    let refused = schedules.find(ORGANIZATION.into(), made.id).await.unwrap();
+    assert_eq!(refused.last.unwrap().result, RunResult::Refused("no".to_owned()));
+    clock.advance(Duration::from_secs(3600));
+    schedules.fire_due().await.unwrap();
+    assert_eq!(started(&schedules).await, [moment("2026-06-01T13:00:00Z")]);
+}
+
+#[tokio::test]
+async fn schedule_whose_work_has_gone_is_paused() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::scripted(moment("2026-06-01T11:59:59Z"));
+    let schedules = opened(folder.path(), &clock, vec![Fault::Gone("it is gone".to_owned())]);
+    let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
+    clock.advance(Duration::from_secs(2));
+    schedules.fire_due().await.unwrap();
+    let stored = schedules.find(ORGANIZATION.into(), made.id).await.unwrap();
+    assert!(stored.paused && stored.due.is_none());
+    assert_eq!(timers(&schedules).await, 0);
+}
+
+#[tokio::test]
+async fn schedule_is_changed_and_deleted_with_its_timer() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::scripted(moment("2026-06-01T11:30:00Z"));
+    let schedules = opened(folder.path(), &clock, Vec::new());
+    let organization = OrganizationId::from(ORGANIZATION);
+    let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
+    let change = async |cron: &str, paused: bool| {
+        let change = |schedule: &mut Schedule| -> Result<(), Error> {
+            (cron.clone_into(&mut schedule.cron), schedule.paused = paused);
+            Ok(())
+        };
+        schedules.change(organization, made.id, change).await
+    };
+    let paused = change("0 * * * *", true).await.unwrap();
+    assert_eq!((paused.next, timers(&schedules).await), (None, 0));
+    // What was due while it was paused is not made up for.
+    clock.advance(Duration::from_secs(3600));
+    let resumed = change("15 * * * *", false).await.unwrap();
+    assert_eq!(resumed.next, Some(moment("2026-06-01T13:15:00Z")));
+    assert_eq!(timers(&schedules).await, 1);
+    assert!(matches!(change("61 * * * *", false).await, Err(Error::Calendar(_))));
+    assert!(matches!(change("0 0 30 2 *", false).await, Err(Error::NeverFires)));
+    let other = OrganizationId::from([9; 16]);
+    assert!(matches!(schedules.find(other, made.id).await, Err(Error::NotFound)));
+    assert!(matches!(schedules.delete(other, made.id).await, Err(Error::NotFound)));
+    schedules.delete(organization, made.id).await.unwrap();
+    assert_eq!(timers(&schedules).await, 0);
+    clock.advance(Duration::from_secs(7200));
+    schedules.fire_due().await.unwrap();
+    assert_eq!(started(&schedules).await, []);
+}
+
+#[tokio::test]
+async fn schedules_of_an_organization_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::scripted(moment("2026-06-01T11:30:00Z"));
+    let schedules = opened(folder.path(), &clock, Vec::new());
+    let organization = OrganizationId::from(ORGANIZATION);
+    let mut commit = Commit::new();
+    for _ in 0..SCHEDULES_MAX {
+        let one = schedule("0 * * * *", &clock);
+        commit.put(rows::schedule(organization, one.id), &one).unwrap();
+    }
+    schedules.store.commit(commit).await.unwrap();
+    let refused = schedules.create(schedule("0 * * * *", &clock)).await;
+    assert!(matches!(refused, Err(Error::TooMany)), "{refused:?}");
+}
