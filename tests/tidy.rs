@@ -60,7 +60,15 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
-            "billing", "domain", "files", "http", "runners", "runtime", "storage", "webhooks",
+            "billing",
+            "domain",
+            "files",
+            "http",
+            "runners",
+            "runtime",
+            "signed_urls",
+            "storage",
+            "webhooks",
             "wire",
         ],
     ),

@@ -98,6 +98,12 @@ impl Context {
         }
     }
 
+    /// Whether a link is what the request is allowed by.
+    #[must_use]
+    pub const fn is_by_link(&self) -> bool {
+        matches!(self.principal, Principal::Link(_))
+    }
+
     /// Who calls.
     ///
     /// # Errors

@@ -65,9 +65,11 @@ impl From<engine::Error> for Error {
             }
             engine::Error::Failing { .. } => Self::unavailable(error.to_string()),
             engine::Error::NotFound => Self::not_found("execution not found"),
-            engine::Error::AlreadyEnded(_) | engine::Error::NotRedrivable => {
-                Self::conflict(error.to_string())
-            }
+            engine::Error::AlreadyEnded(_)
+            | engine::Error::NotRedrivable
+            | engine::Error::AlreadyAnswered(_)
+            | engine::Error::TooManyEvents(_) => Self::conflict(error.to_string()),
+            engine::Error::HeldBack => Self::unavailable(error.to_string()),
             engine::Error::Forgotten => Self::status(StatusCode::GONE, error.to_string()),
             engine::Error::Storage(error) => error.into(),
             engine::Error::Stopping => {

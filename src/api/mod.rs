@@ -8,6 +8,7 @@
 mod access;
 mod admin;
 mod agent;
+mod answers;
 mod audit;
 mod backup;
 mod billing;
@@ -234,6 +235,7 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
     route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
     route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/events/{name}", Key, Small, Keyed, answers::send, answers::SEND),
     route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
     route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
@@ -259,6 +261,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/events/{name}", Link, Small, Keyed, answers::send, answers::SEND_BY_LINK),
+    route!(&[Base], GET, "/v1/workflows/executions/{execution}/events/{name}", Link, Bare, Keyed, answers::page, answers::PAGE),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
     route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 

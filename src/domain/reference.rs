@@ -62,6 +62,10 @@ pub enum Field {
     StatusCode,
     /// The headers of an HTTP step's answer: an object, whose names are looked up ignoring case.
     Headers,
+    /// Who answered a step that waits for an event: an object with its `name` and `source`.
+    Event,
+    /// The link by which a person or a program sends the event that a step waits for.
+    ResumeUrl,
 }
 
 /// What references see while they are resolved.
@@ -217,8 +221,16 @@ impl Reference {
 
 impl Field {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Output, Self::Primary, Self::Status, Self::Body, Self::StatusCode, Self::Headers];
+    pub const ALL: [Self; 8] = [
+        Self::Output,
+        Self::Primary,
+        Self::Status,
+        Self::Body,
+        Self::StatusCode,
+        Self::Headers,
+        Self::Event,
+        Self::ResumeUrl,
+    ];
 
     /// As references spell it.
     #[must_use]
@@ -230,6 +242,8 @@ impl Field {
             Self::Body => "body",
             Self::StatusCode => "status_code",
             Self::Headers => "headers",
+            Self::Event => "event",
+            Self::ResumeUrl => "resume_url",
         }
     }
 
@@ -237,6 +251,12 @@ impl Field {
     #[must_use]
     pub const fn is_of_http(self) -> bool {
         matches!(self, Self::Body | Self::StatusCode | Self::Headers)
+    }
+
+    /// Whether only steps that wait for an event have it.
+    #[must_use]
+    pub const fn is_of_event(self) -> bool {
+        matches!(self, Self::Event | Self::ResumeUrl)
     }
 
     fn named(name: &str) -> Option<Self> {

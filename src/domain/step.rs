@@ -44,6 +44,33 @@ pub struct HttpResponse {
     pub headers: Map<String, Value>,
 }
 
+/// Where an event came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventSource {
+    /// A request with a key, or of a member.
+    Api,
+    /// The step's link.
+    Link,
+    /// Nobody sent it in time: the step has a default.
+    Default,
+}
+
+impl EventSource {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Api, Self::Link, Self::Default];
+
+    /// As answers and references spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Link => "link",
+            Self::Default => "default",
+        }
+    }
+}
+
 /// A step that has begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
@@ -72,6 +99,9 @@ pub struct Step {
     pub logs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<HttpResponse>,
+    /// Where the event came from that a step waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<EventSource>,
     /// The prediction that a model step was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<ExecutionId>,
@@ -125,6 +155,7 @@ impl Step {
             cost: Usd::ZERO,
             logs: None,
             answer: None,
+            event: None,
             prediction: None,
             started_at: now,
             completed_at: None,

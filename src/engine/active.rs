@@ -39,6 +39,8 @@ pub struct ActiveExecution {
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
     /// Cancelled when the run has to stop.
     pub stop: CancellationToken,
+    /// Notified when an event was sent to it.
+    pub event: tokio::sync::Notify,
     /// What its run tells.
     pub run_progress: Arc<RunProgress>,
 }

@@ -28,6 +28,15 @@ pub enum Error {
     /// It has ended already, and not by a cancel.
     #[error("it has already ended with {}", .0.prediction_word())]
     AlreadyEnded(Status),
+    /// Nobody can answer the event any more.
+    #[error("the event '{0}' has already been answered")]
+    AlreadyAnswered(String),
+    /// The execution keeps as many events as it may.
+    #[error("the execution has {0} events already")]
+    TooManyEvents(usize),
+    /// The store was restored and has not been resumed.
+    #[error("this store was restored from a backup and waits for `orrery resume`")]
+    HeldBack,
     /// Only what has failed or was cancelled can be taken up again.
     #[error("only a failed or cancelled execution can be redriven")]
     NotRedrivable,

@@ -19,6 +19,7 @@ mod calls;
 mod cancel;
 mod consistency;
 mod error;
+mod events;
 mod exchanges;
 mod handle;
 mod models;

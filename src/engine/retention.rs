@@ -12,6 +12,7 @@ use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::payload::Payload;
 use crate::domain::step::Step;
 use crate::domain::time::Timestamp;
+use crate::engine::events::ROWS_MAX;
 use crate::engine::query::history::{LANES_MAX, first_id_after};
 use crate::engine::query::indexes;
 use crate::engine::rows::{self, Standing};
@@ -169,6 +170,7 @@ impl Inner {
             }
             if execution.has_steps() {
                 self.sweep_steps(&execution, going).await?;
+                self.sweep_events(&execution).await?;
             }
             self.store.release_usage(&mut batch.commit, organization, execution.id).await?;
             self.sweep_one(&mut batch, execution, going)?;
@@ -269,6 +271,20 @@ impl Inner {
             after = found.last().map(|(key, _)| key.clone());
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// The events that were sent to an execution; there are few.
+    async fn sweep_events(&self, execution: &Execution) -> Result<(), Error> {
+        let prefix = rows::events(execution.id);
+        let page = Page { prefix, after: None, before: None, limit: ROWS_MAX };
+        let mut commit = Commit::new();
+        for (key, _) in self.store.page(page).await? {
+            commit.delete(key);
+        }
+        if !commit.is_empty() {
+            self.store.commit(commit).await?;
+        }
+        Ok(())
     }
 
     /// The prediction that a step was: its payloads are the step's.

@@ -1,9 +1,12 @@
 //! Where the engine's records are in the store.
 
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
 use crate::domain::definition::StepIndex;
 use crate::domain::execution::{Execution, Kind, Status};
 use crate::domain::ids::{BulkId, ExecutionId, Id, OrganizationId, WorkflowId};
-use crate::domain::step::{Instance, Step};
+use crate::domain::step::{EventSource, Instance, Step};
 use crate::domain::time::Timestamp;
 use crate::storage::rotation::{Rotation, Watch};
 use crate::storage::{self, Key, Record, Store, Table};
@@ -14,6 +17,30 @@ impl Record for Execution {
 
 impl Record for Step {
     const NAME: &'static str = "step";
+}
+
+/// An event that was sent to an execution: the answer of the step that waits for it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SentEvent {
+    pub payload: Box<RawValue>,
+    pub source: EventSource,
+    pub at: Timestamp,
+}
+
+impl Record for SentEvent {
+    const NAME: &'static str = "event";
+}
+
+/// The events that were sent to an execution.
+#[must_use]
+pub fn events(execution: ExecutionId) -> Key {
+    Key::table(Table::StepEvent).id(execution)
+}
+
+/// An event that was sent to an execution.
+#[must_use]
+pub fn event(execution: ExecutionId, name: &str) -> Key {
+    events(execution).text(name)
 }
 
 /// An execution: by organization, newest first.

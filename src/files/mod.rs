@@ -229,6 +229,12 @@ impl Files {
     }
 
     /// The text of an output with current URLs in place of the paths of files, see
+    /// What makes links.
+    #[must_use]
+    pub fn signed_urls(&self) -> &SignedUrls {
+        &self.shared.signed_urls
+    }
+
     /// [`SignedUrls::render`].
     #[must_use]
     pub fn render_links(

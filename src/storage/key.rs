@@ -133,6 +133,8 @@ tables! {
     Schedule = b'2',
     /// When schedules are to be looked at, by time.
     ScheduleDue = b'3',
+    /// Events that were sent to executions, by execution and name.
+    StepEvent = b'4',
 }
 
 /// The name of the table that a key belongs to.

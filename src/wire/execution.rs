@@ -126,6 +126,8 @@ pub enum Waiting {
     Model { step_id: String, model: String, running: usize, queued: usize },
     /// The end of a `wait`.
     Timer { step_id: String, until: Time },
+    /// An event, which a key or the link sends.
+    Event { step_id: String, event: String, until: Time, resume_url: String },
     /// The next attempt of a step.
     Retry { step_id: String, at: Time, attempt: u32 },
     /// The run of a step.
@@ -210,6 +212,9 @@ pub struct Metadata {
     /// The HTTP status that the step's request got.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,
+    /// Where the event came from that the step waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_source: Option<step::EventSource>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_used: Option<bool>,
     /// Why the step itself failed, where a fallback was used.
@@ -365,6 +370,7 @@ impl Metadata {
             prediction_id: step.prediction.filter(|_| step.status.is_final()),
             elapsed_seconds: step.completed_at.map(|end| end.since(step.started_at).as_secs_f64()),
             status_code: step.answer.as_ref().map(|answer: &HttpResponse| answer.status_code),
+            event_source: step.event,
             fallback_used: step.primary_error.as_ref().map(|_| true),
             primary_error: step.primary_error.clone(),
             logs: step.logs.clone(),

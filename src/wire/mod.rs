@@ -8,6 +8,7 @@
 //! Nothing here is stored, and nothing here reads JSON that the service made itself.
 
 pub mod agent;
+pub mod answer;
 pub mod chain;
 pub mod chat;
 pub mod decision;

@@ -121,6 +121,7 @@ enumerations! {
     "OutputType": OutputType [
         String, Array, Object, Number, Boolean, Image, Audio, Video, File
     ];
+    "EventSource": step::EventSource [Api, Link, Default];
     "StepStatus": step::Status [Queued, Running, Completed, Failed, Cancelled, Skipped];
     "WorkflowStatus": workflow::Status [Active, Archived, Deleted];
 }
@@ -190,6 +191,7 @@ mod tests {
         check(&ErrorClass::ALL);
         check(&[Source::Api, Source::Dashboard, Source::Agent, Source::Schedule]);
         check(&Overlap::ALL);
+        check(&step::EventSource::ALL);
         check(&[FileSource::Upload, FileSource::Output]);
         check(&workflow::Status::ALL);
         check(&Status::ALL.map(PredictionStatus::from));

@@ -26,6 +26,8 @@ pub struct Compiled {
     pub plan: Arc<Plan>,
     /// What its inputs must be; none: anything.
     pub inputs: Option<Arc<Schema>>,
+    /// What the payloads of events must be, by the event's name; others: anything.
+    pub events: HashMap<String, Arc<Schema>>,
     /// Bytes of the definition.
     bytes: usize,
 }
@@ -106,7 +108,16 @@ fn compile(
         let problem = Problem { path: "/input_schema".to_owned(), message: message.clone() };
         Error::Invalid { message, problems: vec![problem] }
     })?;
-    Ok(Compiled { plan: Arc::new(plan), inputs: inputs.map(Arc::new), bytes })
+    let mut events = HashMap::new();
+    for (step, event) in plan.events() {
+        let Some(schema) = &event.schema else { continue };
+        let schema = Schema::compile(schema).map_err(|error| {
+            Error::invalid(format!("step '{}': event/schema: {error}", step.id))
+        })?;
+        events.insert(event.name.clone(), Arc::new(schema));
+    }
+    let inputs = inputs.map(Arc::new);
+    Ok(Compiled { plan: Arc::new(plan), inputs, events, bytes })
 }
 
 impl Workflows {

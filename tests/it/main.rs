@@ -9,6 +9,7 @@
 mod agent;
 mod agent_memory;
 mod agent_servers;
+mod answers;
 mod audit;
 mod backups;
 mod bad_input;

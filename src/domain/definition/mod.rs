@@ -41,7 +41,7 @@ pub use self::plan::{
     Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan, Role,
     SecretUse, Step, StepIndex,
 };
-pub use self::wait::{Error as WaitError, Wait};
+pub use self::wait::{Error as WaitError, EventWait, Wait};
 
 /// The largest definition, in bytes of JSON: 1 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1 << 20;

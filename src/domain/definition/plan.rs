@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::http::Http;
-use super::wait::Wait;
+use super::wait::{EventWait, Wait};
 use crate::domain::condition::Condition;
 use crate::domain::json_pointer::JsonPointer;
 use crate::domain::reference::{Reference, Root};
@@ -279,6 +279,17 @@ impl Plan {
         self.input_schema.as_ref()
     }
 
+    /// The step that waits for an event, and the event.
+    #[must_use]
+    pub fn event(&self, name: &str) -> Option<(&Step, &EventWait)> {
+        self.events().find(|(_, event)| event.name == name)
+    }
+
+    /// The events that its steps wait for.
+    pub fn events(&self) -> impl Iterator<Item = (&Step, &EventWait)> {
+        self.steps.iter().filter_map(|step| Some((step, step.kind.event()?)))
+    }
+
     /// Which steps refer to which secrets, each pair once.
     #[must_use]
     pub fn secrets(&self) -> &[SecretUse] {
@@ -367,6 +378,20 @@ impl Kind {
             Self::Map(_) => "map",
             Self::Wait(_) => "wait",
             Self::Pass(_) => "pass",
+        }
+    }
+
+    /// The event that a step of this kind waits for.
+    #[must_use]
+    pub const fn event(&self) -> Option<&EventWait> {
+        match self {
+            Self::Wait(wait) => wait.event(),
+            Self::Model(_)
+            | Self::Http(_)
+            | Self::Parallel(_)
+            | Self::Choice(_)
+            | Self::Map(_)
+            | Self::Pass(_) => None,
         }
     }
 

@@ -93,6 +93,8 @@ pub(super) struct Checker<'c> {
     inputs: &'c Inputs,
     problems: &'c Problems,
     waits: Waits,
+    /// The steps that wait for events, by the event's name.
+    events: HashMap<&'c str, &'c str>,
     secret_names: HashSet<String>,
     /// Where each step first refers to each secret.
     secrets: BTreeMap<(String, StepIndex), String>,
@@ -109,6 +111,7 @@ impl<'c> Checker<'c> {
             inputs,
             problems,
             waits,
+            events: HashMap::new(),
             secret_names: HashSet::new(),
             secrets: BTreeMap::new(),
         }
@@ -122,6 +125,7 @@ impl<'c> Checker<'c> {
             }
             let way = self.way_to(draft.step.position);
             self.check_dependencies(draft);
+            self.check_event(draft, &way);
             let owner = format!("step '{}'", draft.step.id);
             draft.step.kind.visit(&mut |place, reference| {
                 self.check(&way, reference, &owner, &format_args!("{}{place}", draft.place), place);
@@ -191,6 +195,26 @@ impl<'c> Checker<'c> {
             let message =
                 format!("step '{}': depends_on names '{}', {problem}", draft.step.id, brief(name));
             self.problems.add(format_args!("{}/depends_on/{index}", draft.place), message);
+        }
+    }
+
+    /// An event has one step that waits for it, and that step runs once.
+    fn check_event(&mut self, draft: &'c Draft, way: &[Stop]) {
+        let Some(event) = draft.step.kind.event() else { return };
+        let id = &draft.step.id;
+        let path = format_args!("{}/event/name", draft.place);
+        if way.iter().rev().skip(1).any(|stop| self.map_item(stop.at).is_some()) {
+            let message = format!(
+                "step '{id}': an event cannot be waited for within a map: its name would mean one \
+                 for each item"
+            );
+            self.problems.add(path, message);
+        } else if let Some(other) = self.events.insert(&event.name, id) {
+            let message = format!(
+                "step '{id}': the step '{other}' waits for the event '{}' already",
+                event.name
+            );
+            self.problems.add(path, message);
         }
     }
 
@@ -280,6 +304,10 @@ impl<'c> Checker<'c> {
             return Err(unknown(name));
         };
         self.follow_field(position, reference)?;
+        if reference.field() == Some(Field::ResumeUrl) {
+            // It is there from the beginning, for those who have the event sent.
+            return Ok(());
+        }
         self.reach(way, position)
     }
 
@@ -296,10 +324,13 @@ impl<'c> Checker<'c> {
     fn follow_field(&self, position: StepIndex, reference: &Reference) -> Result<(), String> {
         let kind = self.draft(position).map(|draft| &draft.step.kind);
         let is_http = matches!(kind, Some(Kind::Http(_)));
+        let is_event = kind.is_some_and(|kind| kind.event().is_some());
+        let has =
+            |field: &Field| (is_http || !field.is_of_http()) && (is_event || !field.is_of_event());
         match reference.field() {
-            Some(field) if is_http || !field.is_of_http() => Ok(()),
+            Some(field) if has(&field) => Ok(()),
             _ => {
-                let fields = Field::ALL.into_iter().filter(|field| is_http || !field.is_of_http());
+                let fields = Field::ALL.into_iter().filter(has);
                 let fields: Vec<_> = fields.map(Field::as_str).collect();
                 let kind = kind.map_or("", Kind::as_str);
                 let fields = fields.join(", ");

@@ -1,4 +1,4 @@
-//! The `wait` step: until when.
+//! The `wait` step: until when, or for which event.
 
 use std::time::Duration;
 
@@ -7,9 +7,12 @@ use serde_json::Value;
 use super::fields::Fields;
 use crate::domain::json_pointer::JsonPointer;
 use crate::domain::reference::{self, Reference, Scope};
+use crate::domain::secret::is_name;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::time::{Now, Timestamp};
 
+/// What a wait without exactly one of its fields is told.
+const ONE_OF: &str = "a wait has either seconds or until or event";
 /// The longest wait: 366 days.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -20,6 +23,21 @@ pub enum Wait {
     For(Template),
     /// `until`: an RFC 3339 time, or a reference to one. A time that has passed is not a wait.
     Until(Template),
+    /// `event`: until somebody sends it.
+    Event(EventWait),
+}
+
+/// An event that a step waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventWait {
+    /// Unique in the whole definition: 1 to 64 characters of `a-zA-Z0-9_-`.
+    pub name: String,
+    /// What its payload must be.
+    pub schema: Option<Value>,
+    /// How long the step waits; none: as long as a wait may be.
+    pub timeout: Option<Duration>,
+    /// What the step gives when no event comes; none: it fails then.
+    pub default: Option<Value>,
 }
 
 /// A wait that cannot be made.
@@ -46,11 +64,18 @@ impl Wait {
                 now.steady.plus(duration(&seconds.resolve(scope, RESOLVED_BYTES_MAX)?)?)
             }
             Self::Until(until) => now.due_at(moment(&until.resolve(scope, RESOLVED_BYTES_MAX)?)?),
+            Self::Event(event) => now.steady.plus(event.limit()),
         };
         if end > now.steady.plus(WAIT_MAX) { Err(Error::TooFar) } else { Ok(end) }
     }
 
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        if let Some(event) = fields.object("event") {
+            if fields.take("seconds").is_some() || fields.take("until").is_some() {
+                fields.say("event", ONE_OF);
+            }
+            return EventWait::read(fields.nested("event", event)).map(Self::Event);
+        }
         match (fields.take("seconds"), fields.take("until")) {
             (Some(written), None) => {
                 let seconds = fields.parse("seconds", &written)?;
@@ -67,7 +92,7 @@ impl Wait {
                 Some(Self::Until(until))
             }
             (Some(_), Some(_)) | (None, None) => {
-                fields.say("seconds", "a wait has either seconds or until");
+                fields.say("seconds", ONE_OF);
                 None
             }
         }
@@ -81,7 +106,47 @@ impl Wait {
         match self {
             Self::For(seconds) => seconds.visit(&place.field("seconds"), see),
             Self::Until(until) => until.visit(&place.field("until"), see),
+            Self::Event(_) => {}
         }
+    }
+
+    /// The event that it waits for.
+    #[must_use]
+    pub const fn event(&self) -> Option<&EventWait> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::For(_) | Self::Until(_) => None,
+        }
+    }
+}
+
+impl EventWait {
+    /// How long the step waits at most.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        self.timeout.unwrap_or(WAIT_MAX)
+    }
+
+    fn read(mut fields: Fields<'_>) -> Option<Self> {
+        let name = fields.required_text("name").filter(|name| {
+            let is_name = is_name(name);
+            if !is_name {
+                fields.refuse("name", "must have 1 to 64 characters of a-z A-Z 0-9 _ -");
+            }
+            is_name
+        });
+        let schema = fields.object("schema").map(Value::Object);
+        let timeout = fields.seconds("timeout_seconds", &(0.0..=WAIT_MAX.as_secs_f64()));
+        let default = fields.take("default");
+        let default = default.and_then(|written| {
+            let constant = fields.parse("default", &written)?.constant().cloned();
+            if constant.is_none() {
+                fields.refuse("default", "must not have references in it");
+            }
+            constant
+        });
+        fields.end("the event of a wait");
+        Some(Self { name: name?, schema, timeout, default })
     }
 }
 

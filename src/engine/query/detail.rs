@@ -3,11 +3,13 @@
 //! Steps of maps are not shown one by one: a map says how many of its items have ended. Texts are
 //! put in as they are stored.
 
+use std::time::Duration;
+
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::domain::definition::{Kind, Plan, Step as Planned};
+use crate::domain::definition::{EventWait, Kind, Plan, Step as Planned, Wait};
 use crate::domain::execution::Execution;
-use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::StepProgress;
 use crate::domain::payload::Payload;
 use crate::domain::step::{Instance, Status, Step};
@@ -15,6 +17,7 @@ use crate::domain::time::Timestamp;
 use crate::engine::run::commit::not_serializable;
 use crate::engine::scheduler::retries::Delay;
 use crate::engine::{Engine, Error, Inner, rows};
+use crate::signed_urls::Link;
 use crate::storage::Page;
 use crate::storage::record::decode;
 use crate::wire::execution::{Shown, Waiting};
@@ -23,6 +26,9 @@ use crate::wire::{self, Text, Time};
 /// The most bytes of inputs and outputs of steps that one detail carries. What is past it is left
 /// out, in the order of the definition; `metadata.omitted` says so.
 const DETAIL_BYTES_MAX: u64 = 16 << 20;
+
+/// How long the link of a step opens after the step's own end.
+const LINK_GRACE: Duration = Duration::from_secs(3600);
 
 /// An execution of a workflow, and its detail (`docs/spec/workflows.md`, "Execution detail").
 #[derive(Debug)]
@@ -212,7 +218,7 @@ impl Inner {
         let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());
         let waiting = unfinished.filter_map(|(instance, step)| {
             let planned = plan?.at(instance.step)?;
-            self.step_waits(planned, step)
+            self.step_waits(execution, planned, step)
         });
         let waiting: Vec<_> = waiting.collect();
         if waiting.is_empty() && !is_aside {
@@ -222,15 +228,33 @@ impl Inner {
         waiting
     }
 
+    /// The link that sends the event which a step waits for. It ends some time after the step does.
+    pub(in crate::engine) fn resume_url(
+        &self,
+        (organization, key): (OrganizationId, KeyId),
+        id: ExecutionId,
+        event: &EventWait,
+    ) -> String {
+        let expires_at = self.clock.now().plus(event.limit()).plus(LINK_GRACE);
+        let path = format!("/v1/workflows/executions/{id}/events/{}", event.name);
+        self.files.signed_urls().url(Link { organization, key, expires_at }, &path)
+    }
+
     /// What is due by the steady time, as the machine's clock will show it.
     fn shown(&self, due: Timestamp) -> Time {
         self.clock.reading().shown(due).into()
     }
 
-    fn step_waits(&self, planned: &Planned, step: &Step) -> Option<Waiting> {
+    fn step_waits(&self, execution: &Execution, planned: &Planned, step: &Step) -> Option<Waiting> {
         let step_id = planned.id.clone();
         let attempt = step.attempts.last().map_or(0, |last| last.number);
         match (&planned.kind, step.due, step.running()) {
+            (Kind::Wait(Wait::Event(event)), Some(until), _) => {
+                let by = (execution.organization, execution.key);
+                let resume_url = self.resume_url(by, execution.id, event);
+                let until = self.shown(until);
+                Some(Waiting::Event { step_id, event: event.name.clone(), until, resume_url })
+            }
             (Kind::Wait(_), Some(until), _) => {
                 Some(Waiting::Timer { step_id, until: self.shown(until) })
             }

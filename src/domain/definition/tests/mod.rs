@@ -8,6 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::domain::classify::ErrorClass;
 
+mod events;
 mod generated;
 mod named_secrets;
 mod waits;

@@ -43,6 +43,9 @@ impl Change<'_> {
             Event::Decided { instance, met } => self.decide(&instance, met),
             Event::MapOpened { instance, items } => self.open_map(&instance, items),
             Event::WaitUntil { instance, until } => self.wait(&instance, until),
+            Event::Answered { instance, output, source } => {
+                self.answer(&instance, output, source);
+            }
             Event::ResultReady { instance, output } => self.complete(&instance, output),
             Event::Joined { instance, item: Some(item), output } => {
                 self.join_item(&instance, item, output);

@@ -22,7 +22,7 @@ use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::ExecutionId;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
-use crate::domain::step::{self, HttpResponse, Instance, Step};
+use crate::domain::step::{self, EventSource, HttpResponse, Instance, Step};
 use crate::domain::time::{Now, Timestamp};
 
 /// The most items that a `map` takes.
@@ -47,6 +47,8 @@ pub enum Event {
     MapOpened { instance: Instance, items: u32 },
     /// A `wait` ends at this moment.
     WaitUntil { instance: Instance, until: Timestamp },
+    /// The event that a `wait` waits for has come.
+    Answered { instance: Instance, output: Payload, source: EventSource },
     /// A `pass` gives this.
     ResultReady { instance: Instance, output: Payload },
     /// What an item of a `map`, or the whole step that holds others, gives.

@@ -6,11 +6,11 @@ use super::begin::Change;
 use super::{Container, Effect, Frame, Items, Success, has_fallback, is_part_of};
 use crate::domain::attempt::{Failure, Outcome};
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::Kind;
+use crate::domain::definition::{EventWait, Kind};
 use crate::domain::execution::{Fault, append_logs};
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
-use crate::domain::step::{self, Instance, Step};
+use crate::domain::step::{self, EventSource, Instance, Step};
 use crate::domain::template::RESOLVED_BYTES_MAX;
 use crate::domain::time::Timestamp;
 
@@ -187,6 +187,15 @@ impl Change<'_> {
         }
     }
 
+    /// No event has come in time.
+    fn expire(&mut self, instance: &Instance, event: &EventWait) {
+        if let Some(Ok(default)) = event.default.as_ref().map(Payload::of) {
+            return self.answer(instance, default, EventSource::Default);
+        }
+        let cause = format!("no event '{}' came within {:?}", event.name, event.limit());
+        self.fail(instance, Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause));
+    }
+
     pub(super) fn wait(&mut self, instance: &Instance, until: Timestamp) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.steady;
@@ -205,6 +214,18 @@ impl Change<'_> {
         self.progress.is_pressing = true;
         self.progress.changed.insert(instance.clone());
         self.effects.push(Effect::SetTimer { instance: instance.clone(), until });
+    }
+
+    /// The event of a wait has come, or its default stands in for it.
+    pub(super) fn answer(&mut self, instance: &Instance, output: Payload, source: EventSource) {
+        if !self.is_unfinished(instance) {
+            return;
+        }
+        if let Some(step) = self.progress.steps.get_mut(instance) {
+            step.event = Some(source);
+        }
+        self.progress.is_pressing = true;
+        self.complete(instance, output);
     }
 
     pub(super) fn due(&mut self, instance: &Instance) {
@@ -231,14 +252,19 @@ impl Change<'_> {
                     self.begin_attempt(instance);
                 }
             }
-            Kind::Wait(_) => {
+            Kind::Wait(wait) => {
                 let due = step.due.take();
                 self.progress.is_pressing |= due.is_some();
                 if due.is_some() && step.is_cut_short {
                     return self.fail(instance, timed_out());
                 }
-                if let Ok(nothing) = Payload::of(&()) {
-                    self.complete(instance, nothing);
+                match wait.event() {
+                    Some(event) => self.expire(instance, event),
+                    None => {
+                        if let Ok(nothing) = Payload::of(&()) {
+                            self.complete(instance, nothing);
+                        }
+                    }
                 }
             }
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) => {

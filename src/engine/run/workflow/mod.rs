@@ -67,6 +67,10 @@ struct Actor {
     stops: HashMap<Instance, AbortHandle>,
     /// Those of `running` that have a place at their model, or need none.
     admitted: BTreeSet<Instance>,
+    /// Whether steps of the plan wait for events.
+    has_events: bool,
+    /// An event may have come that no step was told of.
+    may_have_events: bool,
     /// The lane that it runs from.
     lane: String,
     /// Whether the lane knows that it only waits for places at models.
@@ -96,6 +100,8 @@ enum NextStep {
 enum Wakeup {
     Reports(Vec<Report>),
     Timer,
+    /// An event was sent.
+    Event,
     Mark,
     TimedOut,
     Stopped,
@@ -161,6 +167,7 @@ impl Inner {
         let is_marked = execution.started_at.is_some();
         let id = execution.id;
         let organization = execution.organization;
+        let has_events = plan.events().next().is_some();
         let lane = execution.lane();
         let api_key = execution.key;
         let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
@@ -188,6 +195,8 @@ impl Inner {
             running: FuturesUnordered::new(),
             stops: HashMap::new(),
             admitted: BTreeSet::new(),
+            has_events,
+            may_have_events: true,
             lane,
             is_parked: false,
             timers: BTreeSet::new(),
@@ -243,6 +252,10 @@ impl Actor {
                     events.collect::<Result<_, _>>()?
                 }
                 Wakeup::Timer => self.due(),
+                Wakeup::Event => {
+                    self.may_have_events = true;
+                    Vec::new()
+                }
                 Wakeup::Mark => {
                     self.mark(active).await?;
                     Vec::new()
@@ -281,6 +294,7 @@ impl Actor {
                 }
                 Wakeup::Reports(reports)
             }
+            () = active.event.notified() => Wakeup::Event,
             () = tokio::time::sleep(timer.unwrap_or_default()), if timer.is_some() => Wakeup::Timer,
             () = tokio::time::sleep_until(mark_at), if !self.is_marked => Wakeup::Mark,
             () = tokio::time::sleep(limit), if is_busy => Wakeup::TimedOut,
@@ -317,8 +331,24 @@ impl Actor {
         let mut next = execution.clone();
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
+        // What was sent in time comes before the end of that time.
+        self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
+        let events = if events.contains(&Event::Dispatched) {
+            events
+        } else {
+            let mut all = self.take_answers(progress).await?;
+            all.extend(events);
+            all
+        };
         for event in events {
             self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+        }
+        // Before it gives up its place, under the lock that those who send events hold.
+        self.may_have_events |= jobs.is_empty() && self.running.is_empty();
+        if !written.is_final() {
+            for event in self.take_answers(progress).await? {
+                self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+            }
         }
         if !written.is_final() && jobs.is_empty() && self.running.is_empty() {
             match self.idle(&next) {

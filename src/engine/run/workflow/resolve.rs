@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::Actor;
 use super::view::View;
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, WaitError};
+use crate::domain::definition::{Block, Choice, Kind, MapStep, Output, Parallel, Wait, WaitError};
 use crate::domain::execution::Fault;
 use crate::domain::machine::workflow::{Event, ITEMS_MAX, StepProgress};
 use crate::domain::payload::Payload;
@@ -19,6 +19,7 @@ use crate::domain::reference;
 use crate::domain::step::{Instance, Status};
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::engine::Error;
+use crate::engine::rows::SentEvent;
 use crate::engine::run::commit::not_serializable;
 
 /// What came of looking something up: a fault fails the step, an error the whole attempt to go on.
@@ -77,15 +78,11 @@ impl Actor {
                 .map(|met| Event::Decided { instance: instance.clone(), met })
                 .map_err(|error| unresolved(&error)),
             Kind::Map(map) => self.items_of(map, &view, &instance),
-            Kind::Wait(wait) => wait
-                .end(&view, self.inner.clock.reading())
-                .map(|until| Event::WaitUntil { instance: instance.clone(), until })
-                .map_err(|error| match error {
-                    WaitError::Reference(error) => unresolved(&error),
-                    WaitError::Seconds | WaitError::Until | WaitError::TooFar => {
-                        type_error(error.to_string())
-                    }
-                }),
+            Kind::Wait(wait) if wait.event().is_some() => match self.answer_of(&instance).await? {
+                Some(answered) => return Ok(answered),
+                None => self.wait_end(wait, &view, &instance),
+            },
+            Kind::Wait(wait) => self.wait_end(wait, &view, &instance),
             Kind::Pass(pass) => match self.resolve(&pass.result, &view).await? {
                 Ok(output) => Ok(Event::ResultReady { instance: instance.clone(), output }),
                 Err(fault) => Err(fault),
@@ -95,6 +92,53 @@ impl Actor {
             }
         };
         Ok(event.unwrap_or_else(|fault| Event::StepInvalid { instance, fault }))
+    }
+
+    /// Until when a step waits.
+    fn wait_end(&self, wait: &Wait, view: &View, instance: &Instance) -> Result<Event, Fault> {
+        let until = wait.end(view, self.inner.clock.reading());
+        until.map(|until| Event::WaitUntil { instance: instance.clone(), until }).map_err(|error| {
+            match error {
+                WaitError::Reference(error) => unresolved(&error),
+                WaitError::Seconds | WaitError::Until | WaitError::TooFar => {
+                    type_error(error.to_string())
+                }
+            }
+        })
+    }
+
+    /// The event that was sent for a step, as what it means for the step.
+    pub(super) async fn answer_of(&mut self, instance: &Instance) -> Result<Option<Event>, Error> {
+        let plan = Arc::clone(&self.plan);
+        let sent = self.inner.sent_event(&plan, self.id, instance).await?;
+        let Some(SentEvent { payload, source, .. }) = sent else { return Ok(None) };
+        let instance = instance.clone();
+        Ok(Some(match self.store_text(payload).await? {
+            Ok(output) => Event::Answered { instance, output, source },
+            Err(fault) => Event::StepInvalid { instance, fault },
+        }))
+    }
+
+    /// The answers that have come for steps which wait for them, where some may have.
+    pub(super) async fn take_answers(
+        &mut self,
+        progress: &StepProgress,
+    ) -> Result<Vec<Event>, Error> {
+        let mut answers = Vec::new();
+        if !std::mem::take(&mut self.may_have_events) || !self.has_events {
+            return Ok(answers);
+        }
+        let plan = Arc::clone(&self.plan);
+        for (step, _) in plan.events() {
+            let instance = Instance::of(step.position);
+            let waits = progress
+                .step(&instance)
+                .is_some_and(|step| !step.status.is_final() && step.due.is_some());
+            if waits {
+                answers.extend(self.answer_of(&instance).await?);
+            }
+        }
+        Ok(answers)
     }
 
     /// The items of a map, which are kept while it is open.

@@ -36,6 +36,8 @@ pub struct View {
     /// The present item of each map around, by its name.
     items: Vec<(String, Arc<Vec<Value>>, usize)>,
     steps: HashMap<String, StepView>,
+    /// The links of the steps that wait for events.
+    resume_urls: HashMap<String, Value>,
     /// What the requests of the step may be given; empty for other steps.
     secrets: secret::Values,
 }
@@ -45,6 +47,7 @@ struct StepView {
     status: Status,
     output: Option<Arc<Value>>,
     answer: Option<HttpResponse>,
+    event: Option<Value>,
 }
 
 impl Actor {
@@ -58,21 +61,29 @@ impl Actor {
     ) -> Result<View, Error> {
         let plan = Arc::clone(&self.plan);
         let mut steps = HashMap::with_capacity(uses.len());
+        let mut resume_urls = HashMap::new();
         for position in uses {
             let Some(planned) = plan.at(*position) else { continue };
+            if let Some(event) = planned.kind.event() {
+                let url = self.inner.resume_url((self.organization, self.api_key), self.id, event);
+                resume_urls.insert(planned.id.clone(), Value::String(url));
+            }
             let depth = plan.maps_around(*position).len();
             let Some(items) = items.get(..depth) else { continue };
             let instance = Instance { step: *position, items: items.to_vec() };
             let Some(step) = progress.step(&instance) else { continue };
             let status = step.status;
             let answer = step.answer.clone();
+            let event = planned.kind.event().zip(step.event).map(|(event, source)| {
+                serde_json::json!({"name": event.name, "source": source.as_str()})
+            });
             let output = match &step.output {
                 Some(payload) if step.status == Status::Completed => {
                     Some(self.value(instance, payload).await?)
                 }
                 _ => None,
             };
-            steps.insert(planned.id.clone(), StepView { status, output, answer });
+            steps.insert(planned.id.clone(), StepView { status, output, answer, event });
         }
         let mut around = plan.maps_around(at);
         if items.len() > around.len() {
@@ -90,7 +101,8 @@ impl Actor {
             }
         }
         let secrets = secret::Values::default();
-        Ok(View { id: self.id, inputs: Arc::clone(&self.inputs), items: named, steps, secrets })
+        let inputs = Arc::clone(&self.inputs);
+        Ok(View { id: self.id, inputs, items: named, steps, resume_urls, secrets })
     }
 
     /// [`Actor::view`] of a step that makes a request: with the present values of the secrets that
@@ -153,8 +165,13 @@ impl Scope for View {
     }
 
     fn step(&self, id: &str, field: Field) -> Option<Cow<'_, Value>> {
+        if field == Field::ResumeUrl {
+            return self.resume_urls.get(id).map(Cow::Borrowed);
+        }
         let seen = self.steps.get(id)?;
         match field {
+            Field::Event => seen.event.as_ref().map(Cow::Borrowed),
+            Field::ResumeUrl => None,
             Field::Status => Some(Cow::Owned(seen.status.as_str().into())),
             Field::Output | Field::Body => seen.output.as_deref().map(Cow::Borrowed),
             Field::Primary => {

@@ -1,0 +1,52 @@
+//! Steps that wait for events: what a definition may say of one, and who may refer to it.
+
+use serde_json::json;
+
+use super::{plan_of, problems_of};
+
+#[test]
+fn definition_event_is_read_with_its_fields() {
+    let plan = plan_of(json!([
+        {"step_id": "tell", "type": "pass", "result": "{{ask.resume_url}}"},
+        {"step_id": "ask", "type": "wait", "event": {"name": "approval", "timeout_seconds": 60,
+            "schema": {"type": "object"}, "default": {"approved": false}}},
+        {"step_id": "end", "type": "pass", "result": "{{ask.event.source}} {{ask.output.approved}}"},
+    ]));
+    let (step, event) = plan.event("approval").unwrap();
+    assert_eq!((step.id.as_str(), event.limit().as_secs()), ("ask", 60));
+    assert_eq!(event.default, Some(json!({"approved": false})));
+    assert!(plan.event("other").is_none());
+    // The link is there before the step: whoever refers to it does not wait.
+    let tell = plan.step("tell").unwrap();
+    assert_eq!(plan.waits_for(tell).count(), 0);
+}
+
+#[test]
+fn definition_event_problems_are_named() {
+    let wait =
+        |id: &str, event: serde_json::Value| json!({"step_id": id, "type": "wait", "event": event});
+    let both = json!([{"step_id": "w", "type": "wait", "seconds": 1, "event": {"name": "a"}}]);
+    let in_map = json!([{"step_id": "m", "type": "map", "items": [1],
+        "steps": [wait("w", json!({"name": "a"}))]}]);
+    let field = json!([{"step_id": "p", "type": "pass"},
+        {"step_id": "q", "type": "pass", "result": "{{p.resume_url}}"}]);
+    for (steps, message) in [
+        (both, "a wait has either seconds or until or event"),
+        (json!([wait("w", json!({}))]), "event/name is required"),
+        (json!([wait("w", json!({"name": "a b"}))]), "event/name must have 1 to 64 characters"),
+        (json!([wait("w", json!({"name": "a", "nam": 1}))]), "nam"),
+        (
+            json!([wait("w", json!({"name": "a", "default": "{{inputs.x}}"}))]),
+            "event/default must not have references in it",
+        ),
+        (
+            json!([wait("w", json!({"name": "a"})), wait("v", json!({"name": "a"}))]),
+            "the step 'w' waits for the event 'a' already",
+        ),
+        (in_map, "an event cannot be waited for within a map"),
+        (field, "refers to a field that a step of type pass does not have"),
+    ] {
+        let said = problems_of(steps);
+        assert!(said.contains(message), "{said}");
+    }
+}

@@ -1,0 +1,184 @@
+//! Events that steps wait for: sent early and late, by keys, links and people; exactly one counts.
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Service, until};
+
+fn steps(event: Value) -> Value {
+    json!([
+        {"step_id": "first", "type": "pass", "result": "{{ask.resume_url}}"},
+        {"step_id": "ask", "type": "wait", "event": event},
+        {"step_id": "end", "type": "pass",
+         "result": {"said": "{{ask.output}}", "by": "{{ask.event.source}}"}},
+    ])
+}
+
+/// An execution that waits for `approval`.
+async fn waiting(service: &Service, event: Value) -> (String, Value) {
+    let workflow = service.workflow(steps(event)).await;
+    let execution = service.trigger(&workflow, json!({"inputs": {}})).await;
+    let seen = until("wait for the event", async || {
+        let seen = service.execution(&execution).await;
+        (seen["waiting_for"][0]["reason"] == "event").then_some(seen)
+    })
+    .await;
+    (execution, seen)
+}
+
+async fn send(service: &Service, execution: &str, name: &str, payload: Value) -> (u16, Value) {
+    let path = format!("/executions/{execution}/events/{name}");
+    let ask = service.flows(Method::POST, &path).json(&json!({"payload": payload}));
+    let answer = ask.send().await;
+    (answer.status, answer.json())
+}
+
+/// The path and query of a link.
+fn local(link: &str) -> String {
+    let (_, path) = link.split_once("://").unwrap().1.split_once('/').unwrap();
+    format!("/{path}")
+}
+
+#[tokio::test]
+async fn event_answers_the_step_that_waits_for_it_once() {
+    let service = Service::start().await;
+    let (execution, seen) = waiting(&service, json!({"name": "approval"})).await;
+    let waits = &seen["waiting_for"][0];
+    assert_eq!((&waits["step_id"], &waits["event"]), (&json!("ask"), &json!("approval")));
+    let (status, taken) = send(&service, &execution, "approval", json!({"ok": true})).await;
+    let expected = json!({"execution_id": execution, "event": "approval", "accepted": true});
+    assert_eq!((status, taken), (202, expected));
+    let ended = service.completed(&execution).await;
+    assert_eq!(ended["output"], json!({"said": {"ok": true}, "by": "api"}), "{ended}");
+    assert_eq!(ended["step_outputs"]["ask"]["metadata"]["event_source"], "api");
+    let (status, _) = send(&service, &execution, "approval", json!({"ok": false})).await;
+    assert_eq!(status, 409);
+}
+
+#[tokio::test]
+async fn event_of_many_senders_is_taken_from_one() {
+    let service = Service::start().await;
+    let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
+    let senders = (0..20).map(|n| send(&service, &execution, "approval", json!(n)));
+    let answers = futures_util::future::join_all(senders).await;
+    let taken: Vec<usize> = answers
+        .iter()
+        .enumerate()
+        .filter(|(_, (status, _))| *status == 202)
+        .map(|(n, _)| n)
+        .collect();
+    assert_eq!(taken.len(), 1, "{answers:?}");
+    assert!(answers.iter().all(|(status, _)| [202, 409].contains(status)), "{answers:?}");
+    let ended = service.completed(&execution).await;
+    assert_eq!(ended["output"]["said"], json!(taken[0]));
+}
+
+#[tokio::test]
+async fn event_that_comes_early_is_kept_over_a_restart() {
+    let service = Service::start().await;
+    let workflow = service
+        .workflow(json!([
+            {"step_id": "one", "type": "wait", "event": {"name": "one"}},
+            {"step_id": "two", "type": "wait", "event": {"name": "two"}},
+        ]))
+        .await;
+    let execution = service.trigger(&workflow, json!({"inputs": {}})).await;
+    assert_eq!(send(&service, &execution, "two", json!(2)).await.0, 202);
+    assert_eq!(send(&service, &execution, "two", json!(3)).await.0, 409);
+    let service = service.restart().await;
+    assert_eq!(send(&service, &execution, "one", json!(1)).await.0, 202);
+    let ended = service.completed(&execution).await;
+    assert_eq!((&ended["output"], &ended["status"]), (&json!(2), &json!("completed")));
+}
+
+#[tokio::test]
+async fn event_wakes_an_execution_that_was_put_aside() {
+    let service = Service::start().await;
+    let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
+    // An execution for which nothing is due for long gives up its place.
+    until("execution to be put aside", async || {
+        (service.engine().totals() == (0, 0)).then_some(())
+    })
+    .await;
+    let service = service.restart().await;
+    assert_eq!(send(&service, &execution, "approval", json!("late")).await.0, 202);
+    let ended = service.completed(&execution).await;
+    assert_eq!(ended["output"]["said"], "late");
+}
+
+#[tokio::test]
+async fn event_link_answers_without_a_key_and_opens_nothing_else() {
+    let service = Service::start().await;
+    let schema = json!({"type": "object", "required": ["approved"],
+        "properties": {"approved": {"type": "boolean", "title": "Approve <it>"},
+            "amount": {"type": "number"}}});
+    let (execution, seen) = waiting(&service, json!({"name": "approval", "schema": schema})).await;
+    let link = seen["waiting_for"][0]["resume_url"].as_str().unwrap();
+    // The step before was given the same.
+    let given = seen["step_outputs"]["first"]["output"].as_str().unwrap();
+    assert_eq!(local(given).split_once('?').unwrap().0, local(link).split_once('?').unwrap().0);
+    let path = local(link);
+    let ask = |method, path: &str| service.ask(Role::Base, method, path);
+    let page = ask(Method::GET, &path).send().await;
+    assert_eq!((page.status, page.header("referrer-policy")), (200, "no-referrer"));
+    assert!(page.text.contains("Approve &lt;it&gt;") && page.text.contains("name=\"amount\""));
+    assert!(page.header("content-security-policy").starts_with("default-src 'none'"));
+
+    let other = path.replace("/approval?", "/other?");
+    assert_eq!(ask(Method::POST, &other).json(&json!({})).send().await.status, 401);
+    let mut forged = path.clone();
+    forged.pop();
+    assert_eq!(ask(Method::POST, &forged).json(&json!({})).send().await.status, 401);
+    let theirs = ask(Method::POST, path.split_once('?').unwrap().0).key(&service.other_key);
+    assert_eq!(theirs.json(&json!({})).send().await.status, 404);
+    let invalid = ask(Method::POST, &path).json(&json!({"payload": {"approved": "yes"}}));
+    assert_eq!(invalid.send().await.status, 400);
+
+    let form = ask(Method::POST, &path).body("approved=true&amount=2.5");
+    let form = form.header("content-type", "application/x-www-form-urlencoded").undocumented();
+    let answered = form.send().await;
+    assert!(answered.status == 202 && answered.text.contains("Your answer was taken"));
+    let ended = service.completed(&execution).await;
+    let said = json!({"said": {"approved": true, "amount": 2.5}, "by": "link"});
+    assert_eq!(ended["output"], said);
+    let again = ask(Method::POST, &path).json(&json!({"payload": {"approved": true}}));
+    assert_eq!(again.send().await.status, 409);
+    let page = ask(Method::GET, &path).send().await;
+    assert!(page.text.contains("This execution has ended"), "{}", page.text);
+}
+
+#[tokio::test]
+async fn event_that_does_not_come_fails_the_step_or_gives_its_default() {
+    let service = Service::start().await;
+    let event = json!({"name": "approval", "timeout_seconds": 0.05, "default": {"ok": false}});
+    let workflow = service.workflow(steps(event)).await;
+    let execution = service.trigger(&workflow, json!({"inputs": {}})).await;
+    let ended = service.completed(&execution).await;
+    assert_eq!(ended["output"], json!({"said": {"ok": false}, "by": "default"}));
+    let event = json!({"name": "approval", "timeout_seconds": 0.05});
+    let workflow = service.workflow(steps(event)).await;
+    let execution = service.trigger(&workflow, json!({"inputs": {}})).await;
+    let ended = service.completed(&execution).await;
+    assert_eq!((&ended["status"], &ended["error"]), (&json!("failed"), &json!("StepTimeout")));
+    let cause = ended["error_cause"].as_str().unwrap();
+    assert!(cause.contains("step 'ask': no event 'approval' came within"), "{cause}");
+    assert_eq!(send(&service, &execution, "approval", json!(1)).await.0, 409);
+}
+
+#[tokio::test]
+async fn events_of_an_execution_are_bounded() {
+    let service = Service::start().await;
+    let (execution, _) = waiting(&service, json!({"name": "approval"})).await;
+    for n in 0..100 {
+        assert_eq!(send(&service, &execution, &format!("e{n}"), json!(n)).await.0, 202);
+    }
+    assert_eq!(send(&service, &execution, "e100", json!(1)).await.0, 409);
+    assert_eq!(send(&service, &execution, "a.b", json!(1)).await.0, 400);
+    let large = send(&service, &execution, "large", json!("x".repeat(70_000))).await;
+    assert_eq!(large.0, 413);
+    // What a step waits for is never too much.
+    assert_eq!(send(&service, &execution, "approval", json!(1)).await.0, 202);
+    let unknown = "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f";
+    assert_eq!(send(&service, unknown, "approval", json!(1)).await.0, 404);
+}
