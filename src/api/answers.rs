@@ -41,6 +41,12 @@ pub const SEND: Doc = Doc {
 
 pub const SEND_BY_LINK: Doc = Doc {
     summary: "Send an event that a step waits for, with a key or the token of its link",
+    responses: &[
+        ACCEPTED,
+        ResponseDoc::raw(200, "text/html", "The form of the page was taken"),
+        MISSING,
+        ANSWERED,
+    ],
     ..SEND
 };
 
@@ -72,7 +78,7 @@ pub async fn send(mut context: Context) -> Result<Response, http::Error> {
     let (organization, id) = (execution.organization, execution.id);
     services.engine.send_event(organization, id, name.clone(), payload, source).await?;
     if is_form {
-        return Ok(html(StatusCode::ACCEPTED, "Answered", "<p>Your answer was taken.</p>"));
+        return Ok(html(StatusCode::OK, "Answered", "<p>Your answer was taken.</p>"));
     }
     let body = Accepted { execution_id: id, event: &name, accepted: true };
     Ok(response::json(StatusCode::ACCEPTED, &body))
@@ -146,7 +152,7 @@ fn of_form(schema: Option<&Value>, body: &[u8]) -> Value {
             ("boolean", value) => Some(Value::Bool(value.is_some_and(|value| value == "true"))),
             (_, None) => None,
             ("string", Some(text)) => Some(text.as_str().into()).filter(|_| !text.is_empty()),
-            // What is no number is the schema's to refuse.
+            // The schema refuses what is not a number.
             (_, Some(text)) if text.is_empty() => None,
             (_, Some(text)) => {
                 Some(serde_json::from_str(text).unwrap_or_else(|_no_number| text.as_str().into()))

@@ -1,4 +1,5 @@
-//! Schedules of workflows and models: create, list, read, change, delete (`docs/spec/schedules.md`).
+//! Schedules of workflows and models: create, list, read, change, delete (`docs/spec/schedules.md`,
+//! "Routes").
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
@@ -153,7 +154,7 @@ pub const GET: Doc = Doc {
 pub const GET_ANY: Doc =
     Doc { id: "get_schedule", summary: "A schedule of a workflow or model", ..GET };
 
-/// `GET /workflows/{workflow}/schedules/{id}` and `GET /v1/schedules/{id}`
+/// `GET /workflows/{workflow}/schedules/{schedule}` and `GET /v1/schedules/{schedule}`
 pub async fn get(context: Context) -> Result<Response, http::Error> {
     let schedule = find(&context).await?;
     Ok(response::json(StatusCode::OK, &shown(&context.services, &schedule).await?))
@@ -172,7 +173,7 @@ pub const CHANGE_ANY: Doc = Doc {
     ..CHANGE
 };
 
-/// `PUT /workflows/{workflow}/schedules/{id}` and `PUT /v1/schedules/{id}`: absent fields stay.
+/// `PUT /workflows/{workflow}/schedules/{schedule}` and `PUT /v1/schedules/{schedule}`: absent fields stay.
 pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let found = find(&context).await?;
     let fields = body::parse(&context.request.body().await?)?;
@@ -196,7 +197,7 @@ pub const DELETE: Doc = Doc {
 pub const DELETE_ANY: Doc =
     Doc { id: "delete_schedule", summary: "Delete a schedule of a workflow or model", ..DELETE };
 
-/// `DELETE /workflows/{workflow}/schedules/{id}` and `DELETE /v1/schedules/{id}`
+/// `DELETE /workflows/{workflow}/schedules/{schedule}` and `DELETE /v1/schedules/{schedule}`
 pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let found = find(&context).await?;
     let schedules = context.services.schedules.by(context.actor());
@@ -213,7 +214,7 @@ async fn workflow_of(context: &Context) -> Result<WorkflowId, http::Error> {
 /// The schedule that the path names, of the workflow that it names, if it does.
 async fn find(context: &Context) -> Result<Schedule, http::Error> {
     let missing = || http::Error::from(schedules::Error::NotFound);
-    let id: ScheduleId = context.request.param("id").parse().map_err(|_no_id| missing())?;
+    let id: ScheduleId = context.request.param("schedule").parse().map_err(|_no_id| missing())?;
     let found = context.services.schedules.find(context.organization()?, id).await?;
     if context.request.param("workflow").is_empty() {
         return Ok(found);

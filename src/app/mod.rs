@@ -61,7 +61,6 @@ use crate::runners::command::GuardConfig;
 use crate::runners::llm::Room;
 use crate::runners::options::Dependencies;
 use crate::runtime::{Clock, Tasks, memory, new_id};
-use crate::schedules::Schedules;
 use crate::secrets::Secrets;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, FolderLock, Sealer, Store};
@@ -135,12 +134,7 @@ fn open(
     };
     let engine = Engine::new(dependencies, engine_options(config, &store));
     let chains = Chains::new(store.clone(), clock.clone());
-    let scheduled = scheduled::Scheduled {
-        engine: engine.clone(),
-        catalog: catalog.clone(),
-        workflows: workflows.clone(),
-        chains: chains.clone(),
-    };
+    let schedules = scheduled::open((&store, &clock), &engine, &catalog, &workflows, &chains);
     let chat = router::open(config, tasks, &store, &clock, &catalog, &chains, &engine)?;
     let bodies = Budget::new(config.limits.bodies_in_flight, Share::Fair);
     let kept = (&store, &clock, &files, &signed_urls);
@@ -162,7 +156,7 @@ fn open(
         files,
         signed_urls,
         idempotency: Idempotency::new(store.clone(), clock.clone()),
-        schedules: Schedules::new(store.clone(), clock.clone(), Arc::new(scheduled)),
+        schedules,
         secrets: Secrets::new(store.clone(), sealer.clone(), clock.clone()),
         bodies,
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),

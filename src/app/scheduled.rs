@@ -1,9 +1,10 @@
 //! What schedules start: executions of workflows and predictions, through the catalog and the engine.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::Value;
 use serde_json::value::to_raw_value;
-
-use std::time::Duration;
 
 use crate::catalog::Catalog;
 use crate::chains::{self, Chains};
@@ -13,10 +14,11 @@ use crate::domain::ids::{ExecutionId, OrganizationId, WorkflowId};
 use crate::domain::schedule::{Schedule, Target};
 use crate::domain::workflow::Status;
 use crate::engine::{self, Engine, Submission};
-use crate::schedules::{DoneFuture, Fault, RunningFuture, StartFuture, Work};
+use crate::runtime::Clock;
+use crate::schedules::{DoneFuture, Fault, RunningFuture, Schedules, StartFuture, Work};
 use crate::schema::{Patience, ValidationError};
 use crate::storage::record::Malformed;
-use crate::storage::{self, Commit};
+use crate::storage::{self, Commit, Store};
 use crate::workflows::{self, Workflows, count_trigger};
 
 /// When work that found no room is tried again.
@@ -24,11 +26,28 @@ const BUSY_RETRY: Duration = Duration::from_secs(5);
 
 /// The engine and the catalog, as schedules see them.
 #[derive(Debug)]
-pub(super) struct Scheduled {
-    pub engine: Engine,
-    pub catalog: Catalog,
-    pub workflows: Workflows,
-    pub chains: Chains,
+struct Scheduled {
+    engine: Engine,
+    catalog: Catalog,
+    workflows: Workflows,
+    chains: Chains,
+}
+
+/// The schedules of a store, over the layers that run what they start.
+pub(super) fn open(
+    (store, clock): (&Store, &Clock),
+    engine: &Engine,
+    catalog: &Catalog,
+    workflows: &Workflows,
+    chains: &Chains,
+) -> Schedules {
+    let work = Scheduled {
+        engine: engine.clone(),
+        catalog: catalog.clone(),
+        workflows: workflows.clone(),
+        chains: chains.clone(),
+    };
+    Schedules::new(store.clone(), clock.clone(), Arc::new(work))
 }
 
 /// Checked work.

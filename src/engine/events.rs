@@ -38,7 +38,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let inner = Arc::clone(&self.inner);
         let event = SentEvent { payload, source, at: inner.clock.now() };
-        // A client that hangs up must not leave an event that nobody is told of.
+        // A client that hangs up must not leave an event that no step is notified of.
         let sending = self
             .inner
             .tasks

@@ -51,6 +51,7 @@ fn retried(id: &str, slug: &str, retry: Value) -> Value {
 fn cases() -> Vec<Case> {
     let mut cases = nests();
     cases.extend(failures());
+    cases.extend(events());
     cases
 }
 
@@ -85,13 +86,6 @@ fn nests() -> Vec<Case> {
         {"step_id": "w", "type": "wait", "seconds": 0.2},
         model("b", "same", json!(["{{a.output}}", "{{w.status}}"])),
     ]);
-    let event = |event: Value| {
-        json!([model("a", "same", json!(1)), {"step_id": "w", "type": "wait", "event": event},
-            model("b", "same", json!(["{{w.output}}", "{{w.event.source}}"]))])
-    };
-    let short = event(json!({"name": "e", "timeout_seconds": 0.03, "default": 7}));
-    let aside = event(json!({"name": "e", "timeout_seconds": 0.25, "default": {"no": true}}));
-    let late = event(json!({"name": "e", "timeout_seconds": 0.03}));
     let no_items = json!([{"step_id": "m", "type": "map", "items": "{{inputs.list}}",
         "steps": [model("x", "fails", json!(1))]}]);
     let items = json!([{"was": 3, "is": 3}, {"was": 1, "is": 1}, {"was": 2, "is": 2}]);
@@ -101,10 +95,24 @@ fn nests() -> Vec<Case> {
         case("map", map, json!({"list": [3, 1, 2]}), Ok(items)),
         case("nested", nested, json!({"n": 3}), Ok(taken)),
         case("parked", parked, json!({}), Ok(json!([1, "completed"]))),
-        case("event that does not come", short, json!({}), Ok(json!([7, "default"]))),
-        case("event while aside", aside, json!({}), Ok(json!([{"no": true}, "default"]))),
-        case("event without default", late, json!({}), Err("StepTimeout")),
         case("no items", no_items, json!({"list": []}), Ok(json!([]))),
+    ]
+}
+
+/// Steps that wait for events which do not come.
+fn events() -> Vec<Case> {
+    let event = |event: Value| {
+        json!([model("a", "same", json!(1)), {"step_id": "w", "type": "wait", "event": event},
+            model("b", "same", json!(["{{w.output}}", "{{w.event.source}}"]))])
+    };
+    let short = event(json!({"name": "e", "timeout_seconds": 0.03, "default": 7}));
+    let aside = event(json!({"name": "e", "timeout_seconds": 0.25, "default": {"no": true}}));
+    let late = event(json!({"name": "e", "timeout_seconds": 0.03}));
+    let nothing = || json!({});
+    vec![
+        case("event that does not come", short, nothing(), Ok(json!([7, "default"]))),
+        case("event while aside", aside, nothing(), Ok(json!([{"no": true}, "default"]))),
+        case("event without default", late, nothing(), Err("StepTimeout")),
     ]
 }
 

@@ -242,7 +242,7 @@ impl Schedules {
                 commit.put_bytes(key, encode(&schedule)?);
                 rows::set_timer(&mut commit, due, &schedule);
                 match self.store.commit(commit).await {
-                    // Whoever changed it did so by the clock of now.
+                    // A change in the meantime was made by the clock of now.
                     Ok(()) | Err(storage::Error::Conflict { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }

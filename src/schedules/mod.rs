@@ -225,7 +225,7 @@ impl Schedules {
         })
     }
 
-    /// Lets a schedule begin anew from this moment.
+    /// Restarts a schedule from this moment.
     fn start_over(&self, schedule: &mut Schedule, calendar: &Calendar) -> Result<(), Error> {
         let now = self.clock.now();
         schedule.decided_until = now;

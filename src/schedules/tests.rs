@@ -67,6 +67,14 @@ fn opened(folder: &Path, clock: &Clock, faults: Vec<Fault>) -> Schedules {
     Schedules::new(store, clock.clone(), Arc::new(work))
 }
 
+/// The next process over the same folder.
+async fn reopened(schedules: Schedules, folder: &Path, clock: &Clock) -> Schedules {
+    let store = schedules.store.clone();
+    drop(schedules);
+    store.close().await;
+    opened(folder, clock, Vec::new())
+}
+
 fn moment(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
@@ -125,8 +133,7 @@ async fn schedule_fires_once_whenever_the_process_dies() {
         let clock = Clock::scripted(begin);
         let schedules = opened(folder.path(), &clock, Vec::new());
         let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
-        schedules.store.clone().close().await;
-        let mut schedules = opened(folder.path(), &clock, Vec::new());
+        let mut schedules = reopened(schedules, folder.path(), &clock).await;
         schedules.store.crash_after(crash_after);
         while clock.now() < moment("2026-03-29T06:10:00Z") {
             clock.advance(Duration::from_secs(600));
@@ -138,8 +145,7 @@ async fn schedule_fires_once_whenever_the_process_dies() {
             if is_dead {
                 // The next process reads what is on the disk.
                 deaths += 1;
-                schedules.store.clone().close().await;
-                schedules = opened(folder.path(), &clock, Vec::new());
+                schedules = reopened(schedules, folder.path(), &clock).await;
                 schedules.fire_due().await.unwrap();
             }
         }
@@ -148,7 +154,6 @@ async fn schedule_fires_once_whenever_the_process_dies() {
         assert_eq!((started.len(), timers(&schedules).await), (6, 1), "{crash_after}");
         let stored = schedules.find(ORGANIZATION.into(), made.id).await.unwrap();
         assert_eq!(stored.next, Some(moment("2026-03-29T07:00:00Z")));
-        schedules.store.clone().close().await;
     }
     assert_eq!(deaths, 6, "one for each firing");
 }
@@ -178,7 +183,8 @@ async fn schedule_that_finds_no_room_is_tried_again_and_refused_ones_go_on() {
 async fn schedule_whose_work_has_gone_is_paused() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::scripted(moment("2026-06-01T11:59:59Z"));
-    let schedules = opened(folder.path(), &clock, vec![Fault::Gone("it is gone".to_owned())]);
+    let schedules =
+        opened(folder.path(), &clock, vec![Fault::Gone("workflow not found".to_owned())]);
     let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
     clock.advance(Duration::from_secs(2));
     schedules.fire_due().await.unwrap();

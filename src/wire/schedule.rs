@@ -17,9 +17,10 @@ pub const NEXT_RUNS: usize = 10;
 #[schemars(rename = "WorkflowSchedule")]
 #[schemars(example = json!({"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin"}))]
 pub struct OfWorkflow {
-    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`.
+    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`. A new schedule needs
+    /// one.
     #[schemars(length(max = 256))]
-    pub cron: String,
+    pub cron: Option<String>,
     /// The IANA name of a time zone; UTC where it is absent.
     pub timezone: Option<String>,
     /// Fits the version's `input_schema`; at most 48 KiB.
@@ -36,16 +37,18 @@ pub struct OfWorkflow {
 #[schemars(example = json!({"model": "text-template", "version": "0.0.1",
     "input": {"template": "tick"}, "cron": "@hourly"}))]
 pub struct OfModel {
-    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`.
+    /// 5 or 6 fields (the first of 6 is the second), or a nickname such as `@daily`. A new schedule needs
+    /// one.
     #[schemars(length(max = 256))]
-    pub cron: String,
+    pub cron: Option<String>,
     /// The IANA name of a time zone; UTC where it is absent.
     pub timezone: Option<String>,
-    /// The model's slug.
-    pub model: String,
-    pub version: String,
+    /// The model's slug. A new schedule needs one.
+    pub model: Option<String>,
+    /// As in a prediction. A new schedule needs one.
+    pub version: Option<String>,
     /// Fits the model's request schema; at most 48 KiB.
-    pub input: Map<String, Value>,
+    pub input: Option<Map<String, Value>>,
     /// A fallback chain; empty for none.
     pub fallback_selector: Option<String>,
     #[schemars(flatten)]

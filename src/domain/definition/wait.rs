@@ -11,7 +11,7 @@ use crate::domain::secret::is_name;
 use crate::domain::template::{RESOLVED_BYTES_MAX, Template};
 use crate::domain::time::{Now, Timestamp};
 
-/// What a wait without exactly one of its fields is told.
+/// The problem of a wait without exactly one of its fields.
 const ONE_OF: &str = "a wait has either seconds or until or event";
 /// The longest wait: 366 days.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);

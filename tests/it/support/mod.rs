@@ -72,6 +72,6 @@ pub fn holds(folder: &Path, text: &str) -> bool {
         }
         let is_socket = !entry.file_type().unwrap().is_file();
         let bytes = if is_socket { Vec::new() } else { std::fs::read(entry.path()).unwrap() };
-        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+        String::from_utf8_lossy(&bytes).contains(text)
     })
 }

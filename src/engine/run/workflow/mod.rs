@@ -69,7 +69,7 @@ struct Actor {
     admitted: BTreeSet<Instance>,
     /// Whether steps of the plan wait for events.
     has_events: bool,
-    /// An event may have come that no step was told of.
+    /// An event may have come that no step was notified of.
     may_have_events: bool,
     /// The lane that it runs from.
     lane: String,
