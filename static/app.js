@@ -213,7 +213,8 @@ document.addEventListener("visibilitychange", () => {
 const PLACES = { h: "/app", m: "/app/models", f: "/app/workflows", c: "/app/chat", r: "/app/runs", w: "/app/webhooks", k: "/app/keys" };
 let waitsForPlace = false;
 document.addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
+  // The innermost element: an editor is in a shadow tree.
+  const isTyping = event.composedPath()[0].closest?.("input, textarea, select, [contenteditable]");
   if (isTyping || event.metaKey || event.ctrlKey || event.altKey || !session.value?.member || document.querySelector("dialog[open]")) return;
   if (stored("shortcuts", "on") === "off") return;
   if (waitsForPlace && PLACES[event.key]) { event.preventDefault(); go(PLACES[event.key]); }

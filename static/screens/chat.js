@@ -1,13 +1,37 @@
 // Chat with a chat model: answers as they come, stopped at any time, kept in this tab until it closes.
 
 import { html, useEffect, useRef, useState } from "/static/vendor/preact.js";
-import { Button, Empty, Field, Link, Loaded, Notice, Page, Text, ask, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
+import { Button, Empty, Field, IconButton, Link, Loaded, Notice, Page, Refusal, Text, ask, money, place, request, sentence, setQuery, useLoad } from "/static/core.js";
 import { Tree } from "/static/output.js";
 import { Agent } from "/static/screens/agent.js";
 import { Tabs } from "/static/screens/models.js";
 import { eventsOf } from "/static/stream.js";
 
 const KEY = "chat";
+// Images of one message, and their longer side in pixels: what a model is shown, and what this tab keeps.
+const IMAGES_MAX = 4;
+const SIDE_MAX = 1024;
+
+// An image file as a small one in the form of an address that holds it.
+async function shrunk(file) {
+  let bitmap;
+  try { bitmap = await createImageBitmap(file); } catch { throw new Refusal(415, `“${file.name || "This"}” is not an image that the browser can read`); }
+  const ratio = Math.min(1, SIDE_MAX / Math.max(bitmap.width, bitmap.height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.round(bitmap.width * ratio));
+  canvas.height = Math.max(1, Math.round(bitmap.height * ratio));
+  const brush = canvas.getContext("2d");
+  brush.fillStyle = "white";
+  brush.fillRect(0, 0, canvas.width, canvas.height);
+  brush.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  bitmap.close();
+  return canvas.toDataURL("image/jpeg", 0.85);
+}
+
+// A message as the model gets it: a text, or parts where it has images.
+const sent = ({ role, content, images }) => ({
+  role, content: images?.length ? [...(content ? [{ type: "text", text: content }] : []), ...images.map((url) => ({ type: "image_url", image_url: { url } }))] : content,
+});
 
 function stored() {
   try { return JSON.parse(sessionStorage.getItem(KEY)) ?? {}; } catch { return {}; }
@@ -55,9 +79,11 @@ function Conversation({ models }) {
   // An answer that a reload has cut off stays as far as it came.
   const [messages, setMessages] = useState(() => (saved.messages ?? []).map(({ live, ...one }) => (live ? { ...one, stopped: true } : one)));
   const [draft, setDraft] = useState(saved.draft ?? "");
+  const [images, setImages] = useState([]);
   const [error, setError] = useState(null);
   const [abort, setAbort] = useState(null);
   const end = useRef(null);
+  const chooser = useRef(null);
   const list = useRef(messages);
   list.current = messages;
   useEffect(() => {
@@ -72,7 +98,7 @@ function Conversation({ models }) {
     setMessages([...history, answer]);
     const body = {
       model, stream: true, stream_options: { include_usage: true },
-      messages: [...(system.trim() ? [{ role: "system", content: system }] : []), ...history.map(({ role, content }) => ({ role, content }))],
+      messages: [...(system.trim() ? [{ role: "system", content: system }] : []), ...history.map(sent)],
     };
     try {
       const reply = await request("POST", "/api/base/v1/chat/completions", body, { signal: control.signal });
@@ -94,11 +120,20 @@ function Conversation({ models }) {
   };
   const submit = (event) => {
     event?.preventDefault();
-    if (!draft.trim() || abort) return;
-    const history = [...list.current, { role: "user", content: draft }];
+    if (!(draft.trim() || images.length) || abort) return;
+    const history = [...list.current, { role: "user", content: draft, ...(images.length ? { images } : {}) }];
     setDraft("");
+    setImages([]);
     send(history);
   };
+  const add = async (files) => {
+    setError(null);
+    try {
+      const made = await Promise.all([...files].slice(0, IMAGES_MAX).map(shrunk));
+      setImages((all) => [...all, ...made].slice(0, IMAGES_MAX));
+    } catch (failure) { setError(failure); }
+  };
+  const given = (transfer, event) => { if (transfer?.files.length) { event.preventDefault(); add(transfer.files); } };
   const again = () => {
     const last = list.current.findLastIndex((one) => one.role === "user");
     if (last >= 0) send(list.current.slice(0, last + 1));
@@ -110,9 +145,13 @@ function Conversation({ models }) {
     <details open=${Boolean(system)}><summary>Instructions for the model</summary><textarea rows="3" aria-label="Instructions for the model" value=${system} onInput=${(event) => setSystem(event.currentTarget.value)}></textarea></details>
     <div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(abort)}>${messages.length ? messages.map((one, at) => html`<${Message} key=${at} of=${one} isLive=${Boolean(abort) && at === messages.length - 1} />`)
       : html`<p class="quiet">Write something below. The conversation stays in this tab until you close it.</p>`}<div ref=${end}></div></div>
-    ${error ? html`<${Notice} kind="error" action=${html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
-    <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}></textarea>
-      ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!draft.trim()}>Send</${Button}>`}</form>
+    ${error ? html`<${Notice} kind="error" action=${error.status === 415 ? null : html`<${Button} onClick=${again}>Try again</${Button}>`}>${sentence(error)}</${Notice}>` : null}
+    ${images.length ? html`<div class="attached">${images.map((url, at) => html`<figure key=${at}><img src=${url} alt=${`Image ${at + 1}`} /><${IconButton} icon="x" label=${`Remove image ${at + 1}`} onClick=${() => setImages(images.filter((_, index) => index !== at))} /></figure>`)}</div>` : null}
+    <form class="compose" onSubmit=${submit}><textarea rows="3" aria-label="Your message" placeholder="Your message" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} onKeyDown=${onKey}
+        onPaste=${(event) => given(event.clipboardData, event)} onDrop=${(event) => given(event.dataTransfer, event)}></textarea>
+      <input type="file" class="hidden" tabindex="-1" accept="image/*" multiple aria-label="Images for the message" ref=${chooser} onChange=${(event) => { add(event.currentTarget.files); event.currentTarget.value = ""; }} />
+      <div class="stack"><${Button} icon="upload" disabled=${images.length >= IMAGES_MAX} title="For models that see. Pasting and dropping works too." onClick=${() => chooser.current.click()}>Image</${Button}>
+      ${abort ? html`<${Button} icon="square" onClick=${() => abort.abort()}>Stop</${Button}>` : html`<${Button} kind="primary" icon="send" type="submit" disabled=${!(draft.trim() || images.length)}>Send</${Button}>`}</div></form>
     <p class="hint">Enter sends, Shift+Enter starts a new line.${!abort && messages.at(-1)?.role === "assistant" ? html` <button type="button" class="as-link" onClick=${again}>Answer again</button>` : null}</p>`;
 }
 
@@ -120,6 +159,7 @@ function Message({ of, isLive }) {
   const { usage } = of;
   return html`<article class=${`message ${of.role}`}><h2 class="hidden">${of.role === "user" ? "You" : of.model ?? "The model"}</h2>
     ${of.thought ? html`<details><summary>Thoughts</summary><p class="said quiet"><${Text}>${of.thought}</${Text}></p></details>` : null}
+    ${of.images ? html`<div class="attached">${of.images.map((url, at) => html`<figure key=${at}><img src=${url} alt=${`Image ${at + 1} of the message`} /></figure>`)}</div>` : null}
     ${of.content ? html`<p class="said"><${Text}>${of.content}</${Text}></p>` : isLive ? html`<p class="quiet" role="status">…</p>` : null}
     ${(of.tools ?? []).filter(Boolean).map((call, at) => html`<details key=${at}><summary>Calls the tool <${Text}>${call.name}</${Text}></summary><div class="json"><${ToolInput} text=${call.input} /></div></details>`)}
     ${of.role === "assistant" && !isLive ? html`<p class="quiet note"><${Text}>${of.model}</${Text}>${usage ? `, ${usage.total_tokens ?? (usage.prompt_tokens ?? 0) + (usage.completion_tokens ?? 0)} tokens${Number.isFinite(usage.cost) ? `, ${money(usage.cost)}` : ""}` : ""}${of.stopped ? ", stopped" : ""}</p>` : null}</article>`;

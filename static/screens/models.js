@@ -3,7 +3,8 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, count, duration, money, place, sentence, session, setQuery, useLoad } from "/static/core.js";
-import { Json, SchemaForm } from "/static/form.js";
+import { SchemaForm } from "/static/form.js";
+import { JsonEditor } from "/static/json.js";
 import { eventsOf, follow } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { example, initial } from "/static/schema.js";
@@ -80,7 +81,7 @@ function Playground({ model }) {
       <form ref=${form} class="stack" onSubmit=${submit} novalidate=${tab !== "form"}>
         ${refusal ? html`<${Notice} kind="error">${sentence(refusal)}</${Notice}>` : null}
         ${tab === "form" ? html`<${SchemaForm} schema=${model.request_schema} value=${input} onValue=${keep} errors=${refusal?.fields ?? {}} />` : null}
-        ${tab === "json" ? html`<${Json} label="The input as JSON" hint="What you change here changes the form too." rows=${16} value=${input} onValue=${(value) => keep(value ?? {})} onValid=${setValid} />` : null}
+        ${tab === "json" ? html`<${JsonEditor} label="The input as JSON" hint="What you change here changes the form too." mayBeEmpty=${true} value=${input} onValue=${(value) => keep(value ?? {})} onValid=${setValid} />` : null}
         ${tab === "code" ? html`<${Code} model=${model} input=${input} />` : null}
         ${tab === "schema" ? html`<div class="json card pad"><${Tree} value=${model.request_schema} open=${true} /></div>` : null}
         ${tab === "form" || tab === "json" ? html`<div class="actions"><${Button} kind="primary" type="submit" icon="play" busy=${isSending} disabled=${!isValid} title="Ctrl+Enter">Run</${Button}>

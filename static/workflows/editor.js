@@ -9,7 +9,7 @@ import { problemsByStep, walk } from "/static/workflows/flow.js";
 import { RunTab } from "/static/workflows/run.js";
 import { API, FLOWS, allModels, download, loadVersion, nextVersion, putVersion } from "/static/workflows/service.js";
 import { StepsTab } from "/static/workflows/steps.js";
-import { JsonText } from "/static/workflows/text.js";
+import { JsonEditor } from "/static/json.js";
 import { Compared, VersionsTab } from "/static/workflows/versions.js";
 
 // Milliseconds without a change after which the service is asked to check.
@@ -114,7 +114,7 @@ function Opened({ workflow, models, version, reload }) {
     ${problems.length ? html`<${Notice} kind="error"><strong>${problems.length === 1 ? "One thing is wrong" : `${problems.length} things are wrong`} with the definition.</strong> ${byStep.get("") ? html`<${Text}>${byStep.get("")[0].message}</${Text}>` : "The steps with a mark say what."}</${Notice}>` : null}
     <${Tabs} tabs=${tabs} chosen=${tab} label="Workflow" onChoose=${(one) => setQuery({ tab: one === "steps" ? "" : one })} />
     ${tab === "steps" ? html`<${StepsTab} definition=${draft} onDefinition=${edit} steps=${steps} byStep=${byStep} models=${models} isLocked=${isLocked} />` : null}
-    ${tab === "json" ? html`<${JsonText} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
+    ${tab === "json" ? html`<${JsonEditor} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
       ${problems.map((one) => html`<p class="field-error" key=${one.path + one.message}><${Icon} name="circle-alert" /><span><code>${one.path || "/"}</code> <${Text}>${one.message}</${Text}></span></p>`)}` : null}
     ${tab === "run" ? html`<${RunTab} workflow=${workflow} version=${version} isDirty=${isDirty} />` : null}
     ${tab === "versions" ? html`<${VersionsTab} workflow=${workflow} version=${version} onChange=${reload} />` : null}

@@ -1,5 +1,5 @@
-// Fields of the editor: texts with references that are completed while somebody types, pairs of names and
-// values, and JSON with line numbers.
+// Fields of the editor: texts with references that are completed while somebody types, and pairs of names and
+// values.
 
 import { html, useId, useMemo, useRef, useState } from "/static/vendor/preact.js";
 import { Button, Field, Icon, IconButton, useForeign } from "/static/core.js";
@@ -92,41 +92,4 @@ export function Pairs({ label, hint, error, value, onValue, offers, name = "name
       <${IconButton} icon="x" label=${`Remove ${key}`} onClick=${() => write(pairs.filter((_, index) => index !== at))} /></div>`)}
     ${error ? html`<p class="field-error"><${Icon} name="circle-alert" /><bdi>${error}</bdi></p>` : null}
     <div><${Button} icon="plus" onClick=${() => write([...pairs, [free(), ""]])}>Add</${Button}></div></fieldset>`;
-}
-
-// The line of a fault in JSON, counted from 1, as the browser tells it.
-function lineOf(fault, text) {
-  const line = /line (\d+)/.exec(fault.message);
-  if (line) return Number(line[1]);
-  const position = /position (\d+)/.exec(fault.message);
-  if (position) return text.slice(0, Number(position[1])).split("\n").length;
-  return text.split("\n").length;
-}
-
-// JSON as text with line numbers. What is not yet JSON stays as it was typed, with its line marked.
-export function JsonText({ label, value, onValue, onValid, readonly = false }) {
-  const format = (of) => JSON.stringify(of, null, 2) ?? "";
-  const [text, setText] = useState(() => format(value));
-  const [fault, setFault] = useState(null);
-  const gutter = useRef(null);
-  const wrote = useForeign(value, (foreign) => { setText(format(foreign)); setFault(null); onValid?.(true); });
-  const read = (next) => {
-    setText(next);
-    try {
-      const parsed = JSON.parse(next);
-      setFault(null);
-      onValid?.(true);
-      wrote(parsed);
-      onValue(parsed);
-    } catch (error) {
-      setFault({ line: lineOf(error, next), message: error.message });
-      onValid?.(false);
-    }
-  };
-  const lines = text.split("\n").length;
-  const numbers = useMemo(() => Array.from({ length: lines }, (_, at) => at + 1).join("\n"), [lines]);
-  return html`<${Field} label=${label} error=${fault ? `Line ${fault.line}: this is not JSON yet. ${fault.message}` : null}>${(field) => html`<div class="lined">
-    <div class="gutter" aria-hidden="true" ref=${gutter}><pre>${numbers}</pre>${fault ? html`<span class="fault" style=${{ top: `calc(.6rem + ${(fault.line - 1) * 1.5}em)` }}></span>` : null}</div>
-    <textarea ...${field} class="mono" wrap="off" rows="28" spellcheck=${false} readonly=${readonly} value=${text} onInput=${(event) => read(event.currentTarget.value)}
-      onScroll=${(event) => { gutter.current.scrollTop = event.currentTarget.scrollTop; }} /></div>`}</${Field}>`;
 }

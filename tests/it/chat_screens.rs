@@ -70,6 +70,71 @@ async fn chat_screens_stream_stop_and_survive_a_reload() {
     browser.leave().await;
 }
 
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn chat_screens_show_images_to_models_that_see() {
+    let up = Upstream::start().await;
+    let service = Service::start().await;
+    service.manifest(&up.manifest("talk", "chat", ""));
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/chat").await;
+    browser.see("Write something below.").await;
+    let chooser = browser.client.find(fantoccini::Locator::Css("input[type=file]")).await.unwrap();
+    chooser.send_keys(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).await.unwrap();
+    browser.see("is not an image that the browser can read").await;
+    chooser.send_keys(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/pictures/run.png")).await.unwrap();
+    browser.find("//img[@alt='Image 1']").await;
+    browser.is_accessible("chat with an image").await;
+    let stream = up.streams();
+    browser.says("What is this?").await;
+    up.arrived(1).await;
+    let content = up.newest()["messages"][0]["content"].clone();
+    assert_eq!(content[0], json!({"type": "text", "text": "What is this?"}));
+    let url = content[1]["image_url"]["url"].as_str().unwrap();
+    assert!(url.starts_with("data:image/jpeg;base64,") && url.len() < 400_000, "{}", url.len());
+    stream.say("A timeline.");
+    stream.finish(7, 3);
+    browser.see("talk, 10 tokens").await;
+    browser.client.refresh().await.unwrap();
+    browser.see("A timeline.").await;
+    browser.find("//img[@alt='Image 1 of the message']").await;
+    browser.picture("chat-image").await;
+    browser.leave().await;
+}
+
+#[cfg(feature = "llama")]
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn chat_screens_talk_with_a_local_model_and_survive_a_reload() {
+    use crate::support::gguf;
+    let service = Service::start().await;
+    gguf::write(&service.models().join("small.gguf"), &gguf::SMALL, "Small", 7);
+    service.manifest("slug = 'small'\n[runner]\ntype = 'llm'\nfile = 'small.gguf'\nthreads = 1\n");
+    let browser = Chromium::start().await;
+    browser.set_up(&service).await;
+    browser.open(&service, "/app/chat").await;
+    browser.see("Write something below.").await;
+    browser.says("Tell me of the stars").await;
+    // It writes nonsense of any length, then its tokens are counted.
+    browser.see(" tokens").await;
+    let said = "return [...document.querySelectorAll('.message')].map((one) => one.innerText)";
+    let before = browser.run(said).await;
+    assert_eq!(before.as_array().unwrap().len(), 2, "{before}");
+    browser.client.refresh().await.unwrap();
+    browser.see(" tokens").await;
+    assert_eq!(browser.run(said).await, before);
+    // It goes on after that.
+    browser.says("And the planets?").await;
+    crate::support::until("second answer", async || {
+        let text = browser.text().await;
+        (text.matches(" tokens").count() == 2 && !text.contains("Stop")).then_some(())
+    })
+    .await;
+    assert_eq!(browser.run(said).await.as_array().unwrap()[..2], before.as_array().unwrap()[..]);
+    browser.leave().await;
+}
+
 /// An assistant's message that uses a tool.
 fn calls(tool: &str, arguments: Value) -> Value {
     let function = json!({"name": tool, "arguments": arguments.to_string()});

@@ -4,9 +4,9 @@
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::Service;
 use crate::support::chromium::Chromium;
-use crate::support::dashboard::{PASSWORD, Person};
+use crate::support::dashboard::{PASSWORD, Person, cookie_of};
+use crate::support::{Receiver, Service};
 
 const ENTER: &str = "\u{E007}";
 const TAB: &str = "\u{E004}";
@@ -220,19 +220,15 @@ async fn screens_turn_a_form_into_json_and_back() {
     browser.open(&service, "/app/models/all-fields").await;
     browser.fill("line", "r").await;
     browser.press_tab("JSON").await;
-    let area = browser.find("//textarea").await;
-    let text = area.prop("value").await.unwrap().unwrap();
-    let input: Value = serde_json::from_str(&text).unwrap();
+    let input: Value = serde_json::from_str(&browser.json_text().await).unwrap();
     let expected = json!({"line": "a liner", "kind": 2, "fixed": 7, "whole": 3, "real": 0.5, "yes": true, "maybe": "x", "list": ["p", "q"], "inner": {"deep": "d"}, "either": 5});
     assert_eq!(input, expected);
-    area.clear().await.unwrap();
-    area.send_keys(r#"{"line": "x", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}}"#).await.unwrap();
+    browser.writes_json(r#"{"line": "x", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}}"#).await;
     browser.press_tab("Form").await;
     browser.see("The JSON tab also has: unknown").await;
     browser.fill("line", "y").await;
     browser.press_tab("JSON").await;
-    let text = browser.find("//textarea").await.prop("value").await.unwrap().unwrap();
-    let input: Value = serde_json::from_str(&text).unwrap();
+    let input: Value = serde_json::from_str(&browser.json_text().await).unwrap();
     assert_eq!(
         input,
         json!({"line": "xy", "anything": [1, {"a": null}], "unknown": 1, "tree": {"next": {"next": {}}}})
@@ -240,12 +236,14 @@ async fn screens_turn_a_form_into_json_and_back() {
     // A refused input marks its field, and nothing that was typed is lost.
     browser.open(&service, "/app/models/image-qr").await;
     browser.press_tab("JSON").await;
-    let area = browser.find("//textarea").await;
-    area.clear().await.unwrap();
-    area.send_keys(r#"{"text": 7}"#).await.unwrap();
+    browser.writes_json(r#"{"text": 7}"#).await;
     browser.press("Run").await;
     browser.see("Invalid input: ").await;
-    assert!(browser.find("//textarea").await.prop("value").await.unwrap().unwrap().contains('7'));
+    assert!(browser.json_text().await.contains('7'));
+    // Keys that are typed there go nowhere else.
+    browser.writes_json("gm").await;
+    browser.see("Line 1: this is not JSON yet.").await;
+    browser.is_accessible("model-json").await;
     browser.expect_quiet_console(&["400 (Bad Request)"]).await;
     browser.leave().await;
 }
@@ -333,12 +331,52 @@ async fn fits_every_width(browser: &Chromium, name: &str) {
     }
 }
 
+const HOSTILE: &str =
+    "<script>window.hit=1</script><img src=x onerror='window.hit=1'>\u{202e}javascript:alert(1)";
+
+/// What others say: a person's name, a model's title and schema, its error, a receiver's answer, and a line
+/// of a megabyte. Gives the paths of the pages that show them.
+async fn hostile_others(service: &Service) -> Vec<(&'static str, String)> {
+    let owner = service.owner_token().await;
+    let body = json!({"token": owner, "name": &HOSTILE[..60], "email": "owner@example.com", "password": PASSWORD});
+    let made = service.page_asks(hyper::Method::POST, "/setup").json(&body).send().await;
+    assert_eq!(made.status, 204, "{}", made.text);
+    let schema = json!({"type": "object", "title": HOSTILE, "properties": {
+        HOSTILE: {"enum": [HOSTILE], "title": HOSTILE, "description": HOSTILE, "default": HOSTILE}}});
+    std::fs::write(service.models().join("hostile.json"), schema.to_string()).unwrap();
+    let title = serde_json::to_string(HOSTILE).unwrap();
+    service.manifest(&format!(
+        "slug = 'hostile'\ntitle = {title}\noutput_type = 'object'\nrequest_schema_file = 'hostile.json'\n\
+         [runner]\ntype = 'command'\ncommand = ['true']\n"
+    ));
+    let mut receiver = Receiver::saying(HOSTILE).await;
+    let fields =
+        json!({"input": {"template": format!("{{% {HOSTILE} %}}")}, "webhook_url": receiver.url()});
+    let failed = service.create_with("text-template", fields).await;
+    service.ended(&failed).await;
+    receiver.next().await;
+    let long = json!([{"step_id": "say", "type": "pass", "result": "{{inputs.text}}"}]);
+    let flow = service.workflow(long).await;
+    let long = service.trigger(&flow, json!({"inputs": {"text": "y".repeat(1_000_000)}})).await;
+    service.completed(&long).await;
+    vec![
+        ("model-hostile", "/app/models/hostile".to_owned()),
+        ("model-hostile-schema", "/app/models/hostile?tab=schema".to_owned()),
+        ("run-failed-hostile", format!("/app/runs/{failed}")),
+        ("webhook-hostile", format!("/app/webhooks/{failed}")),
+        ("run-megabyte", format!("/app/runs/{long}?type=workflow&tab=output")),
+    ]
+}
+
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn screens_show_hostile_text_as_text_and_fit_every_width() {
     let service = Service::start().await;
-    let owner = service.owner().await;
-    let hostile = "<script>window.hit=1</script><img src=x onerror='window.hit=1'>\u{202e}javascript:alert(1)";
+    let hostile = HOSTILE;
+    let others = hostile_others(&service).await;
+    let owner = service.logs_in("owner@example.com", PASSWORD).await;
+    let cookie = cookie_of(owner.header("set-cookie"));
+    let owner = Person { cookie, email: "owner@example.com".to_owned() };
     let key = json!({"name": &hostile[..60]});
     service.asks(&owner, hyper::Method::POST, "/keys").json(&key).send().await.expect(201);
     let output = json!({"template": hostile});
@@ -386,7 +424,7 @@ async fn screens_show_hostile_text_as_text_and_fit_every_width() {
         ("account", "/app/account".to_owned()),
         ("missing", "/app/nothing".to_owned()),
     ];
-    for (name, path) in &screens {
+    for (name, path) in screens.iter().chain(&others) {
         browser.open(&service, path).await;
         browser.settled().await;
         fits_every_width(&browser, name).await;

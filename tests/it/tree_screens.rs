@@ -7,6 +7,14 @@ use serde_json::json;
 use crate::support::chromium::Chromium;
 use crate::support::{Receiver, Service, Upstream};
 
+/// Pictures of the open screen for a person's eye, in both themes.
+async fn photograph(browser: &Chromium, name: &str) {
+    for is_dark in [true, false] {
+        browser.looks(1280, is_dark).await;
+        browser.picture(&format!("{name}{}", if is_dark { "-dark" } else { "" })).await;
+    }
+}
+
 #[tokio::test]
 #[ignore = "needs chromium: run tests/run"]
 async fn tree_of_each_screen_is_the_recorded_one() {
@@ -44,6 +52,7 @@ async fn tree_of_each_screen_is_the_recorded_one() {
         browser.open(&service, path).await;
         browser.settled().await;
         trees.push((name, browser.accessibility_tree().await));
+        photograph(&browser, name).await;
     };
     look("log_in", "/").await;
     browser.becomes(&service, &owner).await;

@@ -283,6 +283,32 @@ impl Chromium {
         super::tree::text_of(&tree.unwrap()["nodes"])
     }
 
+    /// Replaces what is in the JSON editor, as a person would: all is chosen, then the text comes.
+    pub async fn writes_json(&self, text: &str) {
+        until("JSON editor", async || {
+            let focus = "const content = document.querySelector('.code-editor')?.shadowRoot?.querySelector('.cm-content'); content?.focus(); return Boolean(content)";
+            (self.run(focus).await == true).then_some(())
+        })
+        .await;
+        for kind in ["keyDown", "keyUp"] {
+            let key = json!({"type": kind, "modifiers": 2, "key": "a", "code": "KeyA", "windowsVirtualKeyCode": 65});
+            self.client.issue_cmd(Cdp("Input.dispatchKeyEvent", key)).await.unwrap();
+        }
+        self.inserts(text).await;
+    }
+
+    /// Writes where the caret is.
+    pub async fn inserts(&self, text: &str) {
+        self.client.issue_cmd(Cdp("Input.insertText", json!({"text": text}))).await.unwrap();
+    }
+
+    /// What the JSON editor holds.
+    pub async fn json_text(&self) -> String {
+        let lines = "const root = document.querySelector('.code-editor')?.shadowRoot; \
+                     return root?.querySelector('.cm-content') ? [...root.querySelectorAll('.cm-line')].map((one) => one.textContent).join('\\n') : null";
+        until("JSON editor", async || self.run(lines).await.as_str().map(str::to_owned)).await
+    }
+
     /// Waits until the page no longer shows this text.
     pub async fn see_no_more(&self, text: &str) {
         until(text, async || (!self.text().await.contains(text)).then_some(())).await;

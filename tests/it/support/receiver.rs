@@ -49,15 +49,24 @@ impl Receiver {
 
     /// Answers with these statuses in turn, then with 200.
     pub async fn answering(statuses: impl IntoIterator<Item = u16>) -> Self {
-        Self::gated(statuses, Semaphore::MAX_PERMITS).await
+        Self::gated(statuses, Semaphore::MAX_PERMITS, "thanks").await
     }
 
     /// The same, but each answer waits until the test lets it go.
     pub async fn held(statuses: impl IntoIterator<Item = u16>) -> Self {
-        Self::gated(statuses, 0).await
+        Self::gated(statuses, 0, "thanks").await
     }
 
-    async fn gated(statuses: impl IntoIterator<Item = u16>, open: usize) -> Self {
+    /// Answers 200 and this text.
+    pub async fn saying(text: &'static str) -> Self {
+        Self::gated([], Semaphore::MAX_PERMITS, text).await
+    }
+
+    async fn gated(
+        statuses: impl IntoIterator<Item = u16>,
+        open: usize,
+        text: &'static str,
+    ) -> Self {
         let gate = Arc::new(Semaphore::new(open));
         let held = Arc::clone(&gate);
         let statuses: VecDeque<u16> = statuses.into_iter().collect();
@@ -69,7 +78,7 @@ impl Receiver {
             let held = Arc::clone(&held);
             async move {
                 held.acquire().await.unwrap().forget();
-                respond(status, "thanks")
+                respond(status, text)
             }
         })
         .await;
