@@ -16,7 +16,7 @@ function lineOf(fault, text) {
   return text.split("\n").length;
 }
 
-// What is not yet JSON stays as it was typed, with its line marked. `mayBeEmpty`: no text is no value.
+// What is not yet JSON stays as it was typed, with its line marked. `mayBeEmpty`: an empty text gives `undefined`.
 export function JsonEditor({ label, hint, value, onValue, onValid, readonly = false, mayBeEmpty = false }) {
   const format = (of) => JSON.stringify(of, null, 2) ?? "";
   const [text, setText] = useState(() => format(value));
