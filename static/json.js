@@ -79,7 +79,7 @@ function Mirror({ of, label, text, round, readonly, fault, described, onText }) 
   latest.current = onText;
   // What is announced of the field: a label outside a shadow tree cannot be referred to from within.
   const said = () => of.EditorView.contentAttributes.of({
-    "aria-label": label, "aria-description": described ?? "", "aria-invalid": fault ? "true" : "false", "aria-readonly": readonly ? "true" : "false",
+    tabindex: "0", "aria-label": label, "aria-description": described ?? "", "aria-invalid": fault ? "true" : "false", "aria-readonly": readonly ? "true" : "false",
   });
   const marked = () => (fault ? of.EditorView.decorations.of((now) => {
     const line = now.state.doc.line(Math.min(fault.line, now.state.doc.lines));
