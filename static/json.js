@@ -57,7 +57,7 @@ const COLOURS = [["propertyName", "--accent"], ["string", "--good"], ["number", 
 
 // How it looks: the colours of the page, which reach into the shadow tree as properties.
 const theme = ({ EditorView }) => EditorView.theme({
-  "&": { color: "var(--text)", backgroundColor: "var(--sunken)", fontSize: ".86rem", minHeight: "20rem", maxHeight: "70vh" },
+  "&": { color: "var(--text)", backgroundColor: "var(--sunken)", fontSize: ".86rem", minHeight: "20rem" },
   "&.cm-focused": { outline: "none" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5", overflow: "auto" },
   ".cm-content": { padding: ".6rem 0", caretColor: "var(--text)" },
