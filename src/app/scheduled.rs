@@ -209,7 +209,13 @@ fn of_workflows(error: workflows::Error) -> Fault {
     match error {
         workflows::Error::Storage(error) => Fault::Storage(error),
         workflows::Error::ValidationUnavailable(_) => Fault::Busy(BUSY_RETRY),
-        error => refused(error.to_string()),
+        error @ (workflows::Error::Invalid { .. }
+        | workflows::Error::NotFound
+        | workflows::Error::NoVersion
+        | workflows::Error::Changed
+        | workflows::Error::VersionLocked
+        | workflows::Error::Locked
+        | workflows::Error::TooMany(_)) => refused(error.to_string()),
     }
 }
 

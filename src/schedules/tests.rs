@@ -202,7 +202,8 @@ async fn schedule_is_changed_and_deleted_with_its_timer() {
     let made = schedules.create(schedule("0 * * * *", &clock)).await.unwrap();
     let change = async |cron: &str, paused: bool| {
         let change = |schedule: &mut Schedule| -> Result<(), Error> {
-            (cron.clone_into(&mut schedule.cron), schedule.paused = paused);
+            cron.clone_into(&mut schedule.cron);
+            schedule.paused = paused;
             Ok(())
         };
         schedules.change(organization, made.id, change).await

@@ -45,7 +45,7 @@ async fn body_field_unknown_is_taken_and_named() {
     let listed = service.get("/v2/executions").await.expect(200);
     assert_eq!(listed["executions"].as_array().unwrap().len(), 1, "a refused one does nothing");
 
-    let id = service.workflow(json!([{"step_id": "one", "type": "pass", "value": 1}])).await;
+    let id = service.workflow(json!([{"step_id": "one", "type": "pass", "result": 1}])).await;
     let trigger = service.flows(Method::POST, &format!("/{id}/trigger"));
     let triggered = trigger.json(&json!({"version": "x"})).undocumented().send().await;
     let answer = triggered.expect(202);
