@@ -37,7 +37,7 @@ async fn tree_of_each_screen_is_the_recorded_one() {
     receiver.next().await;
     let steps = json!([
         {"step_id": "greet", "type": "model", "model": "text-template", "params": {"template": "Hello {{inputs.name}}"}},
-        {"step_id": "broken", "type": "model", "model": "text-template", "params": {"template": "{% broken"}},
+        {"step_id": "broken", "type": "model", "model": "text-template", "params": {"template": "{% broken"}, "depends_on": ["greet"]},
         {"step_id": "after", "type": "model", "model": "text-sentiment", "params": {"text": "{{greet.output}}"}, "depends_on": ["broken"]},
     ]);
     let inputs = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "title": "Name", "description": "Who is greeted"}}});
