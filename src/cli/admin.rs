@@ -335,8 +335,8 @@ pub(super) fn refuse_running(data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "a service runs in {}: check a backup of it (`orrery backup FILE`, then `orrery verify FILE`), \
-         or stop it first",
+        "a service runs in {}: stop it first; to check its data while it runs, check a backup \
+         (`orrery backup FILE`, then `orrery verify FILE`)",
         data_dir.display()
     );
 }

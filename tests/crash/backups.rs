@@ -65,7 +65,8 @@ fn backup_under_load_restores_a_complete_service() {
 
     // What runs has its store to itself; once it has stopped, the store is rewritten.
     for command in ["verify", "compact"] {
-        assert!(setup.fail(&[command]).contains("in use"), "{command}");
+        let refused = setup.fail(&[command]);
+        assert!(refused.contains("a service runs in"), "{command}: {refused}");
     }
     service.kill();
     println!("{}", setup.run(&["compact"]));
