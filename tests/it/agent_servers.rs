@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
+use http_body_util::BodyExt;
 use hyper::Method;
+use hyper::body::Incoming;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
@@ -167,6 +169,49 @@ async fn agent_uses_tools_of_a_program() {
     let later = results(&up);
     assert!(later[0].starts_with("error: the tool failed"), "{later:?}");
     assert!(later[1].starts_with("Ahoy, from ") && later[1] != first[0], "a new one: {later:?}");
+}
+
+/// The events of a stream, as far as one that has these words.
+async fn until(open: &mut hyper::Response<Incoming>, words: &str) -> String {
+    let mut read = String::new();
+    while !read.contains(words) {
+        let frame = open.body_mut().frame().await.expect("the stream goes on").unwrap();
+        read.push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
+    }
+    read
+}
+
+#[tokio::test]
+async fn agent_reports_how_far_a_tool_of_a_server_is() {
+    let up = Upstream::start().await;
+    let server = McpServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("server.sh"), PROGRAM).unwrap();
+    let lines = format!(
+        "{}{AGENT}[[agent.mcp_servers]]\nname = 'web'\nurl = '{}'\n[[agent.mcp_servers]]\nname = 'sh'\n\
+         command = ['/bin/sh', 'server.sh']\ndirectory = '{}'\nenv = {{ GREETING = 'Ahoy' }}\n",
+        up.config(""),
+        server.url(),
+        folder.path().display()
+    );
+    let service = Service::configured(&lines).await;
+    script(&up, vec![("web__slow", json!({})), ("sh__greet", json!({"report": true}))]);
+    let body = json!({"message": "go"});
+    let ask = service.ask(Role::Agent, Method::POST, "/chat").key(&service.key).json(&body);
+    let mut open = ask.open().await;
+    let task = open.headers()["x-task-id"].to_str().unwrap().to_owned();
+    until(&mut open, r#""message":"a quarter","percent":25"#).await;
+    server.end_slow();
+    until(&mut open, r#""message":"sh__greet is at work","percent":null"#).await;
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    until(&mut open, "[DONE]").await;
+    assert_eq!(results(&up), ["at last", "reported"]);
+    // They are kept with the step.
+    let path = format!("/v1/tasks/{task}/events");
+    let again = service.ask(Role::Agent, Method::GET, &path).key(&service.key).send().await;
+    let again = again.text;
+    assert_eq!(again.matches(r#""type":"progress""#).count(), 2, "{again}");
+    assert!(!again.contains("of another"), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,18 +9,21 @@ use std::time::Duration;
 use hyper::header::{HeaderName, HeaderValue};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientConfig, ClientRequest, ErrorData,
-    Implementation, PaginatedRequestParams, ProtocolVersion, RequestMetaObject, ServerResult, Tool,
+    Implementation, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+    RequestMetaObject, ServerResult, Tool,
 };
-use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
+use rmcp::service::{NotificationContext, Peer, PeerRequestOptions, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt, RoleClient};
 use serde_json::{Map, Value};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ServerTool;
 use super::http::Sender;
+use super::reports::{Report, Reports};
 use crate::config::secret::Secret;
 use crate::http::client::Client;
 use crate::runners::command::GuardConfig;
@@ -76,10 +79,18 @@ pub struct Doors {
     pub guard: GuardConfig,
 }
 
+/// What calls go through.
+#[derive(Debug, Clone)]
+pub struct Line {
+    peer: Peer<RoleClient>,
+    reports: Reports,
+}
+
 /// A server that answers.
 #[derive(Debug)]
 pub struct Connection {
     service: RunningService<RoleClient, Handler>,
+    reports: Reports,
     /// Those that are used.
     pub tools: Arc<Vec<ServerTool>>,
     listed: Vec<ServerTool>,
@@ -87,15 +98,26 @@ pub struct Connection {
     _process: Option<Process>,
 }
 
-/// What the service is to a server: it says its name, and takes nothing that a server may ask of it.
-#[derive(Debug, Clone, Copy)]
-struct Handler;
+/// What the service is to a server: it says its name and hears how far calls are, and takes nothing that
+/// a server may ask of it.
+#[derive(Debug, Clone)]
+struct Handler {
+    reports: Reports,
+}
 
 impl ClientHandler for Handler {
     fn get_info(&self) -> ClientConfig {
         let own = Implementation::new("orrery", env!("CARGO_PKG_VERSION"));
         ClientConfig::new(rmcp::model::ClientCapabilities::default(), own)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    async fn on_progress(
+        &self,
+        said: ProgressNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.reports.take(&said);
     }
 }
 
@@ -121,13 +143,15 @@ impl Connection {
         mode: ClientLifecycleMode,
     ) -> Result<Self, String> {
         let mut started = None;
+        let reports = Reports::default();
+        let handler = Handler { reports: reports.clone() };
         let service = match &settings.transport {
             Transport::Http { url, headers } => {
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(header_map(headers)?);
-                let sender = Sender::new(doors.client.clone());
+                let sender = Sender::new(doors.client.clone(), reports.clone());
                 let transport = StreamableHttpClientTransport::with_client(sender, config);
-                Handler.serve_with_lifecycle(transport, mode).await
+                handler.serve_with_lifecycle(transport, mode).await
             }
             Transport::Program { command, directory, env, writable, memory_bytes } => {
                 let program = Program {
@@ -145,13 +169,20 @@ impl Connection {
                 started = Some(process);
                 let transport =
                     AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(ANSWER_MAX);
-                Handler.serve_with_lifecycle(transport, mode).await
+                handler.serve_with_lifecycle(transport, mode).await
             }
         };
         let service = service.map_err(|error| error.to_string())?;
         let listed = list(service.peer()).await?;
         let opened_at = runtime::monotonic_now();
-        Ok(Self { service, tools: Arc::default(), listed, opened_at, _process: started })
+        Ok(Self {
+            service,
+            reports,
+            tools: Arc::default(),
+            listed,
+            opened_at,
+            _process: started,
+        })
     }
 
     /// The tools that the server has, once.
@@ -165,8 +196,8 @@ impl Connection {
     }
 
     /// What calls go through.
-    pub fn peer(&self) -> Peer<RoleClient> {
-        self.service.peer().clone()
+    pub fn line(&self) -> Line {
+        Line { peer: self.service.peer().clone(), reports: self.reports.clone() }
     }
 }
 
@@ -219,22 +250,36 @@ fn read(tool: Tool) -> Option<ServerTool> {
     Some(ServerTool { name: String::new(), own_name, description, schema })
 }
 
+/// One call of a tool.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The tool, as its server calls it.
+    pub tool: &'a str,
+    pub arguments: Map<String, Value>,
+    /// Names this use of the tool, also when it runs again after a crash.
+    pub key: &'a str,
+    /// Hears how far the call is, where its server says so.
+    pub heard: watch::Sender<Option<Report>>,
+}
+
 /// Calls a tool: its result, or the server's refusal; else why there is neither.
 pub async fn call(
-    peer: Peer<RoleClient>,
-    tool: &str,
-    arguments: Map<String, Value>,
-    key: &str,
+    line: Line,
+    call: Call<'_>,
     limit: Duration,
 ) -> Result<Result<CallToolResult, ErrorData>, String> {
+    let Call { tool, arguments, key, heard } = call;
     let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
     let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
     let mut meta = RequestMetaObject::new();
     meta.insert(KEY.to_owned(), Value::String(key.to_owned()));
     let options = PeerRequestOptions::with_timeout(limit).with_meta(meta);
-    let sent = peer.send_cancellable_request(request, options).await;
+    let sent = line.peer.send_cancellable_request(request, options).await;
     let answered = match sent {
-        Ok(handle) => handle.await_response().await,
+        Ok(handle) => {
+            let _listening = line.reports.listen(handle.progress_token.clone(), heard);
+            handle.await_response().await
+        }
         Err(error) => Err(error),
     };
     match answered {

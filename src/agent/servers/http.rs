@@ -1,5 +1,5 @@
 //! How messages reach a server by HTTP: through the service's own client, with the egress guard, and bounded. An
-//! answer is read to the end of what was asked for; what a server says beside it is not listened to.
+//! answer is read to the end of what was asked for; of what a server says beside it, only how far a call is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,16 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerNotification,
+};
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
 use sse_stream::Sse;
 
 use super::connection::ANSWER_MAX;
+use super::reports::Reports;
 use crate::http::client::Client;
 use crate::http::event_stream::EventReader;
 
@@ -42,12 +45,13 @@ fn failed(reason: impl Into<String>) -> Error {
 #[derive(Debug, Clone)]
 pub struct Sender {
     client: Client,
+    reports: Reports,
 }
 
 impl Sender {
-    /// By this client.
-    pub const fn new(client: Client) -> Self {
-        Self { client }
+    /// By this client. How far calls are goes to `reports`.
+    pub const fn new(client: Client, reports: Reports) -> Self {
+        Self { client, reports }
     }
 
     async fn open(
@@ -99,7 +103,7 @@ impl Sender {
         let session = text(&SESSION).map(str::to_owned);
         let kind = text(&CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
         if kind.starts_with("text/event-stream") {
-            let message = answer_in(body).await?;
+            let message = answer_in(body, &self.reports).await?;
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let bytes = whole(body).await?;
@@ -145,7 +149,10 @@ async fn whole(mut body: Incoming) -> Result<Bytes, Error> {
 }
 
 /// The answer among the events of a stream.
-async fn answer_in(mut body: Incoming) -> Result<ServerJsonRpcMessage, Error> {
+async fn answer_in(
+    mut body: Incoming,
+    reports: &Reports,
+) -> Result<ServerJsonRpcMessage, Error> {
     let mut events = EventReader::new(ANSWER_MAX);
     let mut total = 0_usize;
     while let Some(data) = piece(&mut body).await? {
@@ -157,8 +164,14 @@ async fn answer_in(mut body: Incoming) -> Result<ServerJsonRpcMessage, Error> {
         while let Some(event) = events.next_event().map_err(|_too_long| too_large())? {
             let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };
             let message: ServerJsonRpcMessage = serde_json::from_slice(&data)?;
-            if matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)) {
-                return Ok(message);
+            match message {
+                JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => return Ok(message),
+                JsonRpcMessage::Notification(said) => {
+                    if let ServerNotification::ProgressNotification(progress) = said.notification {
+                        reports.take(&progress.params);
+                    }
+                }
+                JsonRpcMessage::Request(_) => {}
             }
         }
     }

@@ -8,6 +8,7 @@
 
 mod connection;
 mod http;
+mod reports;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rmcp::model::{CallToolResult, ContentBlock, ErrorData};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
-use self::connection::Connection;
+use self::connection::{Call, Connection};
 pub use self::connection::{Doors, Settings, Transport};
+pub use self::reports::Report;
 use super::mcp::plain_name;
 use crate::runtime;
 
@@ -109,12 +111,20 @@ impl Servers {
         self.0.iter().any(|server| server.is_own(name))
     }
 
-    /// Calls a tool. `key` names this use of it, also when it runs again after a crash.
-    pub async fn call(&self, name: &str, arguments: Map<String, Value>, key: &str) -> Called {
+    /// Calls a tool of that name. `key` names this use of it, also when it runs again after a crash;
+    /// `heard` hears how far it is.
+    pub async fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        key: &str,
+        heard: watch::Sender<Option<Report>>,
+    ) -> Called {
         for server in self.0.iter().filter(|server| server.is_own(name)) {
             let tools = server.tools().await;
             if let Some(tool) = tools.iter().find(|tool| tool.name == name) {
-                return server.call(tool, arguments, key).await;
+                let call = Call { tool: &tool.own_name, arguments, key, heard };
+                return server.call(call).await;
             }
         }
         Called::Refused(format!("the tool '{name}' is not there; its server may be down"))
@@ -180,15 +190,16 @@ impl Server {
         chosen
     }
 
-    async fn call(&self, tool: &ServerTool, arguments: Map<String, Value>, key: &str) -> Called {
+    async fn call(&self, call: Call<'_>) -> Called {
+        let tool = call.tool;
         let calling = async {
             // It is never closed.
             let _place = self.places.acquire().await;
-            let peer = match &*self.state.lock().await {
-                State::Up(connection) => connection.peer(),
+            let line = match &*self.state.lock().await {
+                State::Up(connection) => connection.line(),
                 State::New | State::Down(_) => return Err("its server is down".to_owned()),
             };
-            connection::call(peer, &tool.own_name, arguments, key, CALL_TIMEOUT).await
+            connection::call(line, call, CALL_TIMEOUT).await
         };
         let answered = match tokio::time::timeout(CALL_TIMEOUT, calling).await {
             Ok(answered) => answered,
@@ -201,7 +212,7 @@ impl Server {
                 let server = &self.settings.name;
                 tracing::warn!(
                     server,
-                    tool = tool.own_name,
+                    tool,
                     reason,
                     "a tool of an MCP server failed"
                 );

@@ -266,7 +266,7 @@ impl Use<'_> {
         self.begin(vec![event]).await?;
         let step = self.run.steps().len();
         let key = format!("{}:{step}", self.run.execution().id);
-        Ok(match self.inner.servers.call(name, arguments, &key).await {
+        Ok(match self.call_and_report(name, arguments, &key).await? {
             Called::Said(text) => Outcome::said(text),
             Called::Refused(reason) => Outcome::refused(reason),
         })

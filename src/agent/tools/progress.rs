@@ -2,11 +2,15 @@
 //! step of the exchange as they come, so that a client that comes again finds each of them once.
 
 use std::collections::HashSet;
+use std::pin::pin;
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use super::Use;
 use crate::agent::drive::text;
+use crate::agent::servers::{Called, Report};
 use crate::domain::agent::{Begun, Task};
 use crate::domain::execution::Execution;
 use crate::domain::ids::ExecutionId;
@@ -18,6 +22,8 @@ const EVENTS_MAX: usize = 128;
 const BYTES_MAX: usize = 48 * 1024;
 /// Bytes of an output that an event shows.
 const OUTPUT_MAX: u64 = 4 * 1024;
+/// Between two reports of a tool, each of which is a commit.
+const REPORT_PAUSE: Duration = Duration::from_millis(500);
 const KIND: &str = "execution_progress";
 
 impl Use<'_> {
@@ -63,6 +69,46 @@ impl Use<'_> {
             return Ok(());
         }
         self.events = events;
+        self.renew().await
+    }
+
+    /// Calls a tool of another server. What the server says about how far it is becomes an event, with a
+    /// pause between two.
+    pub(super) async fn call_and_report(
+        &mut self,
+        name: &str,
+        arguments: Map<String, Value>,
+        key: &str,
+    ) -> Result<Called, engine::Error> {
+        let servers = self.inner.servers.clone();
+        let (heard, mut reports) = watch::channel(None);
+        let mut calling = pin!(servers.call(name, arguments, key, heard));
+        loop {
+            tokio::select! {
+                called = &mut calling => return Ok(called),
+                report = next(&mut reports) => self.report(name, report).await?,
+            }
+            tokio::select! {
+                called = &mut calling => return Ok(called),
+                () = tokio::time::sleep(REPORT_PAUSE) => {}
+            }
+        }
+    }
+
+    /// Commits an event of a report.
+    async fn report(&mut self, name: &str, report: Report) -> Result<(), engine::Error> {
+        let message = report.message.unwrap_or_else(|| format!("{name} is at work"));
+        let event = json!({"type": "progress", "message": message, "percent": report.percent});
+        let bytes: usize = self.events.iter().map(|event| event.to_string().len()).sum();
+        if self.events.len() >= EVENTS_MAX || bytes + event.to_string().len() > BYTES_MAX {
+            return Ok(());
+        }
+        self.events.push(event);
+        self.renew().await
+    }
+
+    /// Commits the events until now with the step.
+    async fn renew(&mut self) -> Result<(), engine::Error> {
         let begun = Begun { task: Task::Tool(self.task.clone()), events: self.events.clone() };
         self.run.renew_step(text(&begun)?).await
     }
@@ -110,6 +156,18 @@ pub fn of_prediction(id: ExecutionId, status: &str, model: &str, is_over: bool) 
         "total_steps": 1,
         "progress_percent": if is_over { 100 } else { 0 },
     })
+}
+
+/// The next report; none comes once the call has ended.
+async fn next(reports: &mut watch::Receiver<Option<Report>>) -> Report {
+    loop {
+        if reports.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        if let Some(report) = reports.borrow_and_update().clone() {
+            return report;
+        }
+    }
 }
 
 fn step_of(event: &Value) -> Option<&str> {

@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use super::server::{Response, Whole, respond, serve};
+use super::server::{Response, Whole, events, respond, serve};
 
 /// What the tool `large` answers with.
 const LARGE: usize = 50 << 20;
@@ -18,6 +20,8 @@ struct State {
     messages: Mutex<Vec<(Value, hyper::HeaderMap)>>,
     is_down: AtomicBool,
     sends_events: AtomicBool,
+    /// The tool `slow` may end.
+    may_end: Notify,
 }
 
 /// The server.
@@ -32,7 +36,7 @@ fn tools() -> Value {
     let tool = |name: &str| json!({"name": name, "description": "says it", "inputSchema": text});
     let too_large =
         json!({"name": "wide", "inputSchema": {"type": "object", "x": "y".repeat(20_000)}});
-    json!({"tools": [tool("echo"), tool("fail"), tool("large"), tool("never"), tool("se.cret/tool"), too_large]})
+    json!({"tools": [tool("echo"), tool("fail"), tool("large"), tool("never"), tool("slow"), tool("se.cret/tool"), too_large]})
 }
 
 impl McpServer {
@@ -55,6 +59,11 @@ impl McpServer {
     /// From now on it answers with events.
     pub fn sends_events(&self) {
         self.state.sends_events.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets one call of the tool `slow` end.
+    pub fn end_slow(&self) {
+        self.state.may_end.notify_one();
     }
 
     /// The messages of that method, with their headers.
@@ -87,6 +96,7 @@ impl State {
             (_, Some("echo")) => said(arguments["text"].as_str().unwrap_or("nothing")),
             (_, Some("large")) => said(&"x".repeat(LARGE)),
             (_, Some("never")) => std::future::pending().await,
+            (_, Some("slow")) => return self.slowly(&message),
             (_, Some("fail")) => {
                 let error = json!({"code": -32602, "message": "text is too short"});
                 return json_answer(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
@@ -99,11 +109,31 @@ impl State {
         }
         let note = json!({"jsonrpc": "2.0", "method": "notifications/message",
             "params": {"level": "info", "data": "ignore me"}});
-        let text =
-            format!(": hi\n\nevent: message\ndata: {note}\n\nevent: message\ndata: {answer}\n\n");
-        let mut response = respond(200, text);
+        let event = |message: &Value| format!("event: message\ndata: {message}\n\n");
+        let mut response = respond(200, format!(": hi\n\n{}{}", event(&note), event(&answer)));
         response.headers_mut().insert("content-type", "text/event-stream".parse().unwrap());
         response
+    }
+}
+
+impl State {
+    /// Says how far it is, for this call and for one that nobody has made, and ends when it may.
+    fn slowly(self: Arc<Self>, message: &Value) -> Response {
+        let token = &message["params"]["_meta"]["progressToken"];
+        let note = |token: &Value, progress: u8, text: &str| {
+            let params = json!({
+                "progressToken": token, "progress": progress, "total": 4, "message": text,
+            });
+            json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        };
+        let notes = [note(&json!("foreign"), 3, "of another"), note(token, 1, "a quarter")];
+        let text = json!([{"type": "text", "text": "at last"}]);
+        let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"content": text}});
+        let end = stream::once(async move {
+            self.may_end.notified().await;
+            answer.to_string()
+        });
+        events(stream::iter(notes.map(|note| note.to_string())).chain(end))
     }
 }
 
@@ -123,6 +153,11 @@ while read -r line; do
         *'"initialize"'*) result='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}' ;;
         *'"tools/list"'*) result='{"tools":[{"name":"greet","inputSchema":{"type":"object"}}]}' ;;
         *'"die"'*) exit 3 ;;
+        *'"report"'*)
+            token=$(printf '%s' "$line" | sed -n 's/.*"progressToken":\([0-9]*\).*/\1/p')
+            printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":2}}\n' "$token"
+            while [ ! -e go ]; do sleep 0.02; done
+            result='{"content":[{"type":"text","text":"reported"}]}' ;;
         *) result="{\"content\":[{\"type\":\"text\",\"text\":\"$GREETING, from $$\"}]}" ;;
     esac
     printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
