@@ -162,6 +162,18 @@ impl Events {
             "execution_started" => {
                 output::note(&format!("  execution {}", plain(text("execution_id"))));
             }
+            "status" => output::note(&format!("· {}", plain(text("message")))),
+            "thinking_delta" => output::note(&lines(text("content"))),
+            "progress" => {
+                let percent = field("percent").as_u64().map(|percent| format!(" {percent} %"));
+                let message = plain(text("message"));
+                output::note(&format!("  {message}{}", percent.unwrap_or_default()));
+            }
+            "execution_progress" if field("step_id").is_string() => {
+                let (done, all) = (field("completed_steps"), field("total_steps"));
+                let (step, status) = (plain(text("step_id")), plain(text("step_status")));
+                output::note(&format!("  step {done} of {all}: {step} {status}"));
+            }
             "error" => self.error = Some(plain(text("message"))),
             "complete" => {
                 let cost = field("cost").as_f64().unwrap_or(0.0);

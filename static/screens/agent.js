@@ -83,6 +83,7 @@ function Talk({ session, memory, onBegin, onClear }) {
   const onKey = (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); };
   const question = turns.at(-1)?.events?.findLast((one) => one.type === "clarification_needed");
   return html`<div class="talk" role="log" aria-label="Conversation" aria-busy=${Boolean(live)}>
+      ${memory.summary && turns.length ? html`<details class="quiet"><summary>What the model still knows of the older messages</summary><p class="said"><${Text}>${memory.summary}</${Text}></p></details>` : null}
       ${turns.map((turn, at) => html`<${Turn} key=${at} of=${turn} />`)}${live ? html`<${Turn} of=${live} isLive=${true} />` : null}
       ${!turns.length && !live ? html`<p class="quiet">Ask for something, such as “Make a QR code of my address”. The agent finds the model, runs it and shows what came of it. The service remembers the session.</p>` : null}<div ref=${end}></div></div>
     ${error ? html`<${Notice} kind="error">${error.status === 503 ? "The agent has no model to think with, or cannot be asked at the moment. The person who runs this machine names one with agent.model in the configuration. " : ""}${sentence(error)}</${Notice}>` : null}
@@ -115,6 +116,10 @@ function Act({ of }) {
     case "message": return html`<p class="said"><${Text}>${of.content}</${Text}></p>`;
     case "tool_call": return act("wrench", html`<details><summary>Uses <code><${Text}>${of.name}</${Text}></code></summary><div class="json"><${Tree} value=${of.input} open=${true} /></div></details>`);
     case "generation_response": return html`${(Array.isArray(of.generations) && of.generations.length ? of.generations.map((one) => one.url ?? one) : [of.url]).filter((url) => typeof url === "string").map((url) => html`<${Output} key=${url} value=${url} />`)}`;
+    case "status": return act("info", html`<span class="quiet"><${Text}>${of.message}</${Text}></span>`);
+    case "thinking_delta": return html`<details class="quiet"><summary>Thinks</summary><p class="said"><${Text}>${of.content}</${Text}></p></details>`;
+    case "progress": return act("loader", html`<span><${Text}>${of.message}</${Text}>${typeof of.percent === "number" ? html` <progress max="100" value=${of.percent} aria-label="How far it is">${of.percent} %</progress>` : null}</span>`);
+    case "execution_progress": return of.step_id ? act(of.step_status === "completed" ? "check" : "x", html`<span>Step ${of.completed_steps} of ${of.total_steps}: <${Text}>${of.step_id}</${Text}> <${Text}>${of.step_status}</${Text}></span>`) : null;
     case "workflow_fetched": return act("workflow", html`<span>Looks at ${workflow}</span>`);
     case "workflow_created": return act("workflow", html`<span>Created ${workflow}</span>`);
     case "workflow_updated": return act("workflow", html`<span>Changed ${workflow}</span>`);

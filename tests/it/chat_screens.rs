@@ -147,9 +147,12 @@ fn calls(tool: &str, arguments: Value) -> Value {
 async fn chat_screens_show_what_the_agent_does_and_remembers() {
     let up = Upstream::start().await;
     let service = Service::configured(&(up.config("") + "[agent]\nmodel = 'far'\n")).await;
+    let steps = json!([{"step_id": "greeting", "type": "pass", "result": "hello"}]);
+    let workflow = service.workflow(steps).await;
     let messages = [
         calls("find_models", json!({"query": "qr code"})),
         calls("run_model", json!({"model": "image-qr", "input": {"text": "hello"}})),
+        calls("run_workflow", json!({"workflow": workflow})),
         json!({"role": "assistant", "content": "Here is <i>your</i> code."}),
     ];
     up.follows(move |request| {
@@ -169,6 +172,7 @@ async fn chat_screens_show_what_the_agent_does_and_remembers() {
     browser.see("Here is <i>your</i> code.").await;
     browser.see("find_models").await;
     browser.see("run_model").await;
+    browser.see("Step 1 of 1: greeting completed").await;
     browser.find("//figure[@class='media']//img").await;
     browser.see("in Runs").await;
     browser.picture("chat-agent").await;
