@@ -1,8 +1,10 @@
-//! Exchanges of the agent when the service is killed again and again: no tool that has a result runs
-//! again, each exchange ends, the memory holds it once, and the balance is exact.
+//! Exchanges of the agent when the service is killed again and again, also while a conversation is being
+//! summarized: no tool that has a result runs again, each exchange ends, the memory holds it once, and the
+//! balance is exact.
 
 use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,32 +29,60 @@ const ANSWERS_BETWEEN: usize = 6;
 /// How long the model thinks, so that kills fall between its steps.
 const THINKING: Duration = Duration::from_millis(15);
 
-/// A model server that wants a tool some times, then says so.
-fn start_server(answers: &Arc<AtomicUsize>) -> String {
-    let answers = Arc::clone(answers);
+/// A context so small that the second prompt of a session asks for a summary, and words that fill it.
+const CONTEXT_TOKENS: usize = 4096;
+const LONG_PROMPT: usize = 1500;
+
+/// What a model server has been asked.
+#[derive(Debug, Default)]
+struct Asked {
+    /// All that it has answered.
+    answers: AtomicUsize,
+    /// For a summary, answered or not.
+    summaries: AtomicUsize,
+}
+
+impl Asked {
+    fn answers(&self) -> usize {
+        self.answers.load(Ordering::SeqCst)
+    }
+
+    fn summaries(&self) -> usize {
+        self.summaries.load(Ordering::SeqCst)
+    }
+}
+
+/// A model server that wants a tool some times, then says so; and that summarizes.
+fn start_server(asked: &Arc<Asked>) -> String {
+    let asked = Arc::clone(asked);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let answers = Arc::clone(&answers);
+            let asked = Arc::clone(&asked);
             std::thread::spawn(move || {
-                answer(&stream);
-                answers.fetch_add(1, Ordering::SeqCst);
+                answer(&stream, &asked);
+                asked.answers.fetch_add(1, Ordering::SeqCst);
             });
         }
     });
     format!("http://{address}/v1")
 }
 
-fn answer(stream: &TcpStream) {
+fn answer(stream: &TcpStream, asked: &Asked) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let Ok(request) = crate::support::http::Message::read(&mut reader) else { return };
-    std::thread::sleep(THINKING);
     let request = request.json();
+    // Such a request offers no tools.
+    let is_summary = request.get("tools").is_none();
+    asked.summaries.fetch_add(usize::from(is_summary), Ordering::SeqCst);
+    std::thread::sleep(THINKING);
     let messages = request["messages"].as_array().unwrap();
     let own = messages.iter().rev().take_while(|message| message["role"] != "user");
     let made = own.filter(|message| message["role"] == "tool").count();
-    let message = if made < TOOLS {
+    let message = if is_summary {
+        json!({"content": "They met."})
+    } else if made < TOOLS {
         let input = json!({"model": "paid", "input": {"template": format!("{made}")}});
         let function = json!({"name": "run_model", "arguments": input.to_string()});
         json!({"content": null, "tool_calls": [{"id": format!("c{made}"), "function": function}]})
@@ -78,61 +108,113 @@ fn ended(client: &mut Client, accepted: usize) -> Option<usize> {
     (rows.len() >= accepted && rows.iter().all(is_over)).then_some(rows.len())
 }
 
-#[test]
-fn agent_killed_again_and_again_ends_each_exchange_once() {
-    let kills = count_from("ORRERY_CRASH_AGENT", 8);
-    let (mut random, answers) = (Random::seeded(), Arc::<AtomicUsize>::default());
-    let folder = tempfile::tempdir().unwrap();
+/// A service whose agent thinks with that server and may use a model that costs.
+fn set_up(folder: &Path, server: &str, agent: &str) -> Setup {
     let lines = format!(
-        "[router]\nupstream_url = \"{}\"\n\
+        "[router]\nupstream_url = \"{server}\"\n\
          prices = [{{ model = \"m\", per_million_input_tokens = 1000.0, \
-         per_million_output_tokens = 1000.0 }}]\n[agent]\nmodel = \"m\"\n",
-        start_server(&answers)
+         per_million_output_tokens = 1000.0 }}]\n[agent]\nmodel = \"m\"\n{agent}"
     );
-    let setup = Setup::new(folder.path(), &folder.path().join("data"), &lines);
+    let setup = Setup::new(folder, &folder.join("data"), &lines);
     let manifest = "slug = \"paid\"\noutput_type = \"string\"\n[cost]\ntype = \"fixed\"\n\
                     amount = 0.001\n[runner]\ntype = \"builtin\"\nname = \"text-template\"\n";
     setup.add_model("paid", manifest);
+    setup
+}
+
+/// Begins an exchange; whether it was accepted. Its head says that the prompt is on the disk.
+fn begin(setup: &Setup, key: &str, session: &str, message: &str) -> bool {
+    let body = json!({"message": message, "session_id": session});
+    let started = setup.agent(key).post("/chat", &[], &body.to_string());
+    started.is_ok_and(|answer| answer.status() == 200)
+}
+
+/// Checks what there is once all exchanges have ended: what ran, what it cost, what is remembered.
+fn check(setup: &Setup, key: &str, accepted: usize, sessions: usize) {
+    let mut client = setup.client(key);
+    let exchanges = eventually("every exchange ends", || ended(&mut client, accepted));
+    let rows = client.get("/v2/executions?type=agent&limit=100").unwrap().json();
+    let mut summaries = 0;
+    for row in rows["executions"].as_array().unwrap() {
+        assert_eq!(row["status"], "success", "{row}");
+        let path = format!("/v1/tasks/{}/events", row["id"].as_str().unwrap());
+        let events = setup.agent(key).get(&path).unwrap();
+        let events = events.text();
+        let made = events.matches("The earlier conversation was summarized.").count();
+        assert!(made <= 1, "{events}");
+        summaries += made;
+    }
+    let rows = client.get("/v1/executions?type=prediction&limit=1").unwrap().json();
+    assert_eq!(rows["total_count"], exchanges * TOOLS, "each tool ran once");
+    let sum = |count: usize, each: i64| i64::try_from(count).unwrap() * each;
+    let answers = exchanges * (TOOLS + 1) + summaries;
+    let spent = sum(answers, ANSWER_COST) + sum(exchanges * TOOLS, TOOL_COST);
+    assert_eq!(verdict::balance(&mut client), -spent);
+    let mut remembered = 0;
+    for session in 0..sessions {
+        let path = format!("/memory?session_id=s{session}");
+        let memory = setup.agent(key).get(&path).unwrap().json();
+        let history = memory["conversation_history"].as_array().unwrap();
+        assert!(history.iter().all(|exchange| exchange["chatbot_response"] == "done"), "{memory}");
+        assert_eq!(memory["total_exchanges"], history.len());
+        assert_eq!(memory["summary"].is_string(), summaries > 0, "{memory}");
+        remembered += history.len();
+    }
+    assert_eq!(remembered, exchanges, "the memory holds each once");
+    assert!(exchanges >= accepted && accepted > 0);
+}
+
+#[test]
+fn agent_killed_again_and_again_ends_each_exchange_once() {
+    let kills = count_from("ORRERY_CRASH_AGENT", 8);
+    let (mut random, asked) = (Random::seeded(), Arc::<Asked>::default());
+    let folder = tempfile::tempdir().unwrap();
+    let setup = set_up(folder.path(), &start_server(&asked), "");
     let mut service = setup.start();
     let key = setup.create_key();
     let mut accepted = 0;
     for round in 0..kills {
-        let before = answers.load(Ordering::SeqCst);
+        let before = asked.answers();
         let session = format!("s{}", round % 3);
-        let body = json!({"message": format!("round {round}"), "session_id": session});
-        // Its head says that the prompt is on the disk.
-        let started = setup.agent(&key).post("/chat", &[], &body.to_string());
-        accepted += usize::from(started.is_ok_and(|answer| answer.status() == 200));
+        accepted += usize::from(begin(&setup, &key, &session, &format!("round {round}")));
         let mut client = setup.client(&key);
         eventually("the exchanges go on", || {
-            let made = answers.load(Ordering::SeqCst) - before;
+            let made = asked.answers() - before;
             (made >= ANSWERS_BETWEEN || ended(&mut client, accepted).is_some()).then_some(())
         });
         std::thread::sleep(Duration::from_millis(random.within(0..20)));
         service.kill();
         service = setup.start();
     }
+    check(&setup, &key, accepted, 3);
+    assert_eq!(asked.summaries(), 0, "the conversations are short");
+    drop(service);
+}
+
+#[test]
+fn agent_killed_while_it_summarizes_keeps_one_summary() {
+    let (mut random, asked) = (Random::seeded(), Arc::<Asked>::default());
+    let folder = tempfile::tempdir().unwrap();
+    let context = format!("context_tokens = {CONTEXT_TOKENS}\n");
+    let setup = set_up(folder.path(), &start_server(&asked), &context);
+    let mut service = setup.start();
+    let key = setup.create_key();
+    let long = "word ".repeat(LONG_PROMPT);
+    assert!(begin(&setup, &key, "s0", &long));
     let mut client = setup.client(&key);
-    let exchanges = eventually("every exchange ends", || ended(&mut client, accepted));
-    let rows = client.get("/v2/executions?type=agent&limit=100").unwrap().json();
-    for row in rows["executions"].as_array().unwrap() {
-        assert_eq!(row["status"], "success", "{row}");
+    eventually("the first exchange ends", || ended(&mut client, 1));
+    let mut accepted = 1;
+    for round in 0..count_from("ORRERY_CRASH_AGENT", 8) {
+        let before = asked.summaries();
+        accepted += usize::from(begin(&setup, &key, "s0", &format!("round {round} {long}")));
+        // While the model makes the summary, as it is committed, or just after.
+        eventually("a summary is asked for", || (asked.summaries() > before).then_some(()));
+        std::thread::sleep(Duration::from_millis(random.within(0..30)));
+        service.kill();
+        service = setup.start();
+        let mut client = setup.client(&key);
+        eventually("the exchange ends", || ended(&mut client, accepted));
     }
-    let rows = client.get("/v1/executions?type=prediction&limit=1").unwrap().json();
-    assert_eq!(rows["total_count"], exchanges * TOOLS, "each tool ran once");
-    let sum = |count: usize, each: i64| i64::try_from(count).unwrap() * each;
-    let spent = sum(exchanges * (TOOLS + 1), ANSWER_COST) + sum(exchanges * TOOLS, TOOL_COST);
-    assert_eq!(verdict::balance(&mut client), -spent);
-    let mut remembered = 0;
-    for session in 0..3 {
-        let path = format!("/memory?session_id=s{session}");
-        let memory = setup.agent(&key).get(&path).unwrap().json();
-        let history = memory["conversation_history"].as_array().unwrap();
-        assert!(history.iter().all(|exchange| exchange["chatbot_response"] == "done"), "{memory}");
-        assert_eq!(memory["total_exchanges"], history.len());
-        remembered += history.len();
-    }
-    assert_eq!(remembered, exchanges, "the memory holds each once");
-    assert!(exchanges >= accepted && accepted > 0);
+    check(&setup, &key, accepted, 1);
     drop(service);
 }
