@@ -37,6 +37,7 @@ mod fence;
 mod files;
 mod flow_screens;
 mod flows;
+mod foreign_pages;
 mod history;
 mod hosts;
 mod idempotency;

@@ -212,16 +212,17 @@ impl Chromium {
         self.client.close().await.unwrap();
     }
 
+    /// The lines of the console since this was last asked.
+    pub async fn console(&self) -> Vec<String> {
+        let lines = self.client.issue_cmd(Console).await.unwrap();
+        let said = |line: &Value| line["message"].as_str().unwrap_or_default().to_owned();
+        lines.as_array().unwrap().iter().map(said).collect()
+    }
+
     /// The console has nothing but lines that contain one of `expected`.
     pub async fn expect_quiet_console(&self, expected: &[&str]) {
-        let lines = self.client.issue_cmd(Console).await.unwrap();
-        let lines = lines.as_array().unwrap();
-        let said = |line: &Value| line["message"].as_str().unwrap_or_default().to_owned();
-        let unexpected: Vec<String> = lines
-            .iter()
-            .map(said)
-            .filter(|line| !expected.iter().any(|part| line.contains(part)))
-            .collect();
+        let mut unexpected = self.console().await;
+        unexpected.retain(|line| !expected.iter().any(|part| line.contains(part)));
         assert_eq!(unexpected, Vec::<String>::new());
     }
 
