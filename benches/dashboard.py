@@ -211,16 +211,30 @@ def drawn(driver, service, path, pattern, selector):
     return span, rows, frames[int(len(frames) * 0.95)]
 
 
+# Notes when what the page is for is on the screen.
+COMPLETE = """
+new MutationObserver((_, watch) => {
+  if (!document.querySelector(SELECTOR)) return;
+  watch.disconnect();
+  requestAnimationFrame(() => { const channel = new MessageChannel(); channel.port1.onmessage = () => { window.completeAt = performance.now(); }; channel.port2.postMessage(0); });
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
 def paints(driver, service, static):
-    """First contentful paint of Home, of the log-in, and of the static page, in turn."""
-    found = {"home": [], "log-in": [], "static": []}
+    """First contentful paint, and the paint of what the page is for, of Home, of the log-in, and of the
+    static page, in turn."""
+    pages = [("static", None, "/", static, "h1"), ("home", service.cookie, "/app", None, "nav"), ("log-in", None, "/", None, "form")]
+    first, whole = ({name: [] for name, *_ in pages} for _ in range(2))
     for _ in range(ROUNDS):
-        for name, cookie, path, port in [("static", None, "/", static), ("home", service.cookie, "/app", None), ("log-in", None, "/", None)]:
+        for name, cookie, path, port, selector in pages:
             browser = Browser(driver, cookie)
+            browser.before(f"const SELECTOR = {json.dumps(selector)};{COMPLETE}")
             browser.open(path, port)
-            found[name].append(browser.until(PAINT))
+            first[name].append(browser.until(PAINT))
+            whole[name].append(browser.until("return window.completeAt"))
             browser.close()
-    return found
+    return first, whole
 
 
 def events(driver, service):
@@ -282,9 +296,10 @@ def main():
     try:
         port = next(int(found[1]) for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
         print("| | median | range |\n|---|---|---|")
-        found = paints(port, service, static)
+        first, whole = paints(port, service, static)
         for name in ["static", "log-in", "home"]:
-            print(f"| first paint, {name}, cold, ms | {spread(found[name])} |", flush=True)
+            print(f"| first paint, {name}, cold, ms | {spread(first[name])} |", flush=True)
+            print(f"| its content, {name}, cold, ms | {spread(whole[name])} |", flush=True)
         known = log_ins(service)
         for name in known:
             print(f"| failed log-in, {name} address, ms | {spread(known[name])} |", flush=True)

@@ -198,11 +198,16 @@ function App() {
   const { path } = place.value;
   if (DOORS[path]) return html`<${Lazy} file="enter" part=${DOORS[path]} />`;
   if (error) return html`<main class="door"><${Notice} kind="error" action=${html`<${Button} onClick=${start}>Try again</${Button}>`}>${sentence(error)}</${Notice}></main>`;
-  if (!session.value) return null;
+  if (!session.value) return html`<${Splash} />`;
   if (!session.value.set_up) return html`<${NotSetUp} />`;
   if (!session.value.member) return html`<${LogIn} />`;
   if (path === "/") { queueMicrotask(() => go("/app", { replace: true })); return null; }
   return html`<${Frame} screen=${screenOf(path)} /><${Interruption} />`;
+}
+
+// What index.html shows already, so that something is painted before any script has run.
+function Splash() {
+  return html`<main class="door"><img src="/static/icon.svg" alt="" width="56" height="56" /><p class="brand">Orrery</p></main>`;
 }
 
 // What may have changed while the page was out of view: the member's permissions.
