@@ -90,6 +90,8 @@ pub enum Source {
     Dashboard,
     Agent,
     Schedule,
+    /// A step of a workflow.
+    Workflow,
 }
 
 impl Source {
@@ -101,6 +103,7 @@ impl Source {
             Self::Dashboard => "dashboard",
             Self::Agent => "agent",
             Self::Schedule => "schedule",
+            Self::Workflow => "workflow",
         }
     }
 }
@@ -278,6 +281,20 @@ pub struct StepOf {
     pub bulk: Option<BulkId>,
 }
 
+/// The step that started the run of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentStep {
+    pub execution: ExecutionId,
+    pub step_id: String,
+    /// How many executions are above the run, from 1 to [`DEPTH_MAX`].
+    pub depth: u32,
+    /// Whether the step waits for the run; else the run goes on by itself.
+    pub is_waiting: bool,
+}
+
+/// How deep runs of workflows may be within others.
+pub const DEPTH_MAX: u32 = 16;
+
 /// One run of a workflow. Its steps are in rows of their own, see `domain::step`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkflowRun {
@@ -300,6 +317,9 @@ pub struct WorkflowRun {
     /// The schedule that it was started by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleId>,
+    /// The step that it was started by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentStep>,
     /// How long it has been running, in milliseconds, up to when it was last put aside; waits are
     /// not counted.
     #[serde(default)]
@@ -327,6 +347,7 @@ impl WorkflowRun {
             source_ip: None,
             redriven_from: None,
             schedule: None,
+            parent: None,
             ran_ms: 0,
             aside_until: None,
         }

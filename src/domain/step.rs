@@ -105,6 +105,9 @@ pub struct Step {
     /// The prediction that a model step was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prediction: Option<ExecutionId>,
+    /// The execution that the last attempt of a step of type workflow started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<ExecutionId>,
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
@@ -157,6 +160,7 @@ impl Step {
             answer: None,
             event: None,
             prediction: None,
+            child: None,
             started_at: now,
             completed_at: None,
         }

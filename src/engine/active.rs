@@ -39,10 +39,25 @@ pub struct ActiveExecution {
     pub state: tokio::sync::Mutex<Option<LoadedExecution>>,
     /// Cancelled when the run has to stop.
     pub stop: CancellationToken,
-    /// Notified when an event was sent to it.
+    /// Notified when an event was sent to it, or one of its children has ended.
     pub event: tokio::sync::Notify,
+    /// Children that have ended and that its steps may wait for.
+    pub ended_children: Mutex<Vec<ExecutionId>>,
     /// What its run tells.
     pub run_progress: Arc<RunProgress>,
+}
+
+impl ActiveExecution {
+    /// Notes the end of a child.
+    pub fn child_ended(&self, child: ExecutionId) {
+        self.ended_children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        self.event.notify_one();
+    }
+
+    /// The children that have ended since the last time.
+    pub fn take_ended_children(&self) -> Vec<ExecutionId> {
+        std::mem::take(&mut *self.ended_children.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// The cells in use, by execution.

@@ -131,10 +131,12 @@ impl Inner {
             if let Work::Prediction(prediction) = &mut next.work {
                 prediction.add_logs(run_progress.logs());
             }
+            let mut effects = Vec::new();
             if next.has_steps() {
-                self.sum_cost(&mut next).await?;
+                let steps = self.sum_cost(&mut next).await?;
+                effects = machine::abandon(steps.iter().map(|(_, step)| step));
             }
-            let effects = machine::cancel(&mut next, now.wall);
+            effects.extend(machine::cancel(&mut next, now.wall));
             self.write(Commit::new(), &next, &effects, None).await?;
             loaded.execution = next;
             return Ok(());

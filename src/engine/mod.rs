@@ -17,6 +17,7 @@ pub mod run;
 mod active;
 mod calls;
 mod cancel;
+mod children;
 mod consistency;
 mod error;
 mod events;
@@ -35,7 +36,8 @@ pub use self::error::Error;
 pub use self::exchanges::{Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
 pub use self::handle::{Dependencies, Engine, OnDelivery, Options};
 pub use self::models::{
-    CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture, Plans, SecretsFuture,
+    Call, Callee, CalleeFuture, CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture,
+    Plans, SecretsFuture,
 };
 pub use self::query::detail::Detail;
 pub use self::query::follow::Follower;
@@ -47,6 +49,8 @@ pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;
 pub use self::scheduler::submit::Submission;
 
+#[cfg(test)]
+mod children_tests;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::domain::attempt::Failure;
 use crate::domain::definition::Plan;
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
 use crate::domain::model::{OutputType, Pricing};
 use crate::domain::secret::Values;
 use crate::runners::Runner;
-use crate::storage;
+use crate::storage::{self, Commit};
 
 /// A model as the engine sees it. A snapshot: a reload of the catalog changes the next one only.
 #[derive(Debug, Clone)]
@@ -53,6 +54,32 @@ pub type OwnerFuture<'a> =
 pub type SecretsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Values, storage::Error>> + Send + 'a>>;
 
+/// What a step asks for that runs another workflow.
+#[derive(Debug)]
+pub struct Call {
+    /// The id or slug of the workflow.
+    pub workflow: String,
+    /// Absent: its latest version.
+    pub version: Option<String>,
+    pub inputs: Value,
+}
+
+/// A workflow that a step calls, ready to be run.
+#[derive(Debug)]
+pub struct Callee {
+    pub workflow: WorkflowId,
+    pub version: String,
+    pub revision: RevisionId,
+    /// They fit the schema of the version, and its defaults are filled in.
+    pub inputs: Value,
+    /// What becomes durable with the execution.
+    pub beside: Commit,
+}
+
+/// A callee or why it cannot be run, later.
+pub type CalleeFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<Result<Callee, Failure>, storage::Error>> + Send + 'a>>;
+
 /// Where workflows are looked up.
 pub trait Plans: Send + Sync {
     /// The plan, or `None` when there is no such revision or it cannot be compiled any more.
@@ -60,6 +87,9 @@ pub trait Plans: Send + Sync {
 
     /// Whose workflow it is, or `None` when there is no such workflow.
     fn owner(&self, workflow: WorkflowId) -> OwnerFuture<'_>;
+
+    /// What a step of a workflow of this organization calls.
+    fn callee(&self, organization: OrganizationId, call: Call) -> CalleeFuture<'_>;
 
     /// The present values of those of the named secrets that the organization has.
     fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_>;

@@ -135,6 +135,12 @@ pub fn timer(due: Timestamp, id: ExecutionId) -> Key {
     timers().time(due).id(id)
 }
 
+/// The moment of a timer that says: an execution has ended that this one may wait for.
+pub const CHILD_ENDED: Timestamp = Timestamp::from_micros(0);
+/// The moment of a timer that says: the step that waited for this execution has ended, so that it is
+/// cancelled.
+pub const ABANDONED: Timestamp = Timestamp::from_micros(1);
+
 /// All timers, the next one first.
 #[must_use]
 pub fn timers() -> Key {

@@ -26,8 +26,8 @@ use crate::domain::money::Usd;
 use crate::domain::secret::Values;
 use crate::engine::query::indexes;
 use crate::engine::{
-    CheckInputFuture, Dependencies, Engine, ModelSpec, Models, Options, OwnerFuture, PlanFuture,
-    Plans, SecretsFuture, Submission,
+    Call as Called, Callee, CalleeFuture, CheckInputFuture, Dependencies, Engine, ModelSpec,
+    Models, Options, OwnerFuture, PlanFuture, Plans, SecretsFuture, Submission,
 };
 use crate::files::Files;
 use crate::http::client::Client;
@@ -168,6 +168,21 @@ impl Plans for Script {
 
     fn owner(&self, _workflow: WorkflowId) -> OwnerFuture<'_> {
         Box::pin(std::future::ready(Ok(Some(ORGANIZATION.into()))))
+    }
+
+    /// A workflow is called by its number.
+    fn callee(&self, _organization: OrganizationId, call: Called) -> CalleeFuture<'_> {
+        let number = call.workflow.parse::<u8>().ok();
+        let known = number.filter(|number| self.plans.contains_key(&[*number; 16].into()));
+        let callee = known.map(|number| Callee {
+            workflow: [number; 16].into(),
+            version: "v1".to_owned(),
+            revision: [number; 16].into(),
+            inputs: call.inputs,
+            beside: Commit::new(),
+        });
+        let missing = || Failure::new(ErrorClass::InvalidModelConfig, "there is no such workflow");
+        Box::pin(std::future::ready(Ok(callee.ok_or_else(missing))))
     }
 
     fn secrets(&self, _organization: OrganizationId, _names: Vec<String>) -> SecretsFuture<'_> {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::domain::definition::Plan;
 use crate::domain::delivery::Webhook;
-use crate::domain::execution::{Source, Status, Work as Doing, WorkflowRun};
+use crate::domain::execution::{Execution, Source, Status, Work as Doing, WorkflowRun};
 use crate::domain::ids::{KeyId, RevisionId, WorkflowId};
 use crate::domain::step;
 use crate::engine::simulation_tests::{
@@ -52,7 +52,71 @@ fn cases() -> Vec<Case> {
     let mut cases = nests();
     cases.extend(failures());
     cases.extend(events());
+    cases.extend(children(cases.len()));
     cases
+}
+
+fn child(id: &str, workflow: usize, inputs: Value) -> Value {
+    let workflow = workflow.to_string();
+    json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
+}
+
+/// Steps that run other workflows: the first three of these cases, whose numbers begin at `first`.
+fn children(first: usize) -> Vec<Case> {
+    let [gives, fails, hangs] = [first, first + 1, first + 2];
+    let gives_itself = json!([model("a", "same", json!("{{inputs.n}}")),
+        {"step_id": "b", "type": "pass", "result": {"was": "{{a.output}}"}}]);
+    let given = || json!({"n": "{{inputs.n}}"});
+    let single = json!([child("c", gives, given()),
+        {"step_id": "d", "type": "pass", "result": ["{{c.output.was}}", "{{c.status}}"]}]);
+    let map = json!([{"step_id": "m", "type": "map", "items": [1, 2, 3], "max_concurrency": 2,
+        "steps": [child("c", gives, json!({"n": "{{item}}"}))], "output": "{{c.output.was}}"}]);
+    let both = json!([{"step_id": "p", "type": "parallel", "branches": [
+        {"steps": [child("one", gives, json!({"n": 1}))]},
+        {"steps": [{"step_id": "x", "type": "choice",
+            "condition": {"expression": "{{inputs.n}}", "operator": "equals", "value": 7},
+            "condition_met_branch": {"steps": [child("two", gives, json!({"n": 2}))]}}]}]}]);
+    let mut retried = child("c", fails, json!({}));
+    retried["retry"] = json!({"max_attempts": 2, "initial_delay_seconds": 0.01,
+        "retry_on": ["provider_error"]});
+    let mut short = child("c", hangs, json!({}));
+    short["timeout_seconds"] = json!(0.15);
+    let mut apart = child("c", gives, json!({"n": 5}));
+    apart["wait"] = json!(false);
+    let mut borne = child("c", fails, json!({}));
+    borne["continue_on_error"] = json!(true);
+    let borne = json!([borne, {"step_id": "d", "type": "pass", "result": "{{c.status}}"}]);
+    let beside = json!([{"step_id": "p", "type": "parallel", "branches": [
+        {"steps": [child("long", hangs, json!({}))]},
+        {"steps": [{"step_id": "w", "type": "wait", "seconds": 0.03},
+            model("bad", "fails", json!(1))]}]}]);
+    let inputs = || json!({"n": 7});
+    let is = |it: &str| json!({"was": it});
+    vec![
+        case("child", gives_itself, json!({"n": "own"}), Ok(is("own"))),
+        case(
+            "child that fails",
+            json!([model("bad", "fails", json!(1))]),
+            json!({}),
+            Err("StepFailed"),
+        ),
+        case(
+            "child that waits",
+            json!([{"step_id": "w", "type": "wait", "event":
+            {"name": "e", "timeout_seconds": 2, "default": 1}}]),
+            json!({}),
+            Ok(json!(1)),
+        ),
+        case("parent", single, inputs(), Ok(json!([7, "completed"]))),
+        case("parent of several", map, inputs(), Ok(json!([1, 2, 3]))),
+        case("parent in branches", both, inputs(), Ok(json!([{"was": 1}, {"was": 2}]))),
+        case("parent of a failure", json!([retried]), inputs(), Err("StepFailed")),
+        case("parent without patience", json!([short]), inputs(), Err("StepTimeout")),
+        case("parent that does not wait", json!([apart]), inputs(), Ok(json!("CHILD"))),
+        case("parent that bears a failure", borne, inputs(), Ok(json!("failed"))),
+        case("parent that fails beside its child", beside, inputs(), Err("StepFailed")),
+        case("parent of nothing", json!([child("c", 250, json!({}))]), inputs(), Err("StepFailed")),
+    ]
 }
 
 /// Steps that wait for each other, and steps with others in them.
@@ -205,6 +269,7 @@ fn run(number: usize) -> WorkflowRun {
         source_ip: None,
         redriven_from: None,
         schedule: None,
+        parent: None,
         ran_ms: 0,
         aside_until: None,
     }
@@ -217,24 +282,48 @@ fn options() -> Options {
 /// What each workflow came to, by the number of its case, with the ends of its steps.
 type Outcomes = BTreeMap<usize, (Result<Value, String>, BTreeMap<String, Value>)>;
 
-async fn all_end(process: &Process) {
-    for execution in executions(&process.store).await {
-        let ended =
-            process.engine.wait(execution.organization, execution.id, PATIENCE).await.unwrap();
-        assert!(ended.status.is_final(), "{ended:?}");
+pub async fn all_end(process: &Process) {
+    let mut known = 0;
+    loop {
+        let all = executions(&process.store).await;
+        if all.len() == known {
+            return;
+        }
+        // The last of them may have started others.
+        known = all.len();
+        for execution in all {
+            let ended = process.engine.wait(execution.organization, execution.id, PATIENCE).await;
+            assert!(ended.as_ref().unwrap().status.is_final(), "{ended:?}");
+        }
     }
+}
+
+/// The timers are cleared soon after the last end.
+pub async fn no_timer_is_left(process: &Process) {
+    let cleared = async {
+        while !rows(&process.store, Table::Timer).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, cleared).await.expect("a timer is left");
 }
 
 async fn outcomes(process: &Process) -> Outcomes {
     let mut outcomes = Outcomes::new();
-    for execution in executions(&process.store).await {
+    let all = executions(&process.store).await;
+    let is_child = |one: &&Execution| one.workflow().is_some_and(|run| run.parent.is_some());
+    let children: Vec<String> = all.iter().filter(is_child).map(|one| one.id.to_string()).collect();
+    for execution in all.iter().filter(|one| !is_child(one)) {
         let Some(run) = execution.workflow() else { continue };
         let number =
             usize::from(run.revision.to_string().parse::<uuid::Uuid>().unwrap().as_bytes()[0]);
         let detail = process.engine.detail(execution.organization, execution.id).await.unwrap();
         let id = execution.id.to_string();
-        let mut detail: Value =
-            serde_json::from_str(&json!(detail.view).to_string().replace(&id, "ID")).unwrap();
+        let mut text = json!(detail.view).to_string().replace(&id, "ID");
+        for child in &children {
+            text = text.replace(child, "CHILD");
+        }
+        let mut detail: Value = serde_json::from_str(&text).unwrap();
         let outcome = if execution.status == Status::Success {
             Ok(detail["output"].take())
         } else {
@@ -310,19 +399,64 @@ async fn live_on(folder: &TempDir, cases: &[Case], ended: &BTreeSet<String>) -> 
         assert!(!ended.contains(&format!("{step}:")), "{call} ran again");
     }
     check_books(&process.store).await;
-    assert_eq!(rows(&process.store, Table::Timer).await.len(), 0, "a timer is left");
-    for execution in executions(&process.store).await {
-        let Some(run) = execution.workflow() else { continue };
-        let standing = rows::Standing::from(execution.status);
-        let standings = rows::standings(execution.organization, run.workflow);
-        let ended = process.store.list(&rows::ended(&standings, standing), 0, 10).await.unwrap();
-        assert_eq!(ended.rows, [rows::id_value(execution.id)]);
-        let all = rows::of_workflow(execution.organization, run.workflow);
-        assert_eq!(process.store.list(&all, 0, 10).await.unwrap(), ended);
-    }
+    no_timer_is_left(&process).await;
+    check_lists(&process.store).await;
+    check_children(&process.store, cases).await;
     let outcomes = outcomes(&process).await;
     process.engine.inner.tasks.stop();
     outcomes
+}
+
+/// Each execution is in the lists of its workflow, once.
+async fn check_lists(store: &Store) {
+    let all = executions(store).await;
+    for execution in &all {
+        let Some(run) = execution.workflow() else { continue };
+        let standing = rows::Standing::from(execution.status);
+        let standings = rows::standings(execution.organization, run.workflow);
+        let ended = store.list(&rows::ended(&standings, standing), 0, 100).await.unwrap();
+        let is_it = |row: &&Vec<u8>| **row == rows::id_value(execution.id);
+        assert_eq!(ended.rows.iter().filter(is_it).count(), 1);
+        let list = rows::of_workflow(execution.organization, run.workflow);
+        let list = store.list(&list, 0, 100).await.unwrap();
+        assert_eq!(list.rows.iter().filter(is_it).count(), 1);
+        let is_of = |one: &&Execution| one.workflow().is_some_and(|of| of.workflow == run.workflow);
+        assert_eq!(list.rows.len(), all.iter().filter(is_of).count());
+    }
+}
+
+/// Each attempt at a step of type workflow has one child, which ends before its parent, unless that does
+/// not wait for it.
+async fn check_children(store: &Store, cases: &[Case]) {
+    let script = script(cases);
+    let all = executions(store).await;
+    for parent in &all {
+        let Some(run) = parent.workflow() else { continue };
+        let plan = &script.plans[&run.revision];
+        let mut attempts = 0;
+        let page = crate::storage::Page {
+            prefix: rows::steps(parent.id),
+            after: None,
+            before: None,
+            limit: 1000,
+        };
+        for (key, value) in store.page(page).await.unwrap() {
+            let instance = rows::parse_step(&key).unwrap();
+            let step: step::Step = crate::storage::record::decode(&value).unwrap();
+            let kind = &plan.at(instance.step).unwrap().kind;
+            if matches!(kind, crate::domain::definition::Kind::Workflow(_)) {
+                attempts += step.attempts.len();
+                attempts -= usize::from(step.child.is_none() && !step.attempts.is_empty());
+            }
+        }
+        let of = |one: &&Execution| {
+            let above = one.workflow().and_then(|run| run.parent.as_ref());
+            above.is_some_and(|above| above.execution == parent.id)
+        };
+        let children: Vec<_> = all.iter().filter(of).collect();
+        assert_eq!(children.len(), attempts, "{parent:?}: {children:#?}");
+        assert!(children.iter().all(|child| child.source == Source::Workflow));
+    }
 }
 
 #[test]

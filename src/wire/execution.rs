@@ -36,6 +36,11 @@ pub struct Execution {
     /// The schedule that started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<ScheduleId>,
+    /// The execution one of whose steps started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_execution_id: Option<ExecutionId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_step_id: Option<String>,
     pub created_at: Time,
     /// When it was created, until it starts.
     pub started_at: Time,
@@ -132,6 +137,8 @@ pub enum Waiting {
     Retry { step_id: String, at: Time, attempt: u32 },
     /// The run of a step.
     Step { step_id: String, attempt: u32 },
+    /// The end of the execution that a step of type workflow has started.
+    Workflow { step_id: String, execution_id: ExecutionId },
     /// Another try, after an error of the service itself.
     Service { cause: &'static str, failures: u32, at: Time },
 }
@@ -207,6 +214,9 @@ pub struct Metadata {
     /// The prediction that the step was, once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction_id: Option<ExecutionId>,
+    /// The execution that a step of type workflow has started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution_id: Option<ExecutionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed_seconds: Option<f64>,
     /// The HTTP status that the step's request got.
@@ -265,6 +275,8 @@ impl Execution {
             status: execution.status.into(),
             source: execution.source,
             schedule_id: execution.schedule(),
+            parent_execution_id: run.parent.as_ref().map(|parent| parent.execution),
+            parent_step_id: run.parent.as_ref().map(|parent| parent.step_id.clone()),
             created_at: execution.created_at.into(),
             started_at: execution.started_at.unwrap_or(execution.created_at).into(),
             completed_at: execution.completed_at.map(Time::from),
@@ -368,6 +380,7 @@ impl Metadata {
         Self {
             model: model.filter(|model| !model.is_empty()).or(planned_model),
             prediction_id: step.prediction.filter(|_| step.status.is_final()),
+            execution_id: step.child,
             elapsed_seconds: step.completed_at.map(|end| end.since(step.started_at).as_secs_f64()),
             status_code: step.answer.as_ref().map(|answer: &HttpResponse| answer.status_code),
             event_source: step.event,

@@ -29,7 +29,7 @@ pub struct Row<'a> {
     pub workflow_id: Option<WorkflowId>,
     pub workflow_name: Option<String>,
     pub version_id: Option<&'a str>,
-    /// The execution of which this prediction is a step.
+    /// The execution of which this prediction is a step, or a step of which started this execution.
     pub workflow_execution_id: Option<ExecutionId>,
     pub bulk_id: Option<BulkId>,
     pub status: RowStatus,
@@ -206,7 +206,8 @@ impl<'a> OfWorkflow<'a> {
     pub fn of(execution: &'a Execution) -> Option<Self> {
         if let Some(run) = execution.workflow() {
             let version = run.version.as_str();
-            return Some(Self { workflow: run.workflow, version, run: None, bulk: run.bulk });
+            let parent = run.parent.as_ref().map(|parent| parent.execution);
+            return Some(Self { workflow: run.workflow, version, run: parent, bulk: run.bulk });
         }
         let step: &StepOf = execution.prediction()?.step.as_ref()?;
         Some(Self {

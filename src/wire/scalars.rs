@@ -113,7 +113,7 @@ enumerations! {
         ContentModeration, ExecutionTimeout, InvalidUserInput, InvalidModelConfig, ProviderAuth,
         ProviderError, ProviderRateLimit, ProviderUnavailable, InternalError, Unknown
     ];
-    "ExecutionSource": Source [Api, Dashboard, Agent, Schedule];
+    "ExecutionSource": Source [Api, Dashboard, Agent, Schedule, Workflow];
     "LinkKind": LinkKind [Setup, Invitation, Reset];
     "MemberRole": MemberRole [Owner, Member];
     "FileSource": FileSource [Upload, Output];
@@ -189,7 +189,7 @@ mod tests {
             assert_eq!(schema.get("enum"), Some(&Value::from(sent)));
         }
         check(&ErrorClass::ALL);
-        check(&[Source::Api, Source::Dashboard, Source::Agent, Source::Schedule]);
+        check(&[Source::Api, Source::Dashboard, Source::Agent, Source::Schedule, Source::Workflow]);
         check(&Overlap::ALL);
         check(&step::EventSource::ALL);
         check(&[FileSource::Upload, FileSource::Output]);

@@ -11,7 +11,7 @@ use super::rows::{self, Definition};
 use super::{Error, ModelExists, Workflows};
 use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem, secrets};
 use crate::domain::ids::{OrganizationId, RevisionId, WorkflowId};
-use crate::engine::{OwnerFuture, PlanFuture, Plans, SecretsFuture};
+use crate::engine::{Call, CalleeFuture, OwnerFuture, PlanFuture, Plans, SecretsFuture};
 use crate::schema::{self, Schema, Unavailable};
 use crate::storage::record::Malformed;
 use crate::storage::{self, Commit};
@@ -274,6 +274,10 @@ impl Plans for Workflows {
                 }
             }
         })
+    }
+
+    fn callee(&self, organization: OrganizationId, call: Call) -> CalleeFuture<'_> {
+        Box::pin(self.find_callee(organization, call))
     }
 
     fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_> {

@@ -5,6 +5,7 @@
 //! changed. Nothing here runs a workflow.
 
 mod categories;
+mod children;
 mod definitions;
 mod list;
 mod reseal;
@@ -174,7 +175,7 @@ impl Workflows {
         beside: Commit,
     ) -> Result<Workflow, Error> {
         let definition = self.restore_secrets(new.definition, &[]).await?;
-        let checked = self.check(organization, definition).await?;
+        let checked = self.check(organization, None, definition).await?;
         let held = self.store.counter(&rows::count(organization)).await?;
         if usize::try_from(held).unwrap_or_default() >= WORKFLOWS_MAX {
             return Err(Error::TooMany(WORKFLOWS_MAX));
@@ -268,7 +269,8 @@ impl Workflows {
         may_change(&before)?;
         let stored = revisions_for(&before, version_id);
         let definition = self.restore_secrets(put.definition, &stored).await?;
-        let checked = self.check(organization, definition).await?;
+        let own = (before.id, version_id);
+        let checked = self.check(organization, Some(own), definition).await?;
         let revision: RevisionId = new_id();
         self.store.admit()?;
         let mut definition = Commit::of_new_work();
@@ -321,15 +323,14 @@ impl Workflows {
         reference: Option<&str>,
         definition: Option<Value>,
     ) -> Result<(), Error> {
-        let stored = match reference {
-            Some(reference) => {
-                let workflow = self.find(organization, reference).await?;
-                revisions_for(&workflow, &workflow.latest)
-            }
-            None => Vec::new(),
+        let workflow = match reference {
+            Some(reference) => Some(self.find(organization, reference).await?),
+            None => None,
         };
-        let definition = self.restore_secrets(definition, &stored).await?;
-        self.check(organization, definition).await.map(drop)
+        let stored = workflow.as_ref().map(|workflow| revisions_for(workflow, &workflow.latest));
+        let definition = self.restore_secrets(definition, &stored.unwrap_or_default()).await?;
+        let own = workflow.as_ref().map(|workflow| (workflow.id, workflow.latest.as_str()));
+        self.check(organization, own, definition).await.map(drop)
     }
 
     /// Changes what a workflow says of itself.
@@ -485,14 +486,17 @@ impl Workflows {
         Ok(self.store.get(&rows::slug(organization, slug)).await?.is_some())
     }
 
-    /// Checks a definition of an organization, off this thread when it is large.
+    /// Checks a definition of an organization, off this thread when it is large. `own` is the version
+    /// that it is to be, of a workflow that is there.
     async fn check(
         &self,
         organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
         definition: Option<Value>,
     ) -> Result<Checked, Error> {
         let checked = definitions::check(definition, Arc::clone(&self.model_exists)).await?;
         self.check_secrets(organization, checked.plan()).await?;
+        self.check_children(organization, own, checked.plan()).await?;
         Ok(checked)
     }
 }

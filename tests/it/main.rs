@@ -21,6 +21,7 @@ mod cancel;
 mod chains;
 mod chat;
 mod chat_screens;
+mod children;
 mod commands;
 mod contract;
 mod cors;

@@ -39,9 +39,9 @@ pub use self::http::{
 pub use self::plan::Map as MapStep;
 pub use self::plan::{
     Block, Branch, Choice, Kind, Model, ModelFallback, Output, Parallel, Parent, Pass, Plan, Role,
-    SecretUse, Step, StepIndex,
+    SecretUse, Step, StepIndex, SubWorkflow,
 };
-pub use self::wait::{Error as WaitError, EventWait, Wait};
+pub use self::wait::{Error as WaitError, EventWait, WAIT_MAX, Wait};
 
 /// The largest definition, in bytes of JSON: 1 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1 << 20;

@@ -94,6 +94,7 @@ pub enum Kind {
     Map(Map),
     Wait(Wait),
     Pass(Pass),
+    Workflow(SubWorkflow),
 }
 
 /// How the engine treats a step of a type.
@@ -105,6 +106,8 @@ pub enum Role {
     Contains,
     /// It gives out a value, now or later.
     Yields,
+    /// It makes attempts, each an execution of its own.
+    Starts,
 }
 
 /// Runs a model.
@@ -169,6 +172,19 @@ pub struct Map {
 #[derive(Debug, Clone)]
 pub struct Pass {
     pub result: Template,
+}
+
+/// Runs another workflow, as an execution of its own: its child.
+#[derive(Debug, Clone)]
+pub struct SubWorkflow {
+    /// The id or slug of a workflow of the organization that the definition belongs to.
+    pub workflow: String,
+    /// Absent: the latest version at the moment when the step starts.
+    pub version: Option<String>,
+    /// The inputs of the child: resolves to an object.
+    pub inputs: Template,
+    /// Whether the step ends with the child; else at once, with the child's id as its output.
+    pub waits: bool,
 }
 
 /// What an execution gives out.
@@ -290,6 +306,20 @@ impl Plan {
         self.steps.iter().filter_map(|step| Some((step, step.kind.event()?)))
     }
 
+    /// The steps that run other workflows, and which.
+    pub fn children(&self) -> impl Iterator<Item = (&Step, &SubWorkflow)> {
+        self.steps.iter().filter_map(|step| match &step.kind {
+            Kind::Workflow(child) => Some((step, child)),
+            Kind::Model(_)
+            | Kind::Http(_)
+            | Kind::Parallel(_)
+            | Kind::Choice(_)
+            | Kind::Map(_)
+            | Kind::Wait(_)
+            | Kind::Pass(_) => None,
+        })
+    }
+
     /// Which steps refer to which secrets, each pair once.
     #[must_use]
     pub fn secrets(&self) -> &[SecretUse] {
@@ -349,6 +379,7 @@ impl Kind {
             Self::Model(_) | Self::Http(_) => Role::Calls,
             Self::Parallel(_) | Self::Choice(_) | Self::Map(_) => Role::Contains,
             Self::Wait(_) | Self::Pass(_) => Role::Yields,
+            Self::Workflow(_) => Role::Starts,
         }
     }
 
@@ -363,7 +394,8 @@ impl Kind {
             | Self::Choice(_)
             | Self::Map(_)
             | Self::Wait(_)
-            | Self::Pass(_) => true,
+            | Self::Pass(_)
+            | Self::Workflow(_) => true,
         }
     }
 
@@ -378,6 +410,7 @@ impl Kind {
             Self::Map(_) => "map",
             Self::Wait(_) => "wait",
             Self::Pass(_) => "pass",
+            Self::Workflow(_) => "workflow",
         }
     }
 
@@ -391,7 +424,8 @@ impl Kind {
             | Self::Parallel(_)
             | Self::Choice(_)
             | Self::Map(_)
-            | Self::Pass(_) => None,
+            | Self::Pass(_)
+            | Self::Workflow(_) => None,
         }
     }
 
@@ -402,7 +436,9 @@ impl Kind {
             Self::Parallel(parallel) => parallel.branches.get(number).map(|branch| &branch.steps),
             Self::Choice(choice) => [&choice.met, &choice.otherwise].get(number).copied(),
             Self::Map(map) => (number == 0).then_some(&map.steps),
-            Self::Model(_) | Self::Http(_) | Self::Wait(_) | Self::Pass(_) => None,
+            Self::Model(_) | Self::Http(_) | Self::Wait(_) | Self::Pass(_) | Self::Workflow(_) => {
+                None
+            }
         }
     }
 
@@ -415,7 +451,9 @@ impl Kind {
             }
             Self::Choice(choice) => vec![&choice.met, &choice.otherwise],
             Self::Map(map) => vec![&map.steps],
-            Self::Model(_) | Self::Http(_) | Self::Wait(_) | Self::Pass(_) => Vec::new(),
+            Self::Model(_) | Self::Http(_) | Self::Wait(_) | Self::Pass(_) | Self::Workflow(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -443,6 +481,7 @@ impl Kind {
             Self::Map(map) => map.items.visit(&root.field("items"), see),
             Self::Wait(wait) => wait.visit(&root, see),
             Self::Pass(pass) => pass.result.visit(&root.field("result"), see),
+            Self::Workflow(child) => child.inputs.visit(&root.field("inputs"), see),
         }
     }
 }

@@ -238,7 +238,8 @@ impl<'c> Checker<'c> {
             | Kind::Parallel(_)
             | Kind::Choice(_)
             | Kind::Wait(_)
-            | Kind::Pass(_) => None,
+            | Kind::Pass(_)
+            | Kind::Workflow(_) => None,
         }
     }
 

@@ -11,7 +11,8 @@ use serde_json::{Map as Object, Value};
 use super::fields::{Fields, Problems};
 use super::http::{self, Http};
 use super::plan::{
-    Block, Branch, Choice, Kind, Map, Model, ModelFallback, Parallel, Parent, Pass, Step, StepIndex,
+    Block, Branch, Choice, Kind, Map, Model, ModelFallback, Parallel, Parent, Pass, Step,
+    StepIndex, SubWorkflow,
 };
 use super::wait::Wait;
 use super::{DEPTH_MAX, PATTERNS_MAX, STEPS_MAX};
@@ -35,7 +36,7 @@ const MAP_CONCURRENCY_MAX: u32 = 1000;
 /// Names that references give to other things.
 pub(super) const RESERVED_NAMES: [&str; 3] = ["inputs", "execution", "secrets"];
 /// The types of steps, as they are written.
-const TYPES: &str = "model, http, parallel, choice, map, wait, pass";
+const TYPES: &str = "model, http, parallel, choice, map, wait, pass, workflow";
 
 /// A step that has been read, before anyone knows what it waits for.
 #[derive(Debug)]
@@ -134,7 +135,7 @@ impl<'a> Reader<'a> {
             fields.seconds("timeout_seconds", &(TIMEOUT_SECONDS_MIN..=TIMEOUT_SECONDS_MAX))
         };
         let retry = match kind.as_str() {
-            "model" | "http" => read_retry(&mut fields),
+            "model" | "http" | "workflow" => read_retry(&mut fields),
             _ => Policy::once(),
         };
         let mut nest = Nest { reader: self, position, levels };
@@ -146,6 +147,7 @@ impl<'a> Reader<'a> {
             "map" => (nest.map(&mut fields).map(Kind::Map), "a map step"),
             "wait" => (Wait::read(&mut fields).map(Kind::Wait), "a wait step"),
             "pass" => (read_pass(&mut fields).map(Kind::Pass), "a pass step"),
+            "workflow" => (read_child(&mut fields).map(Kind::Workflow), "a workflow step"),
             other => {
                 fields.refuse("type", format!("'{}' is not one of {TYPES}", brief(other)));
                 return None;
@@ -370,6 +372,18 @@ fn read_params(fields: &mut Fields<'_>) -> Option<Template> {
 fn read_pass(fields: &mut Fields<'_>) -> Option<Pass> {
     let result = fields.take("result").unwrap_or_default();
     Some(Pass { result: fields.parse("result", &result)? })
+}
+
+/// Reads a step that runs another workflow. Whether there is such a workflow is not known here.
+fn read_child(fields: &mut Fields<'_>) -> Option<SubWorkflow> {
+    let workflow = fields.required_text("workflow");
+    let version = fields.text("version_id");
+    let inputs = match fields.object_template("inputs") {
+        Some(inputs) => inputs,
+        None => Template::parse(&Value::Object(Object::new())).ok()?,
+    };
+    let waits = fields.flag("wait").unwrap_or(true);
+    Some(SubWorkflow { workflow: workflow?, version, inputs, waits })
 }
 
 /// The defaults of a `retry` that leaves fields out.

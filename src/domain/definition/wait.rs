@@ -14,7 +14,7 @@ use crate::domain::time::{Now, Timestamp};
 /// The problem of a wait without exactly one of its fields.
 const ONE_OF: &str = "a wait has either seconds or until or event";
 /// The longest wait: 366 days.
-const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+pub const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// How long a step waits.
 #[derive(Debug, Clone)]

@@ -18,6 +18,7 @@ pub mod workflow;
 use super::execution::{Execution, Fault, Status, Work};
 use super::ids::ExecutionId;
 use super::money::Usd;
+use super::step::Step;
 use super::time::Timestamp;
 
 /// What has to be done about an execution.
@@ -33,6 +34,9 @@ pub enum Effect {
     ClearTimer { due: Timestamp },
     /// Durable: the organization pays for this prediction. At most once for each.
     Charge { execution: ExecutionId, amount: Usd },
+    /// Durable: no step waits any more for this execution, which one of its steps has started: it is
+    /// cancelled, unless it has ended.
+    Abandon { child: ExecutionId },
     /// Durable: its webhook goes out. At most once for an execution.
     EnqueueWebhook,
     /// Volatile: start the runner for this attempt.
@@ -98,6 +102,13 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
         | Work::Decision(_)
         | Work::Agent(_) => Vec::new(),
     }
+}
+
+/// What becomes of the executions that unfinished steps wait for when theirs ends without being loaded.
+#[must_use]
+pub fn abandon<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Vec<Effect> {
+    let open = steps.into_iter().filter(|step| step.running().is_some());
+    open.filter_map(|step| step.child).map(|child| Effect::Abandon { child }).collect()
 }
 
 /// The one way to an end: the outcome, the lane, the charge and the webhook in one list. `now` is

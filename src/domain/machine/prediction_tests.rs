@@ -139,7 +139,7 @@ impl Machine {
                 Effect::Charge { amount, .. } => self.charges.push(amount),
                 Effect::EnqueueWebhook => self.announced += 1,
                 Effect::Start { attempt } => self.started.push(attempt),
-                Effect::SetTimer { .. } | Effect::ClearTimer { .. } => {
+                Effect::SetTimer { .. } | Effect::ClearTimer { .. } | Effect::Abandon { .. } => {
                     unreachable!("no prediction waits")
                 }
                 Effect::Ended => {}

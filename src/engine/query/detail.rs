@@ -258,7 +258,10 @@ impl Inner {
             (Kind::Wait(_), Some(until), _) => {
                 Some(Waiting::Timer { step_id, until: self.shown(until) })
             }
-            (Kind::Model(_) | Kind::Http(_), Some(at), None) => {
+            (Kind::Workflow(_), _, Some(_)) if step.child.is_some() => {
+                Some(Waiting::Workflow { step_id, execution_id: step.child? })
+            }
+            (Kind::Model(_) | Kind::Http(_) | Kind::Workflow(_), Some(at), None) => {
                 let attempt = attempt.saturating_add(1);
                 Some(Waiting::Retry { step_id, at: self.shown(at), attempt })
             }

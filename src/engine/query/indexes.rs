@@ -22,7 +22,7 @@ pub enum Attribute<'a> {
     ErrorClass(ErrorClass),
     /// The workflow that the prediction was a step of.
     StepOfWorkflow(WorkflowId),
-    /// The execution that the prediction was a step of.
+    /// The execution that the prediction was a step of, or that started the execution by a step.
     Parent(ExecutionId),
 }
 
@@ -66,6 +66,10 @@ pub fn rows_of(execution: &Execution) -> Vec<(Key, Vec<u8>)> {
     let status = execution.status;
     let value = if status.is_final() { Vec::new() } else { vec![byte_of(status)] };
     let mut found = vec![(status_row(execution, status), value)];
+    if let Some(parent) = execution.workflow().and_then(|run| run.parent.as_ref()) {
+        let index = index(execution.organization, Attribute::Parent(parent.execution));
+        found.push((index.id_newest_first(execution.id), Vec::new()));
+    }
     if !status.is_final() {
         return found;
     }

@@ -43,6 +43,7 @@ impl Inner {
         if is_final(effects) {
             count_end(&mut commit, execution);
             billing::release(&mut commit, execution.organization, execution.reserved);
+            self.tell_parent(&mut commit, execution);
         }
         commit.put(rows::execution(execution.organization, execution.id), execution)?;
         indexes::update(&mut commit, execution);
@@ -87,6 +88,12 @@ impl Inner {
             Effect::Charge { execution: charged, amount } => {
                 let now = self.clock.now();
                 billing::charge(commit, organization, *amount, *charged, new_id(), now)?;
+            }
+            Effect::Abandon { child } => {
+                let row = rows::timer(rows::ABANDONED, *child);
+                commit.put_bytes(row, rows::queued_value(organization));
+                let inner = Arc::clone(self);
+                commit.after_durable(move || inner.timers.notify_one());
             }
             Effect::EnqueueWebhook | Effect::Start { .. } | Effect::Ended => {}
         }

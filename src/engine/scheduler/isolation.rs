@@ -162,14 +162,17 @@ impl Inner {
         let id = execution.id;
         let now = execution.stamp(self.clock.now());
         let mut commit = Commit::new();
+        let mut effects = Vec::new();
         if execution.has_steps() {
-            for (instance, mut step) in self.sum_cost(&mut execution).await? {
+            let steps = self.sum_cost(&mut execution).await?;
+            effects = machine::abandon(steps.iter().map(|(_, step)| step));
+            for (instance, mut step) in steps {
                 if step.abandon(&fault, now) {
                     commit.put(rows::step(id, &instance), &step)?;
                 }
             }
         }
-        let effects = machine::fail_permanently(&mut execution, fault, now);
+        effects.extend(machine::fail_permanently(&mut execution, fault, now));
         let body = match &execution.work {
             Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => {
                 crate::engine::run::outcome::webhook_body(&execution, None).map_err(|error| {

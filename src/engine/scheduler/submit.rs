@@ -59,6 +59,17 @@ impl Inner {
         submissions: Vec<Submission>,
         beside: Commit,
     ) -> Result<Vec<Execution>, Error> {
+        let (commit, executions) = self.commit_of_submissions(submissions, beside).await?;
+        self.store.commit(commit).await?;
+        Ok(Arc::unwrap_or_clone(executions))
+    }
+
+    /// The commit that takes the work. Dropped instead of committed, it gives back what it has reserved.
+    pub(in crate::engine) async fn commit_of_submissions(
+        self: &Arc<Self>,
+        submissions: Vec<Submission>,
+        beside: Commit,
+    ) -> Result<(Commit, Arc<Vec<Execution>>), Error> {
         // Before large inputs are written; the commit asks again.
         self.store.admit()?;
         let now = self.clock.now();
@@ -97,8 +108,7 @@ impl Inner {
             // The disk has counted them.
             drop(reservations);
         });
-        self.store.commit(commit).await?;
-        Ok(Arc::unwrap_or_clone(executions))
+        Ok((commit, executions))
     }
 
     /// Where balances are enforced: keeps what each may cost, all of it or none.

@@ -98,6 +98,9 @@ impl Inner {
         organization: OrganizationId,
         id: ExecutionId,
     ) -> Result<(), Error> {
+        if due == rows::ABANDONED {
+            return self.cancel_abandoned(organization, id).await;
+        }
         let active = self.active.get_or_insert(id);
         let mut state = active.state.lock().await;
         if state.is_none() {
@@ -105,14 +108,21 @@ impl Inner {
             *state = self.store.read::<Execution>(&key).await?.map(LoadedExecution::from);
         }
         let mut next = state.as_ref().map(|loaded| loaded.execution.clone());
-        let now = self.clock.steady();
+        // An ended child wakes its parent whatever that waits for.
+        let until = next.as_ref().and_then(|next| next.workflow()?.aside_until);
+        let is_child = due == rows::CHILD_ENDED;
+        let now = until.filter(|_| is_child).unwrap_or_else(|| self.clock.steady());
         let effects = next.as_mut().map_or_else(Vec::new, |next| machine::wake(next, now));
         let (Some(loaded), Some(next), false) = (state.as_mut(), next, effects.is_empty()) else {
             let mut commit = Commit::new();
             commit.delete(rows::timer(due, id));
             return Ok(self.store.commit(commit).await?);
         };
-        self.write(Commit::new(), &next, &effects, None).await?;
+        let mut commit = Commit::new();
+        if is_child {
+            commit.delete(rows::timer(due, id));
+        }
+        self.write(commit, &next, &effects, None).await?;
         loaded.execution = next;
         Ok(())
     }

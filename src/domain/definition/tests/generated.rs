@@ -29,13 +29,13 @@ fn any_shapes() -> impl Strategy<Value = Vec<Shape>> {
             prop::option::weighted(0.3, any::<prop::sample::Index>()),
         )
     };
-    let leaf = fields(0..4_usize).prop_map(|(kind, refers, strays, depends)| {
+    let leaf = fields(0..5_usize).prop_map(|(kind, refers, strays, depends)| {
         let blocks = [Vec::new(), Vec::new()];
         Shape { kind, refers, strays, depends, blocks }
     });
     let shape = leaf.prop_recursive(3, 12, 4, move |inner| {
         let block = || prop::collection::vec(inner.clone(), 1..3);
-        (fields(4..7_usize), block(), block()).prop_map(
+        (fields(5..8_usize), block(), block()).prop_map(
             |((kind, refers, strays, depends), one, two)| Shape {
                 kind,
                 refers,
@@ -73,10 +73,11 @@ fn write(shapes: &[Shape], sight: &mut Vec<String>, count: &mut usize) -> Vec<Va
             0 => http(&id),
             1 => json!({"step_id": id, "type": "pass", "result": text}),
             2 | 3 => model(&id, &text),
-            4 | 5 => {
+            4 => json!({"step_id": id, "type": "workflow", "workflow": "w", "inputs": {"x": text}}),
+            5 | 6 => {
                 let ((one, seen_in_one), (two, seen_in_two)) = (inside(one), inside(two));
                 sight.extend(seen_in_one.into_iter().chain(seen_in_two));
-                if shape.kind == 4 {
+                if shape.kind == 5 {
                     json!({"step_id": id, "type": "parallel",
                            "branches": [{"steps": one}, {"steps": two}]})
                 } else {
@@ -175,6 +176,9 @@ fn any_json() -> impl Strategy<Value = Value> {
         "map",
         "wait",
         "pass",
+        "workflow",
+        "version_id",
+        "inputs",
         "steps",
         "branches",
         "condition",

@@ -46,6 +46,9 @@ impl Change<'_> {
             Event::Answered { instance, output, source } => {
                 self.answer(&instance, output, source);
             }
+            Event::ChildStarted { instance, attempt, child } => {
+                self.start_child(&instance, attempt, child);
+            }
             Event::ResultReady { instance, output } => self.complete(&instance, output),
             Event::Joined { instance, item: Some(item), output } => {
                 self.join_item(&instance, item, output);
@@ -206,12 +209,13 @@ impl Change<'_> {
         }
         if let Some(due) = step.due {
             self.effects.push(Effect::SetTimer { instance: instance.clone(), until: due });
-            if !is_container {
+            // The end of a wait or the next attempt comes with it; a child has begun already.
+            if !is_container && step.running().is_none() {
                 return;
             }
         }
         match &planned.kind {
-            Kind::Model(_) | Kind::Http(_) => self.begin_attempt(instance),
+            Kind::Model(_) | Kind::Http(_) | Kind::Workflow(_) => self.begin_attempt(instance),
             Kind::Parallel(parallel) => {
                 let branches = parallel.branches.len();
                 let container = Container::Branches(branches);
@@ -238,6 +242,7 @@ impl Change<'_> {
                 let number = step.attempts.last().map_or(1, |last| last.number.saturating_add(1));
                 let model = model_of(&plan, instance, step.primary_error.is_some());
                 step.attempts.push(Attempt::begin(number, model.to_owned(), now));
+                step.child = None;
                 number
             }
         };

@@ -96,10 +96,13 @@ impl Change<'_> {
         let within: Vec<_> =
             self.progress.unfinished.iter().filter(|one| is_within(one)).cloned().collect();
         for instance in within {
-            if let Some(step) = self.progress.steps.get_mut(&instance)
-                && let Some(last) = step.attempts.last_mut()
-            {
-                last.close(last.number, Outcome::Cancelled, None, now);
+            if let Some(step) = self.progress.steps.get_mut(&instance) {
+                let child = step.child.filter(|_| step.running().is_some());
+                if let Some(last) = step.attempts.last_mut() {
+                    last.close(last.number, Outcome::Cancelled, None, now);
+                }
+                let abandon = |child| Effect::Execution(ExecutionEffect::Abandon { child });
+                self.effects.extend(child.map(abandon));
             }
             self.end(&instance, step::Status::Cancelled);
             self.effects.push(Effect::Stop { instance });

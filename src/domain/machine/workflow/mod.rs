@@ -49,6 +49,8 @@ pub enum Event {
     WaitUntil { instance: Instance, until: Timestamp },
     /// The event that a `wait` waits for has come.
     Answered { instance: Instance, output: Payload, source: EventSource },
+    /// The attempt at a step of type workflow is the execution `child`, which is about to be created.
+    ChildStarted { instance: Instance, attempt: u32, child: ExecutionId },
     /// A `pass` gives this.
     ResultReady { instance: Instance, output: Payload },
     /// What an item of a `map`, or the whole step that holds others, gives.
@@ -87,6 +89,8 @@ pub enum Effect {
     /// Resolve what the step refers to; run it, or say what came of it. An attempt has to wait for
     /// the commit of everything before it.
     Begin { instance: Instance, attempt: u32 },
+    /// Durable: the execution that the step has started is created.
+    CreateChild { instance: Instance },
     /// Say what an item of a `map` gives, or what a step gives whose blocks have ended.
     JoinOutputs { instance: Instance, item: Option<u32> },
     /// Say what the execution gives.
@@ -275,7 +279,12 @@ fn has_fallback(kind: &Kind) -> bool {
     match kind {
         Kind::Model(model) => model.fallback.is_some(),
         Kind::Http(http) => http.fallback.is_some(),
-        Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => false,
+        Kind::Parallel(_)
+        | Kind::Choice(_)
+        | Kind::Map(_)
+        | Kind::Wait(_)
+        | Kind::Pass(_)
+        | Kind::Workflow(_) => false,
     }
 }
 

@@ -1,13 +1,16 @@
 //! Reports: what runs gave, what conditions said, what maps hold, which moments have come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::begin::Change;
 use super::{Container, Effect, Frame, Items, Success, has_fallback, is_part_of};
 use crate::domain::attempt::{Failure, Outcome};
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{EventWait, Kind};
+use crate::domain::definition::{EventWait, Kind, WAIT_MAX};
 use crate::domain::execution::{Fault, append_logs};
+use crate::domain::ids::ExecutionId;
+use crate::domain::machine::Effect as ExecutionEffect;
 use crate::domain::money::Usd;
 use crate::domain::payload::Payload;
 use crate::domain::step::{self, EventSource, Instance, Step};
@@ -228,6 +231,53 @@ impl Change<'_> {
         self.complete(instance, output);
     }
 
+    /// An attempt has become an execution of its own, for whose end the step waits, or does not.
+    pub(super) fn start_child(&mut self, instance: &Instance, attempt: u32, child: ExecutionId) {
+        let plan = Arc::clone(&self.progress.plan);
+        let now = self.now;
+        if !self.is_unfinished(instance) {
+            return;
+        }
+        let (Some(planned), Some(step)) =
+            (plan.at(instance.step), self.progress.steps.get_mut(instance))
+        else {
+            return;
+        };
+        let Kind::Workflow(kind) = &planned.kind else { return };
+        let is_running = step.running().is_some_and(|running| running.number == attempt);
+        if !is_running || step.child.is_some() {
+            return;
+        }
+        step.child = Some(child);
+        self.progress.is_pressing = true;
+        self.progress.changed.insert(instance.clone());
+        self.effects.push(Effect::CreateChild { instance: instance.clone() });
+        if kind.waits {
+            let until = now.steady.plus(planned.timeout.unwrap_or(WAIT_MAX));
+            step.due = Some(until);
+            self.effects.push(Effect::SetTimer { instance: instance.clone(), until });
+            return;
+        }
+        if let Some(last) = step.attempts.last_mut() {
+            last.close(attempt, Outcome::Success, None, now.wall);
+        }
+        if let Ok(id) = Payload::of(&child) {
+            self.complete(instance, id);
+        }
+    }
+
+    /// An execution that a step waits for has not ended in time.
+    fn give_up_child(&mut self, instance: &Instance, limit: Option<Duration>) {
+        let Some(step) = self.progress.steps.get(instance) else { return };
+        let Some(attempt) = step.running().map(|running| running.number) else { return };
+        if let Some(child) = step.child {
+            self.effects.push(Effect::Execution(ExecutionEffect::Abandon { child }));
+        }
+        let cause = format!("it took longer than {:?}", limit.unwrap_or(WAIT_MAX));
+        let fault = Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause);
+        self.fail_attempt(instance, attempt, fault, Usd::ZERO, None);
+    }
+
     pub(super) fn due(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.steady;
@@ -265,6 +315,14 @@ impl Change<'_> {
                             self.complete(instance, nothing);
                         }
                     }
+                }
+            }
+            Kind::Workflow(_) => {
+                if step.due.take().is_some() {
+                    if step.running().is_some() {
+                        return self.give_up_child(instance, planned.timeout);
+                    }
+                    self.begin_attempt(instance);
                 }
             }
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) => {

@@ -2,97 +2,20 @@
 //! an end, and dying on the way changes nothing about it. No test here knows the order of the code
 //! it tests.
 
+mod plans;
+
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use serde_json::{Value, json};
 
+use self::plans::plan;
 use super::*;
 use crate::domain::attempt::Outcome;
 use crate::domain::classify::ErrorClass;
 use crate::domain::execution::{Source, Status, Work, WorkflowRun};
 use crate::domain::machine;
-
-/// Bytes that decide what a plan looks like; zeros when they are used up.
-struct Dice<'d> {
-    bytes: std::slice::Iter<'d, u8>,
-    /// Whether steps have time-outs.
-    deadlines: bool,
-}
-
-impl Dice<'_> {
-    fn throw(&mut self, sides: u8) -> u8 {
-        self.bytes.next().map_or(0, |byte| byte % sides)
-    }
-}
-
-fn block(dice: &mut Dice<'_>, depth: u8, made: &mut usize) -> Value {
-    let count = 1 + usize::from(dice.throw(4));
-    let mut steps: Vec<Value> = Vec::new();
-    for _ in 0..count {
-        let earlier: Vec<String> =
-            steps.iter().map(|step| step["step_id"].as_str().unwrap().to_owned()).collect();
-        steps.push(step(dice, depth, made, &earlier));
-    }
-    steps.into()
-}
-
-fn step(dice: &mut Dice<'_>, depth: u8, made: &mut usize, earlier: &[String]) -> Value {
-    *made += 1;
-    let id = format!("s{made}");
-    let kinds = if depth == 0 { 6 } else { 9 };
-    let mut step = match dice.throw(kinds) {
-        0..=2 => json!({"type": "model", "model": "m"}),
-        3 => json!({"type": "http", "url": "http://h/"}),
-        4 => json!({"type": "pass"}),
-        5 => json!({"type": "wait", "seconds": 1}),
-        6 => {
-            let branches = 1 + dice.throw(3);
-            let branch = |_| json!({"steps": block(dice, depth - 1, made)});
-            let branches: Vec<Value> = (0..branches).map(branch).collect();
-            json!({"type": "parallel", "branches": branches})
-        }
-        7 => {
-            let met = json!({"steps": block(dice, depth - 1, made)});
-            let other = json!({"steps": block(dice, depth - 1, made)});
-            let condition = json!({"expression": "{{execution.id}}", "operator": "exists"});
-            json!({"type": "choice", "condition": condition, "condition_met_branch": met, "default_branch": other})
-        }
-        _ => json!({
-            "type": "map", "items": [1], "item_name": format!("i{made}"),
-            "max_concurrency": 1 + dice.throw(2), "steps": block(dice, depth - 1, made),
-        }),
-    };
-    step["step_id"] = id.into();
-    if dice.throw(4) == 0 {
-        step["continue_on_error"] = true.into();
-    }
-    if ["model", "http"].contains(&step["type"].as_str().unwrap()) {
-        if dice.throw(3) == 0 {
-            step["retry"] = json!({"max_attempts": 1 + dice.throw(3), "initial_delay_seconds": 1});
-        }
-        if dice.throw(4) == 0 {
-            step["fallback"] = json!({"model": "other", "url": "http://other/"});
-            let alien = if step["type"] == "model" { "url" } else { "model" };
-            step["fallback"].as_object_mut().unwrap().remove(alien);
-        }
-    } else if dice.throw(5) == 0 && step["type"] != "pass" && dice.deadlines {
-        step["timeout_seconds"] = 3.into();
-    }
-    if dice.throw(3) == 0 && !earlier.is_empty() {
-        let named = usize::from(dice.throw(8)) % earlier.len();
-        step["depends_on"] = json!([earlier[named]]);
-    }
-    step
-}
-
-fn plan(dice: &[u8], deadlines: bool) -> Arc<Plan> {
-    let mut dice = Dice { bytes: dice.iter(), deadlines };
-    let steps = block(&mut dice, 2, &mut 0);
-    Arc::new(Plan::compile(Some(&json!({"steps": steps})), &|_| true).unwrap())
-}
 
 /// What chance decides about a step, the same each time it is asked.
 fn fate(seed: u64, what: &str, instance: &Instance, attempt: u32) -> u64 {
@@ -119,6 +42,11 @@ struct Machine {
     runs: BTreeMap<Instance, u32>,
     stopped: Vec<(Instance, u32)>,
     timers: BTreeSet<(Timestamp, Instance)>,
+    /// The children that were created, by attempt, and those of them that have ended or that nobody
+    /// waits for any more. They outlive the process.
+    children: BTreeMap<(Instance, u32), ExecutionId>,
+    ended_children: BTreeSet<ExecutionId>,
+    abandoned: BTreeSet<ExecutionId>,
     /// Attempts begun since the process started.
     begun: BTreeSet<(Instance, u32)>,
     published: Vec<Instance>,
@@ -144,6 +72,9 @@ impl Machine {
             runs: BTreeMap::new(),
             stopped: Vec::new(),
             timers: BTreeSet::new(),
+            children: BTreeMap::new(),
+            ended_children: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
             begun: BTreeSet::new(),
             published: Vec::new(),
             charged: Vec::new(),
@@ -167,6 +98,9 @@ impl Machine {
             ..Self::new(failed.seed, Arc::clone(&failed.plan))
         };
         machine.published.retain(|instance| machine.disk.contains_key(instance));
+        machine.children.clear();
+        machine.ended_children.clear();
+        machine.abandoned.clear();
         machine.stored = execution();
         let Work::Workflow(run) = &mut machine.stored.work else { panic!("a prediction") };
         run.redriven_from = Some(failed.execution.id);
@@ -201,6 +135,14 @@ impl Machine {
                     Effect::Publish { instance } => {
                         must_commit = true;
                         self.published.push(instance);
+                    }
+                    Effect::CreateChild { instance } => {
+                        must_commit = true;
+                        let step = self.progress.step(&instance).unwrap();
+                        let attempt = step.attempts.last().unwrap().number;
+                        let child = step.child.expect("its step says which one it is");
+                        let before = self.children.insert((instance, attempt), child);
+                        assert_eq!(before, None, "two children of one attempt");
                     }
                     Effect::SetTimer { instance, until } => {
                         self.timers.insert((until, instance));
@@ -247,6 +189,10 @@ impl Machine {
                 assert!(*amount > Usd::ZERO && !self.charged.contains(execution), "charged twice");
                 self.charged.push(*execution);
             }
+            machine::Effect::Abandon { child } => {
+                assert!(!self.ended_children.contains(child), "it has ended");
+                assert!(self.abandoned.insert(*child), "abandoned twice");
+            }
             machine::Effect::Ended => self.ends += 1,
             machine::Effect::Dequeue { .. }
             | machine::Effect::Enqueue { .. }
@@ -275,6 +221,19 @@ impl Machine {
                 starts.push((instance.clone(), attempt));
                 Event::Resolved { instance, input: payload("in"), prediction }
             }
+            Kind::Workflow(kind) => {
+                assert!(self.begun.insert((instance.clone(), attempt)), "one attempt, two runs");
+                if kind.waits {
+                    starts.push((instance.clone(), attempt));
+                }
+                if self.progress.step(&instance).unwrap().child.is_some() {
+                    // It was created before the process died.
+                    return None;
+                }
+                self.ids += 1;
+                let child = ExecutionId::from((1 << 100 | self.ids).to_be_bytes());
+                Event::ChildStarted { instance, attempt, child }
+            }
             Kind::Choice(_) => Event::Decided { met: chance("met").is_multiple_of(2), instance },
             Kind::Map(_) => {
                 Event::MapOpened { items: u32::try_from(chance("items") % 4).unwrap(), instance }
@@ -297,6 +256,13 @@ impl Machine {
         let chance = fate(self.seed, "run", instance, attempt);
         let cost = Usd::from_micros(i64::try_from(chance % 3).unwrap());
         let instance = instance.clone();
+        let is_child = self.children.get(&(instance.clone(), attempt)).copied();
+        let cost = if is_child.is_some() { Usd::ZERO } else { cost };
+        let is_waiting = |child: &ExecutionId| {
+            let step = self.progress.step(&instance);
+            step.is_some_and(|step| step.child == Some(*child) && step.running().is_some())
+        };
+        self.ended_children.extend(is_child.filter(is_waiting));
         self.happen(if chance.is_multiple_of(4) && !self.is_lucky {
             let class = ErrorClass::ALL[usize::try_from(chance % 7).unwrap()];
             let fault = Fault::new("StepFailed", class, "it failed");
@@ -479,7 +445,22 @@ impl Machine {
         }
     }
 
+    /// A child that runs has one step that waits for it, or is going to be cancelled.
+    fn invariant_no_child_is_orphaned(&self) {
+        for ((instance, attempt), child) in &self.children {
+            let step = self.disk.get(instance).expect("its creation is in the step's commit");
+            let Kind::Workflow(kind) = &self.plan.at(instance.step).unwrap().kind else {
+                panic!("no child of this type")
+            };
+            let running = step.running().map(|running| running.number);
+            let is_awaited = running == Some(*attempt) && step.child == Some(*child);
+            let is_over = self.ended_children.contains(child) || self.abandoned.contains(child);
+            assert!(!kind.waits || is_awaited != is_over, "{instance:?} {attempt} {step:?}");
+        }
+    }
+
     fn invariants(&self) {
+        self.invariant_no_child_is_orphaned();
         self.invariant_maps_keep_to_their_concurrency();
         self.invariant_the_end_is_whole();
         self.invariant_each_model_step_is_published_once();

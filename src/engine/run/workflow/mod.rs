@@ -10,8 +10,10 @@
 //! mod     the loop: events in, changes, commit, runs      view    what references see
 //! answer  what the machine asks for                       runs    models and HTTP requests
 //! store   rows of steps: read at the start, written with each commit
+//! children  steps that run other workflows
 //! ```
 
+mod children;
 mod resolve;
 mod runs;
 mod store;
@@ -27,6 +29,7 @@ use futures_util::{FutureExt, StreamExt};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::children::{Begun, NewChild};
 use self::runs::{Job, Report, Running};
 use self::store::PendingEffects;
 use self::view::Values;
@@ -71,6 +74,16 @@ struct Actor {
     has_events: bool,
     /// An event may have come that no step was notified of.
     may_have_events: bool,
+    /// How many executions are above it.
+    depth: u32,
+    /// The children that its steps wait for, each with the attempt that it is.
+    children: HashMap<ExecutionId, (Instance, u32)>,
+    /// Those that have ended since the last look.
+    ended_children: Vec<ExecutionId>,
+    /// Those that are about to be created.
+    new_children: HashMap<Instance, NewChild>,
+    /// Since when it only waits for children.
+    waits_since: Option<Instant>,
     /// The lane that it runs from.
     lane: String,
     /// Whether the lane knows that it only waits for places at models.
@@ -100,8 +113,10 @@ enum NextStep {
 enum Wakeup {
     Reports(Vec<Report>),
     Timer,
-    /// An event was sent.
+    /// An event was sent, or a child has ended.
     Event,
+    /// It has waited for its children for long.
+    Idle,
     Mark,
     TimedOut,
     Stopped,
@@ -163,6 +178,7 @@ impl Inner {
         let owner = self.owner_of(execution).await?;
         let is_foreign = owner != Some(execution.organization);
         let ran = Duration::from_millis(run.ran_ms);
+        let depth = run.parent.as_ref().map_or(0, |parent| parent.depth);
         let may_have_steps = !is_new || run.redriven_from.is_some();
         let is_marked = execution.started_at.is_some();
         let id = execution.id;
@@ -197,6 +213,11 @@ impl Inner {
             admitted: BTreeSet::new(),
             has_events,
             may_have_events: true,
+            depth,
+            children: HashMap::new(),
+            ended_children: Vec::new(),
+            new_children: HashMap::new(),
+            waits_since: None,
             lane,
             is_parked: false,
             timers: BTreeSet::new(),
@@ -213,10 +234,15 @@ impl Inner {
         fault: Fault,
     ) -> Result<(), Error> {
         let mut next = loaded.execution.clone();
-        if let Err(error) = self.sum_cost(&mut next).await {
-            tracing::error!(execution = %next.id, %error, "the cost of its steps cannot be read");
-        }
-        let effects = machine::fail(&mut next, fault, self.clock.now());
+        let mut effects = match self.sum_cost(&mut next).await {
+            Ok(steps) => machine::abandon(steps.iter().map(|(_, step)| step)),
+            Err(error) => {
+                let id = next.id;
+                tracing::error!(execution = %id, %error, "the cost of its steps cannot be read");
+                Vec::new()
+            }
+        };
+        effects.extend(machine::fail(&mut next, fault, self.clock.now()));
         let body = self.workflow_body(&next, None, Vec::new()).await?;
         self.write(Commit::new(), &next, &effects, Some(body)).await?;
         loaded.execution = next;
@@ -228,7 +254,15 @@ impl Actor {
     async fn run(&mut self, active: &ActiveExecution) -> Result<(), Error> {
         let mut events = vec![Event::Dispatched];
         loop {
-            {
+            // What brings new work is committed alone: a full disk refuses it, and nothing else.
+            let is_child = |event: &Event| matches!(event, Event::ChildStarted { .. });
+            let (starts, others): (Vec<_>, Vec<_>) = events.into_iter().partition(is_child);
+            let rounds = match (others.is_empty(), starts.is_empty()) {
+                (_, true) => vec![others],
+                (true, false) => vec![starts],
+                (false, false) => vec![others, starts],
+            };
+            for events in rounds {
                 let mut state = active.state.lock().await;
                 let Some(loaded) = state.as_mut() else { return Ok(()) };
                 if loaded.execution.status.is_final() {
@@ -254,8 +288,10 @@ impl Actor {
                 Wakeup::Timer => self.due(),
                 Wakeup::Event => {
                     self.may_have_events = true;
+                    self.ended_children.extend(active.take_ended_children());
                     Vec::new()
                 }
+                Wakeup::Idle => Vec::new(),
                 Wakeup::Mark => {
                     self.mark(active).await?;
                     Vec::new()
@@ -265,10 +301,14 @@ impl Actor {
         }
     }
 
-    /// Tells the lane when the execution begins or ceases to wait for places at models alone: while
-    /// it does, it holds no place itself.
+    /// Tells the lane when the execution begins or ceases to wait for places at models or for its children
+    /// alone: while it does, it holds no place itself.
     fn update_parked(&mut self) {
-        let is_parked = !self.running.is_empty() && self.admitted.is_empty();
+        let is_parked = if self.running.is_empty() {
+            self.waits_since.is_some()
+        } else {
+            self.admitted.is_empty()
+        };
         if is_parked != self.is_parked {
             self.is_parked = is_parked;
             self.inner.lanes().park(&self.lane, self.id, is_parked);
@@ -283,6 +323,7 @@ impl Actor {
         let limit = self.inner.options.workflow_timeout.saturating_sub(self.running_time);
         let is_busy = !self.running.is_empty();
         let mark_at = self.begun + MARK_AFTER;
+        let idle_at = self.waits_since.map(|since| since + self.inner.options.aside_after);
         tokio::select! {
             biased;
             () = active.stop.cancelled() => Wakeup::Stopped,
@@ -298,6 +339,8 @@ impl Actor {
             () = tokio::time::sleep(timer.unwrap_or_default()), if timer.is_some() => Wakeup::Timer,
             () = tokio::time::sleep_until(mark_at), if !self.is_marked => Wakeup::Mark,
             () = tokio::time::sleep(limit), if is_busy => Wakeup::TimedOut,
+            () = tokio::time::sleep_until(idle_at.unwrap_or(mark_at)),
+                if idle_at.is_some() && !is_busy => Wakeup::Idle,
         }
     }
 
@@ -337,11 +380,19 @@ impl Actor {
             events
         } else {
             let mut all = self.take_answers(progress).await?;
+            all.extend(self.take_ended_children().await?);
             all.extend(events);
             all
         };
+        let has_news = !events.is_empty();
+        let starts_children =
+            events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
         for event in events {
             self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
+        }
+        if starts_children {
+            // A step that has ended in the meantime starts nothing.
+            self.new_children.clear();
         }
         // Before it gives up its place, under the lock that those who send events hold.
         self.may_have_events |= jobs.is_empty() && self.running.is_empty();
@@ -350,7 +401,11 @@ impl Actor {
                 self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
             }
         }
-        if !written.is_final() && jobs.is_empty() && self.running.is_empty() {
+        let is_idle = jobs.is_empty() && self.running.is_empty() && self.new_children.is_empty();
+        if !is_idle || has_news {
+            self.waits_since = None;
+        }
+        if !written.is_final() && is_idle {
             match self.idle(&next) {
                 Some(event) => {
                     self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
@@ -366,7 +421,10 @@ impl Actor {
         }
         let inner = Arc::clone(&self.inner);
         if progress.must_commit() || !written.is_empty() {
-            let commit = self.commit();
+            let mut commit = self.commit();
+            for child in written.children.drain(..) {
+                commit.extend(child);
+            }
             // One that will run for a while is marked with a commit that is made anyway.
             let marks = !self.is_marked && self.begun.elapsed() >= MARK_WITH_STEP_AFTER;
             inner.commit_progress(commit, &mut next, progress, &written, marks).await?;
@@ -401,7 +459,17 @@ impl Actor {
                     Effect::SetTimer { instance, until } => {
                         self.timers.insert((until, instance));
                     }
+                    Effect::CreateChild { instance } => {
+                        if let Some(child) = self.new_children.remove(&instance) {
+                            let attempt = progress.step(&instance).and_then(|step| step.running());
+                            if let Some(attempt) = attempt.map(|attempt| attempt.number) {
+                                self.children.insert(child.id, (instance, attempt));
+                            }
+                            written.children.push(child.commit);
+                        }
+                    }
                     Effect::Stop { instance } => {
+                        self.children.retain(|_, (held, _)| *held != instance);
                         self.admitted.remove(&instance);
                         if let Some(stop) = self.stops.remove(&instance) {
                             stop.abort();
@@ -409,7 +477,16 @@ impl Actor {
                     }
                     Effect::Begin { instance, attempt } => {
                         let role = self.plan.at(instance.step).map(|step| step.kind.role());
-                        if role == Some(Role::Calls) {
+                        if role == Some(Role::Starts) {
+                            match self.begin_child(progress, instance, attempt).await? {
+                                Begun::Job(job, resolved) => {
+                                    jobs.push(*job);
+                                    events.push_back(resolved);
+                                }
+                                Begun::Event(event) => events.push_back(event),
+                                Begun::Waits => {}
+                            }
+                        } else if role == Some(Role::Calls) {
                             match self.prepare(progress, instance, attempt).await? {
                                 Ok((job, resolved)) => {
                                     jobs.push(job);
@@ -433,9 +510,21 @@ impl Actor {
 
     /// What an execution does for which nothing runs: it gives up its place, when nothing is due
     /// for long.
-    fn idle(&self, execution: &Execution) -> Option<Event> {
+    fn idle(&mut self, execution: &Execution) -> Option<Event> {
         let (due, _) = self.timers.first()?;
-        let is_long = due.since(self.inner.clock.steady()) > self.inner.options.aside_after;
+        let aside_after = self.inner.options.aside_after;
+        let is_long = due.since(self.inner.clock.steady()) > aside_after;
+        if !is_long {
+            self.waits_since = None;
+            return None;
+        }
+        if !self.children.is_empty() {
+            // They may end soon.
+            let since = self.waits_since.get_or_insert_with(runtime::monotonic_now);
+            if since.elapsed() < aside_after {
+                return None;
+            }
+        }
         let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
         (is_long && !execution.status.is_final())
             .then_some(Event::Suspended { until: *due, ran_ms })

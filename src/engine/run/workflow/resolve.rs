@@ -87,7 +87,7 @@ impl Actor {
                 Ok(output) => Ok(Event::ResultReady { instance: instance.clone(), output }),
                 Err(fault) => Err(fault),
             },
-            Kind::Model(_) | Kind::Http(_) | Kind::Parallel(_) => {
+            Kind::Model(_) | Kind::Http(_) | Kind::Parallel(_) | Kind::Workflow(_) => {
                 Err(type_error("steps of this type give no answer"))
             }
         };
@@ -177,7 +177,7 @@ impl Actor {
     }
 
     /// A text as a payload, if the budget has room for it.
-    async fn store_text(&mut self, text: Box<RawValue>) -> StepResult<Payload> {
+    pub(super) async fn store_text(&mut self, text: Box<RawValue>) -> StepResult<Payload> {
         let kept = self.inner.store_text(&self.budget, self.id, text).await?;
         Ok(kept.map_err(|over| type_error(over.to_string())))
     }

@@ -10,10 +10,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Actor;
+use super::children::{Caller, PreparedChild};
 use super::resolve::{REFERENCE_ERROR, StepResult, split_step_error, unresolved};
 use crate::domain::attempt::Failure;
 use crate::domain::classify::ErrorClass;
-use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model};
+use crate::domain::definition::{FailWhen, HTTP_TIMEOUT_DEFAULT, Http, Kind, Model, SubWorkflow};
 use crate::domain::execution::Fault;
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::{Event, StepProgress, Success};
@@ -27,7 +28,7 @@ use crate::engine::run::attempt::{call_runner, model_removed};
 use crate::engine::run::budget::Budget;
 use crate::engine::scheduler::in_flight::Run;
 use crate::engine::scheduler::permit::ModelPermit;
-use crate::engine::{Error, Inner, Models};
+use crate::engine::{Error, Inner, Models, models};
 use crate::files::Origin;
 use crate::runners;
 use crate::runners::request::{self, Prepared};
@@ -64,12 +65,18 @@ enum Call {
         request: Box<Prepared>,
         fail_when: FailWhen,
     },
+    Workflow {
+        call: models::Call,
+        caller: Box<Caller>,
+    },
 }
 
 /// What became of a run, or of the wait for it.
 pub enum Report {
     /// There is a place at the model now.
     PermitGranted { job: Box<Job>, permit: ModelPermit },
+    /// A child can be created, or cannot.
+    ChildPrepared { instance: Instance, attempt: u32, prepared: Box<PreparedChild> },
     Ended {
         instance: Instance,
         attempt: u32,
@@ -120,6 +127,9 @@ impl Actor {
                 self.push(instance.clone(), run);
                 Event::Started { instance, attempt }
             }
+            Report::ChildPrepared { instance, attempt, prepared } => {
+                self.child_event(instance, attempt, *prepared)?
+            }
             Report::Ended { instance, attempt, outcome } => {
                 self.admitted.remove(&instance);
                 match (*outcome)? {
@@ -141,6 +151,14 @@ impl Actor {
     pub(super) fn start_job(&mut self, job: Job) -> bool {
         let instance = job.instance.clone();
         let inner = Arc::clone(&self.inner);
+        let job = match job {
+            Job { attempt, call: Call::Workflow { call, caller }, .. } => {
+                let run = inner.prepare_child((instance.clone(), attempt), *caller, call);
+                self.push(instance, run);
+                return false;
+            }
+            job => job,
+        };
         let Call::Model { slug, .. } = &job.call else {
             let run = inner.run_request(job);
             self.admitted.insert(instance.clone());
@@ -181,7 +199,7 @@ impl Actor {
     /// The fault as it is kept. In a workflow of another organization, what failed and how is the
     /// owner's to know: the cause may quote what the owner wrote into the step, name its hosts, or
     /// repeat their answers. The log has it whole.
-    fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
+    pub(super) fn redact_error(&self, instance: &Instance, fault: Fault) -> Fault {
         if !self.is_foreign || fault.name == REFERENCE_ERROR {
             return fault;
         }
@@ -216,6 +234,10 @@ impl Actor {
                 Err(fault) => Err(fault),
             },
             Kind::Http(http) => resolve_http(http, is_fallback, &view),
+            Kind::Workflow(child) => {
+                let caller = self.caller(&planned.id, child.waits);
+                resolve_child(child, caller, &view)
+            }
             Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) | Kind::Wait(_) | Kind::Pass(_) => {
                 Err(Fault::of_step(&no_such_step()))
             }
@@ -226,7 +248,7 @@ impl Actor {
         };
         if self.is_foreign {
             shown = Value::Null;
-        } else if matches!(call, Call::Model { .. }) {
+        } else if matches!(call, Call::Model { .. } | Call::Workflow { .. }) {
             mask_value(&mut shown);
         }
         let items = instance.items.iter().map(|item| format!(".{item}")).collect::<String>();
@@ -282,6 +304,18 @@ fn resolve_model<'m>(
     Ok((slug, input.map_err(|error| unresolved(&error))?))
 }
 
+fn resolve_child(
+    child: &SubWorkflow,
+    caller: Caller,
+    view: &dyn Scope,
+) -> Result<(Call, Value), Fault> {
+    let inputs = child.inputs.resolve(view, RESOLVED_BYTES_MAX);
+    let inputs = inputs.map_err(|error| unresolved(&error))?;
+    let (workflow, version) = (child.workflow.clone(), child.version.clone());
+    let call = models::Call { workflow, version, inputs: inputs.clone() };
+    Ok((Call::Workflow { call, caller: Box::new(caller) }, inputs))
+}
+
 fn no_such_step() -> Failure {
     Failure::new(ErrorClass::InternalError, "the plan does not contain this step")
 }
@@ -334,7 +368,7 @@ impl Inner {
                     let input = (input, may_fall_back);
                     inner.run_step_model(origin, &slug, input, limit, &budget).await
                 }
-                Call::Http { .. } => Ok(Err(no_such_step().into())),
+                Call::Http { .. } | Call::Workflow { .. } => Ok(Err(no_such_step().into())),
             };
             drop((mark, permit));
             Report::Ended { instance, attempt, outcome: Box::new(outcome) }

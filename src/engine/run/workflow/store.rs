@@ -32,11 +32,13 @@ pub struct PendingEffects {
     pub effects: Vec<machine::Effect>,
     /// Model steps that have ended.
     pub published: Vec<Instance>,
+    /// What creates the children of steps.
+    pub children: Vec<Commit>,
 }
 
 impl PendingEffects {
     pub const fn is_empty(&self) -> bool {
-        self.effects.is_empty() && self.published.is_empty()
+        self.effects.is_empty() && self.published.is_empty() && self.children.is_empty()
     }
 
     /// Whether it brings the execution to its end.
@@ -54,6 +56,7 @@ impl PendingEffects {
                 Effect::Begin { .. }
                 | Effect::JoinOutputs { .. }
                 | Effect::ResolveOutput
+                | Effect::CreateChild { .. }
                 | Effect::SetTimer { .. }
                 | Effect::Stop { .. } => {}
             }

@@ -1,0 +1,142 @@
+//! Executions that others have started, in number: a cancel leaves none behind, a place is never held
+//! by one that waits for another, and they nest only so deep.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::domain::execution::{DEPTH_MAX, Execution, Status};
+use crate::domain::ids::ExecutionId;
+use crate::engine::simulation_tests::{ORGANIZATION, PATIENCE, Process, rows as all_rows, runtime};
+use crate::engine::workflow_tests::{Case, case, model, no_timer_is_left, script, submission};
+use crate::engine::{Options, rows};
+use crate::storage::record::decode;
+use crate::storage::{Commit, Page, Store, Table};
+
+fn child(id: &str, workflow: usize, inputs: Value) -> Value {
+    let workflow = workflow.to_string();
+    json!({"step_id": id, "type": "workflow", "workflow": workflow, "inputs": inputs})
+}
+
+async fn executions(store: &Store) -> Vec<Execution> {
+    let prefix = rows::executions_of(ORGANIZATION.into());
+    let page = Page { prefix, after: None, before: None, limit: 10_000 };
+    let rows = store.page(page).await.unwrap();
+    rows.iter().map(|(_, bytes)| decode(bytes).unwrap()).collect()
+}
+
+async fn ended(store: &Store) -> usize {
+    executions(store).await.iter().filter(|one| one.status.is_final()).count()
+}
+
+async fn until_ended(store: &Store, count: usize) {
+    let looking = async {
+        while ended(store).await < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.unwrap();
+}
+
+async fn submit(process: &Process, number: usize, case: &Case) -> ExecutionId {
+    let submissions = vec![submission(number, case)];
+    process.engine.submit(submissions, Commit::new()).await.unwrap()[0].id
+}
+
+/// A parent and a thousand children, of which about the half have ended.
+fn thousand() -> [Case; 2] {
+    let items: Vec<u32> = (0..1000).collect();
+    let parent = json!([{"step_id": "m", "type": "map", "items": items, "max_concurrency": 100,
+        "steps": [child("c", 1, json!({"n": "{{item}}"}))]}]);
+    let one = json!([model("a", "same", json!("{{inputs.n}}"))]);
+    [
+        case("parent", parent, json!({}), Ok(json!(null))),
+        case("child", one, json!({"n": 1}), Ok(json!(null))),
+    ]
+}
+
+async fn check_no_orphan(process: &Process, parent: ExecutionId) {
+    let cancelled = process.engine.wait(ORGANIZATION.into(), parent, PATIENCE).await.unwrap();
+    assert_eq!(cancelled.status, Status::Cancelled);
+    let all = executions(&process.store).await.len();
+    until_ended(&process.store, all).await;
+    no_timer_is_left(process).await;
+    let found = executions(&process.store).await;
+    assert_eq!(found.len(), all, "something was started after the cancel");
+    assert!((500..=1001).contains(&all), "{all}");
+    assert!(all_rows(&process.store, Table::Lane).await.is_empty());
+    let steps = Page { prefix: rows::steps(parent), after: None, before: None, limit: 10_000 };
+    for (_, step) in process.store.page(steps).await.unwrap() {
+        let step: crate::domain::step::Step = decode(&step).unwrap();
+        assert!(step.running().is_none());
+    }
+}
+
+#[test]
+fn children_of_cancelled_parent_are_all_cancelled() {
+    let cases = thousand();
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let options = Options::default();
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), options);
+        process.engine.recover().await.unwrap();
+        let parent = submit(&process, 0, &cases[0]).await;
+        until_ended(&process.store, 500).await;
+        process.engine.cancel(ORGANIZATION.into(), parent).await.unwrap();
+        check_no_orphan(&process, parent).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// The process dies right after the commit that cancels the parent.
+#[test]
+fn children_of_cancelled_parent_are_cancelled_by_next_process() {
+    let cases = thousand();
+    let folder = tempfile::tempdir().unwrap();
+    let parent = runtime().block_on(async {
+        let options = Options::default();
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), options);
+        process.engine.recover().await.unwrap();
+        let parent = submit(&process, 0, &cases[0]).await;
+        until_ended(&process.store, 500).await;
+        process.store.crash_after(1);
+        tokio::select! {
+            _ = process.engine.cancel(ORGANIZATION.into(), parent) => {}
+            () = process.store.crashed() => {}
+        }
+        process.engine.inner.tasks.stop();
+        process.store.clone().close().await;
+        parent
+    });
+    runtime().block_on(async {
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), Options::default());
+        process.engine.recover().await.unwrap();
+        // The commit that was let through may have been another one.
+        let _cancelled = process.engine.cancel(ORGANIZATION.into(), parent).await;
+        check_no_orphan(&process, parent).await;
+        process.engine.inner.tasks.stop();
+    });
+}
+
+/// With one place for all, in one lane: each parent leaves its place to its child.
+#[test]
+fn children_nest_to_the_limit_with_one_place_for_all() {
+    let cases = [case("itself", json!([child("c", 0, json!({}))]), json!({}), Ok(json!(null)))];
+    let folder = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let aside_after = Duration::from_millis(20);
+        let options = Options { active: 1, aside_after, ..Options::default() };
+        let process = Process::start_with(&folder, i64::MAX, script(&cases), options);
+        process.engine.recover().await.unwrap();
+        let parent = submit(&process, 0, &cases[0]).await;
+        let ended = process.engine.wait(ORGANIZATION.into(), parent, PATIENCE).await.unwrap();
+        assert_eq!(ended.status, Status::Error, "{ended:?}");
+        let cause = ended.fault.unwrap().cause;
+        assert!(cause.contains("nest deeper than 16 levels"), "{cause}");
+        let all = executions(&process.store).await;
+        assert_eq!(all.len(), usize::try_from(DEPTH_MAX).unwrap() + 1);
+        let depths = all.iter().filter_map(|one| one.workflow()?.parent.as_ref());
+        assert_eq!(depths.map(|parent| parent.depth).max(), Some(DEPTH_MAX));
+        process.engine.inner.tasks.stop();
+    });
+}

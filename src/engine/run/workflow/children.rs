@@ -1,0 +1,233 @@
+//! Steps that run other workflows: the child is created in the commit that says which one it is, so
+//! that there is exactly one for each attempt, and the step ends with what the child came to.
+//!
+//! While nothing else runs, the parent waits in memory for a short time without a place of its own, then outside
+//! of its lane until a child ends.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+
+use super::Actor;
+use super::resolve::{StepResult, split_step_error};
+use super::runs::{Job, Report, Running};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::execution::{
+    DEPTH_MAX, Execution, Fault, ParentStep, Source, Status, Work, WorkflowRun,
+};
+use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::machine::workflow::{Event, StepProgress, Success};
+use crate::domain::money::Usd;
+use crate::domain::step::Instance;
+use crate::engine::models::{Call, Callee};
+use crate::engine::run::commit::not_serializable;
+use crate::engine::{Error, Inner, Submission, rows};
+use crate::runtime::new_id;
+use crate::storage::Commit;
+
+/// A child that its step is about to start.
+#[derive(Debug)]
+pub struct NewChild {
+    pub id: ExecutionId,
+    /// Creates it.
+    pub commit: Commit,
+}
+
+/// Whose child is made, and what names it in its parent.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub organization: OrganizationId,
+    pub key: KeyId,
+    /// Whose workflow calls; none when it is not known any more.
+    pub owner: Option<OrganizationId>,
+    pub parent: ParentStep,
+}
+
+/// A child, or why there is none.
+pub type PreparedChild = Result<Result<NewChild, Failure>, Error>;
+
+/// What an attempt at a step of type workflow goes on with.
+pub enum Begun {
+    /// It has no child: one is prepared.
+    Job(Box<Job>, Event),
+    /// It has, or cannot have one: this has come of it.
+    Event(Event),
+    /// Its child has not ended.
+    Waits,
+}
+
+impl Actor {
+    /// Begins an attempt at a step of type workflow, or goes on with its child.
+    pub(super) async fn begin_child(
+        &mut self,
+        progress: &StepProgress,
+        instance: Instance,
+        attempt: u32,
+    ) -> Result<Begun, Error> {
+        if let Some(child) = progress.step(&instance).and_then(|step| step.child) {
+            // Before it is looked at, so that an end in between is heard of.
+            self.children.insert(child, (instance, attempt));
+            let ended = self.end_of_child(child).await?;
+            return Ok(ended.map_or(Begun::Waits, Begun::Event));
+        }
+        Ok(match self.prepare(progress, instance, attempt).await? {
+            Ok((job, resolved)) => Begun::Job(Box::new(job), resolved),
+            Err(failed) => Begun::Event(failed),
+        })
+    }
+
+    /// Who makes the child of a step.
+    pub(super) fn caller(&self, step_id: &str, is_waiting: bool) -> Caller {
+        let execution = self.id;
+        let depth = self.depth.saturating_add(1);
+        let step_id = step_id.to_owned();
+        Caller {
+            organization: self.organization,
+            key: self.api_key,
+            owner: self.owner,
+            parent: ParentStep { execution, step_id, depth, is_waiting },
+        }
+    }
+
+    /// The event for a child that has been prepared.
+    ///
+    /// # Errors
+    /// When it could not be prepared now.
+    pub(super) fn child_event(
+        &mut self,
+        instance: Instance,
+        attempt: u32,
+        prepared: PreparedChild,
+    ) -> Result<Event, Error> {
+        Ok(match prepared? {
+            Ok(child) => {
+                let id = child.id;
+                self.new_children.insert(instance.clone(), child);
+                Event::ChildStarted { instance, attempt, child: id }
+            }
+            Err(failure) => {
+                let fault = self.redact_error(&instance, Fault::of_step(&failure));
+                Event::Failed { instance, attempt, fault, cost: Usd::ZERO, logs: None }
+            }
+        })
+    }
+
+    /// What the children that have ended mean for the steps that wait for them.
+    pub(super) async fn take_ended_children(&mut self) -> Result<Vec<Event>, Error> {
+        let mut events = Vec::new();
+        for child in std::mem::take(&mut self.ended_children) {
+            events.extend(self.end_of_child(child).await?);
+        }
+        Ok(events)
+    }
+
+    /// What a child has come to; `None` when it has not ended, or no step waits for it.
+    async fn end_of_child(&mut self, child: ExecutionId) -> Result<Option<Event>, Error> {
+        let Some((instance, attempt)) = self.children.get(&child).cloned() else { return Ok(None) };
+        let key = rows::execution(self.organization, child);
+        let stored = self.inner.store.read::<Execution>(&key).await.map_err(Error::from);
+        let outcome = match split_step_error(stored)? {
+            Ok(Some(stored)) if !stored.status.is_final() => return Ok(None),
+            Ok(Some(stored)) => self.outcome_of(&stored).await?,
+            Ok(None) => Err(Fault::of_step(&Failure::new(
+                ErrorClass::InternalError,
+                format!("its execution {child} is not stored any more"),
+            ))),
+            Err(fault) => Err(fault),
+        };
+        self.children.remove(&child);
+        Ok(Some(match outcome {
+            Ok(output) => {
+                let success = Success { output, answer: None, cost: Usd::ZERO, logs: None };
+                Event::Succeeded { instance, attempt, success }
+            }
+            Err(fault) => {
+                let fault = self.redact_error(&instance, fault);
+                Event::Failed { instance, attempt, fault, cost: Usd::ZERO, logs: None }
+            }
+        }))
+    }
+
+    /// The output of a child that has ended, or its failure as that of the step.
+    async fn outcome_of(
+        &mut self,
+        child: &Execution,
+    ) -> StepResult<crate::domain::payload::Payload> {
+        let id = child.id;
+        let failed = |class: ErrorClass, cause: String| Fault::new("StepFailed", class, cause);
+        match (child.status, &child.output, &child.fault) {
+            (Status::Success, Some(output), _) => {
+                let text = self.inner.store.read_payload(output).await.map_err(Error::from);
+                match split_step_error(text)? {
+                    Ok(text) => self.store_text(text).await,
+                    Err(fault) => Ok(Err(fault)),
+                }
+            }
+            (Status::Success, None, _) => self.payload(&Value::Null).await,
+            (_, _, Some(fault)) => {
+                let cause = format!("its execution {id} failed: {}", fault.cause);
+                Ok(Err(failed(fault.class, cause)))
+            }
+            _ => Ok(Err(failed(ErrorClass::Unknown, format!("its execution {id} was cancelled")))),
+        }
+    }
+}
+
+impl Inner {
+    /// Looks the workflow up, checks its inputs, and prepares the commit that creates the child.
+    pub(super) fn prepare_child(
+        self: Arc<Self>,
+        (instance, attempt): (Instance, u32),
+        caller: Caller,
+        call: Call,
+    ) -> Running {
+        Box::pin(async move {
+            let prepared = Box::new(self.child(caller, call).await);
+            Report::ChildPrepared { instance, attempt, prepared }
+        })
+    }
+
+    async fn child(self: &Arc<Self>, caller: Caller, call: Call) -> PreparedChild {
+        let refuse = |class: ErrorClass, message: String| -> PreparedChild {
+            Ok(Err(Failure::new(class, message)))
+        };
+        let Caller { organization, key, owner, parent } = caller;
+        if parent.depth > DEPTH_MAX {
+            let message = format!("workflows within workflows nest deeper than {DEPTH_MAX} levels");
+            return refuse(ErrorClass::InvalidModelConfig, message);
+        }
+        let Some(owner) = owner else {
+            let message = "the organization that owns the workflow is not known".to_owned();
+            return refuse(ErrorClass::InvalidModelConfig, message);
+        };
+        let callee = match self.plans.callee(owner, call).await? {
+            Ok(callee) => callee,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let Callee { workflow, version, revision, inputs, beside } = callee;
+        let mut run = WorkflowRun::new(workflow, version, revision, None);
+        (run.owner, run.parent) = (Some(owner), Some(parent));
+        let id: ExecutionId = new_id();
+        let submission = Submission {
+            id,
+            organization,
+            key,
+            source: Source::Workflow,
+            work: Work::Workflow(run),
+            input: to_raw_value(&inputs).map_err(|error| not_serializable("input", &error))?,
+            webhook: None,
+        };
+        match self.commit_of_submissions(vec![submission], beside).await {
+            Ok((commit, _)) => Ok(Ok(NewChild { id, commit })),
+            Err(error @ (Error::QueueFull { .. } | Error::Failing { .. })) => {
+                refuse(ErrorClass::ProviderUnavailable, error.to_string())
+            }
+            Err(error @ (Error::Unpaid { .. } | Error::OverQuota { .. })) => {
+                refuse(ErrorClass::InvalidModelConfig, error.to_string())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

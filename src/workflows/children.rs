@@ -1,0 +1,178 @@
+//! Workflows that the steps of others run: there must be one, and no circle of them, when the definition
+//! is stored; what is run is looked up again when the step starts.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::{Error, Workflows, count_trigger};
+use crate::domain::attempt::Failure;
+use crate::domain::classify::ErrorClass;
+use crate::domain::definition::{PROBLEMS_MAX, Plan, Problem};
+use crate::domain::ids::{OrganizationId, WorkflowId};
+use crate::domain::workflow::{Status, Workflow};
+use crate::engine::{Call, Callee};
+use crate::schema::{Patience, Unavailable, ValidationError};
+use crate::storage::{self, Commit};
+
+/// The most versions that are looked through for a circle.
+const VERSIONS_SEEN_MAX: usize = 1000;
+
+/// A version that is reached from the definition, and the workflows on the way to it.
+struct Reached {
+    workflow: Workflow,
+    version: String,
+    way: Vec<String>,
+}
+
+impl Workflows {
+    /// Refuses a definition whose steps run workflows that are not there, or that lead back to it. `own` is the
+    /// version that the definition is to be, and the latest from then on.
+    pub(super) async fn check_children(
+        &self,
+        organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
+        plan: &Plan,
+    ) -> Result<(), Error> {
+        let mut problems = Vec::new();
+        for (step, child) in plan.children() {
+            if problems.len() >= PROBLEMS_MAX {
+                break;
+            }
+            let named = (child.workflow.as_str(), child.version.as_deref());
+            let message = match self.callee_of(organization, own, named).await? {
+                Err(problem) => problem,
+                Ok(first) => match self.find_circle(organization, own, first).await? {
+                    Some(problem) => problem,
+                    None => continue,
+                },
+            };
+            let message = format!("step '{}': {message}", step.id);
+            problems.push(Problem { path: String::new(), message });
+        }
+        match problems.first() {
+            None => Ok(()),
+            Some(first) => Err(Error::Invalid { message: first.message.clone(), problems }),
+        }
+    }
+
+    /// The version that a step names, or what is wrong with the name.
+    async fn callee_of(
+        &self,
+        organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
+        (reference, version): (&str, Option<&str>),
+    ) -> Result<Result<Reached, String>, Error> {
+        let workflow = match self.find(organization, reference).await {
+            Ok(workflow) => workflow,
+            Err(Error::NotFound) => {
+                return Ok(Err(format!("workflow '{reference}' is unknown: there is no such one")));
+            }
+            Err(error) => return Err(error),
+        };
+        let is_own = own.filter(|(id, _)| *id == workflow.id);
+        let latest = is_own.map_or(workflow.latest.as_str(), |(_, version)| version);
+        let version = version.unwrap_or(latest).to_owned();
+        let is_there = workflow.version(&version).is_some()
+            || is_own.is_some_and(|(_, own)| own == version.as_str());
+        if !is_there {
+            let message = format!("workflow '{reference}' has no version '{version}'");
+            return Ok(Err(message));
+        }
+        let way = vec![workflow.slug.clone()];
+        Ok(Ok(Reached { workflow, version, way }))
+    }
+
+    /// The circle that leads from a version back to the definition, in words.
+    async fn find_circle(
+        &self,
+        organization: OrganizationId,
+        own: Option<(WorkflowId, &str)>,
+        first: Reached,
+    ) -> Result<Option<String>, Error> {
+        let Some((own_id, own_version)) = own else { return Ok(None) };
+        let mut seen = HashSet::new();
+        let mut open = VecDeque::from([first]);
+        while let Some(Reached { workflow, version, way }) = open.pop_front() {
+            if workflow.id == own_id && version == own_version {
+                let (own, way) = (&workflow.slug, way.join("' → '"));
+                let message = format!("workflows run each other in a circle: '{own}' → '{way}'");
+                return Ok(Some(message));
+            }
+            if !seen.insert((workflow.id, version.clone())) {
+                continue;
+            }
+            if seen.len() > VERSIONS_SEEN_MAX {
+                let message = format!("it leads to more than {VERSIONS_SEEN_MAX} workflows");
+                return Ok(Some(message));
+            }
+            let Some(stored) = workflow.version(&version) else { continue };
+            let compiled = match self.compiled(stored.revision).await {
+                Ok(compiled) => compiled,
+                Err(Error::Storage(error)) => return Err(error.into()),
+                Err(error @ Error::ValidationUnavailable(_)) => return Err(error),
+                // It fails when it is run.
+                Err(_not_usable) => continue,
+            };
+            for (_, child) in compiled.plan.children() {
+                let named = (child.workflow.as_str(), child.version.as_deref());
+                if let Ok(mut next) = self.callee_of(organization, own, named).await? {
+                    next.way.splice(0..0, way.iter().cloned());
+                    open.push_back(next);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a step calls, as it is now.
+    pub(super) async fn find_callee(
+        &self,
+        organization: OrganizationId,
+        call: Call,
+    ) -> Result<Result<Callee, Failure>, storage::Error> {
+        let refuse = |class, message: String| Ok(Err(Failure::new(class, message)));
+        let unusable = ErrorClass::InvalidModelConfig;
+        let name = &call.workflow;
+        let workflow = match self.find(organization, name).await {
+            Ok(workflow) if workflow.status == Status::Archived => {
+                return refuse(unusable, format!("the workflow '{name}' is archived"));
+            }
+            Ok(workflow) => workflow,
+            Err(Error::Storage(error)) => return Err(error),
+            Err(_not_found) => {
+                return refuse(unusable, format!("there is no workflow '{name}' (any more)"));
+            }
+        };
+        let id = call.version.as_deref().unwrap_or(&workflow.latest);
+        let Some(version) = workflow.version(id) else {
+            return refuse(unusable, format!("the workflow '{name}' has no version '{id}'"));
+        };
+        let compiled = loop {
+            match self.compiled(version.revision).await {
+                Ok(compiled) => break compiled,
+                // An execution waits its turn.
+                Err(Error::ValidationUnavailable(Unavailable::Busy)) => {}
+                Err(Error::Storage(error)) if !error.is_final() => return Err(error),
+                Err(error) => {
+                    return refuse(unusable, format!("the workflow '{name}' cannot run: {error}"));
+                }
+            }
+        };
+        let mut inputs = call.inputs;
+        if let Some(schema) = &compiled.inputs {
+            inputs = match schema.check_off_thread(inputs, Patience::Execution).await {
+                Ok(inputs) => inputs,
+                Err(error @ ValidationError::Violations(_)) => {
+                    let message = format!("the workflow '{name}': invalid input: {error}");
+                    return refuse(ErrorClass::InvalidUserInput, message);
+                }
+                Err(error @ ValidationError::Unavailable(_)) => {
+                    return refuse(ErrorClass::ProviderUnavailable, error.to_string());
+                }
+            };
+        }
+        let mut beside = Commit::new();
+        count_trigger(&mut beside, workflow.id, &version.id);
+        let (version, revision) = (version.id.clone(), version.revision);
+        Ok(Ok(Callee { workflow: workflow.id, version, revision, inputs, beside }))
+    }
+}
