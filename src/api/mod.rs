@@ -41,6 +41,7 @@ mod members;
 mod models;
 mod openapi;
 mod operator;
+mod pauses;
 mod predictions;
 mod request_metrics;
 mod root;
@@ -236,6 +237,8 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
     route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
     route!(ENGINE, POST, "/api/v1/executions/{execution}/events/{name}", Key, Small, Keyed, answers::send, answers::SEND),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/pause", Key, Body, Keyed, pauses::pause, pauses::PAUSE),
+    route!(ENGINE, POST, "/api/v1/executions/{execution}/resume", Key, Body, Keyed, pauses::resume, pauses::RESUME),
     route!(ENGINE, POST, "/api/v1/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
     route!(ENGINE, GET, "/api/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 
@@ -263,6 +266,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/events/{name}", Link, Small, Keyed, answers::send, answers::SEND_BY_LINK),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}/events/{name}", Link, Bare, Keyed, answers::page, answers::PAGE),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/pause", Key, Body, Keyed, pauses::pause, pauses::PAUSE),
+    route!(&[Base], POST, "/v1/workflows/executions/{execution}/resume", Key, Body, Keyed, pauses::resume, pauses::RESUME),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/redrive", Key, Body, Keyed, executions::redrive, executions::REDRIVE),
     route!(&[Base], GET, "/v1/categories", Key, Bare, Keyed, workflows::categories, workflows::CATEGORIES_DOC),
 

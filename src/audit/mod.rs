@@ -59,6 +59,12 @@ impl Actor {
         Self { who: email.to_owned(), from }
     }
 
+    /// The service, the member or the key, as the log names it.
+    #[must_use]
+    pub fn who(&self) -> &str {
+        &self.who
+    }
+
     /// The holder of an API key, from this address.
     #[must_use]
     pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {

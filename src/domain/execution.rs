@@ -292,6 +292,15 @@ pub struct ParentStep {
     pub is_waiting: bool,
 }
 
+/// Why an execution starts no step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Who or what has paused it, as people read it.
+    pub by: String,
+    /// Since when, by the steady time.
+    pub since: Timestamp,
+}
+
 /// How deep runs of workflows may be within others.
 pub const DEPTH_MAX: u32 = 16;
 
@@ -327,6 +336,9 @@ pub struct WorkflowRun {
     /// Until when it is suspended: it is in the timers then, in no lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside_until: Option<Timestamp>,
+    /// While it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<Pause>,
 }
 
 impl WorkflowRun {
@@ -350,6 +362,7 @@ impl WorkflowRun {
             parent: None,
             ran_ms: 0,
             aside_until: None,
+            paused: None,
         }
     }
 }
@@ -472,6 +485,12 @@ impl Execution {
             Work::Prediction(_) | Work::Chat(_) | Work::Decision(_) | Work::Agent(_) => None,
             Work::Workflow(run) => Some(run),
         }
+    }
+
+    /// Who has paused it, while it is.
+    #[must_use]
+    pub fn paused(&self) -> Option<&Pause> {
+        self.workflow()?.paused.as_ref()
     }
 
     /// The call of the chat router that it is, if it is one.

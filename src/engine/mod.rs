@@ -24,6 +24,7 @@ mod events;
 mod exchanges;
 mod handle;
 mod models;
+mod pause;
 mod redrive;
 mod resume;
 mod retention;
@@ -53,6 +54,8 @@ pub use self::scheduler::submit::Submission;
 mod children_tests;
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod pause_tests;
 #[cfg(test)]
 mod simulation_tests;
 #[cfg(test)]

@@ -272,6 +272,7 @@ fn run(number: usize) -> WorkflowRun {
         parent: None,
         ran_ms: 0,
         aside_until: None,
+        paused: None,
     }
 }
 

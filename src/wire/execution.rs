@@ -139,6 +139,8 @@ pub enum Waiting {
     Step { step_id: String, attempt: u32 },
     /// The end of the execution that a step of type workflow has started.
     Workflow { step_id: String, execution_id: ExecutionId },
+    /// Somebody who resumes it: it was paused by them, or by a step with `on_exhausted`.
+    Paused { by: String, since: Time },
     /// Another try, after an error of the service itself.
     Service { cause: &'static str, failures: u32, at: Time },
 }
@@ -407,6 +409,15 @@ fn primary(output: &RawValue) -> Option<Box<RawValue>> {
 pub struct Cancelled {
     pub execution_id: ExecutionId,
     pub status: ExecutionStatus,
+}
+
+/// An execution was paused or resumed.
+#[derive(Debug, serde::Serialize, JsonSchema)]
+#[schemars(rename = "ExecutionPause")]
+pub struct Paused {
+    pub execution_id: ExecutionId,
+    pub status: ExecutionStatus,
+    pub paused: bool,
 }
 
 /// An execution, as lists show it.

@@ -55,6 +55,7 @@ mod models;
 mod named_secrets;
 mod openai_client;
 mod openapi;
+mod pauses;
 mod payloads;
 mod predictions;
 mod reload;

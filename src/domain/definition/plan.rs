@@ -77,6 +77,9 @@ pub struct Step {
     pub waits_for: Vec<StepIndex>,
     /// Its failure is kept to itself: what waits for it starts all the same.
     pub continue_on_error: bool,
+    /// When its last attempt has failed, the execution is paused in place of failing: a resume tries it
+    /// again.
+    pub pauses_when_exhausted: bool,
     /// For HTTP steps never absent; for others absent means the limits of the model and workflow.
     pub timeout: Option<Duration>,
     /// One attempt for all but model and HTTP steps.

@@ -138,6 +138,10 @@ impl<'a> Reader<'a> {
             "model" | "http" | "workflow" => read_retry(&mut fields),
             _ => Policy::once(),
         };
+        let pauses_when_exhausted = match kind.as_str() {
+            "model" | "http" | "workflow" => read_exhausted(&mut fields),
+            _ => false,
+        };
         let mut nest = Nest { reader: self, position, levels };
         let (kind, what) = match kind.as_str() {
             "model" => (nest.reader.model(&mut fields).map(Kind::Model), "a model step"),
@@ -158,8 +162,18 @@ impl<'a> Reader<'a> {
         let id = id?;
         let kind = kind?;
         let waits_for = Vec::new();
-        let step =
-            Step { id, name, position, parent, waits_for, continue_on_error, timeout, retry, kind };
+        let step = Step {
+            id,
+            name,
+            position,
+            parent,
+            waits_for,
+            continue_on_error,
+            pauses_when_exhausted,
+            timeout,
+            retry,
+            kind,
+        };
         Some(Draft { step, place, depends_on })
     }
 
@@ -372,6 +386,18 @@ fn read_params(fields: &mut Fields<'_>) -> Option<Template> {
 fn read_pass(fields: &mut Fields<'_>) -> Option<Pass> {
     let result = fields.take("result").unwrap_or_default();
     Some(Pass { result: fields.parse("result", &result)? })
+}
+
+/// Whether the execution is paused when the last attempt at the step has failed.
+fn read_exhausted(fields: &mut Fields<'_>) -> bool {
+    match fields.text("on_exhausted").as_deref() {
+        None | Some("fail") => false,
+        Some("pause") => true,
+        Some(_) => {
+            fields.refuse("on_exhausted", "must be fail or pause");
+            false
+        }
+    }
 }
 
 /// Reads a step that runs another workflow. Whether there is such a workflow is not known here.

@@ -15,7 +15,9 @@ pub mod exchange;
 pub mod prediction;
 pub mod workflow;
 
-use super::execution::{Execution, Fault, Status, Work};
+use std::time::Duration;
+
+use super::execution::{Execution, Fault, Pause, Status, Work};
 use super::ids::ExecutionId;
 use super::money::Usd;
 use super::step::Step;
@@ -92,7 +94,8 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
     let lane = execution.lane();
     match &mut execution.work {
         Work::Workflow(run) if !execution.status.is_final() => {
-            let Some(due) = run.aside_until.filter(|due| *due <= now) else { return Vec::new() };
+            let due = run.aside_until.filter(|due| *due <= now && run.paused.is_none());
+            let Some(due) = due else { return Vec::new() };
             run.aside_until = None;
             vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }]
         }
@@ -109,6 +112,38 @@ pub fn wake(execution: &mut Execution, now: Timestamp) -> Vec<Effect> {
 pub fn abandon<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Vec<Effect> {
     let open = steps.into_iter().filter(|step| step.running().is_some());
     open.filter_map(|step| step.child).map(|child| Effect::Abandon { child }).collect()
+}
+
+/// Until when a paused execution is put aside: the end of the year 9999.
+pub const PAUSED_UNTIL: Timestamp = Timestamp::from_micros(253_402_300_799_000_000);
+
+/// Pauses an execution of a workflow of which nothing is in flight in this process: it leaves its lane, or
+/// does not come back to it. `now` is the steady time.
+#[must_use]
+pub fn pause(execution: &mut Execution, by: String, now: Timestamp) -> Vec<Effect> {
+    let lane = execution.lane();
+    let Work::Workflow(run) = &mut execution.work else { return Vec::new() };
+    if execution.status.is_final() || run.paused.is_some() {
+        return Vec::new();
+    }
+    run.paused = Some(Pause { by, since: now });
+    let before = run.aside_until.replace(PAUSED_UNTIL);
+    let left = before.map_or(Effect::Dequeue { lane }, |due| Effect::ClearTimer { due });
+    vec![left, Effect::SetTimer { due: PAUSED_UNTIL }]
+}
+
+/// Puts a paused execution of which nothing is in flight back into its lane, and says for how long it
+/// was paused. `now` is the steady time.
+#[must_use]
+pub fn resume(execution: &mut Execution, now: Timestamp) -> (Vec<Effect>, Duration) {
+    let lane = execution.lane();
+    let Work::Workflow(run) = &mut execution.work else { return (Vec::new(), Duration::ZERO) };
+    let Some(pause) = run.paused.take() else { return (Vec::new(), Duration::ZERO) };
+    let mut effects = Vec::new();
+    if let Some(due) = run.aside_until.take() {
+        effects = vec![Effect::ClearTimer { due }, Effect::Enqueue { lane }];
+    }
+    (effects, now.since(pause.since))
 }
 
 /// The one way to an end: the outcome, the lane, the charge and the webhook in one list. `now` is

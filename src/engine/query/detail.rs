@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::domain::definition::{EventWait, Kind, Plan, Step as Planned, Wait};
-use crate::domain::execution::Execution;
+use crate::domain::execution::{Execution, Pause};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
 use crate::domain::machine::workflow::StepProgress;
 use crate::domain::payload::Payload;
@@ -213,6 +213,9 @@ impl Inner {
     ) -> Vec<Waiting> {
         if let Some(Delay { cause, failures, at }) = self.retries.find(execution.id) {
             return vec![Waiting::Service { cause, failures, at: at.into() }];
+        }
+        if let Some(Pause { by, since }) = execution.paused() {
+            return vec![Waiting::Paused { by: by.clone(), since: self.shown(*since) }];
         }
         let is_aside = execution.workflow().is_some_and(|run| run.aside_until.is_some());
         let unfinished = steps.iter().filter(|(_, step)| !step.status.is_final());

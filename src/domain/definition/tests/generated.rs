@@ -178,6 +178,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         "pass",
         "workflow",
         "version_id",
+        "on_exhausted",
         "inputs",
         "steps",
         "branches",

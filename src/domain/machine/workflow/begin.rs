@@ -76,6 +76,14 @@ impl Change<'_> {
                 self.finish(Status::Cancelled);
             }
             Event::Suspended { until, ran_ms } => self.suspend(until, ran_ms),
+            Event::Paused { by } => self.pause(by),
+            Event::Resumed => self.resume(),
+            Event::Continued => self.go_on(),
+            Event::Held { instance } => {
+                if self.is_unfinished(&instance) {
+                    self.hold(&instance);
+                }
+            }
         }
     }
 
@@ -186,6 +194,9 @@ impl Change<'_> {
     pub(super) fn begin(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let Some(planned) = plan.at(instance.step) else { return };
+        if self.is_paused() {
+            return self.hold(instance);
+        }
         let now = self.now;
         let first = if matches!(planned.kind, Kind::Model(_)) {
             step::Status::Queued
@@ -235,6 +246,9 @@ impl Change<'_> {
     pub(super) fn begin_attempt(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;
+        if self.is_paused() {
+            return self.hold(instance);
+        }
         let Some(step) = self.progress.steps.get_mut(instance) else { return };
         let attempt = match step.running() {
             Some(running) => running.number,

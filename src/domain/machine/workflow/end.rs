@@ -64,6 +64,7 @@ impl Change<'_> {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.wall;
         self.progress.unfinished.remove(instance);
+        self.progress.held.remove(instance);
         self.progress.containers.remove(instance);
         self.progress.changed.insert(instance.clone());
         let Some(step) = self.progress.steps.get_mut(instance) else { return };
@@ -107,6 +108,7 @@ impl Change<'_> {
             self.end(&instance, step::Status::Cancelled);
             self.effects.push(Effect::Stop { instance });
         }
+        self.progress.held.retain(|instance| !is_within(instance));
         self.progress.frames.retain(|frame, _| match (&frame.owner, around) {
             (_, None) => false,
             (None, Some(_)) => true,

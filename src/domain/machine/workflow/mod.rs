@@ -10,10 +10,12 @@
 
 mod begin;
 mod end;
+mod pause;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::begin::Change;
 use super::Effect as ExecutionEffect;
@@ -68,6 +70,14 @@ pub enum Event {
     /// Nothing runs and nothing is due for long: it gives up its place. `ran_ms` is for how long it
     /// has been running in all.
     Suspended { until: Timestamp, ran_ms: u64 },
+    /// Somebody has paused it: no step starts.
+    Paused { by: String },
+    /// Somebody has resumed it. [`Event::Continued`] follows once that is committed.
+    Resumed,
+    /// The steps whose turn came while it was paused begin.
+    Continued,
+    /// It is paused, and the step's attempt has not begun to run: it begins again when it is resumed.
+    Held { instance: Instance },
 }
 
 /// What a run gave.
@@ -148,6 +158,10 @@ pub struct StepProgress {
     /// Those of `changed` that are in memory for the next commit alone.
     forgotten: BTreeSet<Instance>,
     is_pressing: bool,
+    /// Steps whose turn has come while the execution is paused.
+    held: BTreeSet<Instance>,
+    /// It was resumed, and its steps have not gone on.
+    is_resumed: bool,
     /// The latest stamp.
     stamped: Timestamp,
 }
@@ -173,6 +187,8 @@ impl StepProgress {
             changed,
             forgotten,
             is_pressing: false,
+            held: BTreeSet::new(),
+            is_resumed: false,
             stamped,
         }
     }
@@ -212,6 +228,12 @@ impl StepProgress {
     #[must_use]
     pub const fn must_commit(&self) -> bool {
         self.is_pressing
+    }
+
+    /// Whether it was resumed since the last [`Event::Continued`].
+    #[must_use]
+    pub const fn is_resumed(&self) -> bool {
+        self.is_resumed
     }
 
     /// The steps that changed since the last time; they go into the commit that is made now.
@@ -256,6 +278,20 @@ pub fn is_reusable(plan: &Plan, instance: &Instance, step: &Step) -> bool {
         }
         step::Status::Queued | step::Status::Running | step::Status::Cancelled => false,
     }
+}
+
+/// Moves the end of what a step may take by the time for which its execution was paused. False: what it
+/// waits for is not the end of such a time, but a moment or its next attempt.
+pub fn shift_due(kind: &Kind, step: &mut Step, by: Duration) -> bool {
+    let is_limit = match kind {
+        Kind::Parallel(_) | Kind::Choice(_) | Kind::Map(_) => true,
+        Kind::Wait(wait) => wait.event().is_some() || step.is_cut_short,
+        Kind::Workflow(_) => step.running().is_some(),
+        Kind::Model(_) | Kind::Http(_) | Kind::Pass(_) => false,
+    };
+    let Some(due) = step.due.filter(|_| is_limit && !step.status.is_final()) else { return false };
+    step.due = Some(due.plus(by));
+    true
 }
 
 /// Whether a step has ended.

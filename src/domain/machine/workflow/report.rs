@@ -76,6 +76,12 @@ impl Change<'_> {
                 return self.begin_attempt(instance);
             }
         }
+        if planned.pauses_when_exhausted {
+            // A resume tries it again.
+            step.primary_error = None;
+            self.hold(instance);
+            return self.pause(format!("step '{}': {}", planned.id, fault.cause));
+        }
         self.fail(instance, fault);
     }
 
@@ -244,6 +250,9 @@ impl Change<'_> {
             return;
         };
         let Kind::Workflow(kind) = &planned.kind else { return };
+        if self.execution.paused().is_some() {
+            return self.hold(instance);
+        }
         let is_running = step.running().is_some_and(|running| running.number == attempt);
         if !is_running || step.child.is_some() {
             return;
@@ -281,7 +290,7 @@ impl Change<'_> {
     pub(super) fn due(&mut self, instance: &Instance) {
         let plan = Arc::clone(&self.progress.plan);
         let now = self.now.steady;
-        if !self.is_unfinished(instance) {
+        if !self.is_unfinished(instance) || self.is_paused() {
             return;
         }
         let (Some(planned), Some(step)) =

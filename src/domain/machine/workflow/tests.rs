@@ -124,6 +124,7 @@ impl Machine {
         while let Some(event) = events.pop_front() {
             let before = self.finals();
             let now = self.reading();
+            let was_paused = self.execution.paused().is_some();
             let effects = self.progress.apply(&mut self.execution, event, now);
             self.invariant_ends_stand(&before);
             for effect in effects {
@@ -156,6 +157,7 @@ impl Machine {
                     // What was cancelled behind it is not begun any more.
                     Effect::Begin { instance, .. } if self.has_ended(&instance) => {}
                     Effect::Begin { instance, attempt } => {
+                        assert!(!was_paused, "{instance:?} has begun in a pause");
                         self.invariant_its_turn_has_come(&instance);
                         events.extend(self.begin(&instance, attempt, &mut starts));
                     }
@@ -303,6 +305,18 @@ impl Machine {
         self.happen(Event::Due { instance });
     }
 
+    fn pause(&mut self) {
+        self.happen(Event::Paused { by: "chance".to_owned() });
+        if !self.execution.status.is_final() {
+            assert!(self.stored.paused().is_some(), "it would be forgotten");
+        }
+    }
+
+    fn resume(&mut self) {
+        self.happen(Event::Resumed);
+        self.happen(Event::Continued);
+    }
+
     /// The process dies, starts again and takes the execution up.
     fn crash(&mut self) {
         if self.execution.status.is_final() {
@@ -323,7 +337,9 @@ impl Machine {
             if self.execution.status.is_final() {
                 return;
             }
-            if self.runs.is_empty() {
+            if self.execution.paused().is_some() && self.runs.is_empty() {
+                self.resume();
+            } else if self.runs.is_empty() {
                 assert!(!self.timers.is_empty(), "nothing can go on");
                 self.tick();
             } else {
@@ -498,6 +514,8 @@ enum Act {
     Late(usize),
     Tick,
     Crash,
+    Pause,
+    Resume,
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -506,6 +524,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         2 => any::<usize>().prop_map(Act::Late),
         2 => Just(Act::Tick),
         1 => Just(Act::Crash),
+        1 => Just(Act::Pause),
+        2 => Just(Act::Resume),
     ];
     prop::collection::vec(act, 0..40)
 }
@@ -517,6 +537,8 @@ fn play(machine: &mut Machine, acts: &[Act]) {
             Act::Late(which) => machine.report_late(*which),
             Act::Tick => machine.tick(),
             Act::Crash => machine.crash(),
+            Act::Pause => machine.pause(),
+            Act::Resume => machine.resume(),
         }
     }
 }

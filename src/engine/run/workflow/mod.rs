@@ -37,8 +37,8 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Plan, Role};
 use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
-use crate::domain::machine;
 use crate::domain::machine::workflow::{Effect, Event, StepProgress};
+use crate::domain::machine::{self, PAUSED_UNTIL};
 use crate::domain::step::Instance;
 use crate::domain::time::Timestamp;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
@@ -82,6 +82,8 @@ struct Actor {
     ended_children: Vec<ExecutionId>,
     /// Those that are about to be created.
     new_children: HashMap<Instance, NewChild>,
+    /// Whether it is paused, as far as it has heard.
+    is_paused: bool,
     /// Since when it only waits for children.
     waits_since: Option<Instant>,
     /// The lane that it runs from.
@@ -130,7 +132,9 @@ impl Inner {
     ) -> Result<(), Error> {
         let mut state = active.state.lock().await;
         let Some(loaded) = state.as_mut() else { return Ok(()) };
-        if loaded.execution.status.is_final() {
+        let run = loaded.execution.workflow();
+        let is_aside = run.is_some_and(|run| run.aside_until.is_some());
+        if loaded.execution.status.is_final() || is_aside {
             return Ok(());
         }
         let entered = self.load_actor(loaded).await;
@@ -217,6 +221,7 @@ impl Inner {
             children: HashMap::new(),
             ended_children: Vec::new(),
             new_children: HashMap::new(),
+            is_paused: false,
             waits_since: None,
             lane,
             is_parked: false,
@@ -276,7 +281,7 @@ impl Actor {
             let is_busy = !self.running.is_empty();
             let since = runtime::monotonic_now();
             let woken = self.wait(active).await;
-            if is_busy {
+            if is_busy && !self.is_paused {
                 self.running_time = self.running_time.saturating_add(since.elapsed());
             }
             events = match woken {
@@ -338,7 +343,7 @@ impl Actor {
             () = active.event.notified() => Wakeup::Event,
             () = tokio::time::sleep(timer.unwrap_or_default()), if timer.is_some() => Wakeup::Timer,
             () = tokio::time::sleep_until(mark_at), if !self.is_marked => Wakeup::Mark,
-            () = tokio::time::sleep(limit), if is_busy => Wakeup::TimedOut,
+            () = tokio::time::sleep(limit), if is_busy && !self.is_paused => Wakeup::TimedOut,
             () = tokio::time::sleep_until(idle_at.unwrap_or(mark_at)),
                 if idle_at.is_some() && !is_busy => Wakeup::Idle,
         }
@@ -374,6 +379,11 @@ impl Actor {
         let mut next = execution.clone();
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
+        let mut events = events;
+        if progress.is_resumed() {
+            events.insert(0, Event::Continued);
+        }
+        events.extend(self.hold_waiting(&next, progress));
         // What was sent in time comes before the end of that time.
         self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
         let events = if events.contains(&Event::Dispatched) {
@@ -410,7 +420,7 @@ impl Actor {
                 Some(event) => {
                     self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
                 }
-                None if self.timers.is_empty() => {
+                None if self.timers.is_empty() && next.paused().is_none() => {
                     let cause = "no step can go on".to_owned();
                     let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
                     let event = Event::OutputResolved { output: Err(fault) };
@@ -427,9 +437,11 @@ impl Actor {
             }
             // One that will run for a while is marked with a commit that is made anyway.
             let marks = !self.is_marked && self.begun.elapsed() >= MARK_WITH_STEP_AFTER;
+            let marks = marks || next.paused() != execution.paused();
             inner.commit_progress(commit, &mut next, progress, &written, marks).await?;
             self.is_marked |= marks;
         }
+        self.is_paused = next.paused().is_some();
         *execution = next;
         if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
             return Ok(NextStep::Release);
@@ -438,6 +450,25 @@ impl Actor {
             self.start(execution, progress, job);
         }
         Ok(NextStep::Wait)
+    }
+
+    /// When it has just been paused: takes back the attempts that have not begun to run.
+    fn hold_waiting(&mut self, execution: &Execution, progress: &StepProgress) -> Vec<Event> {
+        if self.is_paused || execution.paused().is_none() {
+            return Vec::new();
+        }
+        let mut held = Vec::new();
+        for (instance, step) in progress.unfinished() {
+            let waits = step.running().is_some() && step.child.is_none();
+            if !waits || self.admitted.contains(instance) {
+                continue;
+            }
+            if let Some(stop) = self.stops.remove(instance) {
+                stop.abort();
+                held.push(Event::Held { instance: instance.clone() });
+            }
+        }
+        held
     }
 
     /// Applies one event, and answers whatever the machine asks for because of it.
@@ -511,6 +542,10 @@ impl Actor {
     /// What an execution does for which nothing runs: it gives up its place, when nothing is due
     /// for long.
     fn idle(&mut self, execution: &Execution) -> Option<Event> {
+        let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
+        if execution.paused().is_some() && !execution.status.is_final() {
+            return Some(Event::Suspended { until: PAUSED_UNTIL, ran_ms });
+        }
         let (due, _) = self.timers.first()?;
         let aside_after = self.inner.options.aside_after;
         let is_long = due.since(self.inner.clock.steady()) > aside_after;
@@ -525,7 +560,6 @@ impl Actor {
                 return None;
             }
         }
-        let ran_ms = u64::try_from(self.running_time.as_millis()).unwrap_or(u64::MAX);
         (is_long && !execution.status.is_final())
             .then_some(Event::Suspended { until: *due, ran_ms })
     }

@@ -66,6 +66,9 @@ fn step(dice: &mut Dice<'_>, depth: u8, made: &mut usize, earlier: &[String]) ->
     if calls && dice.throw(3) == 0 {
         step["retry"] = json!({"max_attempts": 1 + dice.throw(3), "initial_delay_seconds": 1});
     }
+    if calls && dice.throw(6) == 0 {
+        step["on_exhausted"] = "pause".into();
+    }
     if ["model", "http"].contains(&step["type"].as_str().unwrap()) {
         if dice.throw(4) == 0 {
             step["fallback"] = json!({"model": "other", "url": "http://other/"});

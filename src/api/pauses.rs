@@ -1,0 +1,61 @@
+//! Pausing and resuming executions of workflows (`docs/spec/workflows.md`, "Pauses").
+
+use hyper::StatusCode;
+
+use super::Context;
+use super::doc::{Doc, ResponseDoc};
+use crate::domain::execution::Execution;
+use crate::domain::ids::ExecutionId;
+use crate::engine;
+use crate::http::{self, Response, response};
+use crate::wire::execution::Paused;
+
+const STATE: ResponseDoc = ResponseDoc::json::<Paused>(200, "Whether it is paused now");
+const NO_EXECUTION: ResponseDoc = ResponseDoc::error(404, "There is no such execution");
+const ENDED: ResponseDoc = ResponseDoc::error(409, "The execution has ended already");
+
+pub const PAUSE: Doc = Doc {
+    responses: &[STATE, NO_EXECUTION, ENDED],
+    ..Doc::new("executions", "pause_execution", "Pause an execution: it starts no step")
+};
+
+/// `POST /executions/{execution}/pause`
+pub async fn pause(context: Context) -> Result<Response, http::Error> {
+    let organization = context.caller()?.organization;
+    let by = context.actor().who().to_owned();
+    let engine = &context.services.engine;
+    answer(engine.pause_execution(organization, id_of(&context)?, by).await)
+}
+
+pub const RESUME: Doc = Doc {
+    responses: &[STATE, NO_EXECUTION, ENDED],
+    ..Doc::new("executions", "resume_execution", "Let a paused execution go on")
+};
+
+/// `POST /executions/{execution}/resume`
+pub async fn resume(context: Context) -> Result<Response, http::Error> {
+    let organization = context.caller()?.organization;
+    let engine = &context.services.engine;
+    answer(engine.resume_execution(organization, id_of(&context)?).await)
+}
+
+fn answer(changed: Result<Execution, engine::Error>) -> Result<Response, http::Error> {
+    let execution = changed.map_err(|error| {
+        if let engine::Error::AlreadyEnded(status) = &error {
+            let word = status.execution_word();
+            return http::Error::conflict(format!("execution has already ended: it is {word}"));
+        }
+        error.into()
+    })?;
+    let body = Paused {
+        execution_id: execution.id,
+        status: execution.status.into(),
+        paused: execution.paused().is_some(),
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+fn id_of(context: &Context) -> Result<ExecutionId, http::Error> {
+    let missing = |_no_id| http::Error::not_found("execution not found");
+    context.request.param("execution").parse().map_err(missing)
+}

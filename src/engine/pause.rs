@@ -1,0 +1,146 @@
+//! Pausing: an execution that starts no step until somebody resumes it. What runs finishes; then it is in
+//! no lane and takes no memory. Time paused counts for no time-out.
+
+use std::sync::Arc;
+
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::machine;
+use crate::domain::machine::workflow::{Event, shift_due};
+use crate::engine::active::LoadedExecution;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::storage::Commit;
+
+impl Engine {
+    /// Pauses an execution of a workflow; `by` says who did. Pausing a paused one changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::AlreadyEnded`], [`Error::Storage`] (then nothing changed).
+    pub async fn pause_execution(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        by: String,
+    ) -> Result<Execution, Error> {
+        self.change_pause(organization, id, Some(by)).await
+    }
+
+    /// Lets a paused execution go on. One that is not paused is left as it is.
+    ///
+    /// # Errors
+    /// As [`Engine::pause_execution`].
+    pub async fn resume_execution(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Execution, Error> {
+        self.change_pause(organization, id, None).await
+    }
+
+    async fn change_pause(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        by: Option<String>,
+    ) -> Result<Execution, Error> {
+        let inner = Arc::clone(&self.inner);
+        // A client that hangs up must not leave rows that no lane knows of.
+        let changing = self
+            .inner
+            .tasks
+            .complete(async move { inner.change_pause(organization, id, by).await });
+        changing.await.unwrap_or(Err(Error::Stopping))
+    }
+}
+
+impl Inner {
+    async fn change_pause(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: ExecutionId,
+        by: Option<String>,
+    ) -> Result<Execution, Error> {
+        let active = self.active.get_or_insert(id);
+        let mut state = active.state.lock().await;
+        if state.is_none() {
+            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+            *state = stored.map(LoadedExecution::from);
+        }
+        let loaded = state
+            .as_mut()
+            .filter(|loaded| loaded.execution.organization == organization)
+            .ok_or(Error::NotFound)?;
+        let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
+        if loaded.execution.status.is_final() {
+            return Err(Error::AlreadyEnded(loaded.execution.status));
+        }
+        if run.paused.is_some() == by.is_some() {
+            return Ok(loaded.execution.clone());
+        }
+        let is_running = loaded.progress.is_some() && run.aside_until.is_none();
+        let was_aside = run.aside_until.is_some();
+        if is_running {
+            self.change_running(loaded, by).await?;
+            active.event.notify_one();
+        } else {
+            let pauses = by.is_some();
+            self.change_waiting(loaded, by).await?;
+            if pauses && !was_aside {
+                let lane = loaded.execution.lane();
+                self.lanes().forget(&lane, id);
+                self.retries.clear(id);
+                self.scheduler.wake();
+            }
+        }
+        Ok(loaded.execution.clone())
+    }
+
+    /// Pauses or resumes an execution that a task runs; the task goes on with it.
+    async fn change_running(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+        by: Option<String>,
+    ) -> Result<(), Error> {
+        let Some(progress) = &loaded.progress else { return Ok(()) };
+        let mut next = loaded.execution.clone();
+        let mut progress = progress.clone();
+        let event = by.map_or(Event::Resumed, |by| Event::Paused { by });
+        let effects = progress.apply(&mut next, event, self.clock.reading());
+        self.write_progress(&mut next, &mut progress, effects).await?;
+        loaded.execution = next;
+        loaded.progress = Some(progress);
+        Ok(())
+    }
+
+    /// Pauses or resumes an execution that is in its lane or waits for a moment.
+    async fn change_waiting(
+        self: &Arc<Self>,
+        loaded: &mut LoadedExecution,
+        by: Option<String>,
+    ) -> Result<(), Error> {
+        let mut next = loaded.execution.clone();
+        let now = self.clock.steady();
+        let mut commit = Commit::new();
+        let effects = match by {
+            Some(by) => machine::pause(&mut next, by, now),
+            None => {
+                let (effects, paused_for) = machine::resume(&mut next, now);
+                let revision = next.workflow().map(|run| run.revision);
+                let plan = match revision {
+                    Some(revision) => self.plans.plan(revision).await?,
+                    None => None,
+                };
+                for (instance, mut step) in self.read_steps(next.id).await? {
+                    let kind = plan.as_ref().and_then(|plan| plan.at(instance.step));
+                    if kind.is_some_and(|kind| shift_due(&kind.kind, &mut step, paused_for)) {
+                        commit.put(rows::step(next.id, &instance), &step)?;
+                    }
+                }
+                effects
+            }
+        };
+        self.write(commit, &next, &effects, None).await?;
+        loaded.execution = next;
+        Ok(())
+    }
+}
