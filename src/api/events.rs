@@ -1,5 +1,7 @@
 //! Events of a prediction, as they come (`docs/spec/predictions.md`, "Events"): `status`, `log`,
-//! `output`, and `end` with the prediction as `GET /v1/prediction/{id}` shows it.
+//! `output`, and `end` with the prediction as `GET /v1/prediction/{id}` shows it. Those of an execution
+//! (`docs/spec/workflows.md`, "Events of an execution"): `status`, `step`, `wait`, `pause`, `resume`, and `end` with
+//! its detail.
 //!
 //! Each has an id, by which a client that lost its connection goes on where it was. When that is
 //! not possible any more (the service has started again, or more has come than is kept), a `reset`
@@ -41,9 +43,42 @@ pub async fn follow(context: Context) -> Result<Response, http::Error> {
     let id = predictions::id_of(&context)?;
     let grant = context.grant()?;
     let organization = grant.organization;
-    let services = Arc::clone(&context.services);
+    let services = &context.services;
     let follower = services.engine.follow(organization, id).await;
     let follower = follower.map_err(predictions::not_found)?;
+    stream(&context, grant, id, follower)
+}
+
+pub const FOLLOW_EXECUTION: Doc = Doc {
+    responses: &[
+        ResponseDoc::events(
+            200,
+            "Server-sent events: `status`, `step`, `wait`, `pause`, `resume`, `reset`, and finally `end` with the \
+             detail. Resumable by `Last-Event-ID`",
+        ),
+        ResponseDoc::empty(204, "The client has already received `end`"),
+        ResponseDoc::error(404, "There is no such execution"),
+    ],
+    ..Doc::new("executions", "follow_execution", "Follow an execution of a workflow")
+};
+
+/// `GET /executions/{execution}/events`
+pub async fn follow_execution(context: Context) -> Result<Response, http::Error> {
+    let missing = |_no_id| http::Error::not_found("execution not found");
+    let id: ExecutionId = context.request.param("execution").parse().map_err(missing)?;
+    let grant = context.grant()?;
+    let follower = context.services.engine.follow_execution(grant.organization, id).await?;
+    stream(&context, grant, id, follower)
+}
+
+fn stream(
+    context: &Context,
+    grant: Grant,
+    id: ExecutionId,
+    follower: Follower,
+) -> Result<Response, http::Error> {
+    let organization = grant.organization;
+    let services = Arc::clone(&context.services);
     let last = context.request.headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let last = last.and_then(|id| id.rsplit_once('-'));
     if last.is_some_and(|(_, number)| number == END) {
@@ -127,12 +162,16 @@ impl Watch {
     }
 }
 
-/// The prediction as it has ended.
+/// The prediction or the execution as it has ended.
 async fn detail(
     services: Arc<Services>,
     organization: OrganizationId,
     id: ExecutionId,
 ) -> Option<String> {
     let execution = services.engine.get(organization, id).await.ok()?;
+    if execution.workflow().is_some() {
+        let detail = services.engine.detail(organization, id).await.ok()?;
+        return serde_json::to_string(&detail.view).ok();
+    }
     predictions::detail(&services, &execution).await.ok()
 }

@@ -193,3 +193,51 @@ async fn event_stream_of_other_organization_returns_404() {
     let no_key = service.ask(Role::Base, Method::GET, &path).send().await;
     no_key.expect_text(401, r#"{"error":"Invalid or missing API key"}"#);
 }
+
+#[tokio::test]
+async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
+    let service = Service::start().await;
+    let steps = json!([
+        {"step_id": "a", "type": "pass", "result": 1},
+        {"step_id": "w", "type": "wait", "event": {"name": "e"}},
+        {"step_id": "b", "type": "model", "model": "text-template",
+            "params": {"template": "said {{w.output}}"}},
+    ]);
+    let workflow = service.workflow(steps).await;
+    let id = service.trigger(&workflow, json!({})).await;
+    let path = format!("/executions/{id}/events");
+    let ask = || service.flows(Method::GET, &path);
+    let mut first = Stream::open(ask()).await;
+    let mut seen = Vec::new();
+    while !seen.iter().any(|(_, name, _): &Event| name == "wait") {
+        seen.push(first.next().await.unwrap());
+    }
+    assert_eq!(seen[0].2["status"], "queued");
+    assert!(seen.iter().any(|(_, _, data)| data["step_id"] == "a" && data["output"] == 1));
+    drop(first);
+    for act in ["pause", "resume"] {
+        let path = format!("/executions/{id}/{act}");
+        service.flows(Method::POST, &path).json(&json!({})).send().await.expect(200);
+    }
+    let send = format!("/executions/{id}/events/e");
+    service.flows(Method::POST, &send).json(&json!({"payload": 5})).send().await.expect(202);
+    // The feed is gone with the last follower: it begins again, and says so.
+    let last = seen.last().unwrap().0.clone();
+    let rest = Stream::open(ask().header("last-event-id", &last)).await.rest().await;
+    let (end_id, name, data) = rest.last().unwrap();
+    assert_eq!((name.as_str(), data), ("end", &service.completed(&id).await));
+    let said = |(_, name, data): &Event| name == "step" && data["output"] == "said 5";
+    assert!(rest.iter().any(said), "{rest:#?}");
+    let numbers: Vec<u64> =
+        rest.iter().filter_map(|(id, ..)| id.rsplit_once('-')?.1.parse().ok()).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    let done = ask().header("last-event-id", end_id).send().await;
+    assert_eq!(done.status, 204);
+    let late = Stream::open(ask()).await.rest().await;
+    assert_eq!(late.last().unwrap().1, "end");
+    // Nothing of another kind, and of nobody else.
+    let prediction = format!("/v1/prediction/{id}/events");
+    service.get(&prediction).await.expect_error(404, "Prediction not found");
+    let nothing = "/executions/0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e/events";
+    service.flows(Method::GET, nothing).send().await.expect_error(404, "execution not found");
+}

@@ -1,4 +1,4 @@
-//! EventLogs: what happens to a prediction while it goes on, for those who follow it.
+//! EventLogs: what happens to a prediction or an execution of a workflow while it goes on, for those who follow it.
 //!
 //! A feed is made when somebody follows a prediction or its model tells something, and begins with
 //! what has happened until then; a prediction that does neither has none. It is in memory alone, a
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::domain::attempt::Attempt;
-use crate::domain::execution::{Execution, Prediction, append_logs};
+use crate::domain::execution::{Execution, Prediction, Status, append_logs};
 use crate::domain::ids::ExecutionId;
 use crate::runners::Progress;
 use crate::runtime::new_id;
@@ -88,7 +88,8 @@ impl EventLog {
     /// What has happened to the execution until now.
     fn replay(&self, execution: &Execution) {
         let at = execution.created_at.into();
-        self.push(&wire::Event::Created { status: "created", at });
+        let status = Status::Created.word(execution.kind());
+        self.push(&wire::Event::Created { status, at });
         let Some(prediction) = execution.prediction() else { return };
         if let Some(logs) = &prediction.logs {
             self.push(&wire::Event::Log { text: logs, attempt: None });
@@ -124,9 +125,13 @@ impl EventLog {
         self.newest.send_replace((state.newest, true));
     }
 
-    fn push(&self, event: &wire::Event<'_>) {
-        let name = event.name();
-        let data = event.data();
+    /// Adds an event.
+    pub fn push(&self, event: &wire::Event<'_>) {
+        self.push_data(event.name(), event.data());
+    }
+
+    /// Adds an event, given as its name and data.
+    pub fn push_data(&self, name: &'static str, data: String) {
         let size = data.len() + EVENT_OVERHEAD;
         let mut state = self.lock();
         if state.ended {
@@ -281,7 +286,7 @@ impl Progress for RunProgressSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::execution::{Candidate, Source, Status, Work};
+    use crate::domain::execution::{Candidate, Source, Work};
     use crate::domain::money::Usd;
     use crate::domain::payload::Payload;
     use crate::domain::time::Timestamp;

@@ -16,6 +16,11 @@ pub struct Follower {
 }
 
 impl Follower {
+    /// One who follows what the feed tells; the entry keeps an unfinished execution's feed.
+    pub(super) const fn new(log: Arc<EventLog>, active: Option<Handle>) -> Self {
+        Self { log, _active: active }
+    }
+
     /// Tells the feed from every other; the numbers of events mean something within it alone.
     #[must_use]
     pub fn epoch(&self) -> &str {

@@ -273,7 +273,12 @@ impl Actor {
                 if loaded.execution.status.is_final() {
                     return Ok(());
                 }
-                if self.advance(loaded, events).await? == NextStep::Release {
+                let is_first = events.contains(&Event::Dispatched);
+                let next = self.advance(loaded, events).await?;
+                if is_first {
+                    self.inner.tell_status(&loaded.execution);
+                }
+                if next == NextStep::Release {
                     return Ok(());
                 }
             }
@@ -397,6 +402,7 @@ impl Actor {
         let has_news = !events.is_empty();
         let starts_children =
             events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
+        let starts: Vec<Instance> = events.iter().filter_map(started).collect();
         for event in events {
             self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
         }
@@ -441,10 +447,18 @@ impl Actor {
             inner.commit_progress(commit, &mut next, progress, &written, marks).await?;
             self.is_marked |= marks;
         }
+        if next.paused() != execution.paused() {
+            self.inner.tell_pause(&next);
+        }
         self.is_paused = next.paused().is_some();
         *execution = next;
         if written.is_final() || execution.workflow().is_some_and(|run| run.aside_until.is_some()) {
             return Ok(NextStep::Release);
+        }
+        for instance in starts {
+            if let Some(step) = progress.step(&instance).filter(|step| !step.status.is_final()) {
+                self.inner.tell_begun(execution, &self.plan, &instance, step);
+            }
         }
         for job in jobs {
             self.start(execution, progress, job);
@@ -574,10 +588,13 @@ impl Actor {
         let instance = job.instance().clone();
         let attempt = job.attempt();
         if self.start_job(job) {
-            let started = Event::Started { instance, attempt };
+            let started = Event::Started { instance: instance.clone(), attempt };
             let now = self.inner.clock.reading();
             // It only notes the moment.
             let _no_effects = progress.apply(execution, started, now);
+        }
+        if let Some(step) = progress.step(&instance) {
+            self.inner.tell_begun(execution, &self.plan, &instance, step);
         }
     }
 
@@ -609,4 +626,10 @@ impl Actor {
         }
         Ok(())
     }
+}
+
+/// The step whose attempt an event lets begin.
+fn started(event: &Event) -> Option<Instance> {
+    let Event::Started { instance, .. } = event else { return None };
+    Some(instance.clone())
 }

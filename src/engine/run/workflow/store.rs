@@ -153,7 +153,9 @@ impl Inner {
         } else {
             None
         };
-        for (instance, step) in progress.take_changed() {
+        let changed = progress.take_changed();
+        self.tell_steps(&mut commit, execution, progress.plan(), &changed);
+        for (instance, step) in changed {
             commit.put(rows::step(execution.id, &instance), &step)?;
             for payload in step.input.iter().chain(&step.output) {
                 self.store.claim(&mut commit, payload);

@@ -1,0 +1,191 @@
+//! What happens to an execution of a workflow, for those who follow it: its steps as they begin, wait and end, its
+//! pauses. What a commit brings is told once the commit is durable.
+
+use std::sync::Arc;
+
+use crate::domain::definition::{Kind, Plan};
+use crate::domain::execution::Execution;
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::domain::payload::Payload;
+use crate::domain::step::{Instance, Step};
+use crate::engine::active::LoadedExecution;
+use crate::engine::query::events::EventLog;
+use crate::engine::query::follow::Follower;
+use crate::engine::{Engine, Error, Inner, rows};
+use crate::storage::Commit;
+use crate::wire::event::{Event, StepEvent};
+
+/// The largest output that an event carries, in bytes; a larger one is in the detail.
+const OUTPUT_BYTES_MAX: u64 = 8 * 1024;
+
+impl Engine {
+    /// Follows an execution of a workflow.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also for another organization's and for what is not an execution of a workflow;
+    /// [`Error::Storage`].
+    pub async fn follow_execution(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<Follower, Error> {
+        let inner = &self.inner;
+        let active = inner.active.get_or_insert(id);
+        // Under the lock of the state: what changes it tells the feed under the same.
+        let mut state = active.state.lock().await;
+        if state.is_none() {
+            let stored = inner.store.read::<Execution>(&rows::execution(organization, id)).await?;
+            *state = stored.map(LoadedExecution::from);
+        }
+        let loaded = state
+            .as_ref()
+            .filter(|loaded| loaded.execution.organization == organization)
+            .ok_or(Error::NotFound)?;
+        let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
+        let is_final = loaded.execution.status.is_final();
+        let known =
+            if is_final { inner.event_logs.recent(id) } else { active.run_progress.event_log() };
+        let log = match known {
+            Some(log) => log,
+            None => {
+                let plan = inner.plans.plan(run.revision).await?;
+                let mut steps = match &loaded.progress {
+                    Some(progress) => {
+                        let steps = progress.steps();
+                        steps.map(|(at, step)| (at.clone(), step.clone())).collect()
+                    }
+                    None => inner.read_outer_steps(id).await?,
+                };
+                steps.sort_by_key(|(_, step)| step.started_at);
+                let made = inner.event_logs.create(&loaded.execution);
+                inner.replay_steps(&made, &loaded.execution, plan.as_deref(), &steps);
+                if is_final {
+                    made.close();
+                    made
+                } else {
+                    active.run_progress.open_event_log(|| made)
+                }
+            }
+        };
+        drop(state);
+        Ok(Follower::new(log, (!is_final).then_some(active)))
+    }
+}
+
+impl Inner {
+    fn replay_steps(
+        &self,
+        log: &EventLog,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        steps: &[(Instance, Step)],
+    ) {
+        if let Some(at) = execution.started_at {
+            log.push(&Event::Status { status: "running", at: at.into() });
+        }
+        for (instance, step) in steps {
+            self.with_event(execution, plan, instance, step, |event| log.push(event));
+        }
+        if let Some(pause) = execution.paused() {
+            let at = self.clock.reading().shown(pause.since).into();
+            log.push(&Event::Pause { by: &pause.by, at });
+        }
+    }
+
+    /// Shows the event of a step as it is.
+    fn with_event(
+        &self,
+        execution: &Execution,
+        plan: Option<&Plan>,
+        instance: &Instance,
+        step: &Step,
+        see: impl FnOnce(&Event<'_>),
+    ) {
+        let Some(planned) = plan.and_then(|plan| plan.at(instance.step)) else { return };
+        let due = step.due.filter(|_| !step.status.is_final());
+        let until = due.map(|due| self.clock.reading().shown(due).into());
+        if let (Kind::Wait(_), Some(until)) = (&planned.kind, until) {
+            return see(&Event::Wait { step_id: &planned.id, items: &instance.items, until });
+        }
+        let output = match &step.output {
+            Some(Payload::Inline(text)) if step.output.as_ref().is_some_and(is_small) => {
+                Some(self.files.render_links(execution.organization, text.clone()))
+            }
+            _ => None,
+        };
+        let omitted = (output.is_none() && step.output.is_some()).then_some(true);
+        let fault = step.fault.as_ref();
+        see(&Event::Step(StepEvent {
+            step_id: &planned.id,
+            items: &instance.items,
+            status: step.status,
+            attempt: step.attempts.last().map(|last| last.number),
+            execution_id: step.child,
+            at: step.latest().into(),
+            until,
+            output: output.as_deref(),
+            omitted,
+            error: fault.map(|fault| fault.name.as_str()),
+            error_cause: fault.map(|fault| fault.cause.as_str()),
+        }));
+    }
+
+    /// Tells those who follow the execution what has become of these steps, once the commit is durable.
+    pub(in crate::engine) fn tell_steps(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        plan: &Plan,
+        changed: &[(Instance, Step)],
+    ) {
+        let Some(log) = self.followed(execution.id) else { return };
+        let mut news = Vec::new();
+        for (instance, step) in changed {
+            let keep = |event: &Event<'_>| news.push((event.name(), event.data()));
+            self.with_event(execution, Some(plan), instance, step, keep);
+        }
+        commit.after_durable(move || {
+            for (name, data) in news {
+                log.push_data(name, data);
+            }
+        });
+    }
+
+    /// Tells that a step has begun to run, or to wait for a place at its model.
+    pub(in crate::engine) fn tell_begun(
+        &self,
+        execution: &Execution,
+        plan: &Plan,
+        instance: &Instance,
+        step: &Step,
+    ) {
+        let Some(log) = self.followed(execution.id) else { return };
+        self.with_event(execution, Some(plan), instance, step, |event| log.push(event));
+    }
+
+    /// Tells that the execution runs.
+    pub(in crate::engine) fn tell_status(&self, execution: &Execution) {
+        let Some(log) = self.followed(execution.id) else { return };
+        let at = execution.started_at.unwrap_or(execution.created_at).into();
+        log.push(&Event::Status { status: execution.status.execution_word(), at });
+    }
+
+    /// Tells that the execution was paused or resumed.
+    pub(in crate::engine) fn tell_pause(&self, execution: &Execution) {
+        let Some(log) = self.followed(execution.id) else { return };
+        let at = self.clock.now().into();
+        match execution.paused() {
+            Some(pause) => log.push(&Event::Pause { by: &pause.by, at }),
+            None => log.push(&Event::Resume { at }),
+        }
+    }
+
+    /// The feed of an execution that somebody follows.
+    fn followed(&self, id: ExecutionId) -> Option<Arc<EventLog>> {
+        self.active.find(id)?.run_progress.event_log()
+    }
+}
+
+fn is_small(output: &Payload) -> bool {
+    output.len() <= OUTPUT_BYTES_MAX
+}
