@@ -68,7 +68,9 @@ impl From<engine::Error> for Error {
             engine::Error::AlreadyEnded(_)
             | engine::Error::NotRedrivable
             | engine::Error::AlreadyAnswered(_)
-            | engine::Error::TooManyEvents(_) => Self::conflict(error.to_string()),
+            | engine::Error::TooManyEvents(_)
+            | engine::Error::TooManyJobs(_)
+            | engine::Error::NotEnded => Self::conflict(error.to_string()),
             engine::Error::HeldBack => Self::unavailable(error.to_string()),
             engine::Error::Forgotten => Self::status(StatusCode::GONE, error.to_string()),
             engine::Error::Storage(error) => error.into(),

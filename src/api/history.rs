@@ -179,8 +179,12 @@ fn limit(context: &Context) -> Result<u64, http::Error> {
 
 /// What the query asks for.
 fn filter(context: &Context) -> Result<Filter, http::Error> {
-    let query = &context.request.query;
-    let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
+    read_filter(&|name| context.request.query.get(name))
+}
+
+/// The filter that these fields ask for.
+pub fn read_filter<'f>(get: &dyn Fn(&str) -> Option<&'f str>) -> Result<Filter, http::Error> {
+    let given = |name: &str| get(name).filter(|text| !text.is_empty());
     let refuse = |message: String| http::Error::bad_request(message);
     let kinds = match given("type") {
         None => None,

@@ -14,6 +14,7 @@ mod backup;
 mod billing;
 mod body;
 mod browser;
+mod bulk_jobs;
 mod chains;
 mod chat;
 mod compress;
@@ -234,6 +235,9 @@ pub const ROUTES: &[Route] = &[
     route!(ENGINE, POST, "/api/v1/{workflow}/trigger", Key, Body, Keyed, executions::trigger, executions::TRIGGER),
     route!(ENGINE, POST, "/api/v1/{workflow}/bulk-trigger", Key, Body, Keyed, executions::bulk, executions::BULK),
     route!(ENGINE, POST, "/api/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(ENGINE, POST, "/api/v1/executions/bulk", Key, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
+    route!(ENGINE, GET, "/api/v1/executions/bulk/{job}", Key, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
+    route!(ENGINE, POST, "/api/v1/executions/bulk/{job}/cancel", Key, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
     route!(ENGINE, GET, "/api/v1/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
     route!(ENGINE, POST, "/api/v1/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
     route!(ENGINE, GET, "/api/v1/executions/{execution}/events", Key, Bare, Keyed, events::follow_execution, events::FOLLOW_EXECUTION),
@@ -263,6 +267,9 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/workflows/trigger/{workflow}/{version}", Key, Body, Keyed, executions::trigger_version, executions::TRIGGER_VERSION),
     route!(&[Base], POST, "/v1/workflows/bulk-trigger/{workflow}/{version}", Key, Body, Keyed, executions::bulk_version, executions::BULK_VERSION),
     route!(&[Base], POST, "/v1/public/{workflow}/versions/{version}/trigger", BodyKey, Body, Keyed, executions::trigger_public, executions::TRIGGER_PUBLIC),
+    route!(&[Base], POST, "/v1/workflows/executions/bulk", Key, Body, Keyed, bulk_jobs::start, bulk_jobs::START),
+    route!(&[Base], GET, "/v1/workflows/executions/bulk/{job}", Key, Bare, Keyed, bulk_jobs::get, bulk_jobs::GET),
+    route!(&[Base], POST, "/v1/workflows/executions/bulk/{job}/cancel", Key, Body, Keyed, bulk_jobs::cancel, bulk_jobs::CANCEL),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}", Key, Bare, Keyed, executions::get, executions::GET),
     route!(&[Base], POST, "/v1/workflows/executions/{execution}/cancel", Key, Body, Keyed, executions::cancel, executions::CANCEL),
     route!(&[Base], GET, "/v1/workflows/executions/{execution}/events", Key, Bare, Keyed, events::follow_execution, events::FOLLOW_EXECUTION),

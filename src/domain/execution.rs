@@ -217,7 +217,8 @@ pub enum Work {
 }
 
 /// The kinds of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     Prediction,
     Workflow,

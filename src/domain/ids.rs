@@ -86,6 +86,8 @@ ids! {
     ScheduleId,
     /// What was triggered together.
     BulkId,
+    /// A bulk job.
+    JobId,
     /// A webhook delivery; the same over all of its attempts and redeliveries.
     DeliveryId,
     /// One line of the ledger.

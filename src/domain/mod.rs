@@ -7,6 +7,7 @@
 pub mod account;
 pub mod agent;
 pub mod attempt;
+pub mod bulk;
 pub mod calendar;
 pub mod chain;
 pub mod chat;

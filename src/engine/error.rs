@@ -34,6 +34,12 @@ pub enum Error {
     /// The execution keeps as many events as it may.
     #[error("the execution has {0} events already")]
     TooManyEvents(usize),
+    /// As many bulk jobs of the organization are at work as may be.
+    #[error("{0} bulk jobs are at work already: wait for one, or cancel it")]
+    TooManyJobs(usize),
+    /// Only what has ended can be deleted.
+    #[error("the execution has not ended")]
+    NotEnded,
     /// The store was restored and has not been resumed.
     #[error("this store was restored from a backup and waits for `orrery resume`")]
     HeldBack,

@@ -114,6 +114,9 @@ pub(super) struct Inner {
     /// When the store was restored, while what it carried over is held back.
     pub(super) paused: Mutex<Option<Timestamp>>,
     pub(super) resuming: tokio::sync::Mutex<()>,
+    /// Notified when a bulk job is taken.
+    pub(super) jobs: Notify,
+    pub(super) starting_jobs: tokio::sync::Mutex<()>,
     /// What organizations keep of payloads.
     pub(super) usage: budget::UsageByOrganization,
     /// Notified when an execution is suspended.
@@ -187,6 +190,8 @@ impl Engine {
             is_recovered: AtomicBool::new(false),
             paused: Mutex::default(),
             resuming: tokio::sync::Mutex::default(),
+            jobs: Notify::new(),
+            starting_jobs: tokio::sync::Mutex::default(),
             usage: budget::UsageByOrganization::default(),
             timers: Notify::new(),
         };

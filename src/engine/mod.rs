@@ -15,6 +15,7 @@ pub mod rows;
 pub mod run;
 
 mod active;
+mod bulk;
 mod calls;
 mod cancel;
 mod children;

@@ -91,6 +91,9 @@ pub trait Plans: Send + Sync {
     /// What a step of a workflow of this organization calls.
     fn callee(&self, organization: OrganizationId, call: Call) -> CalleeFuture<'_>;
 
+    /// Counts a run of a version into the commit that creates it.
+    fn count_run(&self, commit: &mut Commit, workflow: WorkflowId, version: &str);
+
     /// The present values of those of the named secrets that the organization has.
     fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_>;
 }

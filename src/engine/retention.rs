@@ -98,6 +98,35 @@ impl Engine {
 }
 
 impl Inner {
+    /// Removes one execution that has ended. `beside` becomes durable with it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::NotEnded`], also for a step of an execution that is there;
+    /// [`Error::Storage`].
+    pub(super) async fn delete_ended(
+        &self,
+        organization: OrganizationId,
+        id: ExecutionId,
+        beside: Commit,
+    ) -> Result<(), Error> {
+        let key = rows::execution(organization, id);
+        let stored: Execution = self.store.read(&key).await?.ok_or(Error::NotFound)?;
+        let step = stored.prediction().and_then(|prediction| prediction.step.as_ref());
+        let is_part = match step {
+            Some(step) => {
+                let parent = rows::execution(organization, step.execution);
+                self.store.get(&parent).await?.is_some()
+            }
+            None => false,
+        };
+        if !stored.status.is_final() || is_part {
+            return Err(Error::NotEnded);
+        }
+        let latest = Timestamp::from_micros(i64::MAX);
+        self.sweep_batch(organization, &[key], latest, PurgeScope::Whole, beside).await?;
+        Ok(())
+    }
+
     /// Sweeps what was created from `since` to `cutoff` and ended before that.
     async fn sweep(
         &self,
@@ -135,7 +164,8 @@ impl Inner {
             let found: Vec<Key> =
                 self.store.page(page).await?.into_iter().map(|(key, _)| key).collect();
             after = found.last().cloned();
-            let swept = self.sweep_batch(organization, &found, cutoff, going).await?;
+            let beside = Commit::new();
+            let swept = self.sweep_batch(organization, &found, cutoff, going, beside).await?;
             count += swept;
             if found.len() < BATCH_MAX {
                 return Ok(count);
@@ -152,10 +182,11 @@ impl Inner {
         index: &[Key],
         cutoff: Timestamp,
         going: PurgeScope,
+        beside: Commit,
     ) -> Result<usize, Error> {
         let ids = index.iter().filter_map(Key::last_id_inverted::<ExecutionId>);
         let keys: Vec<Key> = ids.map(|id| rows::execution(organization, id)).collect();
-        let mut batch = Batch::default();
+        let mut batch = Batch { commit: beside, ..Batch::default() };
         for row in self.store.get_many(&keys).await?.iter().flatten() {
             let execution: Execution = decode(row)?;
             if execution.completed_at.is_none_or(|ended| ended >= cutoff) {

@@ -185,6 +185,8 @@ impl Plans for Script {
         Box::pin(std::future::ready(Ok(callee.ok_or_else(missing))))
     }
 
+    fn count_run(&self, _commit: &mut Commit, _workflow: WorkflowId, _version: &str) {}
+
     fn secrets(&self, _organization: OrganizationId, _names: Vec<String>) -> SecretsFuture<'_> {
         Box::pin(std::future::ready(Ok(Values::default())))
     }

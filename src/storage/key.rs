@@ -135,6 +135,10 @@ tables! {
     ScheduleDue = b'3',
     /// Events that were sent to executions, by execution and name.
     StepEvent = b'4',
+    /// Bulk jobs by organization, newest first.
+    BulkJob = b'8',
+    /// Bulk jobs that have not ended, oldest first.
+    BulkJobOpen = b'9',
 }
 
 /// The name of the table that a key belongs to.

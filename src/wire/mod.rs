@@ -9,6 +9,7 @@
 
 pub mod agent;
 pub mod answer;
+pub mod bulk_job;
 pub mod chain;
 pub mod chat;
 pub mod decision;

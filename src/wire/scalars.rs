@@ -16,7 +16,7 @@ use crate::domain::member::{LinkKind, MemberRole};
 use crate::domain::model::OutputType;
 use crate::domain::schedule::Overlap;
 use crate::domain::time::Timestamp;
-use crate::domain::{step, workflow};
+use crate::domain::{bulk, step, workflow};
 
 /// A moment in UTC: RFC 3339 with milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,7 @@ ids!(
     DeliveryId,
     ExecutionId,
     FileId,
+    JobId,
     KeyId,
     LinkId,
     MemberId,
@@ -117,6 +118,8 @@ enumerations! {
     "LinkKind": LinkKind [Setup, Invitation, Reset];
     "MemberRole": MemberRole [Owner, Member];
     "FileSource": FileSource [Upload, Output];
+    "BulkJobAction": bulk::Action [Cancel, Redrive, Pause, Resume, Delete];
+    "BulkJobStatus": bulk::Status [Running, Completed, Cancelled];
     "ScheduleOverlap": Overlap [Skip, Queue, CancelOther, Allow];
     "OutputType": OutputType [
         String, Array, Object, Number, Boolean, Image, Audio, Video, File
@@ -191,6 +194,8 @@ mod tests {
         check(&ErrorClass::ALL);
         check(&[Source::Api, Source::Dashboard, Source::Agent, Source::Schedule, Source::Workflow]);
         check(&Overlap::ALL);
+        check(&bulk::Action::ALL);
+        check(&bulk::Status::ALL);
         check(&step::EventSource::ALL);
         check(&[FileSource::Upload, FileSource::Output]);
         check(&workflow::Status::ALL);

@@ -280,6 +280,10 @@ impl Plans for Workflows {
         Box::pin(self.find_callee(organization, call))
     }
 
+    fn count_run(&self, commit: &mut Commit, workflow: WorkflowId, version: &str) {
+        super::count_trigger(commit, workflow, version);
+    }
+
     fn secrets(&self, organization: OrganizationId, names: Vec<String>) -> SecretsFuture<'_> {
         Box::pin(async move { self.secrets.values(organization, &names).await })
     }

@@ -17,6 +17,7 @@ mod billing;
 mod browser;
 mod budget_screens;
 mod builtins;
+mod bulk_jobs;
 mod cancel;
 mod chains;
 mod chat;

@@ -73,6 +73,7 @@ impl Engine {
         }
         self.inner.supervise("dispatcher", Inner::dispatch);
         self.inner.supervise("timekeeper", Inner::run_timers);
+        self.inner.supervise("bulk jobs", Inner::run_jobs);
         self.inner.supervise("audit", Inner::run_consistency_checks);
         Ok(total)
     }

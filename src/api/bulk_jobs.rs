@@ -1,0 +1,122 @@
+//! Bulk jobs: start, read, cancel (`docs/spec/history.md`, "Bulk jobs").
+
+use hyper::StatusCode;
+
+use super::Context;
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::history::read_filter;
+use super::idempotency_key::{self, Creation};
+use crate::domain::bulk::{Job, LIMIT_MAX, Selection, Status};
+use crate::domain::ids::JobId;
+use crate::engine;
+use crate::http::{self, Response, response};
+use crate::idempotency::StoredResponse;
+use crate::runtime::new_id;
+use crate::wire::bulk_job::{Accepted, Request, View};
+
+const NO_JOB: ResponseDoc = ResponseDoc::error(404, "There is no such job");
+const JOB: ResponseDoc = ResponseDoc::json::<View>(200, "How far it has come");
+
+pub const START: Doc = Doc {
+    request: Some(RequestDoc::json::<Request>()),
+    is_idempotent: true,
+    responses: &[
+        ResponseDoc::json::<Accepted>(202, "The job is durable and will end"),
+        ResponseDoc::error(409, "As many jobs are at work as may be"),
+    ],
+    ..Doc::new("executions", "start_bulk_job", "Act on all executions that a filter names")
+};
+
+/// `POST /executions/bulk`
+pub async fn start(mut context: Context) -> Result<Response, http::Error> {
+    let caller = context.caller()?;
+    let bytes = context.request.body().await?;
+    let organization = caller.organization;
+    let claim = match idempotency_key::begin(&context, organization, "bulk-job", &bytes).await? {
+        Creation::New(claim) => claim,
+        Creation::Replay(answered) => {
+            let job_id = answered.subject.parse().map_err(http::Error::internal)?;
+            return Ok(response::json(StatusCode::ACCEPTED, &Accepted { job_id }));
+        }
+    };
+    let request: Request = http::request::parse(&bytes)?;
+    let limit = request.limit.unwrap_or(LIMIT_MAX);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(http::Error::bad_request(format!("limit must be from 1 to {LIMIT_MAX}")));
+    }
+    let filter = read_filter(&|name| request.filter.get(name))?;
+    let services = &context.services;
+    let id: JobId = new_id();
+    let actor = context.actor();
+    let job = Job {
+        id,
+        organization,
+        key: caller.key,
+        source: context.source(),
+        by: actor.who().to_owned(),
+        action: request.action,
+        selection: Selection {
+            standings: filter.standings,
+            model: filter.model,
+            classes: filter.classes,
+            workflow: filter.workflow,
+            parent: filter.parent,
+            from: filter.from,
+            to: filter.to,
+        },
+        limit,
+        status: Status::Running,
+        total: None,
+        done: 0,
+        failed: 0,
+        cursor: None,
+        started_at: services.clock.now(),
+        completed_at: None,
+    };
+    let beside = claim.commit(StoredResponse::created(id))?;
+    let action = format!("executions.bulk.{}", job.action.as_str());
+    let entry = services.audit.entry(&actor, &action, id.to_string()).of(organization);
+    let engine = services.engine.clone();
+    let starting = async move { engine.start_job(&job, beside).await };
+    services.audit.record(entry, starting).await?;
+    Ok(response::json(StatusCode::ACCEPTED, &Accepted { job_id: id }))
+}
+
+pub const GET: Doc =
+    Doc { responses: &[JOB, NO_JOB], ..Doc::new("executions", "get_bulk_job", "A bulk job") };
+
+/// `GET /executions/bulk/{job}`
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let organization = context.caller()?.organization;
+    let engine = &context.services.engine;
+    let job = engine.job(organization, id_of(&context)?).await.map_err(not_found)?;
+    Ok(response::json(StatusCode::OK, &View::from(&job)))
+}
+
+pub const CANCEL: Doc = Doc {
+    responses: &[JOB, NO_JOB],
+    ..Doc::new("executions", "cancel_bulk_job", "Cancel a bulk job; what it has done stays done")
+};
+
+/// `POST /executions/bulk/{job}/cancel`
+pub async fn cancel(context: Context) -> Result<Response, http::Error> {
+    let organization = context.caller()?.organization;
+    let engine = &context.services.engine;
+    let job = engine.cancel_job(organization, id_of(&context)?).await.map_err(not_found)?;
+    Ok(response::json(StatusCode::OK, &View::from(&job)))
+}
+
+fn not_found(error: engine::Error) -> http::Error {
+    match error {
+        engine::Error::NotFound => missing(),
+        error => error.into(),
+    }
+}
+
+fn id_of(context: &Context) -> Result<JobId, http::Error> {
+    context.request.param("job").parse().map_err(|_no_id| missing())
+}
+
+fn missing() -> http::Error {
+    http::Error::not_found("job not found")
+}

@@ -1,0 +1,149 @@
+//! Bulk jobs: durable, in the background, each act on its own. How far a job has come is in its row, which is
+//! written in the commit of each act that must not be made twice, and after each other one.
+
+mod work;
+
+use crate::domain::bulk::{Job, Status};
+use crate::domain::ids::{Id, JobId, OrganizationId};
+use crate::engine::{Engine, Error, Inner};
+use crate::storage::commit::Expect;
+use crate::storage::record::{Malformed, decode, encode};
+use crate::storage::{self, Commit, Key, Page, Record, Table};
+
+/// Jobs of one organization that are at work at once.
+pub const RUNNING_MAX: usize = 4;
+/// Jobs of one organization that are kept once they have ended.
+const KEPT_MAX: usize = 100;
+/// How often a change is tried again when the job has gone on in the meantime.
+const TRIES: usize = 100;
+
+impl Record for Job {
+    const NAME: &'static str = "bulk job";
+}
+
+/// The jobs of an organization, newest first.
+fn jobs_of(organization: OrganizationId) -> Key {
+    Key::table(Table::BulkJob).id(organization)
+}
+
+fn job(organization: OrganizationId, id: JobId) -> Key {
+    jobs_of(organization).id_newest_first(id)
+}
+
+/// The jobs that have not ended, oldest first. The row's value is the organization's id.
+fn open_jobs() -> Key {
+    Key::table(Table::BulkJobOpen)
+}
+
+fn open_job(id: JobId) -> Key {
+    open_jobs().id(id)
+}
+
+/// A job's row, and its new state under the condition that the row is as it was read.
+fn put(commit: &mut Commit, before: Vec<u8>, next: &Job) -> Result<(), Malformed> {
+    let key = job(next.organization, next.id);
+    commit.expect(Expect::Equal(key.clone(), before));
+    commit.put_bytes(key, encode(next)?);
+    if next.status != Status::Running {
+        commit.delete(open_job(next.id));
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Takes a job. `beside` becomes durable with it.
+    ///
+    /// # Errors
+    /// [`Error::TooManyJobs`], [`Error::HeldBack`], [`Error::Storage`]: then there is no job.
+    pub async fn start_job(&self, made: &Job, beside: Commit) -> Result<(), Error> {
+        let inner = &self.inner;
+        if self.paused_since().is_some() {
+            return Err(Error::HeldBack);
+        }
+        let organization = made.organization;
+        let _one_at_a_time = inner.starting_jobs.lock().await;
+        let limit = RUNNING_MAX + KEPT_MAX + 1;
+        let page = Page { prefix: jobs_of(organization), after: None, before: None, limit };
+        let mut ended = Vec::new();
+        let mut running = 0;
+        for (key, row) in inner.store.page(page).await? {
+            if decode::<Job>(&row)?.status == Status::Running {
+                running += 1;
+            } else {
+                ended.push(key);
+            }
+        }
+        if running >= RUNNING_MAX {
+            return Err(Error::TooManyJobs(RUNNING_MAX));
+        }
+        let mut commit = Commit::of_new_work();
+        commit.extend(beside);
+        for old in ended.into_iter().skip(KEPT_MAX - 1) {
+            commit.delete(old);
+        }
+        commit.put(job(organization, made.id), made)?;
+        commit.put_bytes(open_job(made.id), organization.bytes().to_vec());
+        inner.store.commit(commit).await?;
+        inner.jobs.notify_one();
+        Ok(())
+    }
+
+    /// A job.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] also for another organization's; [`Error::Storage`].
+    pub async fn job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
+        self.inner.store.read(&job(organization, id)).await?.ok_or(Error::NotFound)
+    }
+
+    /// Ends a job before its time: what it has done stays done. One that has ended is left as it is.
+    ///
+    /// # Errors
+    /// As [`Engine::job`].
+    pub async fn cancel_job(&self, organization: OrganizationId, id: JobId) -> Result<Job, Error> {
+        let inner = &self.inner;
+        let key = job(organization, id);
+        for _ in 0..TRIES {
+            let before = inner.store.get(&key).await?.ok_or(Error::NotFound)?;
+            let mut next: Job = decode(&before)?;
+            if next.status != Status::Running {
+                return Ok(next);
+            }
+            next.status = Status::Cancelled;
+            next.completed_at = Some(inner.clock.now().max(next.started_at));
+            let mut commit = Commit::new();
+            put(&mut commit, before, &next)?;
+            match inner.store.commit(commit).await {
+                Ok(()) => return Ok(next),
+                Err(storage::Error::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(storage::Error::Conflict { key }.into())
+    }
+}
+
+impl Inner {
+    /// The jobs that have not ended, oldest first.
+    async fn open_jobs(&self) -> Result<Vec<(OrganizationId, JobId)>, Error> {
+        let mut open = Vec::new();
+        let mut after = None;
+        loop {
+            let page = Page { prefix: open_jobs(), after, before: None, limit: 1000 };
+            let found = self.store.page(page).await?;
+            for (key, value) in &found {
+                let organization: Option<[u8; 16]> = value.as_slice().try_into().ok();
+                if let (Some(organization), Some(id)) = (organization, key.last_id::<JobId>()) {
+                    open.push((organization.into(), id));
+                }
+            }
+            match found.into_iter().last() {
+                Some((key, _)) => after = Some(key),
+                None => return Ok(open),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

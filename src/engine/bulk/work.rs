@@ -1,0 +1,262 @@
+//! The worker of the bulk jobs: a few acts of each job in turn, one after the other.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::{job, put};
+use crate::domain::bulk::{Action, Job, Status};
+use crate::domain::execution::{Execution, Kind};
+use crate::domain::ids::{ExecutionId, JobId, OrganizationId};
+use crate::engine::query::history::Filter;
+use crate::engine::{Engine, Error, Inner};
+use crate::runtime::new_id;
+use crate::storage::record::decode;
+use crate::storage::{self, Commit};
+
+/// Acts of one job before it is the turn of the next.
+const TURN: usize = 50;
+/// Executions that are counted at once.
+const COUNT_PAGE: usize = 500;
+/// When a job is looked at again that cannot go on now: the store, a full queue.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// What came of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// There may be more to do.
+    More,
+    /// It has ended, or was cancelled.
+    Ended,
+    /// It cannot go on now.
+    Later,
+}
+
+/// What came of an act.
+enum Act {
+    /// It and the job's new row are committed.
+    Committed(Job),
+    Done,
+    Failed,
+    Later,
+}
+
+impl Inner {
+    /// Works at the jobs, for as long as the service runs.
+    pub(in crate::engine) async fn run_jobs(self: Arc<Self>) {
+        loop {
+            let turn = match self.take_turns().await {
+                Ok(turn) => turn,
+                Err(error) => {
+                    tracing::error!(%error, "the bulk jobs cannot be read");
+                    Turn::Later
+                }
+            };
+            if self.tasks.is_stopping() {
+                return;
+            }
+            match turn {
+                Turn::More => {}
+                Turn::Ended => tokio::select! {
+                    () = self.tasks.stopping() => return,
+                    () = self.jobs.notified() => {}
+                },
+                Turn::Later => tokio::select! {
+                    () = self.tasks.stopping() => return,
+                    () = tokio::time::sleep(RETRY_DELAY) => {}
+                },
+            }
+        }
+    }
+
+    /// One turn of each job that has not ended.
+    async fn take_turns(self: &Arc<Self>) -> Result<Turn, Error> {
+        if is_held_back(self) {
+            // A restored box does nothing by itself.
+            return Ok(Turn::Later);
+        }
+        let mut all = Turn::Ended;
+        for (organization, id) in self.open_jobs().await? {
+            let turn = self.take_turn(organization, id).await.unwrap_or_else(|error| {
+                tracing::error!(job = %id, %error, "a bulk job cannot go on");
+                Turn::Later
+            });
+            match turn {
+                Turn::More => all = Turn::More,
+                Turn::Later if all == Turn::Ended => all = Turn::Later,
+                Turn::Later | Turn::Ended => {}
+            }
+        }
+        Ok(all)
+    }
+
+    async fn take_turn(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        id: JobId,
+    ) -> Result<Turn, Error> {
+        let engine = Engine { inner: Arc::clone(self) };
+        let key = job(organization, id);
+        let Some(mut row) = self.store.get(&key).await? else { return Ok(Turn::Ended) };
+        let mut job: Job = decode(&row)?;
+        if job.status != Status::Running {
+            return Ok(Turn::Ended);
+        }
+        let filter = filter_of(&job);
+        if job.total.is_none() {
+            job.total = Some(self.count(&engine, &job, &filter).await?);
+            let Some(written) = self.write_job(row, &job, Commit::new()).await? else {
+                return Ok(Turn::More);
+            };
+            row = written;
+        }
+        let most = usize::try_from(job.left()).unwrap_or(TURN).min(TURN);
+        let found = engine.history(organization, &filter, job.cursor, most.max(1)).await?;
+        for execution in found.executions.iter().take(most) {
+            if self.tasks.is_stopping() {
+                return Ok(Turn::Ended);
+            }
+            let mut next = job.clone();
+            let act = self.act(&engine, &job, &row, execution).await?;
+            match act {
+                Act::Later => return Ok(Turn::Later),
+                Act::Committed(committed) => {
+                    row = crate::storage::record::encode(&committed)?;
+                    job = committed;
+                    continue;
+                }
+                Act::Done => next.note(execution.id, true),
+                Act::Failed => next.note(execution.id, false),
+            }
+            match self.write_job(row, &next, Commit::new()).await? {
+                Some(written) => (row, job) = (written, next),
+                // It was cancelled.
+                None => return Ok(Turn::More),
+            }
+        }
+        if found.more_after.is_some() && job.left() > 0 {
+            if found.executions.is_empty() {
+                // Much was looked through for nothing.
+                job.cursor = found.more_after;
+                let _written_or_cancelled = self.write_job(row, &job, Commit::new()).await?;
+            }
+            return Ok(Turn::More);
+        }
+        job.status = Status::Completed;
+        job.completed_at = Some(self.clock.now().max(job.started_at));
+        let _written_or_cancelled = self.write_job(row, &job, Commit::new()).await?;
+        Ok(Turn::Ended)
+    }
+
+    /// Writes the job's row beside `commit`; gives its bytes. `None`: somebody else has changed it, and nothing
+    /// is written.
+    async fn write_job(
+        &self,
+        before: Vec<u8>,
+        next: &Job,
+        mut commit: Commit,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        put(&mut commit, before, next)?;
+        match self.store.commit(commit).await {
+            Ok(()) => Ok(Some(crate::storage::record::encode(next)?)),
+            Err(storage::Error::Conflict { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How many executions the job acts on.
+    async fn count(&self, engine: &Engine, job: &Job, filter: &Filter) -> Result<u64, Error> {
+        let mut total = 0_u64;
+        let mut after = None;
+        while total < job.limit {
+            let found = engine.history(job.organization, filter, after, COUNT_PAGE).await?;
+            total = total.saturating_add(found.executions.len() as u64);
+            after = found.more_after;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(total.min(job.limit))
+    }
+
+    async fn act(
+        self: &Arc<Self>,
+        engine: &Engine,
+        job: &Job,
+        row: &[u8],
+        execution: &Execution,
+    ) -> Result<Act, Error> {
+        let (organization, id) = (job.organization, execution.id);
+        let acted = match job.action {
+            Action::Redrive => return self.redrive_once(engine, job, row, execution).await,
+            Action::Cancel => engine.cancel(organization, id).await.map(drop),
+            Action::Pause => {
+                engine.pause_execution(organization, id, job.by.clone()).await.map(drop)
+            }
+            Action::Resume => engine.resume_execution(organization, id).await.map(drop),
+            Action::Delete => {
+                let mut next = job.clone();
+                next.note(id, true);
+                let mut beside = Commit::new();
+                put(&mut beside, row.to_vec(), &next)?;
+                let deleted = self.delete_ended(organization, id, beside).await;
+                return act_of(deleted.map(|()| Act::Committed(next)));
+            }
+        };
+        act_of(acted.map(|()| Act::Done))
+    }
+
+    /// A redrive in one commit with the job's row, so that there is one for each execution.
+    async fn redrive_once(
+        &self,
+        engine: &Engine,
+        job: &Job,
+        row: &[u8],
+        execution: &Execution,
+    ) -> Result<Act, Error> {
+        if execution.kind() != Kind::Workflow {
+            return Ok(Act::Failed);
+        }
+        let mut next = job.clone();
+        next.note(execution.id, true);
+        let mut beside = Commit::new();
+        put(&mut beside, row.to_vec(), &next)?;
+        if let Some(run) = execution.workflow() {
+            self.plans.count_run(&mut beside, run.workflow, &run.version);
+        }
+        let id: ExecutionId = new_id();
+        let by = (job.key, job.source);
+        let made = engine.redrive(job.organization, by, execution.id, id, beside).await;
+        act_of(made.map(|_| Act::Committed(next)))
+    }
+}
+
+/// Whether the store was restored and has not been resumed.
+fn is_held_back(inner: &Inner) -> bool {
+    inner.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
+/// What an act has come to. What may pass is tried again.
+fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
+    match acted {
+        Ok(act) => Ok(act),
+        // The row was changed: the job is looked at again.
+        Err(Error::Storage(error)) if error.is_final() => Ok(Act::Failed),
+        Err(Error::QueueFull { .. } | Error::Failing { .. } | Error::Storage(_)) => Ok(Act::Later),
+        Err(error @ Error::Stopping) => Err(error),
+        Err(_refused) => Ok(Act::Failed),
+    }
+}
+
+/// What was there when the job began.
+fn filter_of(job: &Job) -> Filter {
+    let selection = job.selection.clone();
+    Filter {
+        standings: selection.standings,
+        model: selection.model,
+        classes: selection.classes,
+        workflow: selection.workflow,
+        parent: selection.parent,
+        from: selection.from,
+        to: Some(selection.to.map_or(job.started_at, |to| to.min(job.started_at))),
+    }
+}
