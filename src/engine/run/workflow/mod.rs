@@ -10,10 +10,11 @@
 //! mod     the loop: events in, changes, commit, runs      view    what references see
 //! answer  what the machine asks for                       runs    models and HTTP requests
 //! store   rows of steps: read at the start, written with each commit
-//! children  steps that run other workflows
+//! children  steps that run other workflows            load    what is stored of an execution
 //! ```
 
 mod children;
+mod load;
 mod resolve;
 mod runs;
 mod store;
@@ -37,8 +38,8 @@ use crate::domain::classify::ErrorClass;
 use crate::domain::definition::{Plan, Role};
 use crate::domain::execution::{Execution, Fault};
 use crate::domain::ids::{ExecutionId, KeyId, OrganizationId};
+use crate::domain::machine::PAUSED_UNTIL;
 use crate::domain::machine::workflow::{Effect, Event, StepProgress};
-use crate::domain::machine::{self, PAUSED_UNTIL};
 use crate::domain::step::Instance;
 use crate::domain::time::Timestamp;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
@@ -160,98 +161,6 @@ impl Inner {
             loaded.progress = None;
         }
         result
-    }
-
-    /// Loads the plan, the inputs and what is stored of the steps. `None` when it ended at once,
-    /// because one of them is lost.
-    async fn load_actor(
-        self: &Arc<Self>,
-        loaded: &mut LoadedExecution,
-    ) -> Result<Option<Actor>, Error> {
-        let is_new = std::mem::take(&mut loaded.is_new);
-        let execution = &loaded.execution;
-        let Some(run) = execution.workflow() else { return Ok(None) };
-        let found = self.load_plan(execution, run.revision).await?;
-        let (plan, inputs) = match found {
-            Ok(found) => found,
-            Err(fault) => {
-                self.fail_unloaded(loaded, fault).await?;
-                return Ok(None);
-            }
-        };
-        let owner = self.owner_of(execution).await?;
-        let is_foreign = owner != Some(execution.organization);
-        let ran = Duration::from_millis(run.ran_ms);
-        let depth = run.parent.as_ref().map_or(0, |parent| parent.depth);
-        let may_have_steps = !is_new || run.redriven_from.is_some();
-        let is_marked = execution.started_at.is_some();
-        let id = execution.id;
-        let organization = execution.organization;
-        let has_events = plan.events().next().is_some();
-        let lane = execution.lane();
-        let api_key = execution.key;
-        let mut steps = if may_have_steps { self.read_steps(id).await? } else { Vec::new() };
-        let known = may_have_steps.then(|| steps.iter().map(|(_, step)| step));
-        let budget = self.budget(execution, known).await?;
-        for (_, step) in
-            steps.iter_mut().filter(|(at, step)| !at.items.is_empty() && step.status.is_final())
-        {
-            // There can be many, and nobody asks what they were given or how often they tried.
-            (step.input, step.attempts, step.logs) = (None, Vec::new(), None);
-        }
-        loaded.progress = Some(Box::new(StepProgress::restore(Arc::clone(&plan), steps)));
-        Ok(Some(Actor {
-            inner: Arc::clone(self),
-            id,
-            organization,
-            api_key,
-            owner,
-            is_foreign,
-            plan,
-            inputs,
-            items: HashMap::new(),
-            values: Values::default(),
-            budget,
-            running: FuturesUnordered::new(),
-            stops: HashMap::new(),
-            admitted: BTreeSet::new(),
-            has_events,
-            may_have_events: true,
-            depth,
-            children: HashMap::new(),
-            ended_children: Vec::new(),
-            new_children: HashMap::new(),
-            is_paused: false,
-            waits_since: None,
-            lane,
-            is_parked: false,
-            timers: BTreeSet::new(),
-            is_marked,
-            begun: runtime::monotonic_now(),
-            running_time: ran,
-        }))
-    }
-
-    /// Ends an execution whose definition or inputs are lost.
-    async fn fail_unloaded(
-        self: &Arc<Self>,
-        loaded: &mut LoadedExecution,
-        fault: Fault,
-    ) -> Result<(), Error> {
-        let mut next = loaded.execution.clone();
-        let mut effects = match self.sum_cost(&mut next).await {
-            Ok(steps) => machine::abandon(steps.iter().map(|(_, step)| step)),
-            Err(error) => {
-                let id = next.id;
-                tracing::error!(execution = %id, %error, "the cost of its steps cannot be read");
-                Vec::new()
-            }
-        };
-        effects.extend(machine::fail(&mut next, fault, self.clock.now()));
-        let body = self.workflow_body(&next, None, Vec::new()).await?;
-        self.write(Commit::new(), &next, &effects, Some(body)).await?;
-        loaded.execution = next;
-        Ok(())
     }
 }
 
