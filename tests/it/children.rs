@@ -112,7 +112,7 @@ async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
     put("v2", child(c, json!({}))).send().await.expect_error(400, &message);
     let message = format!("step 'c': workflows run each other in a circle: '{a}' → '{a}'");
     put("v2", child(&a, json!({}))).send().await.expect_error(400, &message);
-    // An earlier version, which runs no other, is no circle.
+    // An earlier version, which runs no other, makes no circle.
     let pinned = with(child(&a, json!({})), "version_id", json!("v1"));
     put("v2", pinned).send().await.expect(200);
     let execution = service.trigger(&a, json!({})).await;

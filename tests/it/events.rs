@@ -221,7 +221,7 @@ async fn event_stream_of_execution_tells_steps_waits_pauses_and_end() {
     }
     let send = format!("/executions/{id}/events/e");
     service.flows(Method::POST, &send).json(&json!({"payload": 5})).send().await.expect(202);
-    // The feed is gone with the last follower: it begins again, and says so.
+    // The feed ends with the last follower: it begins again, and says so.
     let last = seen.last().unwrap().0.clone();
     let rest = Stream::open(ask().header("last-event-id", &last)).await.rest().await;
     let (end_id, name, data) = rest.last().unwrap();

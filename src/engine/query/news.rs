@@ -1,5 +1,5 @@
 //! What happens to an execution of a workflow, for those who follow it: its steps as they begin, wait and end, its
-//! pauses. What a commit brings is told once the commit is durable.
+//! pauses. What a commit brings is reported once the commit is durable.
 
 use std::sync::Arc;
 

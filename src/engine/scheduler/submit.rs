@@ -64,7 +64,7 @@ impl Inner {
         Ok(Arc::unwrap_or_clone(executions))
     }
 
-    /// The commit that takes the work. Dropped instead of committed, it gives back what it has reserved.
+    /// The commit that takes the work. Dropped instead of committed, it releases what it has reserved.
     pub(in crate::engine) async fn commit_of_submissions(
         self: &Arc<Self>,
         submissions: Vec<Submission>,
