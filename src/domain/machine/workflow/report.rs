@@ -282,6 +282,7 @@ impl Change<'_> {
         if let Some(child) = step.child {
             self.effects.push(Effect::Execution(ExecutionEffect::Abandon { child }));
         }
+        self.effects.push(Effect::Stop { instance: instance.clone() });
         let cause = format!("it took longer than {:?}", limit.unwrap_or(WAIT_MAX));
         let fault = Fault::new("StepTimeout", ErrorClass::ExecutionTimeout, cause);
         self.fail_attempt(instance, attempt, fault, Usd::ZERO, None);
