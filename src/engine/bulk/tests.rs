@@ -49,7 +49,11 @@ fn job(process: &Process, action: Action, standing: Option<ExecutionStatus>) -> 
         by: "a test".to_owned(),
         action,
         selection: Selection {
-            standings: standing.map(|status| vec![(Kind::Workflow, status)]),
+            standings: Some(match standing {
+                Some(status) => vec![(Kind::Workflow, status)],
+                // Without the predictions that their steps were.
+                None => ExecutionStatus::ALL.map(|status| (Kind::Workflow, status)).to_vec(),
+            }),
             ..Selection::default()
         },
         limit: LIMIT_MAX,
@@ -157,7 +161,7 @@ fn bulk_jobs_pause_resume_cancel_and_delete_what_they_select() {
         assert!(!executions(&process.store).await.iter().any(is_paused));
         let refused = run(&process, &of(Action::Delete, None)).await;
         assert_eq!(count(&refused), (Some(all), COUNT as u64, 3));
-        assert_eq!(executions(&process.store).await.len(), 3);
+        assert_eq!(executions(&process.store).await.len(), 3, "their steps are deleted with them");
         let mut limited = of(Action::Cancel, None);
         limited.limit = 2;
         assert_eq!(count(&run(&process, &limited).await), (Some(2), 2, 0));
