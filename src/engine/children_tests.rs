@@ -67,11 +67,6 @@ async fn check_no_orphan(process: &Process, parent: ExecutionId) {
     assert_eq!(found.len(), all, "something was started after the cancel");
     assert!((500..=1001).contains(&all), "{all}");
     assert!(all_rows(&process.store, Table::Lane).await.is_empty());
-    let steps = Page { prefix: rows::steps(parent), after: None, before: None, limit: 10_000 };
-    for (_, step) in process.store.page(steps).await.unwrap() {
-        let step: crate::domain::step::Step = decode(&step).unwrap();
-        assert!(step.running().is_none());
-    }
 }
 
 #[test]

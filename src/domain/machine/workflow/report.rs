@@ -59,6 +59,8 @@ impl Change<'_> {
         if !last.close(attempt, Outcome::Error, Some(failure), now.wall) {
             return;
         }
+        // The time of a child ends with it.
+        step.due = None;
         step.cost = step.cost.plus(cost);
         append_logs(&mut step.logs, logs);
         self.execution.cost = self.execution.cost.plus(cost);
