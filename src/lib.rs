@@ -20,7 +20,8 @@
 //! engine      chains
 //! runners     backup
 //! files       accounts    billing     members     secrets     schedules
-//! webhooks    audit       signed_urls idempotency   dashboard   telemetry
+//! webhooks    signed_urls idempotency dashboard   telemetry
+//! audit
 //! storage     http        guard       config
 //! wire        runtime
 //! domain      schema

@@ -55,7 +55,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("idempotency", &["domain", "runtime", "storage"]),
     ("files", &["domain", "runtime", "signed_urls", "storage"]),
     ("backup", &["audit", "config", "domain", "files", "storage"]),
-    ("webhooks", &["domain", "http", "runtime", "storage"]),
+    ("webhooks", &["audit", "domain", "http", "runtime", "storage"]),
     ("runners", &["config", "domain", "files", "guard", "http", "runtime", "schema", "wire"]),
     (
         "engine",

@@ -10,6 +10,7 @@ use crate::domain::ids::ExecutionId;
 use crate::domain::invalid_request::InvalidRequest;
 use crate::http::Error;
 use crate::http::error::OpenAi;
+use crate::webhooks::EndpointError;
 use crate::wire::error::{Quota, Unpaid};
 use crate::{
     accounts, agent, chains, chat, decisions, engine, files, idempotency, members, schedules,
@@ -77,6 +78,20 @@ impl From<engine::Error> for Error {
             engine::Error::Stopping => {
                 Self::unavailable("the service is stopping; try again in a moment")
             }
+        }
+    }
+}
+
+impl From<EndpointError> for Error {
+    fn from(error: EndpointError) -> Self {
+        match error {
+            EndpointError::NotFound => Self::not_found(error.to_string()),
+            EndpointError::InvalidName => Self::bad_request(error.to_string()),
+            EndpointError::NameTaken(_) | EndpointError::TooMany => {
+                Self::conflict(error.to_string())
+            }
+            EndpointError::Secret(_) => Self::internal(error),
+            EndpointError::Storage(error) => error.into(),
         }
     }
 }

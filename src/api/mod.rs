@@ -52,6 +52,7 @@ mod services;
 mod sessions;
 mod unknown;
 mod uploads;
+mod webhook_endpoints;
 mod webhooks;
 mod workflows;
 
@@ -154,7 +155,7 @@ pub type HandlerFuture =
     std::pin::Pin<Box<dyn Future<Output = Result<http::Response, http::Error>> + Send>>;
 
 /// The routes of other hosts that the dashboard serves too, each below `/api/{name}`, with the session of
-/// a member in the place of a key.
+/// a member in the place of a key; and the control socket, with the organization that a header names.
 pub const MOUNTED: [(&str, Role); 4] =
     [("base", Base), ("workflows", Workflows), ("flows", Flows), ("agent", Agent)];
 
@@ -315,6 +316,13 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], POST, "/v1/webhooks/{execution}/redeliver", Key, Body, Keyed, webhooks::redeliver, webhooks::REDELIVER),
     route!(&[Base], POST, "/v1/webhooks/replay", Key, Body, Keyed, webhooks::replay, webhooks::REPLAY),
     route!(&[Base], POST, "/v1/webhooks/test", Key, Body, Keyed, webhooks::test, webhooks::TEST),
+    route!(&[Base], POST, "/v1/webhook-endpoints", Key, Small, Keyed, webhook_endpoints::create, webhook_endpoints::CREATE),
+    route!(&[Base], GET, "/v1/webhook-endpoints", Key, Bare, Keyed, webhook_endpoints::list, webhook_endpoints::LIST),
+    route!(&[Base], GET, "/v1/webhook-endpoints/{endpoint}", Key, Bare, Keyed, webhook_endpoints::get, webhook_endpoints::GET),
+    route!(&[Base], PUT, "/v1/webhook-endpoints/{endpoint}", Key, Small, Keyed, webhook_endpoints::change, webhook_endpoints::CHANGE),
+    route!(&[Base], DELETE, "/v1/webhook-endpoints/{endpoint}", Key, Bare, Keyed, webhook_endpoints::delete, webhook_endpoints::DELETE),
+    route!(&[Base], POST, "/v1/webhook-endpoints/{endpoint}/rotate", Key, Small, Keyed, webhook_endpoints::rotate, webhook_endpoints::ROTATE),
+    route!(&[Base], POST, "/v1/webhook-endpoints/{endpoint}/test", Key, Small, Keyed, webhook_endpoints::test, webhook_endpoints::TEST),
 
     route!(&[Base], POST, "/v1/upload/presign", Key, Body, Keyed, uploads::presign, uploads::PRESIGN),
     route!(&[Base], PUT, "/v1/upload/{id}", Link, File, Keyed, uploads::put, uploads::PUT),

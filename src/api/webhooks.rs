@@ -40,7 +40,7 @@ const NO_DELIVERY: ResponseDoc = ResponseDoc::error(404, "The execution has no d
 pub const LIST: Doc = Doc {
     query: &[
         Param::new("status", Kind::OneOf(statuses), "The status of the delivery"),
-        Param::new("execution", Kind::Uuid, "The delivery of an execution"),
+        Param::new("execution", Kind::Uuid, "The deliveries of an execution"),
         Param::new("host", Kind::Text, "The host of the receiver, with or without its port"),
         Param::new("from", Kind::Time, "Created at this time or later"),
         Param::new("to", Kind::Time, "Created before"),
@@ -121,7 +121,7 @@ pub const REDELIVER: Doc = Doc {
     responses: &[
         ResponseDoc::json::<Redelivered>(202, "The same bytes are sent again"),
         NO_DELIVERY,
-        ResponseDoc::error(409, "The delivery has not ended"),
+        ResponseDoc::error(409, "The delivery has not ended, or its endpoint takes nothing"),
         ResponseDoc::error(410, "The payload is no longer stored"),
     ],
     ..Doc::new("webhooks", "redeliver", "Send an ended delivery again")
@@ -327,6 +327,7 @@ impl From<Refusal> for http::Error {
                 "other deliveries wait for this receiver: try again after Retry-After seconds",
                 wait,
             ),
+            Refusal::NoEndpoint(reason) => Self::conflict(reason),
             Refusal::Gone => Self::status(StatusCode::GONE, "payload no longer stored"),
             Refusal::Failed(crate::webhooks::Error::Store(error)) => error.into(),
         }
@@ -352,7 +353,10 @@ async fn record(
     let shown = Shown {
         status: (*standing).into(),
         request,
-        headers: headers(&delivery.webhook, &delivery.id.to_string(), services),
+        headers: match delivery.endpoint {
+            Some(_) => headers_of_endpoint(&delivery.id.to_string()),
+            None => headers(&delivery.webhook, &delivery.id.to_string(), services),
+        },
         source: execution.map_or(Source::Api, |execution| execution.source),
         redeliverable,
     };
@@ -368,6 +372,14 @@ impl From<DeliveryState> for DeliveryStatus {
             DeliveryState::Failed => Self::Failed,
         }
     }
+}
+
+/// The headers of a delivery to an endpoint, masked likewise.
+pub fn headers_of_endpoint(id: &str) -> Map<String, Value> {
+    let made = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+    let named = [("Content-Type", "application/json"), ("X-Webhook-Delivery-Id", id)];
+    let masked = made.map(|name| (name, MASK));
+    named.into_iter().chain(masked).map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
 /// The headers of a delivery by name; what is secret or made at each sending is masked.

@@ -130,6 +130,7 @@ fn open(
         plans: Arc::new(workflows.clone()),
         client: guarded,
         files: files.clone(),
+        endpoints: outbox.endpoints().clone(),
         on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
     };
     let engine = Engine::new(dependencies, engine_options(config, &store));
@@ -282,6 +283,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         services.store.check_payload_folder().await?;
         services.files.check_folder().await?;
     }
+    services.outbox.endpoints().load().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);

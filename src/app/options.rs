@@ -89,6 +89,7 @@ pub(super) fn outbox_options(webhooks: &config::Webhooks) -> webhooks::Options {
         send_plain_secret: webhooks.send_plain_secret,
         circuit_failures: webhooks.circuit_failures,
         circuit_open: webhooks.circuit_open,
+        disable_endpoint_after: webhooks.disable_endpoint_after,
     }
 }
 

@@ -226,6 +226,8 @@ pub struct Webhooks {
     pub circuit_failures: u32,
     /// How long an open circuit waits before its probe.
     pub circuit_open: Duration,
+    /// How long nothing succeeds at a webhook endpoint until it is disabled.
+    pub disable_endpoint_after: Duration,
 }
 
 /// Which addresses URLs from clients may reach. `allow` wins over `deny`, `deny` over the built-in

@@ -399,6 +399,11 @@ fn webhooks(section: &mut Section<'_>) -> Webhooks {
         in_flight_per_receiver: section.get("in_flight_per_receiver", 16, whole(1..=10_000)),
         circuit_failures: section.get("circuit_failures", 10, whole(1..=1_000_000)),
         circuit_open: section.get("circuit_open", MINUTE, delay()),
+        disable_endpoint_after: section.get(
+            "disable_endpoint_after",
+            5 * DAY,
+            duration(Duration::ZERO..=TEN_YEARS),
+        ),
     }
 }
 

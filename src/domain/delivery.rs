@@ -9,9 +9,10 @@ use chrono::{DateTime, NaiveDateTime};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::ids::{DeliveryId, ExecutionId, OrganizationId};
+use super::ids::{DeliveryId, EndpointId, ExecutionId, Id as _, OrganizationId};
 use super::payload::Payload;
 use super::time::Timestamp;
+use super::webhook_endpoint::Event;
 
 /// Where a completion is to be announced, as the client asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,12 +52,22 @@ pub struct Attempt {
     pub created_at: Timestamp,
 }
 
-/// A delivery: one for each execution that asked for a webhook.
+/// The endpoint that a delivery is for, and the event that it is notified of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    pub id: EndpointId,
+    pub event: Event,
+}
+
+/// A delivery: one for each execution that asked for a webhook, and one for each endpoint that is notified of
+/// an event of an execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub id: DeliveryId,
     pub organization: OrganizationId,
     pub execution: ExecutionId,
+    /// None: the execution asked for it.
+    pub endpoint: Option<Target>,
     pub webhook: Webhook,
     /// The body, kept as text so that each attempt sends the same bytes.
     pub body: Payload,
@@ -106,7 +117,25 @@ impl Delivery {
         now: Timestamp,
     ) -> Self {
         let progress = DeliveryProgress::new(now);
-        Self { id, organization, execution, webhook, body, created_at: now, progress }
+        let endpoint = None;
+        Self { id, organization, execution, endpoint, webhook, body, created_at: now, progress }
+    }
+
+    /// The same delivery, to an endpoint.
+    #[must_use]
+    pub const fn to(mut self, endpoint: EndpointId, event: Event) -> Self {
+        self.endpoint = Some(Target { id: endpoint, event });
+        self
+    }
+
+    /// What its rows are found by: the execution that asked for it, or its own id, since an execution can
+    /// have many deliveries to endpoints.
+    #[must_use]
+    pub fn row(&self) -> ExecutionId {
+        match self.endpoint {
+            None => self.execution,
+            Some(_) => ExecutionId::from(self.id.bytes()),
+        }
     }
 }
 

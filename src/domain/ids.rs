@@ -90,6 +90,8 @@ ids! {
     JobId,
     /// A webhook delivery; the same over all of its attempts and redeliveries.
     DeliveryId,
+    /// A webhook endpoint of an organization.
+    EndpointId,
     /// One line of the ledger.
     EntryId,
     /// A file of an organization.

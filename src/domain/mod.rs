@@ -40,4 +40,5 @@ pub mod spelling;
 pub mod step;
 pub mod template;
 pub mod time;
+pub mod webhook_endpoint;
 pub mod workflow;

@@ -1,5 +1,5 @@
-//! Signatures of webhook deliveries, both forms: the specification's own (`docs/spec/webhooks.md`,
-//! "Signatures") and the Standard Webhooks one (`webhook-signature: v1,…`).
+//! Signatures of webhook deliveries: the specification's own (`docs/spec/webhooks.md`, "Signatures")
+//! and those of Standard Webhooks (`webhook-signature: v1,…`, and `v1a,…` by Ed25519).
 //!
 //! Pure: the secret, the time and the bytes come in, the header's text goes out. Keeps no secret
 //! and reads no clock; whether a time stamp is fresh enough is the receiver's question.
@@ -9,6 +9,7 @@ use std::fmt::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
+use ring::signature::{Ed25519KeyPair, KeyPair};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
@@ -17,6 +18,9 @@ pub const SECRET_BYTES_MAX: usize = 256;
 
 /// What a Standard Webhooks secret begins with; base64 follows.
 const STANDARD_PREFIX: &str = "whsec_";
+/// What a private and a public Ed25519 key of Standard Webhooks begin with; base64 follows.
+const ED25519_SECRET_PREFIX: &str = "whsk_";
+const ED25519_PUBLIC_PREFIX: &str = "whpk_";
 
 /// Why a text cannot be a `webhook_secret`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +68,40 @@ pub fn sign_standard(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Str
     let timestamp = timestamp.to_string();
     let parts: [&[u8]; 5] = [id.as_bytes(), b".", timestamp.as_bytes(), b".", body];
     format!("v1,{}", STANDARD.encode(digest(&standard_key(secret), &parts)))
+}
+
+/// The value of `webhook-signature` by Ed25519: `v1a,` and the base64 signature of
+/// `<id>.<timestamp>.<body>`. `None` for a key that [`ed25519_secret`] did not make.
+#[must_use]
+pub fn sign_ed25519(secret: &str, id: &str, timestamp: i64, body: &[u8]) -> Option<String> {
+    let pair = ed25519_pair(secret)?;
+    let mut signed = format!("{id}.{timestamp}.").into_bytes();
+    signed.extend_from_slice(body);
+    Some(format!("v1a,{}", STANDARD.encode(pair.sign(&signed))))
+}
+
+/// A secret for [`sign_standard`], of these random bytes.
+#[must_use]
+pub fn standard_secret(random: [u8; 32]) -> String {
+    format!("{STANDARD_PREFIX}{}", STANDARD.encode(random))
+}
+
+/// A secret for [`sign_ed25519`], of these random bytes.
+#[must_use]
+pub fn ed25519_secret(random: [u8; 32]) -> String {
+    format!("{ED25519_SECRET_PREFIX}{}", STANDARD.encode(random))
+}
+
+/// The public key of such a secret, as receivers configure it.
+#[must_use]
+pub fn ed25519_public_key(secret: &str) -> Option<String> {
+    let pair = ed25519_pair(secret)?;
+    Some(format!("{ED25519_PUBLIC_PREFIX}{}", STANDARD.encode(pair.public_key())))
+}
+
+fn ed25519_pair(secret: &str) -> Option<Ed25519KeyPair> {
+    let seed = STANDARD.decode(secret.strip_prefix(ED25519_SECRET_PREFIX)?).ok()?;
+    Ed25519KeyPair::from_seed_unchecked(&seed).ok()
 }
 
 /// Whether `header` is the `X-Webhook-Signature` of these bytes; takes the same time wherever the
@@ -115,6 +153,28 @@ mod tests {
         assert_eq!(sign_standard(secret, "msg_1", AT, BODY), WHSEC);
     }
 
+    /// RFC 8032, section 7.1, test 1 has this key; the signature was made with Python's `cryptography`.
+    #[test]
+    fn signature_ed25519_matches_known_answers() {
+        let seed = [
+            0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a, 0xf4, 0x92, 0xec,
+            0x2c, 0xc4, 0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32, 0x69, 0x19, 0x70, 0x3b, 0xac, 0x03,
+            0x1c, 0xae, 0x7f, 0x60,
+        ];
+        let secret = ed25519_secret(seed);
+        let public = ed25519_public_key(&secret);
+        assert_eq!(public.as_deref(), Some(PUBLIC_KEY));
+        let signed = sign_ed25519(&secret, "msg_1", AT, BODY).unwrap();
+        assert_eq!(signed, ED25519);
+        let bytes = STANDARD.decode(signed.strip_prefix("v1a,").unwrap()).unwrap();
+        let public = STANDARD.decode(PUBLIC_KEY.strip_prefix("whpk_").unwrap()).unwrap();
+        let key = ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, public);
+        let message = [format!("msg_1.{AT}.").as_bytes(), BODY].concat();
+        key.verify(&message, &bytes).unwrap();
+        assert!(key.verify(b"another", &bytes).is_err());
+        assert_eq!(sign_ed25519("whsec_abc", "msg_1", AT, BODY), None);
+    }
+
     #[test]
     fn signature_secret_prefix_without_base64_is_literal() {
         assert_eq!(standard_key("whsec_not base64!"), b"whsec_not base64!");
@@ -160,4 +220,6 @@ mod tests {
     const SIGNED: &str = "sha256=90190c1737abe6c04c4a3597cd1c47bd459ee17d490d9e50dd9bb5e49eefb46d";
     const PLAIN: &str = "v1,cZn4PRFVmva/Ag2AzGSnQpe9SD1kMaZqbvtSqtpevjA=";
     const WHSEC: &str = "v1,1NM7AbBTZ390pcvMJJX9Uk/0N2udy7E0n3CyK41H4LY=";
+    const PUBLIC_KEY: &str = "whpk_11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+    const ED25519: &str = "v1a,3iKqPfKgMMdwtYT7XxCHiRHJgG9QecFgQCGXI6AWozBUvaIu0t9dSq0YJZ/PS9Y3LP+9HWkb3UOrUML4/bdPAQ==";
 }

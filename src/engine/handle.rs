@@ -25,6 +25,7 @@ use crate::files::Files;
 use crate::http::client::Client;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::Store;
+use crate::webhooks::Endpoints;
 
 /// Hands a committed delivery to the outbox.
 pub type OnDelivery = Arc<dyn Fn(Delivery) + Send + Sync>;
@@ -74,6 +75,8 @@ pub struct Dependencies {
     pub client: Client,
     /// Keeps what models give out as bytes.
     pub files: Files,
+    /// The endpoints that are notified of what ends, beside the request's own webhook.
+    pub endpoints: Endpoints,
     pub on_delivery: OnDelivery,
 }
 
@@ -91,6 +94,7 @@ pub(super) struct Inner {
     pub(super) plans: Arc<dyn Plans>,
     pub(super) client: Client,
     pub(super) files: Files,
+    pub(super) endpoints: Endpoints,
     pub(super) on_delivery: OnDelivery,
     pub(super) billing: Billing,
     pub(super) options: Options,
@@ -163,6 +167,7 @@ impl Engine {
             plans,
             client,
             files,
+            endpoints,
             on_delivery,
         } = dependencies;
         let active = ActiveExecutions::default();
@@ -175,6 +180,7 @@ impl Engine {
             plans,
             client,
             files,
+            endpoints,
             on_delivery,
             options,
             scheduler: Arc::new(Scheduler::new(options.active, active.clone())),

@@ -35,8 +35,9 @@ use crate::runners::{self, Job, Run, Runner};
 use crate::runtime::{Clock, Tasks, new_id};
 use crate::storage::faults::Point;
 use crate::storage::record::decode;
-use crate::storage::{self, Commit, Key, Page, Store, Table};
+use crate::storage::{self, Commit, Key, Page, Sealer, Store, Table};
 use crate::webhooks;
+use crate::webhooks::Endpoints;
 
 pub const ORGANIZATION: [u8; 16] = [1; 16];
 /// Far more than anything here takes.
@@ -211,15 +212,17 @@ impl Process {
         let files = Files::scratch(&folder, store.clone());
         store.crash_after(crash_after);
         let clock = Clock::system();
+        let sealer = Sealer::open(&folder).unwrap();
         let dependencies = Dependencies {
             store: store.clone(),
             clock: clock.clone(),
             tasks: Tasks::new(),
-            billing: Billing::new(store.clone(), clock),
+            billing: Billing::new(store.clone(), clock.clone()),
             models: Arc::new(script.clone()),
             plans: Arc::new(script.clone()),
             client: Client::trusted(),
             files,
+            endpoints: Endpoints::new(store.clone(), sealer, clock.clone()),
             on_delivery: Arc::new(|_delivery| {}),
         };
         let engine = Engine::new(dependencies, limits);

@@ -135,6 +135,10 @@ tables! {
     ScheduleDue = b'3',
     /// Events that were sent to executions, by execution and name.
     StepEvent = b'4',
+    /// Webhook endpoints, by organization, oldest first, and a counter of changes to their list.
+    WebhookEndpoint = b'5',
+    /// Deliveries to endpoints, by organization, execution and delivery.
+    EndpointDelivery = b'6',
     /// Bulk jobs by organization, newest first.
     BulkJob = b'8',
     /// Bulk jobs that have not ended, oldest first.

@@ -16,6 +16,7 @@ use hyper::{Method, Request, StatusCode};
 use tokio::time::Instant;
 
 use super::dispatcher::{Health, Item};
+use super::endpoints::Endpoints;
 use super::rows::{self, Due};
 use super::transport::{Response, SendError, Transport};
 use super::{Error, Options};
@@ -23,6 +24,7 @@ use crate::domain::delivery::{self, Attempt, Delivery, JITTER, Verdict};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::signature;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook_endpoint::Event;
 use crate::runtime::{self, Clock};
 use crate::storage::{self, Commit, Sealer, Store};
 
@@ -30,12 +32,15 @@ use crate::storage::{self, Commit, Sealer, Store};
 const RESPONSE_BYTES_MAX: usize = 4096;
 /// How long after its time-out a transport that does not keep it is cut off.
 const CUT_OFF_GRACE: Duration = Duration::from_secs(1);
+/// How often an outcome is committed again because its endpoint was changed at the same time.
+const JUDGED_AGAIN_MAX: usize = 5;
 const AGENT: &str = concat!("orrery/", env!("CARGO_PKG_VERSION"));
 
 /// What every attempt needs.
 pub(super) struct Context {
     pub(super) store: Store,
     pub(super) sealer: Sealer,
+    pub(super) endpoints: Endpoints,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) clock: Clock,
     pub(super) options: Options,
@@ -157,7 +162,7 @@ pub(super) async fn make(
     );
     delivery.progress.note(attempt, next);
     answered(health);
-    commit_outcome(context, item, &delivery).await?;
+    commit_outcome(context, item, &delivery, health).await?;
     count(&delivery);
     Ok(Report::Made { health, next: delivery.progress.next_attempt_at })
 }
@@ -186,10 +191,31 @@ async fn find(
     Ok(delivery.filter(|delivery| delivery.progress.next_attempt_at == Some(item.due)))
 }
 
-/// Commits the outcome: the progress, and the row moved to its next time or gone.
-async fn commit_outcome(context: &Context, item: &Item, delivery: &Delivery) -> Result<(), Error> {
+/// Commits the outcome: the progress, the row moved to its next time or gone, and what it says about
+/// the endpoint. When somebody changes the endpoint at the same time, it is judged again.
+async fn commit_outcome(
+    context: &Context,
+    item: &Item,
+    delivery: &Delivery,
+    health: Health,
+) -> Result<(), Error> {
+    for _ in 0..JUDGED_AGAIN_MAX {
+        let mut commit = outcome_of(item, delivery)?;
+        // An attempt that did not get as far as the receiver says nothing about it.
+        let patience = context.options.disable_endpoint_after;
+        let is_judged = health != Health::Unknown
+            && context.endpoints.judge(&mut commit, delivery, patience).await?;
+        match context.store.commit(commit).await {
+            Err(storage::Error::Conflict { .. }) if is_judged => {}
+            written => return Ok(written?),
+        }
+    }
+    Ok(context.store.commit(outcome_of(item, delivery)?).await?)
+}
+
+fn outcome_of(item: &Item, delivery: &Delivery) -> Result<Commit, Error> {
     let organization = delivery.organization;
-    let execution = delivery.execution;
+    let execution = delivery.row();
     let mut commit = Commit::new();
     commit.delete(item.key());
     let progress = rows::progress(organization, execution);
@@ -201,7 +227,7 @@ async fn commit_outcome(context: &Context, item: &Item, delivery: &Delivery) -> 
         let key = rows::due(next, organization, execution);
         commit.put(key, &row).map_err(storage::Error::from)?;
     }
-    Ok(context.store.commit(commit).await?)
+    Ok(commit)
 }
 
 /// When the next attempt is due: the schedule's delay, or what the receiver asked for where that is
@@ -226,6 +252,11 @@ async fn deliver(
     body: Bytes,
     now: Timestamp,
 ) -> Result<Outcome, String> {
+    if let Some(reason) = without_endpoint(context, delivery) {
+        let mut outcome = Outcome::unsent(reason.to_owned());
+        (outcome.health, outcome.retry) = (Health::Unknown, Retry::Never);
+        return Ok(outcome);
+    }
     let request = match request(context, delivery, body, now) {
         Ok(request) => request,
         Err(reason) => {
@@ -253,6 +284,18 @@ async fn deliver(
     })
 }
 
+/// Why nothing is sent to the delivery's endpoint.
+pub(super) fn without_endpoint(context: &Context, delivery: &Delivery) -> Option<&'static str> {
+    let target = delivery.endpoint?;
+    match context.endpoints.known(delivery.organization, target.id) {
+        None => Some("the webhook endpoint is deleted"),
+        Some(endpoint) if endpoint.disabled.is_some() && target.event != Event::EndpointTest => {
+            Some("the webhook endpoint is disabled")
+        }
+        Some(_) => None,
+    }
+}
+
 /// The request, signed at `now` where the delivery has a secret (`docs/spec/webhooks.md`,
 /// "Headers").
 fn request(
@@ -277,6 +320,14 @@ fn request(
     set_header(headers, "x-webhook-delivery-id", &id)?;
     if delivery.progress.redelivery {
         headers.insert("x-webhook-redelivery", HeaderValue::from_static("true"));
+    }
+    if let Some(target) = delivery.endpoint {
+        let endpoint = context.endpoints.known(delivery.organization, target.id);
+        let endpoint = endpoint.ok_or("the webhook endpoint is deleted")?;
+        let signatures = context.endpoints.signatures(&endpoint, &id, now, &body)?;
+        set_header(headers, "webhook-id", &id)?;
+        set_header(headers, "webhook-timestamp", &now.unix_seconds().to_string())?;
+        set_header(headers, "webhook-signature", &signatures)?;
     }
     if let Some(sealed) = &delivery.webhook.secret {
         let secret = context.sealer.unseal(sealed).map_err(|error| error.to_string())?;

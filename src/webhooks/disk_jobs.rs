@@ -4,6 +4,7 @@
 //! One job runs at a time, so that each sees what the one before wrote. Every read is a page of
 //! bounded size.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ pub(super) async fn run(
         }
         DiskJob::Park(items) => park(store, items).await.map(|()| JobOutput::Parked(Vec::new())),
         DiskJob::Expire(items) => {
-            expire(store, items, now).await.map(|()| JobOutput::Expired(Vec::new()))
+            expire(context, items, now).await.map(|()| JobOutput::Expired(Vec::new()))
         }
     };
     match (done, job) {
@@ -284,8 +285,10 @@ fn is_overdue(item: &Item, now: Timestamp) -> bool {
 }
 
 /// Fails deliveries without sending them: one more line among their attempts says why.
-async fn expire(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Error> {
+async fn expire(context: &Context, items: &[Item], now: Timestamp) -> Result<(), Error> {
+    let Context { store, endpoints, options, .. } = context;
     let mut commit = Commit::new();
+    let mut judged = HashSet::new();
     for item in items {
         commit.delete(item.key());
         let delivery = rows::load(store, item.organization, item.execution).await?;
@@ -306,6 +309,9 @@ async fn expire(store: &Store, items: &[Item], now: Timestamp) -> Result<(), Err
         };
         delivery.progress.note(attempt, None);
         rows::move_status_row(&mut commit, &delivery, Some(Status::Pending));
+        if delivery.endpoint.is_some_and(|target| judged.insert(target.id)) {
+            endpoints.judge(&mut commit, &delivery, options.disable_endpoint_after).await?;
+        }
         let key = rows::progress(item.organization, item.execution);
         commit.put(key, &delivery.progress).map_err(storage::Error::from)?;
         metrics::counter!("orrery_webhook_deliveries_total", "outcome" => "failed").increment(1);

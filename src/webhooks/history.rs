@@ -12,11 +12,12 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
-use super::{Error, rows, test_delivery};
+use super::{Error, attempt, rows, test_delivery};
 use crate::domain::delivery::{Attempt, Delivery, Status, Webhook};
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook_endpoint::{ENDPOINTS_MAX, Event};
 use crate::runtime::new_id;
 use crate::storage::{self, Commit, Key, Page, Store};
 
@@ -26,6 +27,8 @@ const PAGE_ROWS: usize = 1000;
 pub const REPLAYED_MAX: usize = 100_000;
 /// When a test delivery may be asked for again that was refused.
 const TEST_RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Deliveries of one execution to endpoints that are shown: more than it has events and endpoints.
+const OF_EXECUTION_MAX: usize = ENDPOINTS_MAX * Event::ALL.len();
 /// Deliveries that a replay takes up in one commit.
 const REPLAY_BATCH_MAX: usize = 128;
 
@@ -110,6 +113,9 @@ pub enum Refusal {
     /// Other deliveries wait for the receiver, or it is in trouble; only of a test delivery.
     #[error("other deliveries wait for this receiver")]
     Busy { wait: Duration },
+    /// Its endpoint is deleted or disabled.
+    #[error("{0}")]
+    NoEndpoint(&'static str),
     #[error("redelivered recently")]
     Cooldown { wait: Duration },
     #[error("payload no longer stored")]
@@ -202,7 +208,7 @@ impl Outbox {
         limit: usize,
     ) -> Result<(Vec<Recorded>, u64), Error> {
         if let Some(execution) = filter.execution {
-            let found = self.find(organization, execution).await?;
+            let found = self.of_execution(organization, execution).await?;
             let found: Vec<_> = found.into_iter().filter(|one| is_within(one, filter)).collect();
             let total = found.len() as u64;
             let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -214,6 +220,24 @@ impl Outbox {
             found.extend(self.find(organization, execution).await?);
         }
         Ok((found, total))
+    }
+
+    /// The deliveries of an execution, newest first: what it asked for, and to endpoints.
+    async fn of_execution(
+        &self,
+        organization: OrganizationId,
+        execution: ExecutionId,
+    ) -> Result<Vec<Recorded>, Error> {
+        let mut found: Vec<Recorded> =
+            self.find(organization, execution).await?.into_iter().collect();
+        let prefix = rows::of_execution(organization, execution);
+        let page = Page { prefix, after: None, before: None, limit: OF_EXECUTION_MAX };
+        for (key, _) in self.context.store.page(page).await? {
+            let Some(row) = key.last_id::<ExecutionId>() else { continue };
+            found.extend(self.find(organization, row).await?);
+        }
+        found.sort_by_key(|one| std::cmp::Reverse((one.delivery.created_at, one.delivery.id)));
+        Ok(found)
     }
 
     async fn search(
@@ -276,7 +300,7 @@ impl Outbox {
         let context = &self.context;
         let found = rows::load(&context.store, organization, execution).await?;
         Ok(found.map(|delivery| {
-            let flies = context.in_flight().contains(&(organization, execution));
+            let flies = context.in_flight().contains(&(organization, delivery.row()));
             let standing = match delivery.progress.status {
                 Status::Pending if flies => DeliveryState::Delivering,
                 status @ (Status::Pending | Status::Delivered | Status::Failed) => status.into(),
@@ -320,6 +344,9 @@ impl Outbox {
         let mut delivery = found.ok_or(Refusal::NotFound)?;
         if delivery.progress.status == Status::Pending {
             return Err(Refusal::InFlight);
+        }
+        if let Some(reason) = attempt::without_endpoint(&self.context, &delivery) {
+            return Err(Refusal::NoEndpoint(reason));
         }
         let wait = self.cooldown_left(&delivery);
         if !wait.is_zero() {
@@ -372,6 +399,7 @@ impl Outbox {
                 let ready = found.filter(|delivery| {
                     delivery.progress.status == Status::Failed
                         && self.cooldown_left(delivery).is_zero()
+                        && attempt::without_endpoint(&self.context, delivery).is_none()
                 });
                 let Some(mut delivery) = ready else { continue };
                 match self.body(&delivery).await {
@@ -404,8 +432,16 @@ impl Outbox {
         body: String,
     ) -> Result<TestDelivery, Refusal> {
         let now = self.context.clock.now();
-        let delivery =
-            Delivery::new(new_id(), organization, new_id(), webhook, Payload::nothing(), now);
+        let nothing = Payload::nothing();
+        let delivery = Delivery::new(new_id(), organization, new_id(), webhook, nothing, now);
+        self.try_out(delivery, body).await
+    }
+
+    /// Sends a delivery that is not stored, and says what came of it.
+    ///
+    /// # Errors
+    /// As [`Outbox::send_test`].
+    pub async fn try_out(&self, delivery: Delivery, body: String) -> Result<TestDelivery, Refusal> {
         let (done, attempt) = oneshot::channel();
         let job = test_delivery::Job { delivery, body: Bytes::from(body.clone()), done };
         let busy = || Refusal::Busy { wait: TEST_RETRY_AFTER };

@@ -11,7 +11,7 @@
 //!   on disk under its name and block nothing else.
 //!
 //! `rows` holds keys and records, `dispatcher` decides who is sent to next (pure), `attempt` makes one
-//! attempt, `disk_jobs` reads and moves rows, `send_loop` runs both, `outbox` is what the other
+//! attempt, `endpoints` keeps what organizations want to be notified of, `disk_jobs` reads and moves rows, `send_loop` runs both, `outbox` is what the other
 //! modules call, `transport` the door to the network, `history` lists deliveries and sends them again,
 //! `retention` removes old ones, `test_delivery` sends test deliveries under the same limits.
 //!
@@ -21,6 +21,7 @@ mod attempt;
 mod disk_jobs;
 mod dispatcher;
 mod endpoint;
+mod endpoints;
 mod gauges;
 mod history;
 mod outbox;
@@ -33,6 +34,7 @@ mod transport;
 
 use std::time::Duration;
 
+pub use endpoints::{Endpoints, Error as EndpointError};
 pub use gauges::Metrics;
 pub use history::{DeliveryState, Filter, Recorded, Refusal, TestDelivery};
 pub use outbox::Outbox;
@@ -61,6 +63,8 @@ pub struct Options {
     pub circuit_failures: u32,
     /// How long a circuit stays open before a probe goes out.
     pub circuit_open: Duration,
+    /// An endpoint at which no attempt has succeeded for so long is disabled.
+    pub disable_endpoint_after: Duration,
 }
 
 impl Default for Options {
@@ -74,6 +78,7 @@ impl Default for Options {
             send_plain_secret: true,
             circuit_failures: 10,
             circuit_open: Duration::from_secs(60),
+            disable_endpoint_after: Duration::from_secs(5 * 24 * 3600),
         }
     }
 }
@@ -85,6 +90,8 @@ pub enum Error {
     Store(#[from] storage::Error),
 }
 
+#[cfg(test)]
+mod endpoint_tests;
 #[cfg(test)]
 mod network_tests;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::attempt::Context;
 use super::dispatcher::Item;
+use super::endpoints::Endpoints;
 use super::gauges::Metrics;
 use super::rows::RowIndex;
 use super::send_loop::SendLoop;
@@ -62,9 +63,11 @@ impl Outbox {
         clock: Clock,
         options: Options,
     ) -> Self {
+        let endpoints = Endpoints::new(store.clone(), sealer.clone(), clock.clone());
         let context = Arc::new(Context {
             store,
             sealer,
+            endpoints,
             transport,
             clock,
             options,
@@ -95,7 +98,7 @@ impl Outbox {
         let Some(due) = delivery.progress.next_attempt_at else { return };
         let item = Item {
             organization: delivery.organization,
-            execution: delivery.execution,
+            execution: delivery.row(),
             due,
             place: RowIndex::Due,
             receiver: Arc::from(delivery::receiver(&delivery.webhook.url)),
@@ -106,6 +109,12 @@ impl Outbox {
         if due > self.context.clock.steady() || self.inbox.try_send(item).is_err() {
             self.look.notify_one();
         }
+    }
+
+    /// The endpoints that deliveries go to.
+    #[must_use]
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.context.endpoints
     }
 
     /// Makes the loop look at the disk and the clock now.

@@ -65,6 +65,10 @@ impl Outbox {
             commit.add(rows::status_count(organization, status), -1);
             let Some(execution) = key.last_id_inverted::<ExecutionId>() else { continue };
             if let Some(delivery) = rows::load(store, organization, execution).await? {
+                if delivery.endpoint.is_some() {
+                    let of_execution = rows::of_execution(organization, delivery.execution);
+                    commit.delete(of_execution.id(delivery.id));
+                }
                 store.release(&mut commit, &delivery.body);
                 store.release_usage(&mut commit, organization, delivery.id).await?;
                 bodies.push(delivery.body);

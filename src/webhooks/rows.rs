@@ -8,6 +8,11 @@
 //! | `Due` | time, organization, execution | [`Due`] |
 //! | `Parked` | receiver, time, organization, execution | [`Due`] |
 //! | `Circuit` | receiver | [`Circuit`] |
+//! | `WebhookEndpoint` | organization, 1, endpoint | `Endpoint` of `domain::webhook_endpoint` |
+//! | `WebhookEndpoint` | organization, 0 | a counter of changes to the list |
+//! | `EndpointDelivery` | organization, execution, delivery | empty |
+//!
+//! A delivery to an endpoint has its own id in the place of the execution: [`Delivery::row`].
 //!
 //! A delivery that is not final has exactly one row in `Due` or `Parked`; a final one has none. So
 //! a start needs to read these two tables only, and what changes with each attempt is small, however
@@ -16,10 +21,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::domain::delivery::{self, Delivery, DeliveryProgress, Status, Webhook};
-use crate::domain::ids::{DeliveryId, ExecutionId, OrganizationId};
+use crate::domain::delivery::{self, Delivery, DeliveryProgress, Status, Target, Webhook};
+use crate::domain::ids::{DeliveryId, EndpointId, ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook_endpoint::Event;
 use crate::storage::record::{Malformed, decode};
 use crate::storage::rotation::{Rotation, Watch};
 use crate::storage::{self, Commit, Key, Record, Store, Table};
@@ -31,6 +37,17 @@ pub(super) struct Contents {
     pub(super) webhook: Webhook,
     pub(super) body: Payload,
     pub(super) created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) endpoint: Option<ToEndpoint>,
+}
+
+/// What a delivery to an endpoint has beside.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct ToEndpoint {
+    pub(super) id: EndpointId,
+    pub(super) event: Event,
+    /// What it tells of.
+    pub(super) execution: ExecutionId,
 }
 
 impl Record for Contents {
@@ -123,7 +140,7 @@ pub(super) fn move_status_row(commit: &mut Commit, delivery: &Delivery, before: 
     let row = |status| {
         status_rows(organization, status)
             .time_newest_first(delivery.created_at)
-            .id_newest_first(delivery.execution)
+            .id_newest_first(delivery.row())
     };
     if let Some(before) = before {
         commit.delete(row(before));
@@ -198,17 +215,29 @@ pub(super) fn moment_and_ids(key: &Key) -> Option<(Timestamp, OrganizationId, Ex
 /// # Errors
 /// [`Malformed`] when a record has no JSON form.
 pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
-    let Delivery { id, organization, execution, webhook, body, created_at, progress: state } =
-        delivery;
-    let contents =
-        Contents { id: *id, webhook: webhook.clone(), body: body.clone(), created_at: *created_at };
-    commit.put(self::delivery(*organization, *execution), &contents)?;
+    let Delivery {
+        id, organization, execution, webhook, body, created_at, progress: state, ..
+    } = delivery;
+    let row = delivery.row();
+    let to_endpoint =
+        |target: Target| ToEndpoint { id: target.id, event: target.event, execution: *execution };
+    let contents = Contents {
+        id: *id,
+        webhook: webhook.clone(),
+        body: body.clone(),
+        created_at: *created_at,
+        endpoint: delivery.endpoint.map(to_endpoint),
+    };
+    commit.put(self::delivery(*organization, row), &contents)?;
+    if delivery.endpoint.is_some() {
+        commit.put_bytes(of_execution(*organization, *execution).id(*id), Vec::new());
+    }
     if *state != DeliveryProgress::new(*created_at) {
-        commit.put(progress(*organization, *execution), state)?;
+        commit.put(progress(*organization, row), state)?;
     }
     if let Some(time) = state.next_attempt_at {
         let receiver = delivery::receiver(&webhook.url);
-        commit.put(due(time, *organization, *execution), &Due { receiver })?;
+        commit.put(due(time, *organization, row), &Due { receiver })?;
     }
     move_status_row(commit, delivery, None);
     Ok(())
@@ -216,11 +245,12 @@ pub fn enqueue(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed
 
 /// Adds the progress of a delivery that is due again, and its row in the due index.
 pub(super) fn make_due(commit: &mut Commit, delivery: &Delivery) -> Result<(), Malformed> {
-    let Delivery { organization, execution, webhook, progress: state, .. } = delivery;
-    commit.put(progress(*organization, *execution), state)?;
+    let Delivery { organization, webhook, progress: state, .. } = delivery;
+    let row = delivery.row();
+    commit.put(progress(*organization, row), state)?;
     if let Some(time) = state.next_attempt_at {
         let receiver = delivery::receiver(&webhook.url);
-        commit.put(due(time, *organization, *execution), &Due { receiver })?;
+        commit.put(due(time, *organization, row), &Due { receiver })?;
     }
     Ok(())
 }
@@ -268,15 +298,68 @@ fn assemble(
     progress: Option<&[u8]>,
 ) -> Result<Option<Delivery>, storage::Error> {
     let Some(contents) = contents else { return Ok(None) };
-    let Contents { id, webhook, body, created_at } = decode(contents)?;
+    let Contents { id, webhook, body, created_at, endpoint: to } = decode(contents)?;
+    let execution = to.map_or(execution, |to| to.execution);
+    let endpoint = to.map(|to| Target { id: to.id, event: to.event });
     let progress = match progress {
         Some(bytes) => decode(bytes)?,
         None => DeliveryProgress::new(created_at),
     };
-    Ok(Some(Delivery { id, organization, execution, webhook, body, created_at, progress }))
+    Ok(Some(Delivery {
+        id,
+        organization,
+        execution,
+        endpoint,
+        webhook,
+        body,
+        created_at,
+        progress,
+    }))
 }
 
-/// Seals the secrets of all deliveries again.
+/// The deliveries to endpoints of what happened to an execution; their keys end with the deliveries' ids.
+#[must_use]
+pub(super) fn of_execution(organization: OrganizationId, execution: ExecutionId) -> Key {
+    Key::table(Table::EndpointDelivery).id(organization).id(execution)
+}
+
+/// The endpoints of all organizations, and the counters of their lists.
+pub(super) fn all_endpoints() -> Key {
+    Key::table(Table::WebhookEndpoint)
+}
+
+/// An organization's endpoints, oldest first.
+pub(super) fn endpoints(organization: OrganizationId) -> Key {
+    all_endpoints().id(organization).raw(&[1])
+}
+
+/// How often the list of an organization's endpoints, or a name in it, was changed.
+pub(super) fn endpoint_changes(organization: OrganizationId) -> Key {
+    all_endpoints().id(organization).raw(&[0])
+}
+
+/// A key behind everything of an organization's endpoints.
+pub(super) fn after_endpoints(organization: OrganizationId) -> Key {
+    all_endpoints().id(organization).raw(&[2])
+}
+
+/// An endpoint.
+pub(super) fn endpoint(organization: OrganizationId, id: EndpointId) -> Key {
+    endpoints(organization).id(id)
+}
+
+/// Whether a row of [`all_endpoints`] is an endpoint.
+pub(super) fn is_endpoint(key: &Key) -> bool {
+    key.as_bytes().get(17) == Some(&1)
+}
+
+/// The organization of a row of [`all_endpoints`].
+pub(super) fn organization_of_endpoint(key: &Key) -> Option<OrganizationId> {
+    let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
+    Some(OrganizationId::from(*bytes))
+}
+
+/// Seals the secrets of all deliveries and endpoints again.
 ///
 /// # Errors
 /// As [`Rotation::records`].
@@ -286,7 +369,8 @@ pub async fn reseal(
     watch: &mut Watch<'_>,
 ) -> Result<(), storage::Error> {
     let deliveries = Key::table(Table::Delivery);
-    rotation.records(store, deliveries, secret, watch).await
+    rotation.records(store, deliveries, secret, watch).await?;
+    super::endpoints::reseal(store, rotation, watch).await
 }
 
 fn secret(contents: &mut Contents) -> Option<&mut String> {
@@ -299,6 +383,7 @@ mod tests {
 
     use super::*;
     use crate::domain::delivery::Attempt;
+    use crate::domain::webhook_endpoint::Endpoint;
     use crate::storage::record::encode;
 
     fn text<T: Record>(record: &T) -> String {
@@ -316,12 +401,26 @@ mod tests {
             body: serde_json::from_str(r#"{"inline":{"status":"completed",  "output":1.50}}"#)
                 .unwrap(),
             created_at: Timestamp::from_micros(7),
+            endpoint: None,
         };
         let golden = "\u{1}{\"id\":\"01010101-0101-0101-0101-010101010101\",\
             \"webhook\":{\"url\":\"https://example.com/hook\",\"secret\":\"sealed\"},\
             \"body\":{\"inline\":{\"status\":\"completed\",  \"output\":1.50}},\"created_at\":7}";
         assert_eq!(text(&contents), golden);
         assert_eq!(text(&decode::<Contents>(golden.as_bytes()).unwrap()), golden);
+
+        let to = ToEndpoint {
+            id: EndpointId::from([2; 16]),
+            event: Event::WorkflowFailed,
+            execution: ExecutionId::from([3; 16]),
+        };
+        let contents = Contents { endpoint: Some(to), ..contents };
+        let beside = "{\"id\":\"02020202-0202-0202-0202-020202020202\",\
+            \"event\":\"workflow.failed\",\
+            \"execution\":\"03030303-0303-0303-0303-030303030303\"}";
+        let golden = golden
+            .replace("\"created_at\":7}", &format!("\"created_at\":7,\"endpoint\":{beside}}}"));
+        assert_eq!(text(&contents), golden);
 
         let mut progress = DeliveryProgress::new(Timestamp::from_micros(7));
         let attempt = Attempt {
@@ -342,6 +441,16 @@ mod tests {
         assert_eq!(text(&progress), golden);
         assert_eq!(decode::<DeliveryProgress>(golden.as_bytes()).unwrap(), progress);
 
+        let golden = "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",\
+            \"organization\":\"02020202-0202-0202-0202-020202020202\",\"name\":\"orders\",\
+            \"url\":\"https://a.example/\",\"events\":[\"prediction.completed\"],\
+            \"models\":[\"m\"],\"workflows\":[\"03030303-0303-0303-0303-030303030303\"],\
+            \"scheme\":\"v1a\",\"secret\":\"sealed\",\"public_key\":\"whpk_a\",\
+            \"replaced\":{\"secret\":\"sealed too\",\"until\":9},\
+            \"disabled\":{\"at\":8,\"reason\":\"failures\"},\"failing_since\":5,\
+            \"created_at\":1,\"updated_at\":2}";
+        let endpoint: Endpoint = decode(golden.as_bytes()).unwrap();
+        assert_eq!(text(&endpoint), golden);
         let due = Due { receiver: "https://example.com:443".to_owned() };
         assert_eq!(text(&due), "\u{1}{\"receiver\":\"https://example.com:443\"}");
         let circuit = Circuit { failures: 10, open_until: Timestamp::from_micros(9) };
@@ -372,6 +481,14 @@ mod tests {
             [b"Whttp://a:80\0".as_slice(), &time, &ids].concat()
         );
         assert_eq!(circuit("http://a:80").as_bytes(), b"Chttp://a:80\0");
+        let id = EndpointId::from([7; 16]);
+        let key = endpoint(organization, id);
+        assert_eq!(key.as_bytes(), [b"5".as_slice(), &[2; 16], &[1], &[7; 16]].concat());
+        assert!(is_endpoint(&key) && !is_endpoint(&endpoint_changes(organization)));
+        assert_eq!(organization_of_endpoint(&key), Some(organization));
+        assert!(after_endpoints(organization) > key);
+        let of = of_execution(organization, execution).id(DeliveryId::from([1; 16]));
+        assert_eq!(of.as_bytes(), [b"6".as_slice(), &ids, &[1; 16]].concat());
         let receiver = receiver_of_circuit(&circuit("http://a:80"));
         assert_eq!(receiver.as_deref(), Some("http://a:80"));
     }

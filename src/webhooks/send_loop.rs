@@ -272,7 +272,7 @@ impl SendLoop {
     /// Lets a test delivery wait for its receiver, or refuses it where a delivery would be parked.
     fn start_test(&mut self, job: test_delivery::Job) {
         match self.dispatcher.offer(job.item()) {
-            Admission::Queued => drop(self.tests.insert(job.delivery.execution, job)),
+            Admission::Queued => drop(self.tests.insert(job.delivery.row(), job)),
             Admission::Park(item) => self.dispatcher.forget(&[item]),
             Admission::Full => {}
         }

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a scripted receiver behaves.
 #[derive(Debug, Clone)]
-enum Behaviour {
+pub(super) enum Behaviour {
     Answers(u16),
     /// Answers with this `Retry-After`.
     AsksToWait(u16, &'static str),
@@ -41,7 +41,7 @@ enum Behaviour {
 
 /// Receivers by host, and everything that they were sent.
 #[derive(Debug, Default)]
-struct Script {
+pub(super) struct Script {
     behaviour: Mutex<HashMap<String, Behaviour>>,
     seen: Mutex<Vec<Seen>>,
     /// Requests to slow receivers that are in flight, and the most there ever were.
@@ -49,18 +49,18 @@ struct Script {
 }
 
 #[derive(Debug, Clone)]
-struct Seen {
+pub(super) struct Seen {
     host: String,
-    headers: HeaderMap,
+    pub(super) headers: HeaderMap,
     body: Bytes,
 }
 
 impl Script {
-    fn set(&self, host: &str, behaviour: Behaviour) {
+    pub(super) fn set(&self, host: &str, behaviour: Behaviour) {
         self.behaviour.lock().unwrap().insert(host.to_owned(), behaviour);
     }
 
-    fn seen(&self, host: &str) -> Vec<Seen> {
+    pub(super) fn seen(&self, host: &str) -> Vec<Seen> {
         self.seen.lock().unwrap().iter().filter(|seen| seen.host == host).cloned().collect()
     }
 }
@@ -103,20 +103,20 @@ impl Transport for Script {
 }
 
 /// An outbox and its surroundings.
-struct Fixture {
+pub(super) struct Fixture {
     folder: TempDir,
-    store: Store,
+    pub(super) store: Store,
     sealer: Sealer,
-    clock: Clock,
-    script: Arc<Script>,
+    pub(super) clock: Clock,
+    pub(super) script: Arc<Script>,
     options: Options,
-    outbox: Outbox,
-    tasks: Tasks,
-    organization: OrganizationId,
+    pub(super) outbox: Outbox,
+    pub(super) tasks: Tasks,
+    pub(super) organization: OrganizationId,
 }
 
 impl Fixture {
-    fn new(options: Options) -> Self {
+    pub(super) fn new(options: Options) -> Self {
         let folder = TempDir::new().unwrap();
         let open =
             crate::storage::Options { folder: folder.path().to_path_buf(), inline_bytes: 65_536 };
@@ -133,7 +133,7 @@ impl Fixture {
         Self { folder, store, sealer, clock, script, options, outbox, tasks, organization }
     }
 
-    fn started(options: Options) -> Self {
+    pub(super) fn started(options: Options) -> Self {
         let fixture = Self::new(options);
         fixture.outbox.start(&fixture.tasks);
         fixture
@@ -141,7 +141,12 @@ impl Fixture {
 
     /// Ends the outbox as a kill does, with whatever is in flight, and starts another over the same
     /// store.
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
+        self.reopen();
+        self.outbox.start(&self.tasks);
+    }
+
+    pub(super) fn reopen(&mut self) {
         self.tasks.stop();
         self.tasks = Tasks::new();
         let transport: Arc<dyn Transport> = Arc::clone(&self.script) as Arc<dyn Transport>;
@@ -149,7 +154,6 @@ impl Fixture {
         let clock = self.clock.clone();
         let options = self.options.clone();
         self.outbox = Outbox::over(store, self.sealer.clone(), transport, clock, options);
-        self.outbox.start(&self.tasks);
     }
 
     fn delivery(&self, url: &str, secret: Option<&str>) -> Delivery {
@@ -165,8 +169,8 @@ impl Fixture {
         self.send_delivery(self.delivery(url, None)).await
     }
 
-    async fn send_delivery(&self, delivery: Delivery) -> ExecutionId {
-        let execution = delivery.execution;
+    pub(super) async fn send_delivery(&self, delivery: Delivery) -> ExecutionId {
+        let execution = delivery.row();
         let mut commit = Commit::new();
         enqueue(&mut commit, &delivery).unwrap();
         self.store.commit(commit).await.unwrap();
@@ -174,12 +178,12 @@ impl Fixture {
         execution
     }
 
-    async fn load(&self, execution: ExecutionId) -> Delivery {
+    pub(super) async fn load(&self, execution: ExecutionId) -> Delivery {
         load(&self.store, self.organization, execution).await.unwrap().unwrap()
     }
 
     /// Waits until `holds`, looking whenever the outbox has changed.
-    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    pub(super) async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let mut figures = self.outbox.metrics();
         let waiting = async {
             loop {
@@ -197,7 +201,7 @@ impl Fixture {
         }
     }
 
-    async fn until_attempts(&self, execution: ExecutionId, count: usize) -> Delivery {
+    pub(super) async fn until_attempts(&self, execution: ExecutionId, count: usize) -> Delivery {
         self.until(&format!("{count} attempts"), async || {
             self.load(execution).await.progress.attempts.len() >= count
         })
@@ -205,7 +209,7 @@ impl Fixture {
         self.load(execution).await
     }
 
-    async fn until_idle(&self) {
+    pub(super) async fn until_idle(&self) {
         self.until("idle", async || {
             self.outbox.metrics().borrow().held == 0 && self.rows(Table::Due).await == 0
         })
@@ -214,7 +218,7 @@ impl Fixture {
 
     /// What the index and its counters say must be what the deliveries say. Looked at until it is so,
     /// since an attempt may begin or end in the meantime.
-    async fn check_standings(&self) {
+    pub(super) async fn check_standings(&self) {
         self.until("standings agree", async || self.standings_agree().await).await;
     }
 
@@ -241,7 +245,7 @@ impl Fixture {
         agree
     }
 
-    async fn rows(&self, table: Table) -> usize {
+    pub(super) async fn rows(&self, table: Table) -> usize {
         let prefix = Key::table(table);
         self.store
             .page(Page { prefix, after: None, before: None, limit: 10_000 })
@@ -250,7 +254,7 @@ impl Fixture {
             .len()
     }
 
-    fn advance(&self, span: Duration) {
+    pub(super) fn advance(&self, span: Duration) {
         self.clock.advance(span);
         self.outbox.rescan();
     }

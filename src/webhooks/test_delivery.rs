@@ -27,7 +27,7 @@ impl Job {
     pub(super) fn item(&self) -> Item {
         Item {
             organization: self.delivery.organization,
-            execution: self.delivery.execution,
+            execution: self.delivery.row(),
             due: self.delivery.created_at,
             place: RowIndex::Due,
             receiver: Arc::from(delivery::receiver(&self.delivery.webhook.url)),

@@ -7,13 +7,20 @@ use serde_json::{Map, Value, json};
 use super::Time;
 use crate::domain::delivery;
 use crate::domain::execution::Source;
-use crate::domain::ids::{DeliveryId, ExecutionId};
+use crate::domain::ids::{DeliveryId, EndpointId, ExecutionId};
+use crate::domain::webhook_endpoint::Event;
 
 /// A delivery: what is sent to whom, and every attempt.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Delivery {
     pub delivery_id: DeliveryId,
     pub execution_id: ExecutionId,
+    /// The endpoint that it is for; absent when the execution asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint_id: Option<EndpointId>,
+    /// What the endpoint is notified of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
     pub url: String,
     pub status: DeliveryStatus,
     /// The payload as it is sent; null when it is no longer stored, or does not fit into a list.
@@ -154,6 +161,8 @@ impl Delivery {
         Self {
             delivery_id: delivery.id,
             execution_id: delivery.execution,
+            endpoint_id: delivery.endpoint.map(|target| target.id),
+            event: delivery.endpoint.map(|target| target.event),
             url: delivery.webhook.url.clone(),
             status: shown.status,
             request: shown.request,

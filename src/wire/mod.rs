@@ -31,6 +31,7 @@ pub mod schedule;
 pub mod secret;
 pub mod service;
 pub mod trigger;
+pub mod webhook_endpoint;
 pub mod workflow;
 
 use serde_json::value::RawValue;

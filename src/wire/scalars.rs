@@ -16,6 +16,7 @@ use crate::domain::member::{LinkKind, MemberRole};
 use crate::domain::model::OutputType;
 use crate::domain::schedule::Overlap;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook_endpoint;
 use crate::domain::{bulk, step, workflow};
 
 /// A moment in UTC: RFC 3339 with milliseconds.
@@ -78,6 +79,7 @@ macro_rules! ids {
 ids!(
     BulkId,
     DeliveryId,
+    EndpointId,
     ExecutionId,
     FileId,
     JobId,
@@ -121,6 +123,12 @@ enumerations! {
     "BulkJobAction": bulk::Action [Cancel, Redrive, Pause, Resume, Delete];
     "BulkJobStatus": bulk::Status [Running, Completed, Cancelled];
     "ScheduleOverlap": Overlap [Skip, Queue, CancelOther, Allow];
+    "WebhookEvent": webhook_endpoint::Event [
+        PredictionStarted, PredictionCompleted, PredictionFailed, WorkflowStarted, WorkflowCompleted,
+        WorkflowFailed, EndpointTest
+    ];
+    "WebhookSignature": webhook_endpoint::Scheme [V1, V1a];
+    "WebhookDisabledReason": webhook_endpoint::Reason [Request, Failures];
     "OutputType": OutputType [
         String, Array, Object, Number, Boolean, Image, Audio, Video, File
     ];

@@ -74,5 +74,6 @@ mod tree_screens;
 mod unknown;
 mod upkeep_screens;
 mod uploads;
+mod webhook_endpoints;
 mod webhooks;
 mod workflows;

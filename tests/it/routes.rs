@@ -22,6 +22,7 @@ pub fn path_of(route: &Route) -> String {
         .replace("{job}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{version}", "v1")
         .replace("{name}", "a-name")
+        .replace("{endpoint}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{schedule}", "0192f0c1-7a1b-7c3d-8e4f-5a6b7c8d9e0f")
         .replace("{*slug}", "text-template")
         .replace("{*file}", "style.css")

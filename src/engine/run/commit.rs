@@ -31,16 +31,20 @@ impl Inner {
         effects: &[Effect],
         announcement: Option<Box<RawValue>>,
     ) -> Result<(), Error> {
-        let mut delivery = None;
+        let mut deliveries = Vec::new();
         for effect in effects {
             match (effect, &announcement) {
                 (Effect::EnqueueWebhook, Some(body)) => {
-                    delivery = self.enqueue_webhook(&mut commit, execution, body.clone()).await?;
+                    let own = self.enqueue_webhook(&mut commit, execution, body.clone()).await?;
+                    deliveries.extend(own);
                 }
                 _ => self.write_effect(&mut commit, execution, effect)?,
             }
         }
         if is_final(effects) {
+            if let Some(body) = &announcement {
+                deliveries.extend(self.tell_of_end(&mut commit, execution, body).await?);
+            }
             count_end(&mut commit, execution);
             billing::release(&mut commit, execution.organization, execution.reserved);
             self.tell_parent(&mut commit, execution);
@@ -51,7 +55,7 @@ impl Inner {
             self.store.claim(&mut commit, output);
         }
         self.store.commit(commit).await?;
-        if let Some(delivery) = delivery {
+        for delivery in deliveries {
             (self.on_delivery)(delivery);
         }
         self.apply_volatile(execution, effects);

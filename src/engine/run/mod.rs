@@ -5,5 +5,6 @@ pub mod outcome;
 pub(super) mod attempt;
 pub(super) mod budget;
 pub(super) mod commit;
+mod endpoints;
 mod prediction;
 mod workflow;

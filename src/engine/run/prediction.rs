@@ -62,7 +62,7 @@ impl Inner {
         if effects.is_empty() {
             return Ok(());
         }
-        let body = if effects.contains(&Effect::EnqueueWebhook) {
+        let body = if self.announces(&next, &effects) {
             let body = webhook_body(&next, output.as_deref());
             Some(body.map_err(|error| not_serializable("webhook body", &error))?)
         } else {

@@ -99,14 +99,19 @@ impl Inner {
         let reservations = self.reserve_cost(&mut executions).await?;
         let reserved_slots = self.reserve_all(&executions)?;
         let mut commit = self.commit_of(&executions, beside)?;
+        let mut deliveries = Vec::new();
+        for execution in &executions {
+            deliveries.extend(self.tell_of_start(&mut commit, execution).await?);
+        }
         let executions = Arc::new(executions);
-        let taken = Arc::clone(&executions);
+        let (taken, on_delivery) = (Arc::clone(&executions), Arc::clone(&self.on_delivery));
         commit.after_durable(move || {
             for (slot, execution) in reserved_slots.into_iter().zip(taken.iter()) {
                 slot.enqueue_new(execution);
             }
             // The disk has counted them.
             drop(reservations);
+            deliveries.into_iter().for_each(|delivery| on_delivery(delivery));
         });
         Ok((commit, executions))
     }

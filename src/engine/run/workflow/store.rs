@@ -146,8 +146,7 @@ impl Inner {
         for instance in &written.published {
             self.publish(&mut commit, execution, progress, instance)?;
         }
-        let announces = written.effects.contains(&machine::Effect::EnqueueWebhook);
-        let announcement = if announces {
+        let announcement = if self.announces(execution, &written.effects) {
             let steps = progress.steps().map(|(instance, step)| (instance.clone(), step.clone()));
             Some(self.workflow_body(execution, Some(progress.plan()), steps.collect()).await?)
         } else {

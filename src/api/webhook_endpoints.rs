@@ -1,0 +1,303 @@
+//! Webhook endpoints (`docs/spec/webhooks.md`, "Endpoints"): made, changed, given new secrets, tried out.
+//! A secret is in the answer that makes it and in no other, so no answer of these routes is kept for an
+//! `Idempotency-Key`.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::json;
+use serde_json::value::to_raw_value;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::webhooks::headers_of_endpoint;
+use super::{Context, Services, body};
+use crate::domain::delivery::{Delivery, Webhook};
+use crate::domain::ids::{EndpointId, WorkflowId};
+use crate::domain::json_object::JsonObject;
+use crate::domain::payload::Payload;
+use crate::domain::time::Timestamp;
+use crate::domain::webhook_endpoint::{
+    Disabled, Endpoint, Event, FILTER_MAX, Reason, Scheme, is_name,
+};
+use crate::http::{self, Response, response};
+use crate::runtime::new_id;
+use crate::webhooks::EndpointError;
+use crate::wire::delivery::{Attempt, TestDelivery};
+use crate::wire::webhook_endpoint::{self as wire, EventBody, NewEndpoint, Rotate, WithSecret};
+
+/// The longest URL, in characters.
+const URL_MAX: usize = 2_000;
+/// The longest name of a model, in characters.
+const MODEL_MAX: usize = 200;
+const GRACE_DEFAULT: u64 = 24 * 3600;
+const GRACE_MAX: u64 = 7 * 24 * 3600;
+
+const NO_ENDPOINT: ResponseDoc = ResponseDoc::error(404, "There is no such endpoint");
+
+pub const CREATE: Doc = Doc {
+    request: Some(RequestDoc::json::<NewEndpoint>()),
+    responses: &[
+        ResponseDoc::json::<WithSecret>(201, "The endpoint, with its secret"),
+        ResponseDoc::error(409, "There are too many endpoints, or the name is taken"),
+    ],
+    ..Doc::new("webhooks", "create_webhook_endpoint", "Make a webhook endpoint")
+};
+
+/// `POST /v1/webhook-endpoints`
+pub async fn create(mut context: Context) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let now = services.clock.now();
+    let change = Change::read(fields, services)?;
+    if change.url.is_none() {
+        return Err(http::Error::bad_request("url is required"));
+    }
+    let mut endpoint = Endpoint {
+        id: new_id(),
+        organization,
+        name: None,
+        url: String::new(),
+        events: Vec::new(),
+        models: Vec::new(),
+        workflows: Vec::new(),
+        scheme: change.scheme.unwrap_or_default(),
+        secret: String::new(),
+        public_key: None,
+        replaced: None,
+        disabled: None,
+        failing_since: None,
+        created_at: now,
+        updated_at: now,
+    };
+    change.apply(&mut endpoint, now);
+    let endpoints = services.outbox.endpoints().by(context.actor());
+    let (endpoint, secret) = endpoints.create(endpoint).await?;
+    let body = WithSecret { endpoint: wire::Endpoint::of(&endpoint), secret };
+    Ok(response::json(StatusCode::CREATED, &body))
+}
+
+pub const LIST: Doc = Doc {
+    responses: &[ResponseDoc::json::<wire::Endpoints>(200, "All endpoints, oldest first")],
+    ..Doc::new("webhooks", "list_webhook_endpoints", "List webhook endpoints")
+};
+
+/// `GET /v1/webhook-endpoints`
+pub async fn list(context: Context) -> Result<Response, http::Error> {
+    let endpoints = context.services.outbox.endpoints().list(context.organization()?).await?;
+    let webhook_endpoints = endpoints.iter().map(wire::Endpoint::of).collect();
+    Ok(response::json(StatusCode::OK, &wire::Endpoints { webhook_endpoints }))
+}
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<wire::Endpoint>(200, "The endpoint"), NO_ENDPOINT],
+    ..Doc::new("webhooks", "get_webhook_endpoint", "A webhook endpoint")
+};
+
+/// `GET /v1/webhook-endpoints/{endpoint}`
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let found = find(&context).await?;
+    Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&found)))
+}
+
+pub const CHANGE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<NewEndpoint>()),
+    responses: &[
+        ResponseDoc::json::<wire::Endpoint>(200, "The changed endpoint"),
+        NO_ENDPOINT,
+        ResponseDoc::error(409, "The name is taken"),
+    ],
+    ..Doc::new("webhooks", "change_webhook_endpoint", "Change a webhook endpoint")
+};
+
+/// `PUT /v1/webhook-endpoints/{endpoint}`: absent fields stay.
+pub async fn change(mut context: Context) -> Result<Response, http::Error> {
+    let found = find(&context).await?;
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let change = Change::read(fields, services)?;
+    if change.scheme.is_some_and(|scheme| scheme != found.scheme) {
+        let message = "signature cannot be changed; make another endpoint";
+        return Err(http::Error::bad_request(message));
+    }
+    let now = services.clock.now();
+    let endpoints = services.outbox.endpoints().by(context.actor());
+    let apply = |endpoint: &mut Endpoint| change.apply(endpoint, now);
+    let changed = endpoints.change(found.organization, found.id, apply).await?;
+    Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
+}
+
+pub const DELETE: Doc = Doc {
+    responses: &[
+        ResponseDoc::empty(204, "The endpoint is deleted; deliveries that wait for it fail"),
+        NO_ENDPOINT,
+    ],
+    ..Doc::new("webhooks", "delete_webhook_endpoint", "Delete a webhook endpoint")
+};
+
+/// `DELETE /v1/webhook-endpoints/{endpoint}`
+pub async fn delete(context: Context) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
+    let endpoints = context.services.outbox.endpoints().by(context.actor());
+    endpoints.delete(organization, id_of(&context)?).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const ROTATE: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<Rotate>()),
+    responses: &[
+        ResponseDoc::json::<WithSecret>(200, "The endpoint, with its new secret"),
+        NO_ENDPOINT,
+    ],
+    ..Doc::new("webhooks", "rotate_webhook_endpoint", "Give a webhook endpoint a new secret")
+};
+
+/// `POST /v1/webhook-endpoints/{endpoint}/rotate`
+pub async fn rotate(mut context: Context) -> Result<Response, http::Error> {
+    let mut fields = body::parse(&context.request.body().await?)?;
+    let grace = fields.whole("grace_seconds", &(0..=GRACE_MAX))?.unwrap_or(GRACE_DEFAULT);
+    refuse_unread(&fields)?;
+    let organization = context.organization()?;
+    let id = id_of(&context)?;
+    let endpoints = context.services.outbox.endpoints().by(context.actor());
+    let (endpoint, secret) = endpoints.rotate(organization, id, Duration::from_secs(grace)).await?;
+    let body = WithSecret { endpoint: wire::Endpoint::of(&endpoint), secret };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+pub const TEST: Doc = Doc {
+    responses: &[ResponseDoc::json::<TestDelivery>(200, "The receiver's answer"), NO_ENDPOINT],
+    ..Doc::new("webhooks", "test_webhook_endpoint", "Send one event `endpoint.test`")
+};
+
+/// `POST /v1/webhook-endpoints/{endpoint}/test`: one event, and what the receiver said.
+pub async fn test(context: Context) -> Result<Response, http::Error> {
+    let endpoint = find(&context).await?;
+    let services = &context.services;
+    let now = services.clock.now();
+    let data = json!({"message": "This is a test event: nothing was run."});
+    let data = to_raw_value(&data).map_err(http::Error::internal)?;
+    let sample = EventBody { kind: Event::EndpointTest, timestamp: now.into(), data: &data };
+    let sample = serde_json::to_string(&sample).map_err(http::Error::internal)?;
+    let webhook = Webhook { url: endpoint.url.clone(), secret: None };
+    let nothing = Payload::nothing();
+    let delivery = Delivery::new(new_id(), endpoint.organization, new_id(), webhook, nothing, now)
+        .to(endpoint.id, Event::EndpointTest);
+    let headers = headers_of_endpoint(&delivery.id.to_string());
+    let trial = services.outbox.try_out(delivery, sample).await?;
+    let tried = Attempt::from(&trial.attempt);
+    let body = TestDelivery {
+        url: endpoint.url,
+        status: tried.status,
+        status_code: tried.status_code,
+        response: tried.response,
+        error_message: tried.error_message,
+        duration_ms: tried.duration_ms,
+        request: trial.body,
+        headers,
+    };
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+fn id_of(context: &Context) -> Result<EndpointId, http::Error> {
+    let id = context.request.param("endpoint").parse();
+    id.map_err(|_no_id| EndpointError::NotFound.into())
+}
+
+async fn find(context: &Context) -> Result<Endpoint, http::Error> {
+    let id = id_of(context)?;
+    Ok(context.services.outbox.endpoints().find(context.organization()?, id).await?)
+}
+
+/// The fields of a body, checked each by itself.
+#[derive(Debug, Default)]
+struct Change {
+    url: Option<String>,
+    /// `Some(None)`: no name any more.
+    name: Option<Option<String>>,
+    events: Option<Vec<Event>>,
+    models: Option<Vec<String>>,
+    workflows: Option<Vec<WorkflowId>>,
+    scheme: Option<Scheme>,
+    disabled: Option<bool>,
+}
+
+impl Change {
+    fn read(mut fields: JsonObject, services: &Services) -> Result<Self, http::Error> {
+        let url = fields.filled_text("url", URL_MAX)?;
+        if let Some(url) = &url {
+            let checked = services.egress.check_url(url);
+            checked.map_err(|error| http::Error::bad_request(format!("url {error}")))?;
+        }
+        let name = fields.text("name")?.map(|name| Some(name).filter(|name| !name.is_empty()));
+        if let Some(Some(name)) = &name
+            && !is_name(name)
+        {
+            return Err(EndpointError::InvalidName.into());
+        }
+        let events = fields.texts("events", Event::ALL.len())?;
+        let models = fields.texts("models", FILTER_MAX)?;
+        let is_model = |model: &String| !model.is_empty() && model.chars().count() <= MODEL_MAX;
+        if !models.iter().flatten().all(is_model) {
+            let message = format!("models must have items of 1 to {MODEL_MAX} characters");
+            return Err(http::Error::bad_request(message));
+        }
+        let workflows = fields.texts("workflow_ids", FILTER_MAX)?;
+        let no_id = |_no_id| http::Error::bad_request("workflow_ids must be an array of UUIDs");
+        let parse = |ids: Vec<String>| {
+            ids.iter().map(|id| id.parse().map_err(no_id)).collect::<Result<Vec<WorkflowId>, _>>()
+        };
+        let scheme = fields.text("signature")?;
+        let read_events = |words: Vec<String>| {
+            words.iter().map(|word| event(word)).collect::<Result<Vec<Event>, _>>()
+        };
+        let change = Self {
+            url,
+            name,
+            events: events.map(read_events).transpose()?,
+            models,
+            workflows: workflows.map(parse).transpose()?,
+            scheme: scheme.map(|word| self::scheme(&word)).transpose()?,
+            disabled: fields.flag("disabled")?,
+        };
+        refuse_unread(&fields)?;
+        Ok(change)
+    }
+
+    fn apply(&self, endpoint: &mut Endpoint, now: Timestamp) {
+        let Self { url, name, events, models, workflows, scheme: _, disabled } = self;
+        endpoint.url = url.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.url));
+        endpoint.name = name.clone().unwrap_or_else(|| endpoint.name.take());
+        endpoint.events = events.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.events));
+        endpoint.models = models.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.models));
+        endpoint.workflows =
+            workflows.clone().unwrap_or_else(|| std::mem::take(&mut endpoint.workflows));
+        match disabled {
+            Some(true) if endpoint.disabled.is_none() => {
+                endpoint.disabled = Some(Disabled { at: now, reason: Reason::Request });
+            }
+            Some(false) => endpoint.disabled = None,
+            Some(true) | None => {}
+        }
+    }
+}
+
+fn event(word: &str) -> Result<Event, http::Error> {
+    Event::ALL.into_iter().find(|event| event.as_str() == word).ok_or_else(|| {
+        let words = Event::ALL.map(Event::as_str).join(", ");
+        http::Error::bad_request(format!("events must be some of {words}"))
+    })
+}
+
+fn scheme(word: &str) -> Result<Scheme, http::Error> {
+    Scheme::ALL.into_iter().find(|scheme| scheme.as_str() == word).ok_or_else(|| {
+        let words = Scheme::ALL.map(Scheme::as_str).join(", ");
+        http::Error::bad_request(format!("signature must be one of {words}"))
+    })
+}
+
+fn refuse_unread(fields: &JsonObject) -> Result<(), http::Error> {
+    let Some(unknown) = fields.unread().next() else { return Ok(()) };
+    let shown: String = unknown.chars().take(50).collect();
+    Err(http::Error::bad_request(format!("unknown field '{shown}'")))
+}

@@ -1,0 +1,80 @@
+//! What webhook endpoints get: their deliveries go into the commit of what they tell of, beside the
+//! request's own webhook.
+//!
+//! Which endpoints there are is asked of memory; an organization without any costs nothing here.
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::domain::delivery::{Delivery, Webhook};
+use crate::domain::execution::Execution;
+use crate::domain::ids::DeliveryId;
+use crate::domain::machine::{Effect, is_final};
+use crate::domain::webhook_endpoint::Event;
+use crate::engine::run::commit::not_serializable;
+use crate::engine::{Error, Inner};
+use crate::runtime::new_id;
+use crate::storage::Commit;
+use crate::webhooks;
+use crate::wire::webhook_endpoint::{EventBody, Started};
+
+impl Inner {
+    /// Whether anybody is to be notified of this end, so that its announcement is needed.
+    pub(in crate::engine) fn announces(&self, execution: &Execution, effects: &[Effect]) -> bool {
+        effects.contains(&Effect::EnqueueWebhook)
+            || (is_final(effects)
+                && !self.endpoints.wanting(Event::of_end(execution), execution).is_empty())
+    }
+
+    /// Adds the deliveries of an end to its commit. `announcement` is the body of the request's own
+    /// webhook.
+    pub(in crate::engine) async fn tell_of_end(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        announcement: &RawValue,
+    ) -> Result<Vec<Delivery>, Error> {
+        self.tell(commit, execution, Event::of_end(execution), announcement).await
+    }
+
+    /// Adds the deliveries of an accepted execution to the commit that accepts it.
+    pub(in crate::engine) async fn tell_of_start(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+    ) -> Result<Vec<Delivery>, Error> {
+        let event = Event::of_start(execution);
+        if self.endpoints.wanting(event, execution).is_empty() {
+            return Ok(Vec::new());
+        }
+        let data = to_raw_value(&Started::of(execution));
+        let data = data.map_err(|error| not_serializable("event", &error))?;
+        self.tell(commit, execution, event, &data).await
+    }
+
+    async fn tell(
+        &self,
+        commit: &mut Commit,
+        execution: &Execution,
+        event: Option<Event>,
+        data: &RawValue,
+    ) -> Result<Vec<Delivery>, Error> {
+        let mut deliveries = Vec::new();
+        let Some(kind) = event else { return Ok(deliveries) };
+        let organization = execution.organization;
+        for endpoint in self.endpoints.wanting(event, execution) {
+            let now = self.clock.now();
+            let id: DeliveryId = new_id();
+            let body = to_raw_value(&EventBody { kind, timestamp: now.into(), data });
+            let body = body.map_err(|error| not_serializable("event", &error))?;
+            let body = self.store.write_payload(id, body).await?;
+            self.store.claim(commit, &body);
+            self.store.record_usage(commit, organization, id, body.len());
+            let webhook = Webhook { url: endpoint.url.clone(), secret: None };
+            let delivery = Delivery::new(id, organization, execution.id, webhook, body, now)
+                .to(endpoint.id, kind);
+            webhooks::enqueue(commit, &delivery)?;
+            deliveries.push(delivery);
+        }
+        Ok(deliveries)
+    }
+}
