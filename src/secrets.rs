@@ -122,6 +122,20 @@ impl Secrets {
         Err(storage::Error::Conflict { key }.into())
     }
 
+    /// Whether there is a secret of this name with this value.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn is_set_to(
+        &self,
+        organization: OrganizationId,
+        name: &str,
+        value: &str,
+    ) -> Result<bool, Error> {
+        let values = self.values(organization, &[name.to_owned()]).await?;
+        Ok(values.get(name) == Some(value))
+    }
+
     /// Deletes a secret. Steps that refer to it fail from their next attempt on.
     ///
     /// # Errors

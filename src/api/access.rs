@@ -11,8 +11,8 @@ use subtle::ConstantTimeEq as _;
 use super::browser::Site;
 use super::{Access, Rate, Services};
 use crate::accounts::{Caller, Prefix};
-use crate::domain::account::dashboard_key;
-use crate::domain::ids::{Id as _, KeyId};
+use crate::domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
+use crate::domain::ids::{Id as _, KeyId, OrganizationId};
 use crate::domain::member::Member;
 use crate::http::request::Peer;
 use crate::http::{self, Request};
@@ -30,6 +30,8 @@ pub enum Principal {
     Link(Link),
     /// A member, by the session of the dashboard.
     Member(Box<Visit>),
+    /// The operator, in the name of an organization.
+    Operator(OrganizationId),
 }
 
 impl Principal {
@@ -44,6 +46,10 @@ impl Principal {
                 let key = dashboard_key(organization);
                 Some(Caller { organization, key, prefix: Prefix::DASHBOARD })
             }
+            Self::Operator(organization) => {
+                let key = dashboard_key(*organization);
+                Some(Caller { organization: *organization, key, prefix: Prefix::DASHBOARD })
+            }
             Self::Anonymous | Self::Link(_) => None,
         }
     }
@@ -54,11 +60,13 @@ impl Principal {
             Self::Caller(caller) => Some(caller.key),
             Self::Link(link) => Some(link.key),
             Self::Member(visit) => Some(KeyId::from(visit.member.id.bytes())),
-            Self::Anonymous => None,
+            Self::Anonymous | Self::Operator(_) => None,
         }
     }
 }
 
+/// Names the organization that the operator acts for on routes that belong to one.
+const ORGANIZATION: &str = "x-orrery-organization";
 /// Bytes of a body that are read to find its `api_key` while it is not known who calls.
 const KEY_WITHIN: usize = 64 * 1024;
 
@@ -158,6 +166,25 @@ fn local(services: &Services, request: &Request) -> Result<Principal, http::Erro
     }
     let message = "the control socket requires the token from control.token in the data folder";
     Err(http::Error::status(StatusCode::UNAUTHORIZED, message))
+}
+
+/// The operator on a route that belongs to an organization: the one that the header names, or the default
+/// one.
+///
+/// # Errors
+/// 400 for a name that is no text; 404 for one that there is not; 503 when the store cannot be read.
+pub async fn in_the_name_of(
+    services: &Services,
+    request: &Request,
+) -> Result<Principal, http::Error> {
+    let name = match request.headers.get(ORGANIZATION) {
+        None => DEFAULT_ORGANIZATION,
+        Some(name) => name.to_str().map_err(|_no_text| {
+            http::Error::bad_request(format!("{ORGANIZATION} must be the name of an organization"))
+        })?,
+    };
+    let organization = services.accounts.organization_or_default(Some(name)).await?;
+    Ok(Principal::Operator(organization.id))
 }
 
 /// The value of the top-level field `api_key` of a JSON object, of which `text` may be only the

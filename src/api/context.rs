@@ -83,9 +83,10 @@ impl Context {
     pub fn visit(&self) -> Result<&Visit, http::Error> {
         match &self.principal {
             Principal::Member(visit) => Ok(visit),
-            Principal::Anonymous | Principal::Caller(_) | Principal::Link(_) => {
-                Err(http::Error::unauthorized())
-            }
+            Principal::Anonymous
+            | Principal::Caller(_)
+            | Principal::Link(_)
+            | Principal::Operator(_) => Err(http::Error::unauthorized()),
         }
     }
 
@@ -94,7 +95,10 @@ impl Context {
     pub const fn source(&self) -> Source {
         match self.principal {
             Principal::Member(_) => Source::Dashboard,
-            Principal::Anonymous | Principal::Caller(_) | Principal::Link(_) => Source::Api,
+            Principal::Anonymous
+            | Principal::Caller(_)
+            | Principal::Link(_)
+            | Principal::Operator(_) => Source::Api,
         }
     }
 
@@ -118,7 +122,9 @@ impl Context {
         match &self.principal {
             Principal::Member(visit) => Actor::member(&visit.member.email, self.request.peer.ip()),
             Principal::Caller(caller) => Actor::key(caller.key, self.request.peer.ip()),
-            Principal::Anonymous | Principal::Link(_) => self::actor(&self.request.peer),
+            Principal::Anonymous | Principal::Link(_) | Principal::Operator(_) => {
+                self::actor(&self.request.peer)
+            }
         }
     }
 
@@ -161,6 +167,10 @@ impl Context {
                 let organization = visit.member.organization;
                 let key = dashboard_key(organization);
                 Ok(Grant { organization, key, until: None, visit: Some((**visit).clone()) })
+            }
+            Principal::Operator(organization) => {
+                let key = dashboard_key(*organization);
+                Ok(Grant { organization: *organization, key, until: None, visit: None })
             }
             Principal::Anonymous => Err(http::Error::unauthorized()),
         }

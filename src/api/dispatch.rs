@@ -61,8 +61,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of `role`, with the rows of [`ROUTES`] that name it; the dashboard also has those of the
-    /// hosts in [`MOUNTED`]. `is_encrypted`: whether its connections are.
+    /// The host of `role`, with the rows of [`ROUTES`] that name it; the dashboard and the control socket
+    /// also have those of the hosts in [`MOUNTED`]. `is_encrypted`: whether its connections are.
     ///
     /// # Errors
     /// When two rows of the table conflict.
@@ -76,7 +76,13 @@ impl Host {
             let mounted = Mounted { route, role, access: route.access, prefix: 0 };
             router.insert(route.method.clone(), route.path, mounted)?;
         }
-        let mounts = if role == Role::Dashboard { &MOUNTED[..] } else { &[] };
+        let (mounts, access) = match role {
+            Role::Dashboard => (&MOUNTED[..], Access::Member),
+            Role::Control => (&MOUNTED[..], Access::Local),
+            Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Metrics => {
+                (&[][..], Access::Public)
+            }
+        };
         for (name, role) in mounts {
             let is_of_api =
                 |route: &&Route| route.hosts.contains(role) && !Self::is_of_every_host(route);
@@ -84,7 +90,7 @@ impl Host {
                 let prefix = format!("/api/{name}");
                 let path = format!("{prefix}{}", route.path);
                 let prefix = prefix.len();
-                let mounted = Mounted { route, role: *role, access: Access::Member, prefix };
+                let mounted = Mounted { route, role: *role, access, prefix };
                 router.insert(route.method.clone(), &path, mounted)?;
             }
         }
@@ -243,7 +249,7 @@ impl Host {
         {
             site.check_origin(&request, route.body == BodyLimit::File)?;
         }
-        if route.access == Access::Local && !request.peer.is_local_owner() {
+        if access == Access::Local && !request.peer.is_local_owner() {
             return Err(http::Error::not_found("not found"));
         }
         let peer = request.peer;
@@ -260,6 +266,10 @@ impl Host {
                 }
                 return Err(error);
             }
+        };
+        let principal = match access == Access::Local && route.access != Access::Local {
+            true => access::in_the_name_of(&self.services, &request).await?,
+            false => principal,
         };
         access::check_rate_limit(&self.services, route.rate, &principal)?;
         if !has_no_request_id(route.path) {

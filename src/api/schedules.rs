@@ -86,6 +86,7 @@ async fn create_of(context: &mut Context, target: Target) -> Result<Response, ht
         waiting: Vec::new(),
         last: None,
         latest: None,
+        name: None,
         created_at: now,
         updated_at: now,
     };
@@ -264,6 +265,8 @@ struct Change {
     starts_at: Option<Option<Timestamp>>,
     ends_at: Option<Option<Timestamp>>,
     webhook: Option<Option<crate::domain::delivery::Webhook>>,
+    /// Empty: none.
+    name: Option<String>,
 }
 
 impl Change {
@@ -279,6 +282,7 @@ impl Change {
             overlap: fields.text("overlap")?.map(|word| overlap(&word)).transpose()?,
             catch_up_seconds: fields.whole("catch_up_seconds", &(0..=CATCH_UP_MAX))?,
             paused: fields.flag("paused")?,
+            name: fields.bounded_text("name", NAME_MAX)?,
             starts_at: moment(&mut fields, "starts_at")?,
             ends_at: moment(&mut fields, "ends_at")?,
             ..Self::default()
@@ -321,6 +325,7 @@ impl Change {
         put(&mut schedule.ends_at, &self.ends_at);
         put(&mut schedule.webhook, &self.webhook);
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        put(&mut schedule.name, &self.name.as_ref().map(some));
         match &mut schedule.target {
             Target::Workflow { version, .. } => put(version, &self.version.as_ref().map(some)),
             Target::Model { model, version, fallback_selector } => {

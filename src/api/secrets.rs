@@ -63,16 +63,23 @@ struct New {
     organization: Option<String>,
     name: String,
     value: String,
+    /// Nothing is set: the answer says whether it would be a change.
+    #[serde(default)]
+    compare_only: bool,
 }
 
 pub const SET_OF: Doc = Doc::new("admin", "admin_set_secret", "Set the value of a named secret");
 
-/// `PUT /admin/secrets`
+/// `PUT /admin/secrets`. The operator owns the key that seals values, so a comparison tells nothing new.
 pub async fn set_of(mut context: Context) -> Result<Response, http::Error> {
-    let New { organization, name, value } = context.request.json().await?;
+    let New { organization, name, value, compare_only } = context.request.json().await?;
     let services = &context.services;
     let organization = services.accounts.organization_or_default(organization.as_deref()).await?;
     let secrets = services.secrets.by(context.actor());
+    if compare_only {
+        let is_same = secrets.is_set_to(organization.id, &name, &value).await?;
+        return Ok(response::json(StatusCode::OK, &operator::SecretComparison { is_same }));
+    }
     let (secret, is_new) = secrets.set(organization.id, &name, &value).await?;
     Ok(response::json(status_of(is_new), &operator::Secret::of(&secret, &organization)))
 }

@@ -42,6 +42,8 @@ pub(super) type InProcess =
 /// The way to the service.
 pub(super) struct Admin {
     transport: Transport,
+    /// The organization in whose name routes are called that belong to one.
+    organization: Option<String>,
 }
 
 enum Transport {
@@ -67,7 +69,7 @@ impl Admin {
                 let token = config.data_dir.join(TOKEN);
                 let read = std::fs::read_to_string(&token);
                 let token = read.with_context(|| format!("{} cannot be read", token.display()))?;
-                Ok(Self { transport: Transport::Socket { path: socket, token } })
+                Ok(Self::by(Transport::Socket { path: socket, token }))
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
@@ -77,7 +79,7 @@ impl Admin {
                     let data = config.data_dir.display();
                     format!("no service answers in {data}, and its store cannot be opened")
                 })?;
-                Ok(Self { transport: Transport::Offline(answer) })
+                Ok(Self::by(Transport::Offline(answer)))
             }
             Err(error) => {
                 Err(error).with_context(|| format!("{} cannot be reached", socket.display()))
@@ -85,12 +87,22 @@ impl Admin {
         }
     }
 
+    const fn by(transport: Transport) -> Self {
+        Self { transport, organization: None }
+    }
+
+    /// From now on in the name of this organization: below `/api/base` and `/api/workflows` are the routes
+    /// of those hosts.
+    pub(super) fn act_for(&mut self, organization: &str) {
+        self.organization = Some(organization.to_owned());
+    }
+
     /// The running service of this configuration; `None` where none answers.
     pub(super) async fn running(config: &Config) -> Option<Self> {
         let socket = config.data_dir.join(SOCKET);
         let _listening = UnixStream::connect(&socket).await.ok()?;
         let token = std::fs::read_to_string(config.data_dir.join(TOKEN)).ok()?;
-        Some(Self { transport: Transport::Socket { path: socket, token } })
+        Some(Self::by(Transport::Socket { path: socket, token }))
     }
 
     /// What `GET path` gives.
@@ -174,6 +186,10 @@ impl Admin {
     /// The head of a request, with the token where it goes over the socket.
     fn request(&self, method: Method, path: &str) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+        let request = match &self.organization {
+            Some(name) => request.header("x-orrery-organization", name),
+            None => request,
+        };
         match &self.transport {
             Transport::Socket { token, .. } => {
                 request.header(AUTHORIZATION, format!("Bearer {token}"))

@@ -8,6 +8,7 @@
 
 mod admin;
 mod agent;
+mod apply;
 mod audit;
 mod backup;
 mod balance;
@@ -15,7 +16,9 @@ mod chain;
 mod chat;
 mod check;
 mod decide;
+mod diff;
 mod execution;
+mod file;
 mod first_run;
 mod key;
 mod member;
@@ -32,6 +35,7 @@ mod serve;
 mod service;
 mod values;
 mod webhook;
+mod workflow;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -98,6 +102,11 @@ enum Command {
     /// Executions: list, show and cancel them, also while the service is stopped
     #[command(subcommand)]
     Execution(execution::Command),
+    /// Make organizations and what they have like a file says; a second run changes nothing
+    Apply(apply::Apply),
+    /// Workflows as files in a folder: push them, pull them, compare them
+    #[command(subcommand)]
+    Workflow(workflow::Command),
     /// Models of the catalog
     #[command(subcommand)]
     Model(model::Command),
@@ -184,6 +193,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Balance(command) => block_on(balance::run(command, &of_service(file)?))?,
         Command::Audit(command) => block_on(audit::run(command, &of_service(file)?))?,
         Command::Webhooks(command) => block_on(webhook::run(command, &of_service(file)?))?,
+        Command::Apply(asked) => block_on(apply::run(asked, &of_service(file)?))?,
+        Command::Workflow(command) => block_on(workflow::run(command, &of_service(file)?))?,
         Command::Org(command) => block_on(organization::run(command, &of_service(file)?))?,
         Command::Model(model::Command::Check { files }) => return model::check(&files),
         Command::Model(model::Command::List(shape)) => {

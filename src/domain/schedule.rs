@@ -69,6 +69,9 @@ pub struct Schedule {
     /// The last execution that was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest: Option<ExecutionId>,
+    /// What people call it; it need not be unique.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }

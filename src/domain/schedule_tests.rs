@@ -106,6 +106,7 @@ fn schedule(cron: &str, zone: &str, overlap: Overlap) -> Schedule {
         waiting: Vec::new(),
         last: None,
         latest: None,
+        name: None,
         created_at: start(),
         updated_at: start(),
     };

@@ -102,6 +102,7 @@ fn schedule(cron: &str, clock: &Clock) -> Schedule {
         waiting: Vec::new(),
         last: None,
         latest: None,
+        name: None,
         created_at: now,
         updated_at: now,
     }

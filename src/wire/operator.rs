@@ -86,6 +86,12 @@ impl Member {
     }
 }
 
+/// Whether a named secret has the value that was sent.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SecretComparison {
+    pub is_same: bool,
+}
+
 /// A named secret of an organization, without its value.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Secret {

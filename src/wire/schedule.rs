@@ -57,6 +57,9 @@ pub struct OfModel {
 
 #[derive(Debug, JsonSchema)]
 pub struct Common {
+    /// What people call it; empty for none. It need not be unique.
+    #[schemars(length(max = 200))]
+    pub name: Option<String>,
     /// What a firing does that finds the run before it unfinished; `skip` where it is absent.
     pub overlap: Option<Overlap>,
     /// How late a firing may be, after a time in which the service was not running; then only the last one
@@ -83,6 +86,7 @@ pub struct Common {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Schedule {
     pub schedule_id: ScheduleId,
+    pub name: Option<String>,
     /// Of a schedule of a workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<WorkflowId>,
@@ -160,6 +164,7 @@ impl Schedule {
         }
         Self {
             schedule_id: schedule.id,
+            name: schedule.name.clone(),
             workflow_id,
             version_id,
             model,

@@ -37,6 +37,7 @@ mod events;
 mod executions;
 mod fence;
 mod files;
+mod files_of_people;
 mod flow_screens;
 mod flows;
 mod foreign_pages;

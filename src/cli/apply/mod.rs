@@ -1,0 +1,173 @@
+//! `orrery apply`: organizations and what they have, from one file, so that it lives in version control.
+//!
+//! What the service has is read first, what differs is printed, and only that is sent: a second run does
+//! nothing. What the file does not name is left alone. Secrets are named by where they come from, never by
+//! their values, and no value is printed.
+
+mod document;
+mod resources;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde_json::{Map, Value, json};
+
+use self::document::{Document, Wanted};
+use super::admin::Admin;
+use super::key::understood;
+use super::{diff, file, output, service};
+use crate::config::Config;
+use crate::wire::operator::{NewKey, Organizations};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Apply {
+    /// The file: YAML, JSON or TOML
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    file: PathBuf,
+    /// Only print what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// One thing that differs, and what makes it so.
+#[derive(Debug)]
+struct Step {
+    organization: String,
+    /// Such as `create webhook endpoint orders`.
+    line: String,
+    /// Before and after, as YAML; empty where there is nothing to show.
+    texts: (String, String),
+    act: Act,
+}
+
+#[derive(Debug)]
+enum Act {
+    Organization,
+    /// The value is the only answer that shows the key.
+    Key(Value),
+    Put {
+        path: String,
+        body: Value,
+    },
+    /// What is made may have a secret, which is printed.
+    Post {
+        path: String,
+        body: Value,
+    },
+    Workflow(Box<super::workflow::Step>),
+    /// The workflow is found by its slug when it is there.
+    ScheduleOfWorkflow {
+        workflow: String,
+        body: Value,
+    },
+}
+
+pub(super) async fn run(asked: Apply, config: &Config) -> anyhow::Result<()> {
+    let shown = asked.file.display();
+    let document =
+        Document::read(&asked.file).with_context(|| format!("{shown} cannot be used"))?;
+    let mut admin = service::admin(config).await?;
+    let listed: Organizations = understood(admin.get("/admin/organizations").await?)?;
+    let mut steps = Vec::new();
+    for (name, wanted) in &document.organizations {
+        let exists = listed.organizations.iter().any(|one| one.name == *name);
+        admin.act_for(name);
+        let planned = plan(&admin, name, wanted, exists).await;
+        steps.extend(planned.with_context(|| format!("organization {name}"))?);
+    }
+    let in_colour = output::in_colour(&std::io::stdout());
+    for step in &steps {
+        output::raw(format!("{}: {}\n", step.organization, step.line).as_bytes())?;
+        let names = ("service", "file");
+        let text = diff::unified((names.0, &step.texts.0), (names.1, &step.texts.1), in_colour);
+        // The line above says what it is about.
+        let body = text.lines().skip(2).map(|line| format!("  {line}\n"));
+        output::raw(body.collect::<String>().as_bytes())?;
+    }
+    if steps.is_empty() {
+        output::note("Nothing to do: the service has what the file says.");
+        return Ok(());
+    }
+    if asked.dry_run {
+        output::note("Nothing was changed: this is a dry run.");
+        return Ok(());
+    }
+    for step in &steps {
+        admin.act_for(&step.organization);
+        let what = || format!("{}: {}", step.organization, step.line);
+        step.carry_out(&admin).await.with_context(what)?;
+    }
+    output::note(&format!("Done: {} changed.", steps.len()));
+    Ok(())
+}
+
+/// What is to be done about one organization, in the order in which one thing needs another.
+async fn plan(
+    admin: &Admin,
+    name: &str,
+    wanted: &Wanted,
+    exists: bool,
+) -> anyhow::Result<Vec<Step>> {
+    let mut planner = resources::Planner::new(admin, name, exists);
+    if !exists {
+        planner.add(
+            "create organization".to_owned(),
+            (String::new(), String::new()),
+            Act::Organization,
+        );
+    }
+    planner.secrets(&wanted.secrets).await?;
+    planner.workflows(&wanted.workflows).await?;
+    planner.chains(&wanted.chains).await?;
+    planner.webhook_endpoints(&wanted.webhook_endpoints).await?;
+    planner.schedules(&wanted.schedules).await?;
+    planner.keys(&wanted.keys).await?;
+    Ok(planner.steps)
+}
+
+impl Step {
+    async fn carry_out(&self, admin: &Admin) -> anyhow::Result<()> {
+        match &self.act {
+            Act::Organization => {
+                let body = json!({"name": self.organization});
+                admin.post("/admin/organizations", &body).await.map(drop)
+            }
+            Act::Key(body) => {
+                let made: NewKey = understood(admin.post("/admin/keys", body).await?)?;
+                let key = &made.described;
+                output::note(&format!(
+                    "Key {} of organization {} is shown this once:",
+                    key.name, key.organization
+                ));
+                output::raw(format!("{}\n", made.key).as_bytes())
+            }
+            Act::Put { path, body } => admin.put(path, body).await.map(drop),
+            Act::Post { path, body } => {
+                let made = admin.post(path, body).await?;
+                if let Some(secret) = made.get("secret").and_then(Value::as_str) {
+                    output::note(&format!("The secret of {} is shown this once:", self.subject()));
+                    output::raw(format!("{secret}\n").as_bytes())?;
+                }
+                Ok(())
+            }
+            Act::Workflow(step) => step.apply(admin).await.map(drop),
+            Act::ScheduleOfWorkflow { workflow, body } => {
+                let path = format!("/api/workflows/api/v1/workflows/{workflow}/schedules");
+                admin.post(&path, body).await.map(drop)
+            }
+        }
+    }
+
+    /// The line without its verb.
+    fn subject(&self) -> &str {
+        self.line.split_once(' ').map_or(&self.line, |(_verb, subject)| subject)
+    }
+}
+
+/// Fields as YAML, for a diff.
+fn text_of(fields: &Map<String, Value>) -> anyhow::Result<String> {
+    if fields.is_empty() {
+        return Ok(String::new());
+    }
+    file::to_yaml(&Value::Object(fields.clone()))
+}

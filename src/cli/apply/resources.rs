@@ -1,0 +1,341 @@
+//! What differs between a file and an organization, kind by kind.
+//!
+//! A field that the file leaves out keeps what the service has. Each kind is found by its name.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Map, Value, json};
+
+use super::document::{Key, Secret};
+use super::{Act, Step, text_of};
+use crate::cli::admin::Admin;
+use crate::cli::chain::query;
+use crate::cli::key::understood;
+use crate::cli::{values, workflow};
+use crate::domain::time::Timestamp;
+use crate::wire::operator::{Chains, Keys, SecretComparison, Secrets};
+
+/// Schedules that are asked for at once.
+const PAGE: usize = 100;
+const ENDPOINTS: &str = "/api/base/v1/webhook-endpoints";
+const SCHEDULES: &str = "/api/base/v1/schedules";
+
+/// Collects the steps of one organization.
+pub(super) struct Planner<'a> {
+    admin: &'a Admin,
+    organization: &'a str,
+    /// Without it there is nothing to ask for.
+    exists: bool,
+    pub(super) steps: Vec<Step>,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) const fn new(admin: &'a Admin, organization: &'a str, exists: bool) -> Self {
+        Self { admin, organization, exists, steps: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, line: String, texts: (String, String), act: Act) {
+        let organization = self.organization.to_owned();
+        self.steps.push(Step { organization, line, texts, act });
+    }
+
+    /// Of this organization, where it exists.
+    async fn listed(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        if !self.exists {
+            return Ok(None);
+        }
+        let query = query(&[("organization", self.organization)]);
+        self.admin.get(&format!("{path}?{query}")).await.map(Some)
+    }
+
+    pub(super) async fn secrets(
+        &mut self,
+        wanted: &BTreeMap<String, Secret>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = self.listed("/admin/secrets").await?;
+        let listed: Option<Secrets> = listed.map(understood).transpose()?;
+        let known = listed.map(|listed| listed.secrets).unwrap_or_default();
+        for (name, Secret(value)) in wanted {
+            let path = "/admin/secrets".to_owned();
+            let mut body = json!({"organization": self.organization, "name": name, "value": value});
+            let exists = known.iter().any(|secret| secret.name == *name);
+            if exists {
+                let mut asked = body.clone();
+                asked["compare_only"] = true.into();
+                let compared: SecretComparison = understood(self.admin.put(&path, &asked).await?)?;
+                if compared.is_same {
+                    continue;
+                }
+            }
+            let verb = if exists { "change" } else { "create" };
+            let act = Act::Put { path, body: body.take() };
+            self.add(format!("{verb} secret {name}"), (String::new(), String::new()), act);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn workflows(&mut self, wanted: &[workflow::Wanted]) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let existing = match self.exists {
+            true => workflow::existing(self.admin).await?,
+            false => Vec::new(),
+        };
+        for step in workflow::plan(wanted, &existing)? {
+            self.add(step.line(), step.texts()?, Act::Workflow(Box::new(step)));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn chains(
+        &mut self,
+        wanted: &BTreeMap<String, Map<String, Value>>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = self.listed("/admin/chains").await?;
+        let listed: Option<Chains> = listed.map(understood).transpose()?;
+        let known = listed.map(|listed| listed.chains).unwrap_or_default();
+        for (name, fields) in wanted {
+            let model = fields.get("model").and_then(Value::as_str);
+            let model = model.with_context(|| format!("chain {name}: model is required"))?;
+            let path = "/admin/chains".to_owned();
+            let mut body = fields.clone();
+            body.insert("organization".to_owned(), json!(self.organization));
+            body.insert("name".to_owned(), json!(name));
+            let chain = known.iter().find(|chain| chain.model == model && chain.name == *name);
+            let Some(chain) = chain else {
+                let texts = (String::new(), text_of(fields)?);
+                let enabled = body.remove("enabled");
+                let line = format!("create chain {name} of {model}");
+                let identity = json!({
+                    "organization": self.organization, "model": model, "name": name,
+                    "enabled": false,
+                });
+                self.add(line, texts, Act::Post { path: path.clone(), body: body.into() });
+                if enabled == Some(Value::Bool(false)) {
+                    let line = format!("disable chain {name} of {model}");
+                    let nothing = (String::new(), String::new());
+                    self.add(line, nothing, Act::Put { path, body: identity });
+                }
+                continue;
+            };
+            let shown = json!({"model": model, "enabled": chain.enabled, "entries": chain.entries});
+            if let Some(texts) = differences(fields, &shown)? {
+                let line = format!("change chain {name} of {model}");
+                self.add(line, texts, Act::Put { path, body: body.into() });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn webhook_endpoints(
+        &mut self,
+        wanted: &BTreeMap<String, Map<String, Value>>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = match self.exists {
+            true => self.admin.get(ENDPOINTS).await?,
+            false => json!({}),
+        };
+        let known = list_of(&listed, "webhook_endpoints");
+        for (name, fields) in wanted {
+            let mut body = fields.clone();
+            body.insert("name".to_owned(), json!(name));
+            let found = known.iter().find(|one| one.get("name") == Some(&json!(name)));
+            let Some(found) = found else {
+                let texts = (String::new(), text_of(fields)?);
+                let act = Act::Post { path: ENDPOINTS.to_owned(), body: body.into() };
+                self.add(format!("create webhook endpoint {name}"), texts, act);
+                continue;
+            };
+            if let Some(texts) = differences(fields, found)? {
+                let id = found.get("id").and_then(Value::as_str).unwrap_or_default();
+                let act = Act::Put { path: format!("{ENDPOINTS}/{id}"), body: body.into() };
+                self.add(format!("change webhook endpoint {name}"), texts, act);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn schedules(
+        &mut self,
+        wanted: &BTreeMap<String, Map<String, Value>>,
+    ) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let known = self.known_schedules().await?;
+        for (name, fields) in wanted {
+            if fields.contains_key("webhook_secret") {
+                bail!(
+                    "schedule {name}: webhook_secret must not be in the file: use a webhook endpoint"
+                );
+            }
+            let mut body = fields.clone();
+            let workflow = body.remove("workflow").and_then(|slug| Some(slug.as_str()?.to_owned()));
+            if workflow.is_none() && !fields.contains_key("model") {
+                bail!("schedule {name}: workflow or model is required");
+            }
+            body.insert("name".to_owned(), json!(name));
+            let mut named = known.iter().filter(|one| one.get("name") == Some(&json!(name)));
+            let (found, second) = (named.next(), named.next());
+            if second.is_some() {
+                bail!("schedule {name}: there are several schedules of this name");
+            }
+            let Some(found) = found else {
+                let texts = (String::new(), text_of(fields)?);
+                let body = Value::Object(body);
+                let act = match workflow {
+                    Some(workflow) => Act::ScheduleOfWorkflow { workflow, body },
+                    None => Act::Post { path: SCHEDULES.to_owned(), body },
+                };
+                self.add(format!("create schedule {name}"), texts, act);
+                continue;
+            };
+            if let Some(workflow) = &workflow {
+                self.check_workflow(name, workflow, found).await?;
+            }
+            let mut compared = fields.clone();
+            compared.shift_remove("workflow");
+            if let Some(input) = compared.shift_remove("input") {
+                compared.insert("inputs".to_owned(), input);
+            }
+            if let Some(texts) = differences(&compared, found)? {
+                let id = found.get("schedule_id").and_then(Value::as_str).unwrap_or_default();
+                let act = Act::Put { path: self.path_of_schedule(found, id), body: body.into() };
+                self.add(format!("change schedule {name}"), texts, act);
+            }
+        }
+        Ok(())
+    }
+
+    /// The fields of a change are those of the schedule's own kind.
+    fn path_of_schedule(&self, found: &Value, id: &str) -> String {
+        match found.get("workflow_id").and_then(Value::as_str) {
+            Some(workflow) => {
+                format!("/api/workflows/api/v1/workflows/{workflow}/schedules/{id}")
+            }
+            None => format!("{SCHEDULES}/{id}"),
+        }
+    }
+
+    async fn known_schedules(&self) -> anyhow::Result<Vec<Value>> {
+        let mut known: Vec<Value> = Vec::new();
+        while self.exists {
+            let (limit, offset) = (PAGE.to_string(), known.len().to_string());
+            let asked = query(&[("limit", &limit), ("offset", &offset)]);
+            let page = self.admin.get(&format!("{SCHEDULES}?{asked}")).await?;
+            let found = list_of(&page, "schedules");
+            let is_last = found.len() < PAGE;
+            known.extend(found);
+            if is_last {
+                break;
+            }
+        }
+        Ok(known)
+    }
+
+    /// A schedule stays with its workflow.
+    async fn check_workflow(
+        &self,
+        name: &str,
+        workflow: &str,
+        found: &Value,
+    ) -> anyhow::Result<()> {
+        let path = format!("/api/workflows/api/v1/workflows/{workflow}");
+        let named = self.admin.get(&path).await.with_context(|| format!("schedule {name}"))?;
+        if named.get("workflow_id") != found.get("workflow_id") {
+            bail!(
+                "schedule {name}: it belongs to another workflow: delete it, or choose another name"
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) async fn keys(&mut self, wanted: &BTreeMap<String, Key>) -> anyhow::Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let listed = self.listed("/admin/keys").await?;
+        let listed: Option<Keys> = listed.map(understood).transpose()?;
+        let known = listed.map(|listed| listed.keys).unwrap_or_default();
+        for (name, key) in wanted {
+            if known.iter().any(|one| one.described.name == *name) {
+                continue;
+            }
+            let mut body = json!({
+                "name": name, "organization": self.organization, "created_by": "orrery apply",
+            });
+            if let Some(expires) = &key.expires {
+                let span = values::span(expires);
+                let span = span.map_err(|error| anyhow::anyhow!("key {name}: expires: {error}"))?;
+                body["expires_in_seconds"] = span.as_secs().into();
+            }
+            let nothing = (String::new(), String::new());
+            self.add(format!("create key {name}"), nothing, Act::Key(body));
+        }
+        Ok(())
+    }
+}
+
+fn list_of(answer: &Value, name: &str) -> Vec<Value> {
+    answer.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// Both sides of the fields that the file has, as YAML; `None` where they say the same.
+fn differences(
+    wanted: &Map<String, Value>,
+    shown: &Value,
+) -> anyhow::Result<Option<(String, String)>> {
+    let mut before = Map::new();
+    for (name, value) in wanted {
+        let held = shown.get(name).cloned().unwrap_or_default();
+        let is_same = is_same(value, &held);
+        before.insert(name.clone(), if is_same { value.clone() } else { held });
+    }
+    if before == *wanted {
+        return Ok(None);
+    }
+    Ok(Some((text_of(&before)?, text_of(wanted)?)))
+}
+
+/// Whether both are the same to the service: an empty text is none, and a moment has many forms.
+fn is_same(wanted: &Value, held: &Value) -> bool {
+    let moment = |value: &Value| value.as_str()?.parse::<Timestamp>().ok();
+    let is_nothing = |value: &Value| value.is_null() || value == "";
+    wanted == held
+        || (is_nothing(wanted) && is_nothing(held))
+        || moment(wanted).is_some_and(|wanted| moment(held) == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apply_differences_are_those_of_the_file() {
+        let shown = json!({
+            "url": "https://a/", "events": [], "disabled": false, "name": null,
+            "starts_at": "2026-11-20T09:30:00.000Z",
+        });
+        let none = |wanted: Value| {
+            let wanted = wanted.as_object().cloned().unwrap_or_default();
+            differences(&wanted, &shown).unwrap()
+        };
+        assert_eq!(none(json!({})), None);
+        assert_eq!(none(json!({"url": "https://a/", "events": []})), None);
+        assert_eq!(none(json!({"name": "", "starts_at": "2026-11-20T10:30:00+01:00"})), None);
+        let (before, after) = none(json!({"url": "https://b/", "disabled": false})).unwrap();
+        assert!(before.contains("https://a/") && after.contains("https://b/"), "{before}{after}");
+        assert!(before.contains("disabled: false") && !before.contains("events"), "{before}");
+    }
+}

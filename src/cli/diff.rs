@@ -1,0 +1,53 @@
+//! Unified diffs of texts, coloured where a person looks.
+
+use std::fmt::Write as _;
+
+use similar::{ChangeTag, TextDiff};
+
+/// Lines around a change.
+const CONTEXT_LINES: usize = 3;
+
+/// What makes `new` of `old`, under their names; empty where they are equal.
+pub(super) fn unified(
+    (old_name, old): (&str, &str),
+    (new_name, new): (&str, &str),
+    in_colour: bool,
+) -> String {
+    let diff = TextDiff::from_lines(old, new);
+    let mut text = String::new();
+    let (red, green, end) =
+        if in_colour { ("\u{1b}[31m", "\u{1b}[32m", "\u{1b}[0m") } else { ("", "", "") };
+    for hunk in diff.unified_diff().context_radius(CONTEXT_LINES).iter_hunks() {
+        if text.is_empty() {
+            // Writing to a String cannot fail, here and below.
+            let _infallible = write!(text, "--- {old_name}\n+++ {new_name}\n");
+        }
+        let _infallible = writeln!(text, "{}", hunk.header());
+        for change in hunk.iter_changes() {
+            let (colour, sign) = match change.tag() {
+                ChangeTag::Delete => (red, '-'),
+                ChangeTag::Insert => (green, '+'),
+                ChangeTag::Equal => ("", ' '),
+            };
+            let line = change.value().trim_end_matches('\n');
+            let shown: String = line.chars().filter(|letter| !letter.is_control()).collect();
+            let end = if colour.is_empty() { "" } else { end };
+            let _infallible = writeln!(text, "{colour}{sign}{shown}{end}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn diff_shows_changed_lines_with_their_surroundings() {
+        let old = "a\nb\nc\nd\ne\nf\n";
+        let shown = unified(("old", old), ("new", "a\nb\nc\nD\u{1b}[2J\ne\nf\n"), false);
+        assert_eq!(shown, "--- old\n+++ new\n@@ -1,6 +1,6 @@\n a\n b\n c\n-d\n+D[2J\n e\n f\n");
+        assert!(unified(("a", old), ("b", "x\n"), true).contains("\u{1b}[32m+x\u{1b}[0m\n"));
+        assert_eq!(unified(("a", old), ("b", old), true), "");
+    }
+}

@@ -1,0 +1,187 @@
+//! Files that people write: YAML, JSON and TOML, read within limits and written so that they read back
+//! the same.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+/// The largest file: what the body of a request may have by default.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Lists and objects within each other.
+const DEPTH_MAX: usize = 100;
+/// Values of one file, those that aliases repeat included.
+const VALUES_MAX: usize = 200_000;
+/// Aliases of one file.
+const ALIASES_MAX: usize = 1_000;
+
+/// The value in a file, by the end of its name.
+///
+/// # Errors
+/// When it cannot be read, is too large, or is not what its name says.
+pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
+    let shown = path.display();
+    let text = read_text(path, FILE_BYTES_MAX)?;
+    let extension = path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    match extension {
+        "yaml" | "yml" => yaml(&text).with_context(|| format!("{shown} cannot be used")),
+        "json" => serde_json::from_str(&text).with_context(|| format!("{shown} is not valid JSON")),
+        "toml" => toml(&text).with_context(|| format!("{shown} is not valid TOML")),
+        _ => bail!("{shown} must end with .yaml, .yml, .json or .toml"),
+    }
+}
+
+/// The text of a file of at most `most` bytes.
+///
+/// # Errors
+/// When it cannot be read, is larger, or is not UTF-8.
+pub(super) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
+    let shown = path.display();
+    let file = std::fs::File::open(path).with_context(|| format!("{shown} cannot be opened"))?;
+    let mut text = String::new();
+    let mut within = file.take(most.saturating_add(1));
+    within.read_to_string(&mut text).with_context(|| format!("{shown} cannot be read"))?;
+    if text.len() as u64 > most {
+        bail!("{shown} has more than {most} bytes");
+    }
+    Ok(text)
+}
+
+/// The value of a YAML document, whatever it holds: what would grow past the limits ends the reading.
+///
+/// # Errors
+/// With the place of the fault.
+pub(super) fn yaml(text: &str) -> anyhow::Result<Value> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            flow_nesting_limit: DEPTH_MAX,
+            max_nodes: VALUES_MAX,
+            max_events: VALUES_MAX * 3,
+            max_aliases: ALIASES_MAX,
+            max_anchors: ALIASES_MAX,
+            max_recorded_anchor_events: VALUES_MAX,
+            max_documents: 1,
+        },
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| anyhow::anyhow!("it is not valid YAML: {error}"))
+}
+
+/// A value as YAML.
+///
+/// # Errors
+/// When it has no such form.
+pub(super) fn to_yaml(value: &Value) -> anyhow::Result<String> {
+    serde_saphyr::to_string(value)
+        .map_err(|error| anyhow::anyhow!("it cannot be written as YAML: {error}"))
+}
+
+fn toml(text: &str) -> anyhow::Result<Value> {
+    let table: toml::Table = toml::from_str(text)?;
+    Ok(serde_json::to_value(table)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn yaml_hostile_documents_end_early() {
+        let mut laughs = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+        for level in 1..12 {
+            let before = level - 1;
+            let many = vec![format!("*a{before}"); 9].join(", ");
+            writeln!(laughs, "a{level}: &a{level} [{many}]").unwrap();
+        }
+        for text in [
+            laughs,
+            "[".repeat(100_000),
+            format!("{}1{}", "[".repeat(101), "]".repeat(101)),
+            (0..100_000).map(|depth| " ".repeat(depth % 200) + "a:\n").collect(),
+            "- x\n".repeat(VALUES_MAX + 1),
+            "a: 1\na: 2\n".to_owned(),
+            "a: 1\n---\nb: 2\n".to_owned(),
+            "&a [*a]".to_owned(),
+            "\0".to_owned(),
+        ] {
+            let start: String = text.chars().take(40).collect();
+            assert!(yaml(&text).is_err(), "{start}");
+        }
+    }
+
+    #[test]
+    fn yaml_reads_what_people_write() {
+        let text = "
+name: Greeting   # a comment
+tags: [a, 'b']
+base: &retry {max_attempts: 3}
+definition:
+  steps:
+    - step_id: say
+      type: pass
+      retry: *retry
+      result: \"{{inputs.name}}\"
+      text: |
+        two
+        lines
+      yes: no
+";
+        let read = yaml(text).unwrap();
+        assert_eq!(
+            read["definition"]["steps"][0],
+            json!({
+                "step_id": "say", "type": "pass", "retry": {"max_attempts": 3},
+                "result": "{{inputs.name}}", "text": "two\nlines\n", "yes": "no",
+            })
+        );
+        let names: Vec<&String> = read.as_object().unwrap().keys().collect();
+        assert_eq!(names, ["name", "tags", "base", "definition"]);
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let text = prop_oneof![
+            "[ -~]{0,12}",
+            "(yes|no|on|null|~|true|0x1f|1e3|012|1_000|.inf|- a|a: b|\\{\\{x\\}\\}|2020-01-01|<<|%|&a|\\*a)",
+            "[a-zé\\n\\t :#'\"\\\\|>-]{0,20}",
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (-1e9_f64..1e9).prop_map(Value::from),
+            text.clone().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((text.clone(), inner), 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn yaml_written_reads_back_the_same(value in any_value()) {
+            let text = to_yaml(&value).unwrap();
+            let read = yaml(&text);
+            prop_assert!(read.is_ok(), "{text}\n{read:?}");
+            prop_assert_eq!(read.unwrap(), value, "{}", text);
+        }
+
+        #[test]
+        fn yaml_of_any_text_never_panics(text in "[-\\[\\]{}:,&*!|>'\"%@`#? a-c\\n0-9]{0,80}") {
+            let _either = yaml(&text);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Workflows in a folder, and `orrery apply`: what the command line makes of the files that people write.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use hyper::Method;
+use orrery::api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Service, within};
+
+/// Runs the binary beside the service; whether it succeeded, its answer and what it said.
+async fn run(service: &Service, arguments: &[&str]) -> (bool, String, String) {
+    let command = tokio::process::Command::new(&service.config.program)
+        .args(["--config", "config.toml"])
+        .args(arguments)
+        .current_dir(service.folder.path())
+        .env("VAULT_TOKEN", SECRET)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let done = within("end of the command", command.wait_with_output()).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (done.status.success(), text(done.stdout), text(done.stderr))
+}
+
+const SECRET: &str = "correct-horse-battery";
+
+const GREETING: &str = "
+name: Greeting
+description: Says hello   # to anyone
+tags: [demo]
+definition:
+  input_schema: {type: object, properties: {name: {type: string}}}
+  steps:
+    - step_id: say
+      type: pass
+      result: \"hello {{inputs.name}}\"
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workflow_files_are_pushed_pulled_and_compared() {
+    let service = Service::start().await;
+    let folder = service.folder.path().join("flows");
+    fs::create_dir(&folder).unwrap();
+    let file = folder.join("greeting.yaml");
+    fs::write(&file, GREETING).unwrap();
+    let (good, planned, said) = run(&service, &["workflow", "push", "flows", "--dry-run"]).await;
+    assert!(good, "{said}");
+    assert_eq!(planned, "create workflow greeting\n");
+    let listed = async || service.flows(Method::GET, "/workflows").send().await.expect(200);
+    assert_eq!(listed().await["total_count"], 0, "a dry run changed something");
+    let (good, _, said) = run(&service, &["workflow", "push", "flows"]).await;
+    assert!(good, "{said}");
+    let made = listed().await;
+    let made = &made["workflows"][0];
+    assert_eq!((&made["slug"], &made["tags"]), (&json!("greeting"), &json!(["demo"])));
+    let (_, planned, said) = run(&service, &["workflow", "push", "flows"]).await;
+    assert_eq!((planned.as_str(), said.contains("Nothing to do")), ("", true), "{said}");
+    assert_eq!(listed().await["workflows"][0]["updated_at"], made["updated_at"]);
+
+    // A change of the definition is a version, a change of the name is none.
+    fs::write(&file, GREETING.replace("hello {{", "good day {{")).unwrap();
+    let (good, diff, said) = run(&service, &["workflow", "diff", "flows"]).await;
+    assert!(good && diff.contains("good day"), "{diff}{said}");
+    assert!(diff.starts_with("--- service/greeting\n+++ file/greeting\n@@ "), "{diff}");
+    assert!(!diff.contains('\u{1b}'), "{diff}");
+    let (_, planned, _) = run(&service, &["workflow", "push", "flows"]).await;
+    assert_eq!(planned, "change workflow greeting: version v2\n");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("Says hello", "Greets")).unwrap();
+    let (_, planned, _) = run(&service, &["workflow", "push", "flows"]).await;
+    assert_eq!(planned, "change workflow greeting: description\n");
+    let now = listed().await;
+    assert_eq!(now["workflows"][0]["latest_version_id"], "v2");
+    assert_eq!(now["workflows"][0]["description"], "Greets");
+
+    // What is pulled says the same, and a file that says it already stays as it was written.
+    let (good, written, said) = run(&service, &["workflow", "pull", "flows"]).await;
+    assert!(good && written.is_empty(), "{written}{said}");
+    let (good, written, said) = run(&service, &["workflow", "pull", "copy"]).await;
+    assert!(good, "{said}");
+    assert_eq!(written, "copy/greeting.yaml\n");
+    let (_, planned, said) = run(&service, &["workflow", "push", "copy"]).await;
+    assert_eq!(planned, "", "{said}");
+    // JSON does as well; other organizations have none of it.
+    let copy = service.folder.path().join("copy");
+    let body = json!({"name": "Two", "description": "d", "definition": {"steps": [
+        {"step_id": "end", "type": "pass", "result": 1}]}});
+    fs::write(copy.join("two.json"), body.to_string()).unwrap();
+    let (good, planned, said) =
+        run(&service, &["workflow", "push", "copy", "--org", "other"]).await;
+    assert!(good, "{said}");
+    assert_eq!(planned, "create workflow greeting\ncreate workflow two\n");
+    assert_eq!(listed().await["total_count"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workflow_file_that_cannot_be_used_is_named() {
+    let service = Service::start().await;
+    let folder = service.folder.path().join("flows");
+    fs::create_dir(&folder).unwrap();
+    let write = |text: &str| fs::write(folder.join("one.yaml"), text).unwrap();
+    for (text, message) in [
+        ("name: [", "it is not valid YAML"),
+        ("name: a\nsteps: []\n", "unknown field 'steps'"),
+        ("name: a\ndescription: d\n", "definition is required"),
+        ("name: a\ndescription: d\ndefinition: {steps: [{type: x}]}\n", "create workflow one"),
+    ] {
+        write(text);
+        let (good, _, said) = run(&service, &["workflow", "push", "flows"]).await;
+        assert!(!good && said.contains(message), "{said}");
+    }
+}
+
+fn document(folder: &Path) {
+    let text = "
+organizations:
+  acme:
+    keys:
+      ci: {expires: 90d}
+    secrets:
+      vault: {env: VAULT_TOKEN}
+    workflows:
+      greeting: {file: greeting.yaml}
+    chains:
+      cheap: {model: text-language, entries: [{model: text-sentiment}]}
+    schedules:
+      nightly: {workflow: greeting, cron: '@daily', timezone: Europe/Berlin, ends_at: '2099-01-01T00:00:00Z'}
+      tick: {model: text-template, version: '1', input: {template: x}, cron: '@hourly', paused: true}
+    webhook_endpoints:
+      orders: {url: 'https://hooks.example.com/', events: [workflow.failed]}
+  default: {}
+";
+    fs::write(folder.join("greeting.yaml"), GREETING).unwrap();
+    fs::write(folder.join("orrery.yaml"), text).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_makes_everything_and_twice_changes_nothing() {
+    let service = Service::start().await;
+    let folder = service.folder.path();
+    document(folder);
+    let (good, planned, said) = run(&service, &["apply", "-f", "orrery.yaml", "--dry-run"]).await;
+    assert!(good, "{said}");
+    for line in [
+        "acme: create organization",
+        "acme: create secret vault",
+        "acme: create workflow greeting",
+        "acme: create chain cheap of text-language",
+        "acme: create webhook endpoint orders",
+        "acme: create schedule nightly",
+        "acme: create schedule tick",
+        "acme: create key ci",
+    ] {
+        assert!(planned.contains(line), "{line}: {planned}");
+    }
+    assert!(!planned.contains(SECRET), "{planned}");
+    let accounts = &service.running.services.accounts;
+    assert!(accounts.organization("acme").await.is_err(), "a dry run made it");
+
+    let (good, made, said) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
+    assert!(good, "{said}");
+    assert!(made.contains("smk_") && made.contains("whsec_") && !made.contains(SECRET), "{made}");
+    let key = made.lines().find(|line| line.starts_with("smk_")).unwrap();
+    let ask = async |path: &str| -> Value {
+        service.ask(Role::Base, Method::GET, path).key(key).send().await.expect(200)
+    };
+    assert_eq!(ask("/v1/workflows").await["workflows"][0]["slug"], "greeting");
+    assert_eq!(ask("/v1/schedules").await["total_count"], 2);
+    let endpoints = ask("/v1/webhook-endpoints").await;
+    assert_eq!(endpoints["webhook_endpoints"][0]["name"], "orders");
+    assert_eq!(ask("/v1/secrets").await["secrets"][0]["name"], "vault");
+    let acts = async || {
+        let acts =
+            service.running.services.audit.list(&orrery::audit::Filter::default(), 1000).await;
+        acts.unwrap().len()
+    };
+    let before = acts().await;
+    let (good, again, said) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
+    assert!(good && again.is_empty() && said.contains("Nothing to do"), "{again}{said}");
+    assert_eq!(acts().await, before, "the second run acted");
+
+    let text = fs::read_to_string(folder.join("orrery.yaml")).unwrap();
+    let text = text.replace("workflow.failed", "workflow.completed").replace("@hourly", "@weekly");
+    fs::write(folder.join("orrery.yaml"), text).unwrap();
+    let (good, changed, said) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
+    assert!(good, "{said}");
+    let lines: Vec<&str> = changed.lines().filter(|line| line.starts_with("acme: ")).collect();
+    assert_eq!(lines, ["acme: change webhook endpoint orders", "acme: change schedule tick"]);
+    assert!(changed.contains("workflow.failed"), "{changed}");
+    let (_, again, _) = run(&service, &["apply", "-f", "orrery.yaml"]).await;
+    assert_eq!(again, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_reads_toml_and_names_faults() {
+    let service = Service::start().await;
+    let text = "[organizations.acme.secrets.vault]\nenv = \"VAULT_TOKEN\"\n\
+                [organizations.acme.keys.ci]\n";
+    fs::write(service.folder.path().join("orrery.toml"), text).unwrap();
+    let (good, made, said) = run(&service, &["apply", "-f", "orrery.toml"]).await;
+    assert!(good && made.contains("smk_"), "{made}{said}");
+    let (_, again, said) = run(&service, &["apply", "-f", "orrery.toml"]).await;
+    assert_eq!(again, "", "{said}");
+    fs::write(service.folder.path().join("bad.yaml"), "organizations: {acme: {keyz: {}}}").unwrap();
+    let (good, _, said) = run(&service, &["apply", "-f", "bad.yaml"]).await;
+    assert!(!good && said.contains("unknown field `keyz`"), "{said}");
+}
