@@ -18,6 +18,7 @@ const SCREENS = [
   ["/app/files", "Files", "file", "files", false],
   ["/app/balance", "Balance", "wallet", "balance", false],
   ["/app/keys", "API keys", "key-round", "keys", false],
+  ["/app/secrets", "Secrets", "lock", "secrets", false],
   ["/app/members", "Members", "users", "members", false],
   ["/app/audit", "Audit log", "scroll-text", "audit", false],
   ["/app/health", "Health", "heart-pulse", "health", false],

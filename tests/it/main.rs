@@ -69,6 +69,7 @@ mod runs;
 mod schedules;
 mod screens;
 mod seal;
+mod secret_screens;
 mod secrets;
 mod support;
 mod tree_screens;

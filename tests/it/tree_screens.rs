@@ -46,6 +46,8 @@ async fn tree_of_each_screen_is_the_recorded_one() {
     service.completed(&execution).await;
     let chain = json!({"model": "text-language", "name": "safe", "entries": [{"model": "text-sentiment"}, {"model": "text-keywords"}]});
     service.asks(&owner, Method::POST, "/chains").json(&chain).send().await.expect(201);
+    let secrets = &service.running.services.secrets;
+    secrets.set(service.organization.id, "vault", "correct-horse-battery").await.unwrap();
     let browser = Chromium::start().await;
     let mut trees = Vec::new();
     let mut look = async |name: &'static str, path: &str| {
@@ -76,6 +78,7 @@ async fn tree_of_each_screen_is_the_recorded_one() {
         ("files", "/app/files".to_owned()),
         ("balance", "/app/balance".to_owned()),
         ("keys", "/app/keys".to_owned()),
+        ("secrets", "/app/secrets".to_owned()),
         ("members", "/app/members".to_owned()),
         ("account", "/app/account".to_owned()),
     ] {
