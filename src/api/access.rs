@@ -172,7 +172,8 @@ fn local(services: &Services, request: &Request) -> Result<Principal, http::Erro
 /// one.
 ///
 /// # Errors
-/// 400 for a name that is no text; 404 for one that there is not; 503 when the store cannot be read.
+/// 400 for a name that is not text; 404 for an organization that does not exist; 503 when the store
+/// cannot be read.
 pub async fn in_the_name_of(
     services: &Services,
     request: &Request,

@@ -72,7 +72,7 @@ async fn bulk_job_refuses_what_it_does_not_know() {
     let service = Service::start().await;
     for (body, part) in [
         (json!({}), "action"),
-        (json!({"action": "explode"}), "action"),
+        (json!({"action": "explode"}), "expected one of `cancel`, `redrive`"),
         (json!({"action": "cancel", "filter": {"status": "odd"}}), "status must be one or more of"),
         (json!({"action": "cancel", "filter": {"state": "odd"}}), "state"),
         (json!({"action": "cancel", "limit": 0}), "limit must be from 1 to 100000"),

@@ -4,7 +4,7 @@ use hyper::Method;
 use orrery::api::Role;
 use serde_json::{Value, json};
 
-use crate::support::{Service, until};
+use crate::support::{Answer, Service, until};
 
 fn child(workflow: &str, inputs: Value) -> Value {
     json!({"step_id": "c", "type": "workflow", "workflow": workflow, "inputs": inputs})
@@ -91,13 +91,14 @@ async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
         service.flows(Method::POST, "/workflows").json(&body)
     };
     let steps = |step: Value| json!({"steps": [step]});
+    let refused = |answer: Answer, message: &str| assert_eq!(answer.expect(400)["error"], message);
     let message = "step 'c': workflow 'nothing' is unknown: there is no such one";
-    create(steps(child("nothing", json!({})))).send().await.expect_error(400, message);
+    refused(create(steps(child("nothing", json!({})))).send().await, message);
     let made = create(steps(pass("a"))).send().await.expect(201);
     let a = made["slug"].as_str().unwrap().to_owned();
     let versioned = with(child(&a, json!({})), "version_id", json!("v9"));
     let message = format!("step 'c': workflow '{a}' has no version 'v9'");
-    create(steps(versioned)).send().await.expect_error(400, &message);
+    refused(create(steps(versioned)).send().await, &message);
     let b = create(steps(child(&a, json!({})))).send().await.expect(201)["slug"].clone();
     let c = create(steps(child(b.as_str().unwrap(), json!({})))).send().await.expect(201);
     let c = c["slug"].as_str().unwrap();
@@ -109,9 +110,9 @@ async fn child_workflow_that_is_unknown_or_in_a_circle_is_refused() {
     let b = b.as_str().unwrap();
     let message =
         format!("step 'c': workflows run each other in a circle: '{a}' → '{c}' → '{b}' → '{a}'");
-    put("v2", child(c, json!({}))).send().await.expect_error(400, &message);
+    refused(put("v2", child(c, json!({}))).send().await, &message);
     let message = format!("step 'c': workflows run each other in a circle: '{a}' → '{a}'");
-    put("v2", child(&a, json!({}))).send().await.expect_error(400, &message);
+    refused(put("v2", child(&a, json!({}))).send().await, &message);
     // An earlier version, which runs no other, makes no circle.
     let pinned = with(child(&a, json!({})), "version_id", json!("v1"));
     put("v2", pinned).send().await.expect(200);
