@@ -69,7 +69,8 @@ async fn page_of_another_port_changes_nothing_and_reads_nothing() {
     assert_eq!(came, expected, "a refused frame loads a page of the browser itself");
     let said = browser.console().await;
     let refused = |what: &str| said.iter().filter(|line| line.contains(what)).count();
-    assert_eq!(refused("violates"), 1, "the frame: {said:?}");
+    assert_eq!(refused("violates"), 3, "a frame, also of a form's answer: {said:?}");
+    assert_eq!(refused("403"), 2, "the forms: {said:?}");
     assert_eq!(refused("NotSameOrigin"), 2, "the text and the beacon: {said:?}");
     assert_eq!(refused("blocked by CORS policy"), 3, "{said:?}");
     // The session is still open.
