@@ -107,10 +107,7 @@ pub async fn cancel(context: Context) -> Result<Response, http::Error> {
 }
 
 fn not_found(error: engine::Error) -> http::Error {
-    match error {
-        engine::Error::NotFound => missing(),
-        error => error.into(),
-    }
+    if matches!(error, engine::Error::NotFound) { missing() } else { error.into() }
 }
 
 fn id_of(context: &Context) -> Result<JobId, http::Error> {

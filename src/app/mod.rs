@@ -104,11 +104,10 @@ fn open(
     live: Option<Live>,
 ) -> anyhow::Result<Arc<Services>> {
     let clock = Clock::system();
-    let base = hosts.iter().find(|host| host.role == Role::Base);
-    let base = base.map(|base| base.url.clone()).unwrap_or_default();
+    let base = hosts.iter().find(|host| host.role == Role::Base).map(|base| base.url.clone());
     let Live { control_token, groups, lock } = live.unwrap_or_default();
     let Kept { store, sealer, accounts, signed_urls, files } =
-        open_kept(config, clock.clone(), base, lock)?;
+        open_kept(config, clock.clone(), base.unwrap_or_default(), lock)?;
     let policy = policy(config);
     let guard = programs::guard(config, tasks, groups)?;
     let catalog = open_catalog(config, &policy, &files, &guard)?;

@@ -174,7 +174,7 @@ fn difference(wanted: &Wanted, existing: &Existing) -> anyhow::Result<Option<Ste
     let own: Vec<&str> = FIELDS
         .into_iter()
         .filter(|name| !of_version.contains(name))
-        .filter(|name| differs(&name))
+        .filter(|name| differs(name))
         .collect();
     let needs_version = of_version.iter().any(differs);
     if own.is_empty() && !needs_version {

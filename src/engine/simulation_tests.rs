@@ -222,7 +222,7 @@ impl Process {
             plans: Arc::new(script.clone()),
             client: Client::trusted(),
             files,
-            endpoints: Endpoints::new(store.clone(), sealer, clock.clone()),
+            endpoints: Endpoints::new(store.clone(), sealer, clock),
             on_delivery: Arc::new(|_delivery| {}),
         };
         let engine = Engine::new(dependencies, limits);

@@ -175,7 +175,7 @@ async fn agent_uses_tools_of_a_program() {
 async fn until(open: &mut hyper::Response<Incoming>, words: &str) -> String {
     let mut read = String::new();
     while !read.contains(words) {
-        let frame = open.body_mut().frame().await.expect("the stream goes on").unwrap();
+        let frame = open.body_mut().frame().await.unwrap().unwrap();
         read.push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
     }
     read

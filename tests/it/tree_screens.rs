@@ -19,8 +19,8 @@ async fn photograph(browser: &Chromium, name: &str) {
 #[ignore = "needs chromium: run tests/run"]
 async fn tree_of_each_screen_is_the_recorded_one() {
     let up = Upstream::start().await;
-    let lines = "billing.enabled = true\nwebhooks.schedule = ['1ms']\n";
-    let service = Service::configured(lines).await;
+    let service =
+        Service::configured("billing.enabled = true\nwebhooks.schedule = ['1ms']\n").await;
     service.manifest(&up.manifest("talk", "chat", ""));
     let mut receiver = Receiver::answering([500]).await;
     let owner = service.owner().await;
@@ -31,9 +31,8 @@ async fn tree_of_each_screen_is_the_recorded_one() {
         .send()
         .await
         .expect(201);
-    let fields = json!({"input": {"template": "Hello"}, "webhook_url": receiver.url()});
-    let run = service.create_with("text-template", fields).await;
-    service.ended(&run).await;
+    let run = json!({"input": {"template": "Hello"}, "webhook_url": receiver.url()});
+    let run = service.create_with("text-template", run).await;
     receiver.next().await;
     let steps = json!([
         {"step_id": "greet", "type": "model", "model": "text-template", "params": {"template": "Hello {{inputs.name}}"}},
@@ -46,8 +45,8 @@ async fn tree_of_each_screen_is_the_recorded_one() {
     service.completed(&execution).await;
     let chain = json!({"model": "text-language", "name": "safe", "entries": [{"model": "text-sentiment"}, {"model": "text-keywords"}]});
     service.asks(&owner, Method::POST, "/chains").json(&chain).send().await.expect(201);
-    let secrets = &service.running.services.secrets;
-    secrets.set(service.organization.id, "vault", "correct-horse-battery").await.unwrap();
+    let (secrets, own) = (&service.running.services.secrets, service.organization.id);
+    secrets.set(own, "vault", "correct-horse-battery").await.unwrap();
     let browser = Chromium::start().await;
     let mut trees = Vec::new();
     let mut look = async |name: &'static str, path: &str| {

@@ -97,7 +97,7 @@ async fn endpoint_filters_choose_events_models_and_workflows() {
     service.manifest(&provider.manifest("broken", "/status/500", ""));
     let mut failures = Receiver::start().await;
     let mut flow = Receiver::start().await;
-    let mut off = Receiver::start().await;
+    let off = Receiver::start().await;
     let chosen = service.workflow(steps()).await;
     let other = service.workflow(steps()).await;
     let failed = ["prediction.failed"];

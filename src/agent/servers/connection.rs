@@ -175,14 +175,7 @@ impl Connection {
         let service = service.map_err(|error| error.to_string())?;
         let listed = list(service.peer()).await?;
         let opened_at = runtime::monotonic_now();
-        Ok(Self {
-            service,
-            reports,
-            tools: Arc::default(),
-            listed,
-            opened_at,
-            _process: started,
-        })
+        Ok(Self { service, reports, tools: Arc::default(), listed, opened_at, _process: started })
     }
 
     /// The tools that the server has, once.

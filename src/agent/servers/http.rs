@@ -11,9 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use rmcp::model::{
-    ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerNotification,
-};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerNotification};
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
@@ -149,10 +147,7 @@ async fn whole(mut body: Incoming) -> Result<Bytes, Error> {
 }
 
 /// The answer among the events of a stream.
-async fn answer_in(
-    mut body: Incoming,
-    reports: &Reports,
-) -> Result<ServerJsonRpcMessage, Error> {
+async fn answer_in(mut body: Incoming, reports: &Reports) -> Result<ServerJsonRpcMessage, Error> {
     let mut events = EventReader::new(ANSWER_MAX);
     let mut total = 0_usize;
     while let Some(data) = piece(&mut body).await? {

@@ -210,12 +210,7 @@ impl Server {
             Ok(Err(error)) => refusal(&error),
             Err(reason) => {
                 let server = &self.settings.name;
-                tracing::warn!(
-                    server,
-                    tool,
-                    reason,
-                    "a tool of an MCP server failed"
-                );
+                tracing::warn!(server, tool, reason, "a tool of an MCP server failed");
                 Called::Said(format!("error: the tool failed: {reason}"))
             }
         }

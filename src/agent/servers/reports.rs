@@ -61,8 +61,11 @@ impl Drop for Listening {
 
 fn read(said: &ProgressNotificationParam) -> Report {
     let share = said.total.filter(|total| *total > 0.0).map(|total| said.progress / total);
-    // The cast is exact: the value is whole, and within 0 to 100.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is whole, and within 0 to 100"
+    )]
     let percent = share
         .filter(|share| share.is_finite())
         .map(|share| (share * 100.0).round().clamp(0.0, 100.0) as u8);

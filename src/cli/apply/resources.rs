@@ -64,8 +64,7 @@ impl<'a> Planner<'a> {
             let mut body = json!({"organization": self.organization, "name": name, "value": value});
             let exists = known.iter().any(|secret| secret.name == *name);
             if exists {
-                let mut asked = body.clone();
-                asked["compare_only"] = true.into();
+                let asked = with(body.clone(), "compare_only", true);
                 let compared: SecretComparison = understood(self.admin.put(&path, &asked).await?)?;
                 if compared.is_same {
                     continue;
@@ -230,7 +229,10 @@ impl<'a> Planner<'a> {
 
     async fn known_schedules(&self) -> anyhow::Result<Vec<Value>> {
         let mut known: Vec<Value> = Vec::new();
-        while self.exists {
+        if !self.exists {
+            return Ok(known);
+        }
+        loop {
             let (limit, offset) = (PAGE.to_string(), known.len().to_string());
             let asked = query(&[("limit", &limit), ("offset", &offset)]);
             let page = self.admin.get(&format!("{SCHEDULES}?{asked}")).await?;
@@ -238,10 +240,9 @@ impl<'a> Planner<'a> {
             let is_last = found.len() < PAGE;
             known.extend(found);
             if is_last {
-                break;
+                return Ok(known);
             }
         }
-        Ok(known)
     }
 
     /// A schedule stays with its workflow.
@@ -278,13 +279,21 @@ impl<'a> Planner<'a> {
             if let Some(expires) = &key.expires {
                 let span = values::span(expires);
                 let span = span.map_err(|error| anyhow::anyhow!("key {name}: expires: {error}"))?;
-                body["expires_in_seconds"] = span.as_secs().into();
+                body = with(body, "expires_in_seconds", span.as_secs());
             }
             let nothing = (String::new(), String::new());
             self.add(format!("create key {name}"), nothing, Act::Key(body));
         }
         Ok(())
     }
+}
+
+/// An object with one field more.
+fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert(name.to_owned(), value.into());
+    }
+    body
 }
 
 fn list_of(answer: &Value, name: &str) -> Vec<Value> {

@@ -34,7 +34,7 @@ enum Turn {
 /// What came of an act.
 enum Act {
     /// It and the job's new row are committed.
-    Committed(Job),
+    Committed(Box<Job>),
     Done,
     Failed,
     Later,
@@ -120,8 +120,8 @@ impl Inner {
             match act {
                 Act::Later => return Ok(Turn::Later),
                 Act::Committed(committed) => {
-                    row = crate::storage::record::encode(&committed)?;
-                    job = committed;
+                    row = crate::storage::record::encode(&*committed)?;
+                    job = *committed;
                     continue;
                 }
                 Act::Done => next.note(execution.id, true),
@@ -199,7 +199,7 @@ impl Inner {
                 let mut beside = Commit::new();
                 put(&mut beside, row.to_vec(), &next)?;
                 let deleted = self.delete_ended(organization, id, beside).await;
-                return act_of(deleted.map(|()| Act::Committed(next)));
+                return act_of(deleted.map(|()| Act::Committed(Box::new(next))));
             }
         };
         act_of(acted.map(|()| Act::Done))
@@ -226,7 +226,7 @@ impl Inner {
         let id: ExecutionId = new_id();
         let by = (job.key, job.source);
         let made = engine.redrive(job.organization, by, execution.id, id, beside).await;
-        act_of(made.map(|_| Act::Committed(next)))
+        act_of(made.map(|_| Act::Committed(Box::new(next))))
     }
 }
 

@@ -293,21 +293,7 @@ impl Actor {
         let mut next = execution.clone();
         let mut written = PendingEffects::default();
         let mut jobs = Vec::new();
-        let mut events = events;
-        if progress.is_resumed() {
-            events.insert(0, Event::Continued);
-        }
-        events.extend(self.hold_waiting(&next, progress));
-        // What was sent in time comes before the end of that time.
-        self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
-        let events = if events.contains(&Event::Dispatched) {
-            events
-        } else {
-            let mut all = self.take_answers(progress).await?;
-            all.extend(self.take_ended_children().await?);
-            all.extend(events);
-            all
-        };
+        let events = self.with_what_was_sent(&next, progress, events).await?;
         let has_news = !events.is_empty();
         let starts_children =
             events.iter().any(|event| matches!(event, Event::ChildStarted { .. }));
@@ -330,19 +316,11 @@ impl Actor {
         if !is_idle || has_news {
             self.waits_since = None;
         }
-        if !written.is_final() && is_idle {
-            match self.idle(&next) {
-                Some(event) => {
-                    self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
-                }
-                None if self.timers.is_empty() && next.paused().is_none() => {
-                    let cause = "no step can go on".to_owned();
-                    let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
-                    let event = Event::OutputResolved { output: Err(fault) };
-                    self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
-                }
-                None => {}
-            }
+        if !written.is_final()
+            && is_idle
+            && let Some(event) = self.idle(&next).or_else(|| self.standstill(&next))
+        {
+            self.apply_event(&mut next, progress, event, &mut written, &mut jobs).await?;
         }
         let inner = Arc::clone(&self.inner);
         if progress.must_commit() || !written.is_empty() {
@@ -373,6 +351,38 @@ impl Actor {
             self.start(execution, progress, job);
         }
         Ok(NextStep::Wait)
+    }
+
+    /// The events, and before them what was sent to the execution and what has become of its children.
+    async fn with_what_was_sent(
+        &mut self,
+        execution: &Execution,
+        progress: &StepProgress,
+        mut events: Vec<Event>,
+    ) -> Result<Vec<Event>, Error> {
+        if progress.is_resumed() {
+            events.insert(0, Event::Continued);
+        }
+        events.extend(self.hold_waiting(execution, progress));
+        // What was sent in time comes before the end of that time.
+        self.may_have_events |= events.iter().any(|event| matches!(event, Event::Due { .. }));
+        if events.contains(&Event::Dispatched) {
+            return Ok(events);
+        }
+        let mut all = self.take_answers(progress).await?;
+        all.extend(self.take_ended_children().await?);
+        all.extend(events);
+        Ok(all)
+    }
+
+    /// The end of an execution in which nothing can ever happen.
+    fn standstill(&self, execution: &Execution) -> Option<Event> {
+        if !self.timers.is_empty() || execution.paused().is_some() {
+            return None;
+        }
+        let cause = "no step can go on".to_owned();
+        let fault = Fault::new("InternalError", ErrorClass::InternalError, cause);
+        Some(Event::OutputResolved { output: Err(fault) })
     }
 
     /// When it has just been paused: takes back the attempts that have not begun to run.
