@@ -23,10 +23,12 @@ use rust_embed::RustEmbed;
 use crate::http::{Response, response};
 
 /// What a browser may do with any answer of the dashboard: run and show what comes from this origin, talk
-/// to this origin, and nothing else. No inline script or style, no text that becomes markup, no frame
-/// around it.
+/// to this origin, and nothing else. No inline script, no inline style but the one of `index.html`, by its
+/// hash, no text that becomes markup, no frame around it.
 const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
+    "default-src 'none'; script-src 'self'; \
+     style-src 'self' 'sha256-BJmK7Z9aTgguCQ95NicYWwcJc8bWIvtU/RUBf01TYUU='; \
+     img-src 'self' data: blob:; \
      media-src 'self' blob:; font-src 'self'; connect-src 'self'; form-action 'self'; \
      base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'",
@@ -143,8 +145,11 @@ fn content_type(path: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD as BASE64;
     use http_body_util::BodyExt;
     use hyper::header::CONTENT_TYPE;
+    use sha2::{Digest, Sha256};
 
     use super::*;
 
@@ -237,6 +242,17 @@ mod tests {
         {
             assert!(plain(path).is_none(), "{path}");
         }
+    }
+
+    #[test]
+    fn dashboard_policy_names_the_one_inline_style() {
+        let page = String::from_utf8(Files::get("index.html").unwrap().data.into_owned()).unwrap();
+        let (_, rest) = page.split_once("<style>").unwrap();
+        let (style, rest) = rest.split_once("</style>").unwrap();
+        assert!(!rest.contains("<style"), "one is enough");
+        let hash = BASE64.encode(Sha256::digest(style));
+        let policy = POLICY.to_str().unwrap().to_owned();
+        assert!(policy.contains(&format!("style-src 'self' 'sha256-{hash}';")), "{hash}: {policy}");
     }
 
     #[tokio::test]
