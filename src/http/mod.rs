@@ -24,6 +24,7 @@ pub mod router;
 pub mod server;
 pub mod sse;
 pub mod tls;
+mod unread;
 
 pub use body::Body;
 pub use error::Error;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, STRICT_TRANSPORT_SECURITY};
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -30,6 +30,7 @@ use super::connection::{Activity, Outgoing, Overdue, Timeouts, Watched};
 use super::port_holder;
 use super::request::Peer;
 use super::response::Response;
+use super::unread;
 use crate::runtime::Tasks;
 
 /// Connections that wait to be accepted, per listener.
@@ -458,13 +459,18 @@ async fn answer(
     let guard = activity.begin();
     activity.take_turn().await;
     let is_head = request.method() == Method::HEAD;
-    let request = request.map(|body| body.map_err(Into::into).boxed());
+    let (request, unread) = unread::watch(request);
     let answered = AssertUnwindSafe(async { service.call(request, peer).await }).catch_unwind();
     let response = answered.await.unwrap_or_else(|_panic| {
         tracing::error!("a handler panicked");
         super::Error::internal("a handler panicked").into_response()
     });
     let mut response = if is_head { without_body(response) } else { response };
+    if let Some(unread) = unread
+        && !unread.discard().await
+    {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if encrypted {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HSTS);
     }

@@ -138,6 +138,42 @@ async fn server_head_returns_length_without_body() {
     assert!(answer.contains("content-length: 4") && answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
+/// Sends the two requests `first` and `GET /after` together, as a client that reuses its connection.
+async fn talk_twice(first: &str) -> String {
+    let server = start(10, PATIENT);
+    let after = "GET /after HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    talk(server.address, format!("{first}{after}").as_bytes()).await
+}
+
+#[tokio::test]
+async fn server_discards_unread_body_and_keeps_connection() {
+    let body = "x".repeat(100_000);
+    let first = format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{body}");
+    let answer = talk_twice(&first).await;
+    assert_eq!(answer.matches("connection: close").count(), 1, "{answer}");
+    assert!(answer.ends_with("/after"), "{answer}");
+}
+
+#[tokio::test]
+async fn server_closes_connection_whose_body_is_too_long_or_never_sent() {
+    let long = "x".repeat(1_000_000);
+    let long = format!("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n{long}");
+    let expecting =
+        "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+    let silent = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
+    for first in [&long, expecting, silent] {
+        let server = start(10, PATIENT);
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+        assert!(!answer.contains("100 Continue"), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn server_closes_silent_and_slow_clients() {
     let server = start(10, SHORT);
