@@ -9,7 +9,7 @@ use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::{ExecutionId, JobId, OrganizationId};
 use crate::engine::query::history::Filter;
 use crate::engine::{Engine, Error, Inner};
-use crate::runtime::new_id;
+use crate::runtime::{Recurring, new_id};
 use crate::storage::record::decode;
 use crate::storage::{self, Commit};
 
@@ -43,14 +43,18 @@ enum Act {
 impl Inner {
     /// Works at the jobs, for as long as the service runs.
     pub(in crate::engine) async fn run_jobs(self: Arc<Self>) {
+        let mut trouble = Recurring::default();
         loop {
-            let turn = match self.take_turns().await {
-                Ok(turn) => turn,
-                Err(error) => {
-                    tracing::error!(%error, "the bulk jobs cannot be read");
-                    Turn::Later
-                }
+            let (turn, fault) = match self.take_turns().await {
+                Ok(turns) => turns,
+                Err(error) => (Turn::Later, Some(format!("the bulk jobs cannot be read: {error}"))),
             };
+            match fault {
+                Some(fault) if trouble.is_news(&fault) => tracing::error!("{fault}"),
+                Some(_) => {}
+                None if trouble.end() => tracing::info!("the bulk jobs go on"),
+                None => {}
+            }
             if self.tasks.is_stopping() {
                 return;
             }
@@ -68,16 +72,17 @@ impl Inner {
         }
     }
 
-    /// One turn of each job that has not ended.
-    async fn take_turns(self: &Arc<Self>) -> Result<Turn, Error> {
+    /// One turn of each job that has not ended, and why one of them cannot go on.
+    async fn take_turns(self: &Arc<Self>) -> Result<(Turn, Option<String>), Error> {
         if is_held_back(self) {
             // A restored box does nothing by itself.
-            return Ok(Turn::Later);
+            return Ok((Turn::Later, None));
         }
         let mut all = Turn::Ended;
+        let mut fault = None;
         for (organization, id) in self.open_jobs().await? {
             let turn = self.take_turn(organization, id).await.unwrap_or_else(|error| {
-                tracing::error!(job = %id, %error, "a bulk job cannot go on");
+                fault = Some(format!("the bulk job {id} cannot go on: {error}"));
                 Turn::Later
             });
             match turn {
@@ -86,7 +91,7 @@ impl Inner {
                 Turn::Later | Turn::Ended => {}
             }
         }
-        Ok(all)
+        Ok((all, fault))
     }
 
     async fn take_turn(
