@@ -22,7 +22,7 @@ use crate::domain::webhook_endpoint::{
 use crate::http::{self, Response, response};
 use crate::runtime::new_id;
 use crate::webhooks::EndpointError;
-use crate::wire::delivery::{Attempt, TestDelivery};
+use crate::wire::delivery::TestDelivery;
 use crate::wire::webhook_endpoint::{self as wire, EventBody, NewEndpoint, Rotate, WithSecret};
 
 /// The longest URL, in characters.
@@ -185,17 +185,7 @@ pub async fn test(context: Context) -> Result<Response, http::Error> {
         .to(endpoint.id, Event::EndpointTest);
     let headers = headers_of_endpoint(&delivery.id.to_string());
     let trial = services.outbox.try_out(delivery, sample).await?;
-    let tried = Attempt::from(&trial.attempt);
-    let body = TestDelivery {
-        url: endpoint.url,
-        status: tried.status,
-        status_code: tried.status_code,
-        response: tried.response,
-        error_message: tried.error_message,
-        duration_ms: tried.duration_ms,
-        request: trial.body,
-        headers,
-    };
+    let body = TestDelivery::new(endpoint.url, &trial.attempt, trial.body, headers);
     Ok(response::json(StatusCode::OK, &body))
 }
 

@@ -19,8 +19,8 @@ use crate::http::{self, Response, response};
 use crate::runtime::new_id;
 use crate::webhooks::{DeliveryState, Filter, Recorded, Refusal};
 use crate::wire::delivery::{
-    Attempt, Delivery, DeliveryStatus, List, NewTestDelivery, Receiver, Receivers, Redelivered,
-    Replay, Replayed, Shown, TestDelivery,
+    Delivery, DeliveryStatus, List, NewTestDelivery, Receiver, Receivers, Redelivered, Replay,
+    Replayed, Shown, TestDelivery,
 };
 use crate::wire::prediction::{Announcement, Metrics};
 
@@ -204,19 +204,8 @@ pub async fn test(mut context: Context) -> Result<Response, http::Error> {
     let sample = serde_json::to_string(&sample).map_err(http::Error::internal)?;
     let headers = headers(&webhook, MASK, services);
     let url = webhook.url.clone();
-    let trial = services.outbox.send_test(organization, webhook, sample).await;
-    let trial = trial?;
-    let tried = Attempt::from(&trial.attempt);
-    let body = TestDelivery {
-        url,
-        status: tried.status,
-        status_code: tried.status_code,
-        response: tried.response,
-        error_message: tried.error_message,
-        duration_ms: tried.duration_ms,
-        request: trial.body,
-        headers,
-    };
+    let trial = services.outbox.send_test(organization, webhook, sample).await?;
+    let body = TestDelivery::new(url, &trial.attempt, trial.body, headers);
     Ok(response::json(StatusCode::OK, &body))
 }
 

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::execution::Execution;
-use crate::domain::ids::ExecutionId;
+use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine::workflow::StepProgress;
 use crate::engine::query::events::RunProgress;
+use crate::engine::{Error, Inner, rows};
 
 /// What is held of an unfinished execution.
 #[derive(Debug)]
@@ -57,6 +58,26 @@ impl ActiveExecution {
     /// The children that have ended since the last time.
     pub fn take_ended_children(&self) -> Vec<ExecutionId> {
         std::mem::take(&mut *self.ended_children.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inner {
+    /// The execution whose locked state this is, read from the store when nothing is known of it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], also for another organization's; [`Error::Storage`].
+    pub(in crate::engine) async fn loaded<'a>(
+        &self,
+        state: &'a mut Option<LoadedExecution>,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Result<&'a mut LoadedExecution, Error> {
+        if state.is_none() {
+            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
+            *state = stored.map(LoadedExecution::from);
+        }
+        let own = state.as_mut().filter(|loaded| loaded.execution.organization == organization);
+        own.ok_or(Error::NotFound)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::engine::active::LoadedExecution;
 use crate::engine::query::events::RunProgress;
 use crate::engine::query::lists::Query;
 use crate::engine::rows::Standing;
-use crate::engine::{Engine, Error, Inner, rows};
+use crate::engine::{Engine, Error, Inner};
 use crate::storage::Commit;
 
 /// Executions of a workflow that are read at once, and the most reads of one cancel of all.
@@ -87,14 +87,7 @@ impl Inner {
     ) -> Result<Execution, Error> {
         let active = self.active.get_or_insert(id);
         let mut state = active.state.lock().await;
-        if state.is_none() {
-            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
-            *state = stored.map(LoadedExecution::from);
-        }
-        let loaded = state
-            .as_mut()
-            .filter(|loaded| loaded.execution.organization == organization)
-            .ok_or(Error::NotFound)?;
+        let loaded = self.loaded(&mut state, organization, id).await?;
         match loaded.execution.status {
             Status::Cancelled => return Ok(loaded.execution.clone()),
             ended @ (Status::Success | Status::Error) => return Err(Error::AlreadyEnded(ended)),

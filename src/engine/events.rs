@@ -6,11 +6,9 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::domain::definition::{Plan, STEPS_MAX};
-use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::machine;
 use crate::domain::step::{EventSource, Instance, Step};
-use crate::engine::active::LoadedExecution;
 use crate::engine::rows::{self, SentEvent};
 use crate::engine::{Engine, Error, Inner};
 use crate::storage::commit::Expect;
@@ -61,14 +59,7 @@ impl Inner {
         let active = self.active.get_or_insert(id);
         // Until the commit has returned: the step's end is committed under the same lock.
         let mut state = active.state.lock().await;
-        if state.is_none() {
-            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
-            *state = stored.map(LoadedExecution::from);
-        }
-        let loaded = state
-            .as_mut()
-            .filter(|loaded| loaded.execution.organization == organization)
-            .ok_or(Error::NotFound)?;
+        let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
         if loaded.execution.status.is_final() {
             return Err(Error::AlreadyEnded(loaded.execution.status));

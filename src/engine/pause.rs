@@ -62,14 +62,7 @@ impl Inner {
     ) -> Result<Execution, Error> {
         let active = self.active.get_or_insert(id);
         let mut state = active.state.lock().await;
-        if state.is_none() {
-            let stored = self.store.read::<Execution>(&rows::execution(organization, id)).await?;
-            *state = stored.map(LoadedExecution::from);
-        }
-        let loaded = state
-            .as_mut()
-            .filter(|loaded| loaded.execution.organization == organization)
-            .ok_or(Error::NotFound)?;
+        let loaded = self.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
         if loaded.execution.status.is_final() {
             return Err(Error::AlreadyEnded(loaded.execution.status));

@@ -248,3 +248,18 @@ pub struct TestDelivery {
     /// The headers by name; secrets are masked.
     pub headers: Map<String, Value>,
 }
+
+impl TestDelivery {
+    /// The answer of the receiver at `url` to the payload `request`.
+    #[must_use]
+    pub fn new(
+        url: String,
+        attempt: &delivery::Attempt,
+        request: String,
+        headers: Map<String, Value>,
+    ) -> Self {
+        let Attempt { status, status_code, response, error_message, duration_ms, .. } =
+            attempt.into();
+        Self { url, status, status_code, response, error_message, duration_ms, request, headers }
+    }
+}

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
-use crate::engine::active::{Handle, LoadedExecution};
+use crate::engine::active::Handle;
 use crate::engine::query::events::{EventLog, NewEvents};
-use crate::engine::{Engine, Error, rows};
+use crate::engine::{Engine, Error};
 
 /// One who follows a prediction. While there is one, the prediction's feed goes on.
 #[derive(Debug)]
@@ -54,16 +53,10 @@ impl Engine {
         let active = inner.active.get_or_insert(id);
         // Under the lock of the state: what changes it tells the feed under the same.
         let mut state = active.state.lock().await;
-        if state.is_none() {
-            let stored = inner.store.read::<Execution>(&rows::execution(organization, id)).await?;
-            *state = stored.map(LoadedExecution::from);
+        let execution = &inner.loaded(&mut state, organization, id).await?.execution;
+        if execution.prediction().is_none() {
+            return Err(Error::NotFound);
         }
-        let execution = state
-            .as_ref()
-            .map(|loaded| &loaded.execution)
-            .filter(|execution| execution.organization == organization)
-            .filter(|execution| execution.prediction().is_some())
-            .ok_or(Error::NotFound)?;
         if execution.status.is_final() {
             let log =
                 inner.event_logs.recent(id).unwrap_or_else(|| inner.event_logs.create(execution));

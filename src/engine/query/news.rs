@@ -8,10 +8,9 @@ use crate::domain::execution::Execution;
 use crate::domain::ids::{ExecutionId, OrganizationId};
 use crate::domain::payload::Payload;
 use crate::domain::step::{Instance, Step};
-use crate::engine::active::LoadedExecution;
 use crate::engine::query::events::EventLog;
 use crate::engine::query::follow::Follower;
-use crate::engine::{Engine, Error, Inner, rows};
+use crate::engine::{Engine, Error, Inner};
 use crate::storage::Commit;
 use crate::wire::event::{Event, StepEvent};
 
@@ -33,14 +32,7 @@ impl Engine {
         let active = inner.active.get_or_insert(id);
         // Under the lock of the state: what changes it tells the feed under the same.
         let mut state = active.state.lock().await;
-        if state.is_none() {
-            let stored = inner.store.read::<Execution>(&rows::execution(organization, id)).await?;
-            *state = stored.map(LoadedExecution::from);
-        }
-        let loaded = state
-            .as_ref()
-            .filter(|loaded| loaded.execution.organization == organization)
-            .ok_or(Error::NotFound)?;
+        let loaded = inner.loaded(&mut state, organization, id).await?;
         let run = loaded.execution.workflow().ok_or(Error::NotFound)?;
         let is_final = loaded.execution.status.is_final();
         let known =
