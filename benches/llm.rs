@@ -4,7 +4,9 @@
 //! The model has random weights (600 MB, `Q8_0`). Both sides run it in a process of its own with as many
 //! threads, in rounds that alternate; what is compared is the processor time of that process, for a token
 //! that is read and one that is written, and its memory. Bare llama.cpp is a loop around its own
-//! functions. The prompt of each round begins otherwise, so that none is remembered.
+//! functions, which keeps what the last sequences hold as the service does and as llama.cpp's own server
+//! does. The prompt of each round begins otherwise, so that none is remembered. "Four at once": tokens per
+//! second of four texts that are written together, of those of one.
 //!
 //! `ORRERY_BENCH_ROUNDS` (3), `ORRERY_BENCH_LAYERS` (24: 6 take a quarter of the file),
 //! `ORRERY_BENCH_PROMPT` (512 tokens), `ORRERY_BENCH_WRITTEN` (64 tokens), `ORRERY_BENCH_THREADS` (1).
@@ -28,12 +30,14 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Instant;
 
+use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::sampling::LlamaSampler;
+use llama_cpp_2::token::LlamaToken;
 use serde_json::{Value, json};
 
 use support::client::{self, Connection};
@@ -59,11 +63,13 @@ const PARALLEL: u32 = 4;
 /// The end of a text, which nothing here may write.
 const END: &str = "2";
 
-/// Seconds of processor time for a token read, for one written, and bytes of memory.
+/// Seconds of processor time for a token read, for one written, bytes of memory, and how much faster four
+/// texts at once are written than one.
 struct Cost {
     read: f64,
     written: f64,
     memory: f64,
+    four: f64,
 }
 
 fn main() {
@@ -91,7 +97,60 @@ fn prompt(round: usize) -> String {
     std::iter::once(first).chain("word and ".chars().cycle()).take(prompt_tokens()).collect()
 }
 
-/// llama.cpp alone: answers a line for each line that names a round.
+/// llama.cpp alone, with what it holds of each sequence.
+struct Alone<'m> {
+    model: &'m LlamaModel,
+    context: LlamaContext<'m>,
+    batch: LlamaBatch<'static>,
+}
+
+impl Alone<'_> {
+    /// Reads the tokens of a new text; gives how many there are, and the last.
+    fn read(&mut self, sequence: u32, text: &str) -> (usize, LlamaToken) {
+        let tokens = self.model.vocab().tokenize(text.as_bytes(), true, true);
+        self.context.clear_kv_cache_seq(Some(sequence), None, None).unwrap();
+        let mut at = 0;
+        for part in tokens.chunks(BATCH as usize) {
+            self.batch.clear();
+            for token in part {
+                let is_last = at + 1 == tokens.len();
+                self.batch.add(*token, at as i32, &[sequence as i32], is_last).unwrap();
+                at += 1;
+            }
+            self.context.decode(&mut self.batch).unwrap();
+        }
+        (at, *tokens.last().unwrap())
+    }
+
+    /// Writes a text in each of the sequences, which have this last token at `at`, computed again.
+    fn write(&mut self, sequences: &[u32], last: LlamaToken, at: usize) {
+        let mut sampler = LlamaSampler::greedy();
+        let mut tokens = vec![last; sequences.len()];
+        for at in at..at + written_tokens() {
+            self.batch.clear();
+            for (token, sequence) in tokens.iter().zip(sequences) {
+                self.batch.add(*token, at as i32, &[*sequence as i32], true).unwrap();
+            }
+            self.context.decode(&mut self.batch).unwrap();
+            for (place, token) in tokens.iter_mut().enumerate() {
+                *token = sampler.sample(&self.context, place as i32);
+            }
+        }
+    }
+
+    /// Keeps the first tokens of a sequence, and gives them to the others in place of theirs.
+    fn share(&mut self, own: u32, kept: usize) {
+        let kept = Some(kept as u32);
+        self.context.clear_kv_cache_seq(Some(own), kept, None).unwrap();
+        for other in (0..PARALLEL).filter(|other| *other != own) {
+            self.context.clear_kv_cache_seq(Some(other), None, None).unwrap();
+            self.context.copy_kv_cache_seq(own as i32, other as i32, Some(0), kept).unwrap();
+        }
+    }
+}
+
+/// llama.cpp alone: does the same as the service, for each line that names a round, and answers with what
+/// it took. Like its own server it keeps what the last sequences hold.
 fn bare() {
     let backend = LlamaBackend::init().unwrap();
     llama_cpp_2::send_logs_to_tracing(llama_cpp_2::LogOptions::default().with_logs_enabled(false));
@@ -106,36 +165,28 @@ fn bare() {
         .with_n_threads(threads())
         .with_n_threads_batch(threads())
         .with_no_perf(true);
-    let mut context = model.new_context(&backend, params).unwrap();
-    let mut batch = LlamaBatch::new(BATCH as usize, 1);
+    let context = model.new_context(&backend, params).unwrap();
+    let mut alone = Alone { model: &model, context, batch: LlamaBatch::new(BATCH as usize, 1) };
     let own = std::process::id();
     for line in std::io::stdin().lock().lines() {
-        let tokens =
-            model.vocab().tokenize(prompt(line.unwrap().parse().unwrap()).as_bytes(), true, true);
-        context.clear_kv_cache();
+        let round: u32 = line.unwrap().parse().unwrap();
+        let sequence = round % PARALLEL;
         let before = process::processor_seconds(own);
-        let mut at: i32 = 0;
-        for part in tokens.chunks(BATCH as usize) {
-            batch.clear();
-            for token in part {
-                let is_last = usize::try_from(at).unwrap() + 1 == tokens.len();
-                batch.add(*token, at, &[0], is_last).unwrap();
-                at += 1;
-            }
-            context.decode(&mut batch).unwrap();
-        }
+        let (tokens, last) = alone.read(sequence, &prompt(round as usize));
         let read = process::processor_seconds(own);
-        let mut sampler = LlamaSampler::greedy();
-        for _ in 0..written_tokens() {
-            let token = sampler.sample(&context, batch.n_tokens() - 1);
-            batch.clear();
-            batch.add(token, at, &[0], true).unwrap();
-            at += 1;
-            context.decode(&mut batch).unwrap();
-        }
+        let kept = tokens - 1;
+        alone.context.clear_kv_cache_seq(Some(sequence), Some(kept as u32), None).unwrap();
+        let begun = Instant::now();
+        alone.write(&[sequence], last, kept);
+        let one = begun.elapsed().as_secs_f64();
         let written = process::processor_seconds(own);
+        alone.share(sequence, kept);
+        let begun = Instant::now();
+        alone.write(&[0, 1, 2, 3], last, kept);
+        let four = begun.elapsed().as_secs_f64();
         let memory = process::resident(own);
-        println!("{}", json!([read - before, written - read, memory, tokens.len()]));
+        let speed = f64::from(PARALLEL) * one / four;
+        println!("{}", json!([read - before, written - read, memory, tokens, speed]));
         std::io::stdout().flush().unwrap();
     }
 }
@@ -159,8 +210,8 @@ impl Bare {
         writeln!(self.child.0.stdin.as_mut().unwrap(), "{round}").unwrap();
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
-        let [read, written, memory, tokens]: [f64; 4] = serde_json::from_str(&line).unwrap();
-        Cost { read: read / tokens, written: written / written_tokens() as f64, memory }
+        let [read, written, memory, tokens, four]: [f64; 5] = serde_json::from_str(&line).unwrap();
+        Cost { read: read / tokens, written: written / written_tokens() as f64, memory, four }
     }
 }
 
@@ -197,21 +248,19 @@ async fn measure() {
     let mut bare = Bare::start(&file);
     let mut raw = Vec::new();
     let mut served = Vec::new();
-    let mut four = Vec::new();
     for round in 0..knob("ORRERY_BENCH_ROUNDS", 3) as usize {
         raw.push(bare.round(round));
-        let (cost, speed) = round_of(&setup, &key, worker, round).await;
-        served.push(cost);
-        four.push(speed);
+        served.push(round_of(&setup, &key, worker, round).await);
     }
-    let mut table = Table::new(&["", "read", "written", "memory"]);
+    let mut table = Table::new(&["", "read", "written", "memory", "four at once"]);
     let middle = |costs: &[Cost], part: fn(&Cost) -> f64| median(costs.iter().map(part).collect());
-    let parts: [fn(&Cost) -> f64; 3] = [|c| c.read, |c| c.written, |c| c.memory];
+    let parts: [fn(&Cost) -> f64; 4] = [|c| c.read, |c| c.written, |c| c.memory, |c| c.four];
     let shown = |costs: &[Cost]| -> Vec<String> {
         vec![
             format!("{:.1}/s", 1.0 / middle(costs, parts[0])),
             format!("{:.2}/s", 1.0 / middle(costs, parts[1])),
             mebibytes(middle(costs, parts[2])),
+            ratio(middle(costs, parts[3])),
         ]
     };
     table.row(std::iter::once("llama.cpp alone".to_owned()).chain(shown(&raw)));
@@ -222,10 +271,10 @@ async fn measure() {
         of_raw(parts[0]),
         of_raw(parts[1]),
         ratio(middle(&served, parts[2]) / middle(&raw, parts[2])),
+        ratio(middle(&served, parts[3]) / middle(&raw, parts[3])),
     ]);
     println!("tokens for each second of processor time, {} threads", threads());
     table.print();
-    println!("four answers at once, of one, in tokens per second: {}", ratio(median(four)));
     println!(
         "a file of {}, prompts of {} tokens, {} written",
         mebibytes(bytes as f64),
@@ -234,8 +283,8 @@ async fn measure() {
     );
 }
 
-/// What a round costs the model's process, and how much faster four answers at once are written.
-async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> (Cost, f64) {
+/// What a round costs the model's process.
+async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> Cost {
     let text = prompt(round);
     let before = process::processor_seconds(worker);
     let read = ask(setup, key, &text, 1).await;
@@ -251,10 +300,10 @@ async fn round_of(setup: &Setup, key: &str, worker: u32, round: usize) -> (Cost,
     let asking = (0..PARALLEL).map(|_| ask(setup, key, &text, written_tokens()));
     futures_util::future::join_all(asking).await;
     let four = begun.elapsed().as_secs_f64();
-    let cost = Cost {
+    Cost {
         read: (after_prompt - before) / tokens,
         written: (after - after_prompt) / written_tokens() as f64,
         memory: process::resident(worker),
-    };
-    (cost, f64::from(PARALLEL) * one / four)
+        four: f64::from(PARALLEL) * one / four,
+    }
 }
