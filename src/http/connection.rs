@@ -97,6 +97,11 @@ impl Activity {
         PendingResponse { number: state.next_response, activity: Arc::clone(self) }
     }
 
+    /// Whether the head of a request is awaited: of the first one, or of one that has begun to come.
+    pub fn awaits_head(&self) -> bool {
+        self.lock().awaits_head
+    }
+
     /// Lets other connections run first where this request came together with the one before it. A
     /// client that pipelines thousands of requests would keep its thread otherwise.
     pub async fn take_turn(&self) {

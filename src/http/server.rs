@@ -31,7 +31,7 @@ use super::port_holder;
 use super::request::Peer;
 use super::response::Response;
 use super::unread;
-use crate::runtime::Tasks;
+use crate::runtime::{self, Tasks};
 
 /// Connections that wait to be accepted, per listener.
 const BACKLOG: u32 = 1024;
@@ -49,6 +49,9 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 128 * 1024;
 /// How often an HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
+/// How long a shutdown waits for a request that a connection may be about to send, and how often it looks.
+const LAST_HEAD: Duration = Duration::from_millis(500);
+const LAST_HEAD_STEP: Duration = Duration::from_millis(10);
 /// How long accepting rests after the machine ran out of file descriptors.
 const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
 /// The first byte of a TLS handshake.
@@ -155,6 +158,20 @@ impl Listener {
         let listener = bind().map_err(|error| BindError {
             address: address.to_string(),
             reason: refusal(address, &error),
+        })?;
+        Ok(Self { kind: ListenerKind::Tcp(listener) })
+    }
+
+    /// Listens on a socket that is bound already.
+    ///
+    /// # Errors
+    /// [`BindError`] when it cannot be used.
+    pub fn of_bound(socket: std::net::TcpListener) -> Result<Self, BindError> {
+        let address = socket.local_addr().map(|address| address.to_string());
+        let taken = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
+        let listener = taken.map_err(|error| BindError {
+            address: address.unwrap_or_default(),
+            reason: error.to_string(),
         })?;
         Ok(Self { kind: ListenerKind::Tcp(listener) })
     }
@@ -369,7 +386,7 @@ impl Connection {
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             overdue = activity.overdue() => return log_overdue(overdue, peer),
-            () = self.tasks.stopping() => {
+            () = self.stopping(&activity) => {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection.as_mut() => ended,
@@ -378,6 +395,16 @@ impl Connection {
             }
         };
         log_end(ended);
+    }
+
+    /// Resolves when the connection is to take no further request: the shutdown has begun, and a request that
+    /// a client has begun to send, or is about to on a new connection, is here or late.
+    async fn stopping(&self, activity: &Activity) {
+        self.tasks.stopping().await;
+        let begun = runtime::monotonic_now();
+        while activity.awaits_head() && begun.elapsed() < LAST_HEAD {
+            tokio::time::sleep(LAST_HEAD_STEP).await;
+        }
     }
 
     async fn http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, io: S, peer: Peer) {
@@ -410,7 +437,7 @@ impl Connection {
                     return;
                 }
             }
-            () = self.tasks.stopping() => {}
+            () = self.stopping(&activity) => {}
         }
         // A client that has a request on its way is answered.
         connection.as_mut().graceful_shutdown();

@@ -43,11 +43,9 @@ impl Engine {
         submissions: Vec<Submission>,
         beside: Commit,
     ) -> Result<Vec<Execution>, Error> {
-        if self.inner.tasks.is_stopping() {
-            return Err(Error::Stopping);
-        }
         let inner = Arc::clone(&self.inner);
-        // What a client that hangs up has half sent is done or undone.
+        // While the service stops too: the next start runs it. What a client that hangs up has half sent is
+        // done or undone.
         let submitting = async move { inner.submit(submissions, beside).await };
         self.inner.tasks.complete(submitting).await.unwrap_or(Err(Error::Stopping))
     }
