@@ -79,7 +79,7 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
     Ok(Secret(secret.to_owned()))
 }
 
-/// `text` with each `${file:PATH}` and `${env:NAME}` in it replaced. Paths that are not absolute
+/// `text` with each `${file:PATH}`, `${env:NAME}` and `${credential:NAME}` in it replaced. Paths that are not absolute
 /// start at `folder`.
 ///
 /// # Errors
@@ -97,14 +97,28 @@ pub fn expand(text: &str, folder: &Path) -> Result<Secret, String> {
                 let value = std::env::var(name).ok().filter(|value| !value.is_empty());
                 result.push_str(&value.ok_or(format!("environment variable {name} is not set"))?);
             }
+            Some(("credential", name)) => result.push_str(credential(name)?.expose()),
             Some(_) | None => {
-                return Err("a reference is `${file:PATH}` or `${env:NAME}`".to_owned());
+                return Err("a reference is `${file:PATH}`, `${env:NAME}` or `${credential:NAME}`"
+                    .to_owned());
             }
         }
         rest = after;
     }
     result.push_str(rest);
     Ok(Secret(result))
+}
+
+/// A credential that systemd passes (`LoadCredential=`).
+fn credential(name: &str) -> Result<Secret, String> {
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
+    let folder = folder.ok_or_else(|| {
+        format!("systemd passes no credentials: write LoadCredential={name}:FILE into the unit")
+    })?;
+    if name.is_empty() || name.contains('/') {
+        return Err(format!("{name:?} is not the name of a credential"));
+    }
+    from_file(&Path::new(&folder).join(name))
 }
 
 #[cfg(test)]
@@ -123,7 +137,13 @@ mod tests {
         assert_eq!(secret.expose(), "Bearer s3cret!");
         assert!(!format!("{secret:?}").contains("s3cret"));
         assert_eq!(expand("plain $ text", folder.path()).unwrap().expose(), "plain $ text");
-        for bad in ["${file:/no/such/file}", "${env:ORRERY_TEST_UNSET}", "${x:y}", "${open"] {
+        for bad in [
+            "${file:/no/such/file}",
+            "${env:ORRERY_TEST_UNSET}",
+            "${credential:key}",
+            "${x:y}",
+            "${open",
+        ] {
             assert!(expand(bad, folder.path()).is_err(), "{bad}");
         }
     }
