@@ -181,6 +181,7 @@ use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
 const API: &[Role] = &[Base, Workflows, Flows, Agent];
 const ENGINE: &[Role] = &[Workflows];
 const ALL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard];
+const WITH_CONTROL: &[Role] = &[Base, Workflows, Flows, Agent, Dashboard, Control];
 
 macro_rules! route {
     ($hosts:expr, $method:ident, $path:literal, $access:ident, $body:ident, $rate:ident, $handler:path, $doc:path) => {
@@ -204,7 +205,7 @@ macro_rules! route {
 pub const ROUTES: &[Route] = &[
     route!(API, GET, "/", Public, Bare, Free, root::index, root::INDEX),
     route!(ALL, GET, "/health", Public, Bare, Free, root::health, root::HEALTH),
-    route!(ALL, GET, "/ready", Public, Bare, Free, root::ready, root::READY),
+    route!(WITH_CONTROL, GET, "/ready", Public, Bare, Free, root::ready, root::READY),
     route!(ALL, GET, "/openapi.json", Public, Bare, Free, root::openapi, root::OPENAPI),
     route!(&[Metrics], GET, "/metrics", Public, Bare, Free, root::metrics, root::METRICS),
 

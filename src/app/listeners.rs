@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::inherited::Inherited;
 use super::{OPERATOR_CONNECTIONS, ROLES, descriptors};
 use crate::api::{HostAddress, HostService, Role, Services};
 use crate::config::{Config, TlsMode, secret};
@@ -21,14 +22,20 @@ pub(super) struct Bound {
     pub(super) encrypted: bool,
 }
 
-/// Binds every address of every host, so that a taken port is known before anything else happens.
+/// Binds every address of every host that systemd does not hold already, so that a taken port is known before
+/// anything else happens.
 pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddress>)> {
+    let mut inherited = Inherited::of_process()?;
+    let mut tcp = |address| match inherited.take(address) {
+        Some(socket) => Listener::of_bound(socket),
+        None => Listener::tcp(address),
+    };
     let mut bound = Vec::new();
     let mut hosts = Vec::new();
     for (role, (name, host)) in ROLES.into_iter().zip(config.hosts.named()) {
         let mut url = host.public_url.clone();
         for address in &host.listen {
-            let listener = Listener::tcp(*address).with_context(|| format!("the host {name}"))?;
+            let listener = tcp(*address).with_context(|| format!("the host {name}"))?;
             if address.port() == 0
                 && let Some(actual) = listener.address()
             {
@@ -39,9 +46,10 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<(Vec<Bound>, Vec<HostAddre
         hosts.push(HostAddress { role, url });
     }
     for address in &config.metrics.listen {
-        let listener = Listener::tcp(*address).context("metrics")?;
+        let listener = tcp(*address).context("metrics")?;
         bound.push(Bound { role: Role::Metrics, listener, encrypted: false });
     }
+    inherited.nothing_left()?;
     Ok((bound, hosts))
 }
 

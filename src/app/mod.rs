@@ -10,6 +10,7 @@ mod descriptors;
 mod doctor;
 mod first_start;
 mod housekeeping;
+mod inherited;
 mod journal;
 mod listeners;
 mod offline;
@@ -21,6 +22,7 @@ mod rotation;
 mod router;
 mod scheduled;
 mod serving;
+mod watchdog;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -297,6 +299,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     control::keep(&config.data_dir.join(CONTROL_TOKEN), &control_token)?;
     let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
     listen(control, Role::Control, None, &services, for_operator(&limits), &tasks)?;
+    watchdog::feed(&tasks, config.data_dir.join(CONTROL_SOCKET), control_token);
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }

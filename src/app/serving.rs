@@ -123,7 +123,7 @@ pub async fn serve(
 }
 
 /// Notifies systemd where `NOTIFY_SOCKET` asks for it.
-fn notify(state: sd_notify::NotifyState<'_>) {
+pub(super) fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "sd_notify failed");
     }

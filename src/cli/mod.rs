@@ -33,6 +33,7 @@ mod seal;
 mod secret;
 mod serve;
 mod service;
+mod unit;
 mod values;
 mod webhook;
 mod workflow;
@@ -145,8 +146,13 @@ enum Command {
     /// Run a language model without files and network: the service starts this itself
     #[command(hide = true)]
     LlmWorker(llm::worker::WorkerArgs),
+    /// This binary as a systemd service: install it, remove it, show how it stands
+    #[command(subcommand)]
+    Service(unit::Command),
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
+    /// Write the manual pages into a folder
+    Man { folder: PathBuf },
 }
 
 /// How a table is printed.
@@ -238,7 +244,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::LlmWorker(args) => {
             return Ok(ExitCode::from(llm::worker::run(&args).context("the worker")?));
         }
+        Command::Service(command) => block_on(unit::run(command))?,
         Command::Completions { shell } => completions(shell)?,
+        Command::Man { folder } => manual(&folder)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -300,6 +308,13 @@ fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
     output::raw(&script)
 }
 
+/// Writes a page for each command.
+fn manual(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let written = clap_mangen::generate_to(Arguments::command(), folder);
+    written.with_context(|| format!("the pages cannot be written to {}", folder.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,6 +340,10 @@ mod tests {
             "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery org create --name o",
             "orrery org list",
+            "orrery service install --dry-run",
+            "orrery service uninstall --purge",
+            "orrery service status --json",
+            "orrery man pages",
             "orrery owner link --org o --json",
             "orrery member list --org o --json",
             "orrery chain create --name n --model m --entries []",

@@ -72,6 +72,15 @@ pub(super) fn name(uid: u32) -> String {
     user(uid, &passwd).map_or_else(|| uid.to_string(), |(name, _)| name.to_owned())
 }
 
+/// The number of a group.
+pub(super) fn group(name: &str) -> Option<u32> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
 /// The name and the first group of a user in the text of `/etc/passwd`.
 fn user(uid: u32, passwd: &str) -> Option<(&str, u32)> {
     passwd.lines().find_map(|line| {
@@ -100,6 +109,12 @@ mod tests {
         let unknown = Owner::read(4242, 7, PASSWD, GROUP);
         assert_eq!((unknown.name.as_str(), unknown.group), ("4242", 7));
         assert!(unknown.groups.is_empty());
+    }
+
+    #[test]
+    fn group_is_found_by_its_name() {
+        assert_eq!(group("root"), Some(0));
+        assert_eq!(group("no-such-group-here"), None);
     }
 
     #[test]

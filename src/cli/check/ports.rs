@@ -6,7 +6,11 @@ use std::net::{SocketAddr, TcpListener};
 use super::{Finding, Verdict, finding};
 use crate::cli::admin::SOCKET;
 use crate::config::Config;
+use crate::http::port_holder;
 use crate::http::server::refusal;
+
+/// The process that holds the sockets of units.
+const SYSTEMD: u32 = 1;
 
 pub(super) async fn findings(config: &Config) -> Vec<Finding> {
     let socket = config.data_dir.join(SOCKET);
@@ -27,6 +31,12 @@ fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
     };
     if error.kind() == ErrorKind::AddrInUse && runs {
         let detail = format!("{address} is in use by the running service of this data folder");
+        return finding(name, Verdict::Good, detail);
+    }
+    if error.kind() == ErrorKind::AddrInUse
+        && port_holder::of(*address).is_some_and(|holder| holder.pid == SYSTEMD)
+    {
+        let detail = format!("{address} is held by systemd, for orrery.socket");
         return finding(name, Verdict::Good, detail);
     }
     let reason = refusal(*address, &error);

@@ -1,0 +1,92 @@
+//! Sockets that systemd holds for the service (`orrery.socket`): connections wait in them while the service
+//! restarts, and none is refused.
+//!
+//! What it takes is bound already. It never guesses: a socket that no host listens on ends the start, since
+//! what connects there would wait for ever.
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::{Context as _, bail};
+use listenfd::ListenFd;
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// The sockets that were passed to this process and are not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Inherited {
+    sockets: Vec<(SocketAddr, TcpListener)>,
+}
+
+impl Inherited {
+    /// What systemd has passed; nothing where it has not started this process with sockets.
+    ///
+    /// # Errors
+    /// When one of them is not a TCP socket that listens.
+    pub(super) fn of_process() -> anyhow::Result<Self> {
+        let mut passed = ListenFd::from_env();
+        let mut sockets = Vec::new();
+        for number in 0..passed.len() {
+            let socket = passed.take_tcp_listener(number).with_context(|| {
+                format!("socket {number} of orrery.socket is no ListenStream= with a TCP port")
+            })?;
+            let Some(socket) = socket else { continue };
+            // Programs of models inherit nothing.
+            fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+            sockets.push((socket.local_addr()?, socket));
+        }
+        Ok(Self { sockets })
+    }
+
+    /// The socket that listens on `address`.
+    pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        let place = self.sockets.iter().position(|(held, _)| is_same(*held, address))?;
+        Some(self.sockets.swap_remove(place).1)
+    }
+
+    /// Ends the start when a socket is left over.
+    ///
+    /// # Errors
+    /// When there is one.
+    pub(super) fn nothing_left(self) -> anyhow::Result<()> {
+        let Some((address, _)) = self.sockets.first() else { return Ok(()) };
+        bail!(
+            "systemd holds {address} for this service, and no host listens there: make ListenStream= in \
+             orrery.socket like `listen` in the configuration (`orrery service install` writes it so), \
+             then `systemctl daemon-reload` and `systemctl restart orrery.socket`"
+        )
+    }
+}
+
+/// Whether a socket on `held` takes what is meant for `wanted`. `ListenStream=8080` is `[::]:8080`, which
+/// takes IPv4 too.
+fn is_same(held: SocketAddr, wanted: SocketAddr) -> bool {
+    held == wanted
+        || (held.port() == wanted.port()
+            && held.ip().is_unspecified()
+            && held.is_ipv6()
+            && wanted.ip().is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inherited(addresses: &[&str]) -> Inherited {
+        let socket = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let sockets = addresses.iter().map(|text| (text.parse().unwrap(), socket())).collect();
+        Inherited { sockets }
+    }
+
+    #[test]
+    fn inherited_sockets_are_found_by_address() {
+        let mut held = inherited(&["127.0.0.1:80", "[::]:8443", "0.0.0.0:90"]);
+        assert!(held.take("127.0.0.1:81".parse().unwrap()).is_none());
+        assert!(held.take("10.0.0.1:8443".parse().unwrap()).is_none());
+        assert!(held.take("0.0.0.0:8443".parse().unwrap()).is_some());
+        assert!(held.take("0.0.0.0:8443".parse().unwrap()).is_none(), "once");
+        assert!(held.take("[::]:90".parse().unwrap()).is_none(), "an IPv4 socket takes no IPv6");
+        assert!(held.take("127.0.0.1:80".parse().unwrap()).is_some());
+        let error = held.nothing_left().unwrap_err().to_string();
+        assert!(error.starts_with("systemd holds 0.0.0.0:90"), "{error}");
+        assert!(inherited(&[]).nothing_left().is_ok());
+    }
+}
