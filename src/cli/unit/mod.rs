@@ -26,6 +26,9 @@ const SETTINGS: &str = "/etc/orrery";
 const CONFIGURATION: &str = "/etc/orrery/config.toml";
 const SERVICE: &str = "/etc/systemd/system/orrery.service";
 const SOCKET: &str = "/etc/systemd/system/orrery.socket";
+/// Where packages put the unit.
+const PACKAGED: [&str; 2] =
+    ["/lib/systemd/system/orrery.service", "/usr/lib/systemd/system/orrery.service"];
 /// The service's user and group.
 const USER: &str = "orrery";
 /// Where systemd is PID 1.
@@ -66,6 +69,7 @@ pub(super) async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn install(dry_run: bool) -> anyhow::Result<()> {
+    refuse_package()?;
     let config = configuration()?;
     let has_user = owner::group(USER).is_some();
     let socket = socket_unit(&config);
@@ -114,6 +118,7 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
 }
 
 fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
+    refuse_package()?;
     let mut steps = Vec::new();
     if Path::new(SERVICE).exists() || Path::new(SOCKET).exists() {
         steps.push(Step::run("systemctl disable --now orrery.service orrery.socket"));
@@ -140,6 +145,17 @@ fn uninstall(dry_run: bool, purge: bool) -> anyhow::Result<()> {
     perform(&steps, dry_run)?;
     if !dry_run {
         output::note(kept);
+    }
+    Ok(())
+}
+
+/// Refuses to touch what a package manager has installed.
+fn refuse_package() -> anyhow::Result<()> {
+    for unit in PACKAGED {
+        ensure!(
+            !Path::new(unit).exists(),
+            "the package orrery has installed this service: use `apt install`, `apt remove` and `apt purge`"
+        );
     }
     Ok(())
 }
@@ -219,13 +235,13 @@ struct Status {
 
 async fn status(shape: Shape) -> anyhow::Result<()> {
     const SHOWN: &str =
-        "ActiveState,UnitFileState,MainPID,ActiveEnterTimestamp,NRestarts,MemoryCurrent";
+        "LoadState,ActiveState,UnitFileState,MainPID,ActiveEnterTimestamp,NRestarts,MemoryCurrent";
     let asked = std::process::Command::new("systemctl")
         .args(["show", "orrery.service", "--property", SHOWN])
         .output()
         .context("systemctl cannot be run: is this a machine with systemd?")?;
     let text = String::from_utf8_lossy(&asked.stdout).into_owned();
-    if !Path::new(SERVICE).exists() && !text.contains("MainPID") {
+    if text.lines().any(|line| line == "LoadState=not-found") {
         bail!("the service is not installed: `sudo orrery service install` does that");
     }
     let ready = match configuration() {
