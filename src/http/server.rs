@@ -50,7 +50,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 /// How often an HTTP/2 connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for a request that a connection may be about to send, and how often it looks.
-const LAST_HEAD: Duration = Duration::from_millis(500);
+const LAST_HEAD: Duration = Duration::from_secs(2);
 const LAST_HEAD_STEP: Duration = Duration::from_millis(10);
 /// How long accepting rests after the machine ran out of file descriptors.
 const REST_AFTER_FAULT: Duration = Duration::from_millis(100);
