@@ -272,6 +272,9 @@ impl Host {
             false => principal,
         };
         access::check_rate_limit(&self.services, route.rate, &principal)?;
+        if !route.method.is_safe() {
+            self.wait_for_start().await;
+        }
         if !has_no_request_id(route.path) {
             unknown::check_query(route, &request.query)?;
         }
@@ -291,6 +294,15 @@ impl Host {
         match (answer, fields) {
             (Ok(answer), Some(fields)) => Ok(unknown::warn(answer, &fields).await),
             (answer, _) => answer,
+        }
+    }
+
+    /// Waits until the start has read what was unfinished. It counts the rows of the lanes: what comes or
+    /// goes meanwhile would be counted twice, or after it has gone.
+    async fn wait_for_start(&self) {
+        tokio::select! {
+            () = self.services.readiness.wait() => {}
+            () = self.services.engine.stopping() => {}
         }
     }
 

@@ -1,12 +1,12 @@
 //! What handlers call: the verbs of the layers below, put together by `app`.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::watch;
 
 use super::{Documents, Role};
 use crate::accounts::Accounts;
@@ -45,18 +45,25 @@ pub struct HostAddress {
 
 /// Whether the service has read what a stop left unfinished.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness(Arc<watch::Sender<bool>>);
 
 impl Readiness {
     /// From now on `GET /ready` answers 200.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.send_replace(true);
     }
 
     /// Whether it is so.
     #[must_use]
     pub fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        *self.0.borrow()
+    }
+
+    /// Resolves once it is so.
+    pub async fn wait(&self) {
+        let mut changes = self.0.subscribe();
+        // The sender is held here: it never closes.
+        let _ready = changes.wait_for(|is_ready| *is_ready).await;
     }
 }
 
