@@ -4,7 +4,8 @@
 //! Longer runs by hand: `ORRERY_CRASH_ROUNDS=50`, `ORRERY_CRASH_STARTS=10`, `ORRERY_CRASH_CUTS=10`,
 //! `ORRERY_CRASH_FLOWS=50`, `ORRERY_CRASH_DELIVERIES=30`, `ORRERY_CRASH_MIX=100`,
 //! `ORRERY_CRASH_CHECKPOINTS=50`, `ORRERY_CRASH_REPLAYS=10`, `ORRERY_CRASH_WAVES=5`,
-//! `ORRERY_CRASH_MOMENTS=1000`, `ORRERY_CRASH_AGENT=50`.
+//! `ORRERY_CRASH_MOMENTS=1000`, `ORRERY_CRASH_AGENT=50`, `ORRERY_CRASH_REDRIVES=10000`,
+//! `ORRERY_CRASH_SCHEDULES=20`, `ORRERY_CRASH_EVENTS=20`, `ORRERY_CRASH_CHILDREN=5000`.
 //! `ORRERY_TEST_SEED` repeats the random choices of a run, though not the machine's own timing.
 //! `docs/durability.md` says what each test proves.
 
@@ -26,10 +27,14 @@ mod backups;
 mod chat;
 #[path = "crash/checkpoints.rs"]
 mod checkpoints;
+#[path = "crash/children.rs"]
+mod children;
 #[path = "crash/clocks.rs"]
 mod clocks;
 #[path = "crash/deliveries.rs"]
 mod deliveries;
+#[path = "crash/events.rs"]
+mod events;
 #[path = "crash/faults.rs"]
 mod faults;
 #[path = "crash/flips.rs"]
@@ -40,6 +45,8 @@ mod flows;
 mod groups;
 #[path = "crash/image.rs"]
 mod image;
+#[path = "crash/leftovers.rs"]
+mod leftovers;
 #[path = "crash/load.rs"]
 mod load;
 #[path = "crash/mix.rs"]
@@ -54,6 +61,10 @@ mod poison;
 mod private;
 #[path = "crash/providers.rs"]
 mod providers;
+#[path = "crash/redrives.rs"]
+mod redrives;
+#[path = "crash/schedules.rs"]
+mod schedules;
 mod support;
 #[path = "crash/verdict.rs"]
 mod verdict;

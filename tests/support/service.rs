@@ -18,6 +18,7 @@ use super::{eventually, signal};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_orrery");
 const BASE_PORT: u16 = 8080;
+const FLOWS_PORT: u16 = 8082;
 const AGENT_PORT: u16 = 8083;
 const METRICS_PORT: u16 = 9464;
 /// Lines of the service's log that a failure shows.
@@ -136,6 +137,11 @@ impl Setup {
     /// A client of the base host.
     pub fn client(&self, key: &str) -> Client {
         Client::new(self.at(BASE_PORT), key)
+    }
+
+    /// A client of the older workflows' host.
+    pub fn flows(&self, key: &str) -> Client {
+        Client::new(self.at(FLOWS_PORT), key)
     }
 
     /// A client of the agent's host.

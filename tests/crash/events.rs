@@ -1,0 +1,137 @@
+//! Events that are sent around kills, two for each execution: an acknowledged one is its answer, and no other.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::leftovers::{check_none, ended, workflow};
+use crate::support::http::Client;
+use crate::support::random::Random;
+use crate::support::service::Setup;
+use crate::support::{PATIENCE, count_from, eventually};
+use crate::verdict;
+use orrery::runtime;
+
+/// Executions that wait, for each kill.
+const EXECUTIONS: usize = 60;
+/// Inputs of one bulk trigger.
+const BULK: usize = 10;
+/// Senders, each of which answers every execution.
+const SENDERS: usize = 3;
+
+/// What became of the events that were sent to one execution.
+#[derive(Debug, Default)]
+struct Sent {
+    /// Those that were answered with 202.
+    acknowledged: Vec<String>,
+    /// Those whose connection broke, at least once.
+    doubtful: Vec<String>,
+}
+
+/// Sends an event until it is answered; notes what became of it.
+fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mutex<Sent>) {
+    let path = format!("/v1/workflows/executions/{id}/events/answer");
+    let body = json!({ "payload": payload }).to_string();
+    let deadline = runtime::monotonic_now() + PATIENCE;
+    while runtime::monotonic_now() < deadline {
+        match client.post(&path, &[], &body) {
+            Ok(answer) if answer.status() == 202 => {
+                sent.lock().unwrap().acknowledged.push(payload.to_owned());
+                return;
+            }
+            Ok(answer) if answer.status() == 409 => return,
+            Ok(answer) => assert!([429, 503].contains(&answer.status()), "{}", answer.text()),
+            Err(_broken) => {
+                sent.lock().unwrap().doubtful.push(payload.to_owned());
+                eventually("the service is there", || {
+                    (setup.client("").get("/ready").ok()?.status() == 200).then_some(())
+                });
+            }
+        }
+    }
+    panic!("{payload} is not taken");
+}
+
+#[test]
+fn events_acknowledged_around_kills_are_the_answers() {
+    let kills = usize::try_from(count_from("ORRERY_CRASH_EVENTS", 3)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::seeded();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let mut service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    // Some events come before their step, and are kept.
+    let workflow = workflow(
+        &mut client,
+        "asks",
+        &json!([
+            {"step_id": "later", "type": "wait", "seconds": "{{inputs.seconds}}"},
+            {"step_id": "ask", "type": "wait", "event": {"name": "answer"}},
+        ]),
+    );
+    let mut ids = Vec::new();
+    for first in (0..EXECUTIONS * kills).step_by(BULK) {
+        let seconds = |n: usize| json!({"seconds": if n.is_multiple_of(2) { 0 } else { 2 }});
+        let inputs: Vec<Value> = (first..first + BULK).map(seconds).collect();
+        let body = json!({ "inputs": inputs }).to_string();
+        let path = format!("/v1/workflows/{workflow}/bulk-trigger");
+        let taken = client.post(&path, &[], &body).unwrap();
+        assert_eq!(taken.status(), 202, "{}", taken.text());
+        let id = |one: &Value| one["execution_id"].as_str().unwrap().to_owned();
+        ids.extend(taken.json()["executions"].as_array().unwrap().iter().map(id));
+    }
+    let sent: Vec<Mutex<Sent>> = ids.iter().map(|_| Mutex::default()).collect();
+    let answered = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            let (setup, key, ids, sent, answered) = (&setup, &key, &ids, &sent, &answered);
+            scope.spawn(move || {
+                let mut client = setup.client(key);
+                for (number, (id, sent)) in ids.iter().zip(sent).enumerate() {
+                    send(setup, &mut client, id, &format!("{sender}-{number}"), sent);
+                    answered.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        let all = ids.len() * SENDERS;
+        for round in 0..kills {
+            let within = usize::try_from(random.within(1..all as u64)).unwrap();
+            let wanted = (all * round + within) / kills;
+            eventually("events are sent", || {
+                (answered.load(Ordering::SeqCst) >= wanted).then_some(())
+            });
+            std::thread::sleep(Duration::from_micros(random.within(0..5_000)));
+            service.kill_and_keep();
+            service = setup.start();
+        }
+    });
+    let mut client = setup.client(&key);
+    let starts = setup.starts().load(Ordering::SeqCst);
+    let (mut doubtful, mut isolated) = (0, 0);
+    for (id, sent) in ids.iter().zip(sent) {
+        let sent = sent.into_inner().unwrap();
+        let detail = ended(&mut client, id);
+        if verdict::is_isolated(&detail["error_cause"], &detail, 1, starts) {
+            isolated += 1;
+            continue;
+        }
+        assert_eq!(detail["status"], "completed", "{detail}");
+        let answer = detail["output"].as_str().unwrap().to_owned();
+        match sent.acknowledged.as_slice() {
+            [acknowledged] => assert_eq!(answer, *acknowledged, "{id}: {sent:?}"),
+            [] => {
+                assert!(sent.doubtful.contains(&answer), "{id}: {answer} of {sent:?}");
+                doubtful += 1;
+            }
+            _ => panic!("{id} was answered twice: {sent:?}"),
+        }
+        let path = format!("/v1/workflows/executions/{id}/events/answer");
+        assert_eq!(client.post(&path, &[], "{}").unwrap().status(), 409);
+    }
+    verdict::check_isolations(isolated, starts);
+    check_none(&setup, service);
+    println!("{} executions, {doubtful} answered by an event whose connection broke", ids.len());
+}

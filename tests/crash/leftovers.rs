@@ -1,0 +1,102 @@
+//! What work that has ended leaves behind: no row in a lane, no timer, no open job. And lists of it, whole.
+
+use std::path::Path;
+
+use orrery::storage::{Key, Options, Page, Store, Table};
+use serde_json::Value;
+
+use crate::support::eventually;
+use crate::support::http::Client;
+use crate::support::service::{Service, Setup};
+
+/// As `engine.payload_inline_bytes` is by default.
+const INLINE_BYTES: usize = 16 * 1024;
+/// What is left to do after the last end takes a moment: so often the store is looked at.
+const LOOKS_MAX: usize = 10;
+/// Where unfinished work is.
+const TABLES: [Table; 3] = [Table::Lane, Table::Timer, Table::BulkJobOpen];
+
+/// Waits until nothing runs, kills the service, and checks that its store has nothing of unfinished work.
+pub fn check_none(setup: &Setup, mut service: Service) {
+    let mut left = Vec::new();
+    for _ in 0..LOOKS_MAX {
+        eventually("nothing runs", || (setup.unfinished() == Some(0.0)).then_some(()));
+        service.kill();
+        left = rows_of_unfinished_work(setup.data());
+        if left.is_empty() {
+            return;
+        }
+        service = setup.start();
+    }
+    panic!("left behind: {left:#?}");
+}
+
+fn rows_of_unfinished_work(data: &Path) -> Vec<String> {
+    let options = Options { folder: data.to_owned(), inline_bytes: INLINE_BYTES };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let store = Store::open(&options).unwrap();
+        let mut found = Vec::new();
+        for table in TABLES {
+            let prefix = Key::table(table);
+            let page = Page { prefix, after: None, before: None, limit: 1000 };
+            let rows = store.page(page).await.unwrap();
+            found.extend(rows.into_iter().map(|(key, _)| format!("{table:?} {key:?}")));
+        }
+        store.close().await;
+        found
+    })
+}
+
+/// All rows of the history that these filters name, newest first.
+pub fn history(client: &mut Client, filters: &str) -> Vec<Value> {
+    let mut rows = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let path = format!("/v2/executions?limit=100&{filters}{cursor}");
+        let page = client.get(&path).unwrap();
+        assert_eq!(page.status(), 200, "{}", page.text());
+        let mut page = page.json();
+        let Value::Array(found) = page["executions"].take() else { panic!("{page}") };
+        rows.extend(found);
+        match page["next_cursor"].as_str() {
+            Some(next) if page["has_more"] == true => cursor = format!("&cursor={next}"),
+            _ => return rows,
+        }
+    }
+}
+
+/// The id of a workflow with these steps, made now.
+pub fn workflow(client: &mut Client, name: &str, steps: &Value) -> String {
+    let body =
+        serde_json::json!({"name": name, "description": "d", "definition": {"steps": steps}});
+    let made = client.post("/v1/workflows", &[], &body.to_string()).unwrap();
+    assert_eq!(made.status(), 201, "{}", made.text());
+    made.json()["workflow_id"].as_str().unwrap().to_owned()
+}
+
+/// The execution that a trigger of a workflow has made.
+pub fn trigger(client: &mut Client, workflow: &str, inputs: &Value) -> String {
+    let body = serde_json::json!({ "inputs": inputs }).to_string();
+    let path = format!("/v1/workflows/{workflow}/trigger");
+    let taken = client.post(&path, &[], &body).unwrap();
+    assert_eq!(taken.status(), 202, "{}", taken.text());
+    taken.json()["execution_id"].as_str().unwrap().to_owned()
+}
+
+/// The detail of an execution, as it is.
+pub fn detail(client: &mut Client, id: &str) -> Value {
+    let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=0")).unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    answer.json()
+}
+
+/// The detail of an execution that ends.
+pub fn ended(client: &mut Client, id: &str) -> Value {
+    eventually("the execution ends", || {
+        let answer = client.get(&format!("/v1/workflows/executions/{id}?timeout=30")).unwrap();
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let detail = answer.json();
+        (!detail["completed_at"].is_null()).then_some(detail)
+    })
+}
