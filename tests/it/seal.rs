@@ -5,6 +5,7 @@ use std::path::Path;
 
 use orrery::app;
 use orrery::config::Config;
+use orrery::domain::signature;
 use orrery::storage::{Key, Options, Page, Sealer, Store, Table};
 use serde_json::{Value, json};
 
@@ -39,7 +40,14 @@ async fn sealed(config: &Config) -> Vec<String> {
     };
     let store = Store::open(&options).unwrap();
     let mut found = Vec::new();
-    for table in [Table::Execution, Table::Delivery, Table::Definition, Table::Secret] {
+    for table in [
+        Table::Execution,
+        Table::Delivery,
+        Table::Definition,
+        Table::Secret,
+        Table::WebhookEndpoint,
+        Table::Schedule,
+    ] {
         let prefix = Key::table(table);
         let page = Page { prefix, after: None, before: None, limit: 1000 };
         for (_, bytes) in store.page(page).await.unwrap() {
@@ -67,7 +75,7 @@ async fn rotate(config: &Config) -> usize {
     let key = config.data_dir.join("seal.key");
     let before = sealed(config).await;
     let plain: Vec<Option<String>> = opened(&data, &before);
-    assert!(plain.iter().all(Option::is_some) && before.len() >= 143, "{}", before.len());
+    assert!(plain.iter().all(Option::is_some) && before.len() >= 146, "{}", before.len());
     let old_key = fs::read(&key).unwrap();
     let mut interrupted = 0;
     let done = loop {
@@ -123,6 +131,16 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     let secrets = &service.running.services.secrets;
     secrets.set(service.organization.id, "token", TOKEN).await.unwrap();
     let large = service.workflow(step(3000)).await;
+    // An endpoint with two secrets that are valid, and a schedule whose runs are announced.
+    let mut told = Receiver::start().await;
+    let endpoint = json!({"url": told.url(), "events": ["workflow.completed"]});
+    let made = service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);
+    let rotate = format!("/v1/webhook-endpoints/{}/rotate", made["id"].as_str().unwrap());
+    let rotated = service.post(&rotate, &json!({})).send().await.expect(200);
+    let schedule =
+        json!({"cron": "@yearly", "webhook_url": receiver.url(), "webhook_secret": SECRET});
+    let schedules = format!("/v1/workflows/{large}/schedules");
+    service.post(&schedules, &schedule).send().await.expect(201);
     let mut interrupted = 0;
     let service =
         service.restart_after(async |config: &Config| interrupted = rotate(config).await).await;
@@ -132,6 +150,14 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     service.completed(&execution).await;
     let requests = provider.requests();
     assert_eq!(requests.last().unwrap().headers()["authorization"], TOKEN);
+    let hook = told.next().await;
+    let header = |name| hook.header(name).unwrap();
+    let (id, signed) = (header("webhook-id"), header("webhook-signature"));
+    let time = header("webhook-timestamp").parse().unwrap();
+    for secret in [&made["secret"], &rotated["secret"]] {
+        let secret = secret.as_str().unwrap();
+        assert!(signature::verify_standard(secret, id, time, hook.bytes(), signed), "{signed}");
+    }
     let fields = json!({
         "input": {"template": "x"}, "webhook_url": receiver.url(), "webhook_secret": SECRET,
     });
