@@ -361,7 +361,21 @@ mod tests {
             "\"tokens\":{\"input\":5,\"output\":6},\"is_priced\":true}},\"cost\":2000,",
             "\"created_at\":1,\"started_at\":1,\"completed_at\":3}"
         );
-        for golden in [prediction, run, call, decision, EXCHANGE] {
+        let child = concat!(
+            "\u{1}{\"id\":\"07070707-0707-0707-0707-070707070707\",",
+            "\"organization\":\"01010101-0101-0101-0101-010101010101\",",
+            "\"key\":\"02020202-0202-0202-0202-020202020202\",\"source\":\"workflow\",",
+            "\"status\":\"processing\",\"input\":{\"inline\":{}},",
+            "\"work\":{\"workflow\":{\"workflow\":\"04040404-0404-0404-0404-040404040404\",",
+            "\"version\":\"v1\",\"revision\":\"05050505-0505-0505-0505-050505050505\",",
+            "\"owner\":\"01010101-0101-0101-0101-010101010101\",\"source_ip\":\"127.0.0.1\",",
+            "\"schedule\":\"09090909-0909-0909-0909-090909090909\",",
+            "\"parent\":{\"execution\":\"08080808-0808-0808-0808-080808080808\",\"step_id\":\"s\",",
+            "\"depth\":2,\"is_waiting\":true},",
+            "\"ran_ms\":5,\"paused\":{\"by\":\"key k\",\"since\":9}}},",
+            "\"cost\":0,\"created_at\":1,\"started_at\":2}"
+        );
+        for golden in [prediction, run, child, call, decision, EXCHANGE] {
             let execution: Execution = decode(golden.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(&execution).unwrap()).unwrap(), golden);
         }
@@ -375,7 +389,18 @@ mod tests {
             "\"prediction\":\"03030303-0303-0303-0303-030303030303\",",
             "\"started_at\":2,\"completed_at\":3}"
         );
-        let read: Step = decode(step.as_bytes()).unwrap();
-        assert_eq!(String::from_utf8(encode(&read).unwrap()).unwrap(), step);
+        let answered = concat!(
+            "\u{1}{\"status\":\"completed\",\"output\":{\"inline\":5},\"due\":4,",
+            "\"is_cut_short\":true,\"cost\":0,\"event\":\"link\",",
+            "\"child\":\"03030303-0303-0303-0303-030303030303\",",
+            "\"started_at\":2,\"completed_at\":3}"
+        );
+        for golden in [step, answered] {
+            let read: Step = decode(golden.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(encode(&read).unwrap()).unwrap(), golden);
+        }
+        let event = "\u{1}{\"payload\":{\"a\": 1.50},\"source\":\"link\",\"at\":7}";
+        let read: SentEvent = decode(event.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(encode(&read).unwrap()).unwrap(), event);
     }
 }

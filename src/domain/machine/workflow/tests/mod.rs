@@ -2,6 +2,7 @@
 //! an end, and dying on the way changes nothing about it. No test here knows the order of the code
 //! it tests.
 
+mod answers;
 mod plans;
 
 use std::collections::hash_map::DefaultHasher;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use self::answers::answer;
 use self::plans::plan;
 use super::*;
 use crate::domain::attempt::Outcome;
@@ -42,6 +44,8 @@ struct Machine {
     runs: BTreeMap<Instance, u32>,
     stopped: Vec<(Instance, u32)>,
     timers: BTreeSet<(Timestamp, Instance)>,
+    /// The steps whose event was sent, perhaps before they began. It outlives the process.
+    sent: BTreeSet<Instance>,
     /// The children that were created, by attempt, and those of them that have ended or that nobody
     /// waits for any more. They outlive the process.
     children: BTreeMap<(Instance, u32), ExecutionId>,
@@ -72,6 +76,7 @@ impl Machine {
             runs: BTreeMap::new(),
             stopped: Vec::new(),
             timers: BTreeSet::new(),
+            sent: BTreeSet::new(),
             children: BTreeMap::new(),
             ended_children: BTreeSet::new(),
             abandoned: BTreeSet::new(),
@@ -98,6 +103,7 @@ impl Machine {
             ..Self::new(failed.seed, Arc::clone(&failed.plan))
         };
         machine.published.retain(|instance| machine.disk.contains_key(instance));
+        machine.sent.clear();
         machine.children.clear();
         machine.ended_children.clear();
         machine.abandoned.clear();
@@ -241,6 +247,13 @@ impl Machine {
             Kind::Map(_) => {
                 Event::MapOpened { items: u32::try_from(chance("items") % 4).unwrap(), instance }
             }
+            Kind::Wait(wait) if wait.event().is_some() => match self.sent.contains(&instance) {
+                true => answer(instance),
+                false => {
+                    let until = self.now.plus(wait.event().unwrap().limit());
+                    Event::WaitUntil { until, instance }
+                }
+            },
             Kind::Wait(_) => {
                 let span = Duration::from_secs(chance("wait") % 5);
                 Event::WaitUntil { until: self.now.plus(span), instance }
@@ -303,7 +316,7 @@ impl Machine {
     fn tick(&mut self) {
         let Some((due, instance)) = self.timers.first().cloned() else { return };
         if due.since(self.now) > Duration::from_secs(24 * 3600) {
-            // No child takes so long.
+            // No child takes so long, and no person.
             return;
         }
         self.timers.pop_first();
@@ -335,6 +348,7 @@ impl Machine {
         self.timers.clear();
         self.begun.clear();
         self.happen(Event::Dispatched);
+        self.take_answers();
     }
 
     /// Lets everything come to its end.
@@ -345,6 +359,7 @@ impl Machine {
             }
             if self.execution.paused().is_some() && self.runs.is_empty() {
                 self.resume();
+            } else if self.runs.is_empty() && self.send_awaited() {
             } else if self.runs.is_empty() {
                 assert!(!self.timers.is_empty(), "nothing can go on");
                 self.tick();
@@ -482,6 +497,7 @@ impl Machine {
     }
 
     fn invariants(&self) {
+        self.invariant_answers_are_of_steps_that_ask();
         self.invariant_no_child_is_orphaned();
         self.invariant_maps_keep_to_their_concurrency();
         self.invariant_the_end_is_whole();
@@ -518,6 +534,7 @@ fn execution() -> Execution {
 enum Act {
     Run(usize),
     Late(usize),
+    Send(usize),
     Tick,
     Crash,
     Pause,
@@ -528,6 +545,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         8 => any::<usize>().prop_map(Act::Run),
         2 => any::<usize>().prop_map(Act::Late),
+        2 => any::<usize>().prop_map(Act::Send),
         2 => Just(Act::Tick),
         1 => Just(Act::Crash),
         1 => Just(Act::Pause),
@@ -541,6 +559,7 @@ fn play(machine: &mut Machine, acts: &[Act]) {
         match act {
             Act::Run(which) => machine.run(*which),
             Act::Late(which) => machine.report_late(*which),
+            Act::Send(which) => machine.send(*which),
             Act::Tick => machine.tick(),
             Act::Crash => machine.crash(),
             Act::Pause => machine.pause(),

@@ -11,6 +11,8 @@ struct Dice<'d> {
     bytes: std::slice::Iter<'d, u8>,
     /// Whether steps have time-outs.
     deadlines: bool,
+    /// How many maps are around the next step: within one, no step waits for an event.
+    maps: usize,
 }
 
 impl Dice<'_> {
@@ -33,7 +35,7 @@ fn block(dice: &mut Dice<'_>, depth: u8, made: &mut usize) -> Value {
 fn step(dice: &mut Dice<'_>, depth: u8, made: &mut usize, earlier: &[String]) -> Value {
     *made += 1;
     let id = format!("s{made}");
-    let kinds = if depth == 0 { 8 } else { 11 };
+    let kinds = if depth == 0 { 9 } else { 12 };
     let mut step = match dice.throw(kinds) {
         0..=2 => json!({"type": "model", "model": "m"}),
         3 => json!({"type": "http", "url": "http://h/"}),
@@ -41,22 +43,27 @@ fn step(dice: &mut Dice<'_>, depth: u8, made: &mut usize, earlier: &[String]) ->
         5 => json!({"type": "wait", "seconds": 1}),
         6 => json!({"type": "workflow", "workflow": "w"}),
         7 => json!({"type": "workflow", "workflow": "w", "wait": false}),
-        8 => {
+        8 if dice.maps == 0 => event_wait(dice, &id),
+        8 => json!({"type": "wait", "seconds": 2}),
+        9 => {
             let branches = 1 + dice.throw(3);
             let branch = |_| json!({"steps": block(dice, depth - 1, made)});
             let branches: Vec<Value> = (0..branches).map(branch).collect();
             json!({"type": "parallel", "branches": branches})
         }
-        9 => {
+        10 => {
             let met = json!({"steps": block(dice, depth - 1, made)});
             let other = json!({"steps": block(dice, depth - 1, made)});
             let condition = json!({"expression": "{{execution.id}}", "operator": "exists"});
             json!({"type": "choice", "condition": condition, "condition_met_branch": met, "default_branch": other})
         }
-        _ => json!({
-            "type": "map", "items": [1], "item_name": format!("i{made}"),
-            "max_concurrency": 1 + dice.throw(2), "steps": block(dice, depth - 1, made),
-        }),
+        _ => {
+            let (name, most) = (format!("i{made}"), 1 + dice.throw(2));
+            dice.maps += 1;
+            let steps = block(dice, depth - 1, made);
+            dice.maps -= 1;
+            json!({"type": "map", "items": [1], "item_name": name, "max_concurrency": most, "steps": steps})
+        }
     };
     step["step_id"] = id.into();
     if dice.throw(4) == 0 {
@@ -85,8 +92,19 @@ fn step(dice: &mut Dice<'_>, depth: u8, made: &mut usize, earlier: &[String]) ->
     step
 }
 
+fn event_wait(dice: &mut Dice<'_>, name: &str) -> Value {
+    let mut event = json!({ "name": name });
+    if dice.deadlines && dice.throw(2) == 0 {
+        event["timeout_seconds"] = 2.into();
+    }
+    if dice.throw(2) == 0 {
+        event["default"] = "nobody".into();
+    }
+    json!({"type": "wait", "event": event})
+}
+
 pub(super) fn plan(dice: &[u8], deadlines: bool) -> Arc<Plan> {
-    let mut dice = Dice { bytes: dice.iter(), deadlines };
+    let mut dice = Dice { bytes: dice.iter(), deadlines, maps: 0 };
     let steps = block(&mut dice, 2, &mut 0);
     Arc::new(Plan::compile(Some(&json!({"steps": steps})), &|_| true).unwrap())
 }
