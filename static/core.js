@@ -378,7 +378,7 @@ const STATUS = {
   running: ["loader", "active", "Running"], success: ["check", "good", "Succeeded"],
   completed: ["check", "good", "Completed"], error: ["circle-alert", "bad", "Failed"],
   failed: ["circle-alert", "bad", "Failed"], cancelled: ["ban", "off", "Cancelled"],
-  skipped: ["ban", "off", "Skipped"], pending: ["clock", "waiting", "Waiting"],
+  paused: ["clock", "waiting", "Paused"], skipped: ["ban", "off", "Skipped"], pending: ["clock", "waiting", "Waiting"],
   delivering: ["loader", "active", "Delivering"], delivered: ["check", "good", "Delivered"],
 };
 

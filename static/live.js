@@ -74,16 +74,19 @@ export async function follow(look, { signal, onLost }) {
   }
 }
 
-// The events of a prediction through a connection that is held, until its end: gives the record. `on` has a
-// function for each event; `on.begin` is called when what comes starts from the beginning.
-export function eventsOf(id, on, signal) {
-  const path = `/api/base/v1/prediction/${id}`;
+// What events tell: of a prediction, of an execution, or of both.
+const TOLD = ["status", "log", "output", "step", "wait", "pause", "resume"];
+
+// The events of the run at `path` through a connection that is held, until its end: gives the record. `on` has a
+// function for each event; `on.begin` is called when what comes starts from the beginning. `query` has the
+// ordinary request answer at once.
+export function eventsOf(path, on, signal, query = "") {
   return new Promise((resolve, reject) => {
     const events = new EventSource(`${path}/events`);
     const done = (act, value) => { events.close(); act(value); };
     let isFresh = true;
     const begun = () => { if (isFresh) on.begin?.(); isFresh = false; };
-    for (const name of ["status", "log", "output"]) {
+    for (const name of TOLD) {
       events.addEventListener(name, (event) => { begun(); on[name]?.(JSON.parse(event.data)); });
     }
     events.addEventListener("reset", () => { isFresh = false; on.begin?.(); });
@@ -92,9 +95,27 @@ export function eventsOf(id, on, signal) {
     events.onerror = () => {
       const away = new Refusal(0, "The connection to the service was lost.");
       // The browser comes again by itself, unless the service refused: then an ordinary request says why.
-      if (events.readyState === EventSource.CLOSED) ask("GET", path, undefined, { signal }).then(() => done(reject, away), (error) => done(reject, error));
+      if (events.readyState === EventSource.CLOSED) ask("GET", path + query, undefined, { signal }).then(() => done(reject, away), (error) => done(reject, error));
       else on.lost?.(away);
     };
     signal.addEventListener("abort", () => done(reject, new DOMException("nobody looks", "AbortError")), { once: true });
   });
+}
+
+// Reads again when something has happened, and once more when more has happened meanwhile: never twice at a time,
+// and with a breath in between.
+export function rereading(read, signal) {
+  let isReading = false;
+  let isStale = false;
+  return async () => {
+    if (isReading) { isStale = true; return; }
+    isReading = true;
+    do {
+      isStale = false;
+      // What is away comes again with the next event.
+      await read().catch(() => null);
+      await pause(BREATH_MS, signal);
+    } while (isStale && !signal.aborted);
+    isReading = false;
+  };
 }

@@ -127,7 +127,7 @@ export function Run({ id, type, onEnd }) {
       lost: setLost,
     };
     const look = async (mayHold, signal) => {
-      const record = mayHold ? await eventsOf(id, on, signal) : await ask("GET", `${API}/prediction/${id}`, undefined, { signal });
+      const record = mayHold ? await eventsOf(`${API}/prediction/${id}`, on, signal) : await ask("GET", `${API}/prediction/${id}`, undefined, { signal });
       if (!FINAL.includes(record.status)) { setLive((now) => ({ ...now, status: state(record.status) })); return false; }
       setLive((now) => ({ ...now, status: record.status, record }));
       onEnd?.(record);

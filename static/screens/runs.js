@@ -2,7 +2,7 @@
 
 import { html, useEffect, useMemo, useState } from "/static/vendor/preact.js";
 import { Button, Confirm, Copy, Empty, Field, Link, Loaded, Lost, Notice, Page, Refusal, Status, Text, Time, ask, duration, go, money, place, request, sentence, session, setQuery, useLoad } from "/static/core.js";
-import { eventsOf, follow } from "/static/live.js";
+import { eventsOf, follow, rereading } from "/static/live.js";
 import { LongText, Output, Tree } from "/static/output.js";
 import { Rows } from "/static/rows.js";
 import { axisOf, rowsOfExecution, rowsOfPrediction } from "/static/timeline.js";
@@ -13,9 +13,11 @@ const FINAL = ["success", "error", "cancelled", "completed", "failed"];
 const KINDS = [["", "Everything"], ["prediction", "Models"], ["workflow", "Workflows"], ["chat", "Chat"], ["agent", "Agent"], ["decision", "Decisions"]];
 // What is a row of the history and nothing else: it has no record of its own.
 const CALLS = ["chat", "agent", "decision"];
+// Steps that start runs of their own, or hold steps that may.
+const STARTERS = ["workflow", "map", "model"];
 const STATES = [["", "Any"], ["created,queued,starting,processing,running", "Not finished"], ["success,completed", "Succeeded"], ["error,failed", "Failed"], ["cancelled", "Cancelled"]];
 const SINCE = [["", "Any time"], ["3600", "The last hour"], ["86400", "The last 24 hours"], ["604800", "The last 7 days"], ["2592000", "The last 30 days"]];
-const NAMES = ["type", "status", "model", "error_classification", "workflow_id"];
+const NAMES = ["type", "status", "model", "error_classification", "workflow_id", "workflow_execution_id"];
 
 export function List() {
   const { query } = place.value;
@@ -110,7 +112,7 @@ export function Detail({ id }) {
   const isLive = run.data && !CALLS.includes(run.data.type) && !FINAL.includes(run.data.record.status);
   const [lost, setLost] = useState(null);
   const [problem, setProblem] = useState(null);
-  // Each answer comes when something has changed, where the page may hold a connection.
+  // Where the page may hold a connection, its events say when something has changed: until then it asks nothing.
   useEffect(() => {
     if (!isLive) return undefined;
     const abort = new AbortController();
@@ -118,15 +120,23 @@ export function Detail({ id }) {
     const { type: kind } = run.data;
     const show = (record) => { setNow(Date.now()); run.set({ type: kind, record }); return FINAL.includes(record.status); };
     let tag = "";
+    const execution = `${API}/v1/workflows/executions/${id}`;
     const workflow = async (mayHold, signal) => {
-      const answer = await request("GET", `${API}/v1/workflows/executions/${id}?timeout=${mayHold ? 5 : 0}`, undefined, { signal, headers: { "if-none-match": tag || "\"\"" } });
-      tag = answer.headers.get("etag") ?? "";
-      return answer.status === 304 ? false : show(await answer.json());
+      const read = async () => {
+        const answer = await request("GET", `${execution}?timeout=0`, undefined, { signal, headers: { "if-none-match": tag || "\"\"" } });
+        tag = answer.headers.get("etag") ?? "";
+        return answer.status === 304 ? false : show(await answer.json());
+      };
+      if (!mayHold) return read();
+      const look = rereading(read, signal);
+      const on = { begin: look, status: look, step: look, wait: look, pause: look, resume: look, lost: setLost };
+      return show(await eventsOf(execution, on, signal, "?timeout=0"));
     };
     const prediction = async (mayHold, signal) => {
-      const read = () => ask("GET", `${API}/v1/prediction/${id}`, undefined, { signal }).then(show);
+      const path = `${API}/v1/prediction/${id}`;
+      const read = () => ask("GET", path, undefined, { signal }).then(show);
       if (!mayHold) return read();
-      return show(await eventsOf(id, { status: () => read().catch(() => null), lost: setLost }, signal));
+      return show(await eventsOf(path, { status: () => read().catch(() => null), lost: setLost }, signal));
     };
     follow(kind === "workflow" ? workflow : prediction, { signal: abort.signal, onLost: setLost }).then(() => setLost(null), setProblem);
     return () => { abort.abort(); clearInterval(clock); };
@@ -150,14 +160,18 @@ function Shown({ id, type, record, now, lost, problem, reload }) {
   const metrics = record.metrics ?? { cost: record.execution_cost };
   const error = record.error_cause ?? record.error;
   const command = `curl -s ${session.value.hosts?.find((host) => host.role === "base")?.url ?? ""}${base.slice(API.length)} -H "X-API-Key: $ORRERY_KEY"`;
+  const paused = record.waiting_for?.find((one) => one.reason === "paused");
   const tabs = [["timeline", "Timeline"], ["input", "Input"], ["output", "Output"], ["logs", "Logs"], ["webhook", "Webhook"], ["raw", "Raw"]];
   return html`<${Page} title=${name} wide=${true} intro=${html`<span class="mono">${id}</span>`} actions=${html`
+      ${type === "workflow" && !isOver ? (paused ? html`<${Button} kind="primary" icon="play" busy=${state.busy === "resume"} onClick=${act("resume", `${base}/resume`, reload)}>Resume</${Button}>`
+        : html`<${Button} icon="clock" busy=${state.busy === "pause"} onClick=${act("pause", `${base}/pause`, reload)}>Pause</${Button}>`) : null}
       ${!isOver && !isCall ? html`<${Button} icon="square" busy=${state.busy === "cancel"} onClick=${act("cancel", `${base}/cancel`, reload)}>Cancel</${Button}>` : null}
       ${type === "workflow" && ["failed", "cancelled"].includes(record.status) ? html`<${Button} kind="primary" icon="rotate-ccw" busy=${state.busy === "redrive"} onClick=${act("redrive", `${base}/redrive`, again)}>Go on from the failed step</${Button}>` : null}
       ${type === "prediction" && isOver ? html`<${Button} icon="play" onClick=${() => { try { sessionStorage.setItem(`input:${record.model}`, JSON.stringify(record.input)); } catch { /* The form starts empty. */ } go(`/app/models/${record.model}`); }}>Open in the playground</${Button}>` : null}
       <${Copy} text=${id} label="Copy the id" />${isCall ? null : html`<${Copy} text=${command} label="Copy as curl" />`}`}>
     ${state.error ?? problem ? html`<${Notice} kind="error">${sentence(state.error ?? problem)}</${Notice}>` : null}${lost ? html`<${Lost} />` : null}
-    <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${record.status} /></dd></div>
+    ${paused ? html`<${Notice} kind="warning">Paused by <${Text}>${paused.by}</${Text}> since ${new Date(paused.since).toLocaleString()}. What runs finishes, and no other step begins until somebody resumes it; time-outs stand still.</${Notice}>` : null}
+    <dl class="facts"><div><dt>Status</dt><dd><${Status} of=${paused ? "paused" : record.status} /></dd></div>
       <div><dt>Created</dt><dd><${Time} at=${record.created_at} /></dd></div>
       <div><dt>In the queue</dt><dd>${Number.isFinite(metrics.queue_time) ? duration(metrics.queue_time) : "–"}</dd></div>
       <div><dt>Ran for</dt><dd>${runTime(record, metrics, now)}</dd></div><div><dt>Cost</dt><dd>${money(metrics.cost)}</dd></div>
@@ -165,6 +179,8 @@ function Shown({ id, type, record, now, lost, problem, reload }) {
     ${error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${error}</${Text}></${Notice}>` : null}
     ${type === "workflow" && record.workflow_id ? html`<p><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}></p>` : null}
     ${record.redriven_from ? html`<p>This run goes on from <${Link} to=${`/app/runs/${record.redriven_from}?type=workflow`}>an earlier one</${Link}>.</p>` : null}
+    ${record.parent_execution_id ? html`<p>The step <code><${Text}>${record.parent_step_id}</${Text}></code> of <${Link} to=${`/app/runs/${record.parent_execution_id}?type=workflow`}>another run</${Link}> started this one.</p>` : null}
+    ${type === "workflow" && Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<p><${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}></p>` : null}
     ${isCall ? html`<${Call} record=${record} />` : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
     ${tab === "timeline" ? html`<${Timeline} type=${type} record=${record} now=${now} />` : null}
     ${tab === "input" ? html`<${Payload} value=${record.input ?? record.inputs} problem=${record.input_error ?? record.inputs_error} />` : null}
@@ -211,8 +227,8 @@ function Timeline({ type, record, now }) {
   const axis = useMemo(() => axisOf(rows.flatMap((row) => row.bars), from, to), [record, now]);
   const failedAt = rows.findIndex((row) => ["failed", "error"].includes(row.status));
   const chosen = place.value.query.get("step") ?? rows[failedAt]?.id ?? null;
-  const waiting = record.waiting_for ?? [];
-  return html`${waiting.length ? html`<${Notice}>${waiting.map(sentenceOf).join(" ")}</${Notice}>` : null}
+  const waiting = (record.waiting_for ?? []).filter((one) => one.reason !== "paused");
+  return html`${waiting.length ? html`<${Notice}>${waiting.map((one, at) => html`<span key=${at}>${at ? " " : ""}${sentenceOf(one)}</span>`)}</${Notice}>` : null}
     <div class="card scroll timeline"><table><thead><tr><th scope="col">${type === "workflow" ? "Step" : "What"}</th><th scope="col">Status</th><th scope="col" class="number">Took</th>
       <th scope="col" class="axis"><span class="hidden">Bars from ${new Date(from).toLocaleString()} to ${new Date(to).toLocaleString()}</span><span aria-hidden="true">0</span><span aria-hidden="true">${duration((to - from) / 1000)}</span></th></tr></thead>
     <${Rows} all=${rows} columns="4" start=${failedAt < 0 ? null : failedAt}>${(row) => html`<${Row} key=${row.id} row=${row} axis=${axis} isOpen=${chosen === row.id} opens=${type === "workflow" || Boolean(row.error)} />`}</${Rows}></table></div>
@@ -238,7 +254,8 @@ function StepDetail({ row }) {
     ${step?.attempts?.length > 1 ? html`<ol class="attempts">${step.attempts.map((attempt) => html`<li key=${attempt.number}><${Status} of=${attempt.status} /> ${attempt.model ? html`<${Text}>${attempt.model}</${Text}>, ` : null}<${Time} at=${attempt.started_at} />${attempt.completed_at ? `, ${duration((Date.parse(attempt.completed_at) - Date.parse(attempt.started_at)) / 1000)}` : ""}${attempt.error ? html`<div class="reason"><${Text}>${attempt.error}</${Text}></div>` : null}</li>`)}</ol>` : null}
     ${step ? html`<details><summary>Input</summary><${Payload} value=${step.input} problem=${step.input_error ?? (step.metadata?.omitted ? "It is too large to be shown here; the API returns it." : null)} /></details>
     <details open=${step.status === "completed"}><summary>Output</summary>${step.output_error ? html`<${Notice} kind="error"><${Text}>${step.output_error}</${Text}></${Notice}>` : html`<${Output} value=${step.output} />`}</details>
-    ${step.metadata?.prediction_id ? html`<p><${Link} to=${`/app/runs/${step.metadata.prediction_id}`}>The model's run</${Link}></p>` : null}` : null}</div>`;
+    ${step.metadata?.prediction_id ? html`<p><${Link} to=${`/app/runs/${step.metadata.prediction_id}`}>The model's run</${Link}></p>` : null}
+    ${step.metadata?.execution_id ? html`<p><${Link} to=${`/app/runs/${step.metadata.execution_id}?type=workflow`}>The run that it started</${Link}></p>` : null}` : null}</div>`;
 }
 
 function sentenceOf(one) {
@@ -248,6 +265,8 @@ function sentenceOf(one) {
     case "timer": return `“${one.step_id}” waits until ${new Date(one.until).toLocaleString()}.`;
     case "retry": return `“${one.step_id}” is tried again at ${new Date(one.at).toLocaleTimeString()}, attempt ${one.attempt}.`;
     case "step": return `“${one.step_id}” is running${one.attempt > 1 ? `, attempt ${one.attempt}` : ""}.`;
+    case "event": return html`“${one.step_id}” waits for the event “${one.event}” until ${new Date(one.until).toLocaleString()}. <a href=${one.resume_url} target="_blank" rel="noopener noreferrer">Answer it</a>`;
+    case "workflow": return html`“${one.step_id}” waits for <${Link} to=${`/app/runs/${one.execution_id}?type=workflow`}>the run that it started</${Link}>.`;
     default: return "The service had a problem and tries again.";
   }
 }

@@ -113,7 +113,7 @@ function Opened({ workflow, models, version, reload }) {
     ${state.error ? html`<${Notice} kind="error">${sentence(state.error)}</${Notice}>` : null}
     ${problems.length ? html`<${Notice} kind="error"><strong>${problems.length === 1 ? "One thing is wrong" : `${problems.length} things are wrong`} with the definition.</strong> ${byStep.get("") ? html`<${Text}>${byStep.get("")[0].message}</${Text}>` : "The steps with a mark say what."}</${Notice}>` : null}
     <${Tabs} tabs=${tabs} chosen=${tab} label="Workflow" onChoose=${(one) => setQuery({ tab: one === "steps" ? "" : one })} />
-    ${tab === "steps" ? html`<${StepsTab} definition=${draft} onDefinition=${edit} steps=${steps} byStep=${byStep} models=${models} isLocked=${isLocked} />` : null}
+    ${tab === "steps" ? html`<${StepsTab} definition=${draft} onDefinition=${edit} steps=${steps} byStep=${byStep} models=${models} own=${workflow.slug} isLocked=${isLocked} />` : null}
     ${tab === "json" ? html`<${JsonEditor} label="The definition as JSON" value=${draft} onValue=${edit} onValid=${setJson} readonly=${isLocked} />
       ${problems.map((one) => html`<p class="field-error" key=${one.path + one.message}><${Icon} name="circle-alert" /><span><code>${one.path || "/"}</code> <${Text}>${one.message}</${Text}></span></p>`)}` : null}
     ${tab === "run" ? html`<${RunTab} workflow=${workflow} version=${version} isDirty=${isDirty} />` : null}

@@ -2,10 +2,11 @@
 // field shows stays as it was written.
 
 import { html, useState } from "/static/vendor/preact.js";
-import { Button, Field, Icon, Input, Link, Notice, Text } from "/static/core.js";
+import { Button, Field, Icon, Input, Link, Notice, Text, useLoad } from "/static/core.js";
 import { Json } from "/static/form.js";
 import { isNullable, propertiesOf, resolve, typesOf } from "/static/schema.js";
 import { TYPES, changed, idOf, valueAt } from "/static/workflows/flow.js";
+import { allWorkflows, workflowWithInputs } from "/static/workflows/service.js";
 import { Pairs, Template } from "/static/workflows/text.js";
 
 const CLASSES = ["content_moderation", "execution_timeout", "invalid_user_input", "invalid_model_config", "provider_auth", "provider_error", "provider_rate_limit", "provider_unavailable", "internal_error", "unknown"];
@@ -16,11 +17,11 @@ const OPERATORS = {
 const UNARY = ["exists", "not_exists", "is_null", "is_not_null"];
 
 // `errors`: what the service says of each part, by its place in the step.
-export function StepFields({ step, onStep, offers, errors, models, siblings }) {
+export function StepFields({ step, onStep, offers, errors, models, own, siblings }) {
   const set = (path, next) => onStep(changed(step, path, next));
   const error = (place) => errors.find((one) => one.within === place)?.message;
-  const tools = { step, set, offers, error, errors, models };
-  const Part = { model: Model, http: Http, parallel: Parallel, choice: Choice, map: Each, wait: Wait, pass: Value }[step.type];
+  const tools = { step, set, onStep, offers, error, errors, models, own };
+  const Part = { model: Model, http: Http, parallel: Parallel, choice: Choice, map: Each, wait: Wait, workflow: Other, pass: Value }[step.type];
   const shown = new Set();
   const general = errors.filter((one) => !one.within.includes("/") && !FIELDS.has(one.within) && !shown.has(one.message) && shown.add(one.message));
   const key = step.step_id === undefined && step.id !== undefined ? "id" : "step_id";
@@ -32,7 +33,7 @@ export function StepFields({ step, onStep, offers, errors, models, siblings }) {
 }
 
 // Places for which a field shows the problem itself.
-const FIELDS = new Set(["step_id", "id", "name", "model", "url", "items", "item_name", "seconds", "until", "result", "condition", "output", "body", "max_concurrency", "timeout_seconds", "depends_on", "method", "headers", "query_params", "fail_when"]);
+const FIELDS = new Set(["step_id", "id", "name", "model", "url", "items", "item_name", "seconds", "until", "result", "condition", "output", "body", "max_concurrency", "timeout_seconds", "depends_on", "method", "headers", "query_params", "fail_when", "workflow", "version_id", "inputs", "wait"]);
 
 function ModelChoice({ label, value, onValue, models, error }) {
   const known = models?.some((one) => one.slug === value);
@@ -129,13 +130,50 @@ function Each({ step, set, offers, error }) {
     <${Template} label="Output for each item" optional=${true} hint="Without it, the output of the last step" value=${step.output} error=${error("output")} offers=${(Array.isArray(step.steps) ? step.steps : []).map((one) => ({ text: `${idOf(one)}.output`, note: "Within" })).concat(offers)} onValue=${(next) => set(["output"], next)} />`;
 }
 
-function Wait({ step, set, offers, error }) {
-  const isUntil = step.until !== undefined;
-  const [choice, setChoice] = useState(isUntil ? "until" : "seconds");
-  const choose = (next) => { setChoice(next); set([next === "until" ? "seconds" : "until"], undefined); };
-  return html`<${Field} label="Wait">${(field) => html`<select ...${field} value=${choice} onChange=${(event) => choose(event.currentTarget.value)}><option value="seconds">for a time</option><option value="until">until a moment</option></select>`}</${Field}>
-    ${choice === "seconds" ? html`<${Template} label="Seconds" value=${step.seconds} offers=${offers} error=${error("seconds")} onValue=${(next) => set(["seconds"], next)} />`
+// The three kinds of waits, and what each begins with.
+const WAITS = { seconds: 60, until: "", event: { name: "approval" } };
+
+function Wait({ step, set, onStep, offers, error, errors }) {
+  const [choice, setChoice] = useState(["until", "event"].find((name) => step[name] !== undefined) ?? "seconds");
+  const choose = (next) => {
+    setChoice(next);
+    const others = Object.fromEntries(Object.entries(step).filter(([name]) => !(name in WAITS)));
+    onStep({ ...others, [next]: step[next] ?? WAITS[next] });
+  };
+  return html`<${Field} label="Wait">${(field) => html`<select ...${field} value=${choice} onChange=${(event) => choose(event.currentTarget.value)}><option value="seconds">for a time</option><option value="until">until a moment</option><option value="event">for an event</option></select>`}</${Field}>
+    ${choice === "event" ? html`<${AwaitedEvent} step=${step} set=${set} error=${error} errors=${errors} />` : choice === "seconds" ? html`<${Template} label="Seconds" value=${step.seconds} offers=${offers} error=${error("seconds")} onValue=${(next) => set(["seconds"], next)} />`
       : html`<${Template} label="Moment" isText=${true} hint="Such as 2026-11-21T10:00:00Z, or a reference" value=${step.until} offers=${offers} error=${error("until")} onValue=${(next) => set(["until"], next)} />`}`;
+}
+
+// What a person or a program answers, and what happens when nobody does.
+function AwaitedEvent({ step, set, error, errors }) {
+  const event = step.event !== null && typeof step.event === "object" ? step.event : {};
+  const problem = (name) => error(`event/${name}`) ?? errors.find((one) => one.within.startsWith(`event/${name}/`))?.message;
+  return html`${error("event") ? html`<${Notice} kind="error"><${Text}>${error("event")}</${Text}></${Notice}>` : null}
+    <${Input} label="Name of the event" class="mono" hint="Unique in the workflow. Whoever sends it names the run and the event." maxlength="64" error=${problem("name")} value=${event.name ?? ""} onValue=${(next) => set(["event", "name"], next)} />
+    <p class="hint">Steps before this one can hand out the link that answers it: <code>${`{{${idOf(step)}.resume_url}}`}</code> opens a page with a form.</p>
+    <${Json} label="Schema of the answer" hint="A JSON Schema; its plain properties are the fields of the page" optional=${true} rows=${6} value=${event.schema} error=${problem("schema")} onValue=${(next) => set(["event", "schema"], next)} />
+    <${Numeric} label="Waits at most, in seconds" hint="Then its output is the default, or it fails." error=${problem("timeout_seconds")} value=${event.timeout_seconds} onValue=${(next) => set(["event", "timeout_seconds"], next)} />
+    <${Json} label="Default" hint="The output when nobody answers in time" optional=${true} rows=${3} value=${event.default} error=${problem("default")} onValue=${(next) => set(["event", "default"], next)} />`;
+}
+
+// Another workflow of the organization: which one, in which version, and what it is given.
+function Other({ step, set, offers, error, errors, own }) {
+  const all = useLoad((signal) => allWorkflows(signal), []);
+  const named = typeof step.workflow === "string" ? step.workflow : "";
+  const choices = (all.data ?? []).filter(({ slug }) => slug !== own);
+  const found = choices.find(({ slug, workflow_id: id }) => [slug, id].includes(named));
+  const one = useLoad((signal) => (found ? workflowWithInputs(found.slug, step.version_id, signal) : Promise.resolve(null)), [found?.slug, step.version_id]);
+  const versions = one.data?.versions ?? [];
+  const isKnown = !step.version_id || versions.includes(step.version_id);
+  return html`<${Field} label="Workflow" error=${error("workflow")}>${(field) => html`<select ...${field} value=${found?.slug ?? named} onChange=${(event) => set(["workflow"], event.currentTarget.value)}>
+      ${found ? null : html`<option value=${named}>${named ? (all.data ? `${named} (unknown)` : named) : "Please choose"}</option>`}
+      ${choices.map(({ slug, name }) => html`<option key=${slug} value=${slug}>${name === slug ? slug : `${name} (${slug})`}</option>`)}</select>`}</${Field}>
+    <${Field} label="Version" error=${error("version_id")}>${(field) => html`<select ...${field} value=${step.version_id ?? ""} onChange=${(event) => set(["version_id"], event.currentTarget.value || undefined)}>
+      <option value="">The latest one when it runs</option>${isKnown ? null : html`<option value=${step.version_id}>${step.version_id}</option>`}${versions.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select>`}</${Field}>
+    <${Params} key=${`${named} ${one.data?.version}`} schema=${one.data?.schema} value=${step.inputs} errors=${errors} at="inputs" offers=${offers} onValue=${(next) => set(["inputs"], next)} />
+    <label class="box"><input type="checkbox" checked=${step.wait !== false} onChange=${(event) => set(["wait"], event.currentTarget.checked ? undefined : false)} /> Wait for its end; its output is the output of this step</label>
+    ${found ? html`<p class="hint"><${Link} to=${`/app/workflows/${found.slug}`}>Open ${found.slug}</${Link}>. Its run is listed on its own, and is cancelled with this one while this step waits for it.</p>` : null}`;
 }
 
 function Value({ step, set, offers, error }) {
@@ -149,7 +187,7 @@ function Numeric({ label, hint, error, value, onValue, ...rest }) {
 // Order, time and repetition: what every type of step may have.
 function Running({ step, set, error, siblings }) {
   const retry = step.retry ?? null;
-  const has = step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || retry;
+  const has = step.depends_on !== undefined || step.continue_on_error || step.timeout_seconds !== undefined || step.on_exhausted || retry;
   return html`<details open=${Boolean(has)}><summary>Order, time and repetition</summary><div class="stack">
     <label class="box"><input type="checkbox" checked=${step.continue_on_error === true} onChange=${(event) => set(["continue_on_error"], event.currentTarget.checked || undefined)} /> What waits for it goes on even when it fails</label>
     <${Numeric} label="Time-out in seconds" error=${error("timeout_seconds")} value=${step.timeout_seconds} onValue=${(next) => set(["timeout_seconds"], next)} />
@@ -157,7 +195,7 @@ function Running({ step, set, error, siblings }) {
       <label class="box"><input type="checkbox" checked=${step.depends_on === undefined} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? undefined : [])} /> What it needs, as usual</label>
       ${step.depends_on === undefined ? null : siblings.map((id) => html`<label class="box" key=${id}><input type="checkbox" checked=${step.depends_on.includes?.(id)} onChange=${(event) => set(["depends_on"], event.currentTarget.checked ? [...step.depends_on, id] : step.depends_on.filter((one) => one !== id))} /> <code>${id}</code></label>`)}
       ${error("depends_on") ? html`<p class="field-error"><${Icon} name="circle-alert" /><${Text}>${error("depends_on")}</${Text}></p>` : null}</fieldset>
-    ${["model", "http"].includes(step.type) ? html`<fieldset><legend>When it fails</legend>
+    ${["model", "http", "workflow"].includes(step.type) ? html`<fieldset><legend>When it fails</legend>
       <label class="box"><input type="checkbox" checked=${Boolean(retry)} onChange=${(event) => set(["retry"], event.currentTarget.checked ? { max_attempts: 3, initial_delay_seconds: 1 } : undefined)} /> Try again</label>
       ${retry ? html`<div class="pairs-2">
         <${Numeric} label="Attempts in all" error=${error("retry/max_attempts")} value=${retry.max_attempts} onValue=${(next) => set(["retry", "max_attempts"], next)} />
@@ -165,7 +203,8 @@ function Running({ step, set, error, siblings }) {
         <${Numeric} label="Each pause so many times the last" error=${error("retry/backoff_multiplier")} value=${retry.backoff_multiplier} onValue=${(next) => set(["retry", "backoff_multiplier"], next)} />
         <${Numeric} label="Longest pause in seconds" error=${error("retry/max_delay_seconds")} value=${retry.max_delay_seconds} onValue=${(next) => set(["retry", "max_delay_seconds"], next)} /></div>
         <${Field} label="Only after" optional=${true} hint="Without a choice: time-outs and errors of the provider" error=${error("retry/retry_on")}>${(field) => html`<select ...${field} multiple size="4" onChange=${(event) => { const all = [...event.currentTarget.selectedOptions].map((one) => one.value); set(["retry", "retry_on"], all.length ? all : undefined); }}>
-          ${CLASSES.map((one) => html`<option value=${one} selected=${retry.retry_on?.includes?.(one)}>${one.replaceAll("_", " ")}</option>`)}</select>`}</${Field}>` : null}</fieldset>` : null}</div></details>`;
+          ${CLASSES.map((one) => html`<option value=${one} selected=${retry.retry_on?.includes?.(one)}>${one.replaceAll("_", " ")}</option>`)}</select>`}</${Field}>` : null}
+      <label class="box"><input type="checkbox" checked=${step.on_exhausted === "pause"} onChange=${(event) => set(["on_exhausted"], event.currentTarget.checked ? "pause" : undefined)} /> Pause the run for a person when every attempt has failed</label></fieldset>` : null}</div></details>`;
 }
 
 // ---- What goes in and what comes out ----

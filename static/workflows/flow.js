@@ -8,9 +8,16 @@ export const TYPES = {
   parallel: ["layers", "Parallel", "Runs branches at the same time"],
   choice: ["git-branch", "Choice", "Takes one of two branches"],
   map: ["repeat", "For each", "Runs steps for each item of a list"],
-  wait: ["timer", "Wait", "Waits for a time"],
+  wait: ["timer", "Wait", "Waits for a time, a moment or an event"],
+  workflow: ["workflow", "Workflow", "Runs another workflow"],
   pass: ["pencil", "Value", "Puts a value together"],
 };
+
+// What a step is about, in one word: what it runs or waits for, else its type.
+export function subjectOf(step) {
+  const of = { model: step?.model, workflow: step?.workflow, wait: step?.event?.name }[step?.type];
+  return String(of || (TYPES[step?.type]?.[1] ?? step?.type ?? ""));
+}
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
@@ -68,11 +75,12 @@ export function walk(definition) {
 
 // ---- References ----
 
-const REFERENCE = /(\\?)\{\{\s*([\w-]+)/g;
+const REFERENCE = /(\\?)\{\{\s*([\w-]+)(\.resume_url\b)?/g;
 
-// The names that the references of a value begin with.
+// The names that the references of a value begin with: of the steps that it needs. The link that answers a step is
+// there before that step begins.
 export function rootsOf(value, found = new Set()) {
-  if (typeof value === "string") for (const [, escape, name] of value.matchAll(REFERENCE)) { if (!escape) found.add(name); }
+  if (typeof value === "string") for (const [, escape, name, isLink] of value.matchAll(REFERENCE)) { if (!escape && !isLink) found.add(name); }
   else if (value !== null && typeof value === "object") for (const part of Object.values(value)) rootsOf(part, found);
   return found;
 }
@@ -90,6 +98,9 @@ export function offersAt(definition, path) {
     for (const step of stepsAt(definition, path.slice(0, length - 1)).slice(0, path[length - 1])) offerStep(step, offers);
     if (around?.type === "map" && length < path.length) offers.push({ text: around.item_name ?? "item", note: "The item" });
   }
+  for (const { step, path: at } of walk(definition)) {
+    if (isObject(step.event) && idOf(step) && pointer(at) !== pointer(path)) offers.push({ text: `${idOf(step)}.resume_url`, note: "Answers it" });
+  }
   offers.push({ text: "execution.id", note: "This run" });
   return offers;
 }
@@ -100,6 +111,7 @@ function offerStep(step, offers) {
   const note = step.name ?? TYPES[step.type]?.[1] ?? "Step";
   offers.push({ text: `${id}.output`, note });
   if (step.type === "http") offers.push({ text: `${id}.body`, note }, { text: `${id}.status_code`, note });
+  if (isObject(step.event)) offers.push({ text: `${id}.event.source`, note });
   offers.push({ text: `${id}.primary`, note }, { text: `${id}.status`, note });
   if (step.type !== "map") for (const block of blocksOf(step)) for (const inner of stepsAt(step, block.path)) offerStep(inner, offers);
 }

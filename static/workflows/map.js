@@ -2,7 +2,7 @@
 // from the definition and never edited; the list beside it says the same in words.
 
 import { html, useMemo } from "/static/vendor/preact.js";
-import { blocksOf, idOf, pointer, valueAt, waitsOf, TYPES } from "/static/workflows/flow.js";
+import { blocksOf, idOf, pointer, subjectOf, valueAt, waitsOf } from "/static/workflows/flow.js";
 
 const WIDTH = 164;
 const HEIGHT = 40;
@@ -58,12 +58,11 @@ function Laid({ laid, x, y, chosen, problems, onChoose }) {
 function Box({ of, x, y, chosen, problems, onChoose }) {
   const place = pointer(of.path);
   const kind = `box ${chosen === place ? "chosen" : ""} ${problems.has(place) ? "bad" : ""} ${of.blocks.length ? "around" : ""}`;
-  const name = TYPES[of.step?.type]?.[1] ?? String(of.step?.type ?? "");
   let left = x + PAD;
   return html`<g class=${kind} onClick=${(event) => { event.stopPropagation(); onChoose(place); }}>
     <rect x=${x} y=${y} width=${of.width} height=${of.height} rx="8" />
     <text class="id" x=${x + 10} y=${y + 17}>${short(idOf(of.step) || "…")}</text>
-    ${of.blocks.length ? null : html`<text class="type" x=${x + 10} y=${y + 32}>${short(of.step?.type === "model" ? String(of.step.model ?? name) : name)}</text>`}
+    ${of.blocks.length ? null : html`<text class="type" x=${x + 10} y=${y + 32}>${short(subjectOf(of.step))}</text>`}
     ${of.blocks.map((block, at) => {
       const own = Math.max(block.laid.width, WIDTH * 0.7);
       const start = left;

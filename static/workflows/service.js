@@ -28,6 +28,29 @@ export function allModels() {
   return models;
 }
 
+// The workflows that a step may run, newest first, up to as many as a list of choices can hold.
+const CHOICES_MAX = 500;
+const PAGE = 100;
+
+export async function allWorkflows(signal) {
+  const all = [];
+  for (let offset = 0; offset < CHOICES_MAX; offset += PAGE) {
+    const page = await ask("GET", `${API}/workflows?limit=${PAGE}&offset=${offset}`, undefined, { signal });
+    all.push(...page.workflows);
+    if (all.length >= page.total_count || !page.workflows.length) break;
+  }
+  return all;
+}
+
+// A workflow's versions, and the schema of the inputs of the one that runs.
+export async function workflowWithInputs(id, version, signal) {
+  const workflow = await ask("GET", `${API}/workflows/${encodeURIComponent(id)}`, undefined, { signal });
+  const versions = workflow.versions.map((one) => one.version_id);
+  const chosen = version ?? workflow.latest_version_id;
+  const schema = versions.includes(chosen) ? (await loadVersion(id, chosen, signal)).definition.input_schema : undefined;
+  return { versions, version: chosen, schema };
+}
+
 // The id of the version that a save makes.
 export function nextVersion(versions) {
   const numbers = versions.map((one) => /^v(\d{1,9})$/.exec(one.version_id)).filter(Boolean).map(([, number]) => Number(number));

@@ -3,14 +3,14 @@
 import { html, useRef } from "/static/vendor/preact.js";
 import { Button, Icon, IconButton, Notice, Text, place, setQuery } from "/static/core.js";
 import { InputFields, OutputFields, StepFields } from "/static/workflows/fields.js";
-import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, rootsOf, valueAt } from "/static/workflows/flow.js";
+import { TYPES, blocksOf, changed, idOf, offersAt, partsOf, pointer, rootsOf, subjectOf, valueAt } from "/static/workflows/flow.js";
 import { FlowMap } from "/static/workflows/map.js";
 
 // What a new step of each type begins with.
 const NEW = {
   model: { model: "", params: {} }, http: { method: "GET", url: "https://" }, parallel: { branches: [{ steps: [] }, { steps: [] }] },
   choice: { condition: { expression: "", operator: "equals", value: "" }, condition_met_branch: { steps: [] }, default_branch: { steps: [] } },
-  map: { items: "", item_name: "item", steps: [] }, wait: { seconds: 60 }, pass: { result: "" },
+  map: { items: "", item_name: "item", steps: [] }, wait: { seconds: 60 }, workflow: { workflow: "", inputs: {} }, pass: { result: "" },
 };
 const INPUTS = "inputs";
 const OUTPUT = "output";
@@ -22,7 +22,7 @@ function freeId(steps, type) {
   return `${type}_${number}`;
 }
 
-export function StepsTab({ definition, onDefinition, steps, byStep, models, isLocked }) {
+export function StepsTab({ definition, onDefinition, steps, byStep, models, own, isLocked }) {
   const { query } = place.value;
   const first = steps.length ? pointer(steps[0].path) : INPUTS;
   const asked = query.get("step") ?? first;
@@ -75,7 +75,7 @@ export function StepsTab({ definition, onDefinition, steps, byStep, models, isLo
           ${isLocked ? null : html`<div class="tools"><${IconButton} icon="arrow-up" label="Move up" disabled=${path.at(-1) === 0} onClick=${() => move(path, -1)} /><${IconButton} icon="arrow-down" label="Move down" disabled=${path.at(-1) >= listAt(path.slice(0, -1)).length - 1} onClick=${() => move(path, 1)} />
             <${IconButton} icon="copy" label="Duplicate" onClick=${() => copy(path)} /><${IconButton} icon="trash-2" label="Delete the step" onClick=${() => remove(path)} /></div>`}</header>
         <p class="hint">${TYPES[one.step?.type]?.[2] ?? ""}.${users.length ? html` What it gives goes to ${users.map((id, at) => html`${at ? ", " : ""}<code>${id}</code>`)}.` : null}</p>
-        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => put(path, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} siblings=${listAt(path.slice(0, -1)).map(idOf).filter((id) => id && id !== idOf(one.step))} /></fieldset>`
+        <fieldset class="bare" disabled=${isLocked}><${StepFields} key=${chosen} step=${one.step} onStep=${(next) => put(path, next)} offers=${offersAt(definition, path)} errors=${byStep.get(chosen) ?? []} models=${models} own=${own} siblings=${listAt(path.slice(0, -1)).map(idOf).filter((id) => id && id !== idOf(one.step))} /></fieldset>`
       : chosen === OUTPUT ? html`<header class="step-head"><h2><${Icon} name="upload" />Output</h2></header><fieldset class="bare" disabled=${isLocked}><${OutputFields} definition=${definition} onDefinition=${onDefinition} offers=${offersAt(definition, ["steps", (definition.steps ?? []).length])} errors=${general.filter((p) => p.path.startsWith("/metadata"))} /></fieldset>`
       : html`<header class="step-head"><h2><${Icon} name="download" />Inputs</h2></header><fieldset class="bare" disabled=${isLocked}><${InputFields} schema=${definition.input_schema} onSchema=${(next) => put(["input_schema"], next)} errors=${general.filter((p) => p.path.startsWith("/input_schema"))} /></fieldset>`}
     </section></div>
@@ -95,7 +95,7 @@ function Block({ path, definition, ...tools }) {
 
 function Row({ step, path, chosen, open, byStep, ...tools }) {
   const at = pointer(path);
-  const [icon, word] = TYPES[step?.type] ?? ["info", String(step?.type)];
+  const [icon] = TYPES[step?.type] ?? ["info"];
   const onKey = (event) => {
     const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!by) return;
@@ -106,7 +106,7 @@ function Row({ step, path, chosen, open, byStep, ...tools }) {
   };
   const problems = byStep.get(at);
   return html`<li><button type="button" class="step-row" aria-current=${chosen === at ? "true" : undefined} onClick=${() => open(at)} onKeyDown=${onKey} title="Alt and an arrow key move it">
-      <${Icon} name=${icon} /><span class="step-name"><strong><${Text}>${step?.name ?? (idOf(step) || "no id")}</${Text}></strong></span><span class="quiet"><${Text}>${step?.type === "model" ? step.model || word : word}</${Text}></span>
+      <${Icon} name=${icon} /><span class="step-name"><strong><${Text}>${step?.name ?? (idOf(step) || "no id")}</${Text}></strong></span><span class="quiet"><${Text}>${subjectOf(step)}</${Text}></span>
       ${problems ? html`<span class="status bad"><${Icon} name="circle-alert" label=${`${problems.length} wrong`} /></span>` : null}</button>
     ${blocksOf(step).map((block) => html`<div class="block" key=${pointer(block.path)}><p class="quiet">${block.name}</p><${Block} path=${[...path, ...block.path]} chosen=${chosen} open=${open} byStep=${byStep} ...${tools} /></div>`)}</li>`;
 }

@@ -24,7 +24,7 @@ fn definition(template: &str) -> Value {
 
 impl Chromium {
     /// Chooses a step in the list of the editor.
-    async fn step(&self, name: &str) {
+    pub async fn step(&self, name: &str) {
         let row = format!("//button[contains(@class,'step-row')][.//strong[.='{name}']]");
         until(name, async || self.find(&row).await.click().await.ok()).await;
         self.find(&format!("{row}[@aria-current='true']")).await;

@@ -57,6 +57,7 @@ mod models;
 mod named_secrets;
 mod openai_client;
 mod openapi;
+mod orchestration_screens;
 mod pauses;
 mod payloads;
 mod predictions;
