@@ -65,6 +65,8 @@ mod providers;
 mod redrives;
 #[path = "crash/schedules.rs"]
 mod schedules;
+#[path = "crash/starts.rs"]
+mod starts;
 mod support;
 #[path = "crash/verdict.rs"]
 mod verdict;
