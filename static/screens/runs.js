@@ -177,10 +177,10 @@ function Shown({ id, type, record, now, lost, problem, reload }) {
       <div><dt>Ran for</dt><dd>${runTime(record, metrics, now)}</dd></div><div><dt>Cost</dt><dd>${money(metrics.cost)}</dd></div>
       ${record.version_id ? html`<div><dt>Version</dt><dd>${record.version_id}</dd></div>` : null}</dl>
     ${error ? html`<${Notice} kind="error"><strong>${CLASSES[record.error_classification] ?? "It failed."}</strong> <${Text}>${error}</${Text}></${Notice}>` : null}
-    ${type === "workflow" && record.workflow_id ? html`<p><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}></p>` : null}
+    ${type === "workflow" && record.workflow_id ? html`<p class="marks"><${Link} to=${`/app/workflows/${record.workflow_id}?v=${encodeURIComponent(record.version_id)}`}>Open the workflow</${Link}>
+      ${Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}>` : null}</p>` : null}
     ${record.redriven_from ? html`<p>This run goes on from <${Link} to=${`/app/runs/${record.redriven_from}?type=workflow`}>an earlier one</${Link}>.</p>` : null}
     ${record.parent_execution_id ? html`<p>The step <code><${Text}>${record.parent_step_id}</${Text}></code> of <${Link} to=${`/app/runs/${record.parent_execution_id}?type=workflow`}>another run</${Link}> started this one.</p>` : null}
-    ${type === "workflow" && Object.values(record.step_outputs ?? {}).some((step) => STARTERS.includes(step.type)) ? html`<p><${Link} to=${`/app/runs?workflow_execution_id=${id}`}>The runs that its steps started</${Link}></p>` : null}
     ${isCall ? html`<${Call} record=${record} />` : html`<${Tabs} tabs=${tabs} chosen=${tab} label="Run" onChoose=${(one) => setQuery({ tab: one === "timeline" ? "" : one })} />
     ${tab === "timeline" ? html`<${Timeline} type=${type} record=${record} now=${now} />` : null}
     ${tab === "input" ? html`<${Payload} value=${record.input ?? record.inputs} problem=${record.input_error ?? record.inputs_error} />` : null}

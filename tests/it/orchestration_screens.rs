@@ -93,24 +93,27 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
     browser.leave().await;
 }
 
-#[tokio::test]
-#[ignore = "needs chromium: run tests/run"]
-async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
-    let service = Service::start().await;
-    let owner = service.owner().await;
+/// A workflow that greets a customer, by its slug, and one that is to run it, by its id.
+async fn two_workflows(service: &Service) -> (String, String) {
     let schema = json!({"type": "object", "required": ["customer"],
         "properties": {"customer": {"type": "string", "title": "Customer"}}});
     let inner = json!({"input_schema": schema, "steps": [
         {"step_id": "p", "type": "pass", "result": "report of {{inputs.customer}}"}]});
     let inner = service.workflow_of(inner).await;
-    let read = async |path: &str| {
-        let answer = service.flows(Method::GET, path).send().await;
-        answer.expect(200)
-    };
-    let slug = read(&format!("/workflows/{inner}")).await["slug"].as_str().unwrap().to_owned();
+    let path = format!("/workflows/{inner}");
+    let inner = service.flows(Method::GET, &path).send().await.expect(200);
     let outer = json!({"input_schema": schema, "steps": [
         {"step_id": "first", "type": "pass", "result": "{{inputs.customer}}"}]});
     let outer = service.workflow_of(outer).await;
+    (inner["slug"].as_str().unwrap().to_owned(), outer)
+}
+
+#[tokio::test]
+#[ignore = "needs chromium: run tests/run"]
+async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
+    let service = Service::start().await;
+    let owner = service.owner().await;
+    let (slug, outer) = two_workflows(&service).await;
     let browser = Chromium::start().await;
     browser.logs_in(&service, &owner.email).await;
     browser.open(&service, &format!("/app/workflows/{outer}")).await;
@@ -156,7 +159,8 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.looks(1280, false).await;
     browser.press("Save as v2").await;
     browser.see("v2, the latest").await;
-    let stored = read(&format!("/workflows/{outer}/versions/v2")).await;
+    let path = format!("/workflows/{outer}/versions/v2");
+    let stored = service.flows(Method::GET, &path).send().await.expect(200);
     let steps = &stored["definition"]["steps"];
     assert_eq!(steps[0]["result"], "{{wait_1.resume_url}}", "{stored}");
     assert_eq!(
@@ -167,16 +171,20 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
         (&steps[2]["workflow"], &steps[2]["inputs"]),
         (&json!(slug), &json!({"customer": "{{wait_1.output}}"}))
     );
+    links_lead_to_child_and_back(&service, &browser, &outer).await;
+    browser.leave().await;
+}
 
-    // Its run links to the run that it started, and that one back.
-    let id = service.trigger(&outer, json!({"inputs": {"customer": "Ada"}})).await;
+/// A run of the workflow links to the run that it started, and that one back.
+async fn links_lead_to_child_and_back(service: &Service, browser: &Chromium, outer: &str) {
+    let id = service.trigger(outer, json!({"inputs": {"customer": "Ada"}})).await;
     let send = format!("/executions/{id}/events/approval");
     service.flows(Method::POST, &send).json(&json!({"payload": "Grace"})).send().await.expect(202);
     let detail = service.completed(&id).await;
     assert_eq!(detail["output"], "report of Grace", "{detail}");
     let child = detail["step_outputs"]["workflow_1"]["metadata"]["execution_id"].as_str().unwrap();
-    browser.open(&service, &format!("/app/runs/{id}?type=workflow&step=workflow_1")).await;
-    fits_every_width(&browser, "run-parent").await;
+    browser.open(service, &format!("/app/runs/{id}?type=workflow&step=workflow_1")).await;
+    fits_every_width(browser, "run-parent").await;
     browser.looks(1280, false).await;
     browser.press("The run that it started").await;
     browser.see(child).await;
@@ -188,5 +196,4 @@ async fn orchestration_screens_build_a_workflow_that_runs_another_and_asks() {
     browser.see("Everything that ran").await;
     let rows = "return document.querySelectorAll('main tbody tr').length";
     until("one child in the list", async || (browser.run(rows).await == 1).then_some(())).await;
-    browser.leave().await;
 }
