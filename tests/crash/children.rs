@@ -14,8 +14,8 @@ use crate::support::service::{Service, Setup};
 use crate::support::{count_from, eventually};
 use crate::verdict;
 
-/// Children that run at the same time.
-const CONCURRENCY: usize = 500;
+/// Children of a map that run at the same time, at most.
+const CONCURRENCY_MAX: usize = 1000;
 
 /// A service with a parent whose map runs one child for each item.
 struct Family {
@@ -46,7 +46,7 @@ impl Family {
         let run = json!({"step_id": "run", "type": "workflow", "workflow": child,
             "inputs": inputs, "wait": waits});
         let each = json!({"step_id": "each", "type": "map", "items": "{{inputs.items}}",
-            "max_concurrency": CONCURRENCY, "steps": [run]});
+            "max_concurrency": (children / 2).min(CONCURRENCY_MAX), "steps": [run]});
         let outer = workflow(&mut client, "parent", &json!([each]));
         let item = |n: usize| json!({"n": n, "ends": !waits || n.is_multiple_of(2)});
         let items: Vec<Value> = (0..children).map(item).collect();

@@ -54,18 +54,11 @@ fn send(setup: &Setup, client: &mut Client, id: &str, payload: &str, sent: &Mute
     panic!("{payload} is not taken");
 }
 
-#[test]
-fn events_acknowledged_around_kills_are_the_answers() {
-    let kills = usize::try_from(count_from("ORRERY_CRASH_EVENTS", 3)).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut random = Random::seeded();
-    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
-    let mut service = setup.start();
-    let key = setup.create_key();
-    let mut client = setup.client(&key);
+/// Starts so many executions that ask; every other one asks later.
+fn start(client: &mut Client, count: usize) -> Vec<String> {
     // Some events come before their step, and are kept.
     let workflow = workflow(
-        &mut client,
+        client,
         "asks",
         &json!([
             {"step_id": "later", "type": "wait", "seconds": "{{inputs.seconds}}"},
@@ -73,7 +66,7 @@ fn events_acknowledged_around_kills_are_the_answers() {
         ]),
     );
     let mut ids = Vec::new();
-    for first in (0..EXECUTIONS * kills).step_by(BULK) {
+    for first in (0..count).step_by(BULK) {
         let seconds = |n: usize| json!({"seconds": if n.is_multiple_of(2) { 0 } else { 2 }});
         let inputs: Vec<Value> = (first..first + BULK).map(seconds).collect();
         let body = json!({ "inputs": inputs }).to_string();
@@ -83,6 +76,19 @@ fn events_acknowledged_around_kills_are_the_answers() {
         let id = |one: &Value| one["execution_id"].as_str().unwrap().to_owned();
         ids.extend(taken.json()["executions"].as_array().unwrap().iter().map(id));
     }
+    ids
+}
+
+#[test]
+fn events_acknowledged_around_kills_are_the_answers() {
+    let kills = usize::try_from(count_from("ORRERY_CRASH_EVENTS", 3)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::seeded();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let mut service = setup.start();
+    let key = setup.create_key();
+    let mut client = setup.client(&key);
+    let ids = start(&mut client, EXECUTIONS * kills);
     let sent: Vec<Mutex<Sent>> = ids.iter().map(|_| Mutex::default()).collect();
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
