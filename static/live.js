@@ -74,8 +74,8 @@ export async function follow(look, { signal, onLost }) {
   }
 }
 
-// What events tell: of a prediction, of an execution, or of both.
-const TOLD = ["status", "log", "output", "step", "wait", "pause", "resume"];
+// The names of events: of a prediction, of an execution, or of both.
+const NAMES = ["status", "log", "output", "step", "wait", "pause", "resume"];
 
 // The events of the run at `path` through a connection that is held, until its end: gives the record. `on` has a
 // function for each event; `on.begin` is called when what comes starts from the beginning. `query` has the
@@ -86,7 +86,7 @@ export function eventsOf(path, on, signal, query = "") {
     const done = (act, value) => { events.close(); act(value); };
     let isFresh = true;
     const begun = () => { if (isFresh) on.begin?.(); isFresh = false; };
-    for (const name of TOLD) {
+    for (const name of NAMES) {
       events.addEventListener(name, (event) => { begun(); on[name]?.(JSON.parse(event.data)); });
     }
     events.addEventListener("reset", () => { isFresh = false; on.begin?.(); });
@@ -102,7 +102,7 @@ export function eventsOf(path, on, signal, query = "") {
   });
 }
 
-// Reads again when something has happened, and once more when more has happened meanwhile: never twice at a time,
+// Reads again when something has happened, and once more when more has happened in the meantime: never twice at a time,
 // and with a breath in between.
 export function rereading(read, signal) {
   let isReading = false;

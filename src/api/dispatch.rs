@@ -298,7 +298,7 @@ impl Host {
     }
 
     /// Waits until the start has read what was unfinished. It counts the rows of the lanes: what comes or
-    /// goes meanwhile would be counted twice, or after it has gone.
+    /// goes at the same time would be counted twice, or after it has gone.
     async fn wait_for_start(&self) {
         tokio::select! {
             () = self.services.readiness.wait() => {}

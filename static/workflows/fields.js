@@ -150,7 +150,7 @@ function AwaitedEvent({ step, set, error, errors }) {
   const event = step.event !== null && typeof step.event === "object" ? step.event : {};
   const problem = (name) => error(`event/${name}`) ?? errors.find((one) => one.within.startsWith(`event/${name}/`))?.message;
   return html`${error("event") ? html`<${Notice} kind="error"><${Text}>${error("event")}</${Text}></${Notice}>` : null}
-    <${Input} label="Name of the event" class="mono" hint="Unique in the workflow. Whoever sends it names the run and the event." maxlength="64" error=${problem("name")} value=${event.name ?? ""} onValue=${(next) => set(["event", "name"], next)} />
+    <${Input} label="Name of the event" class="mono" hint="Unique in the workflow. Its sender names the run and the event." maxlength="64" error=${problem("name")} value=${event.name ?? ""} onValue=${(next) => set(["event", "name"], next)} />
     <p class="hint">Steps before this one can hand out the link that answers it: <code>${`{{${idOf(step)}.resume_url}}`}</code> opens a page with a form.</p>
     <${Json} label="Schema of the answer" hint="A JSON Schema; its plain properties are the fields of the page" optional=${true} rows=${6} value=${event.schema} error=${problem("schema")} onValue=${(next) => set(["event", "schema"], next)} />
     <${Numeric} label="Waits at most, in seconds" hint="Then its output is the default, or it fails." error=${problem("timeout_seconds")} value=${event.timeout_seconds} onValue=${(next) => set(["event", "timeout_seconds"], next)} />

@@ -96,7 +96,7 @@ fn redriven(client: &mut Client, workflow: &str, originals: &HashSet<String>) ->
     found
 }
 
-/// Creates predictions and executions until it is told to end; how many were taken.
+/// Creates predictions and executions until it has to end; how many were taken.
 fn load(setup: &Setup, key: &str, workflow: &str, is_over: &AtomicBool, taken: &AtomicU64) {
     let trigger = format!("/v1/workflows/{workflow}/trigger");
     let prediction =

@@ -13,7 +13,7 @@ const STARTS: usize = 4;
 /// Predictions that are taken after each start.
 const TAKEN: usize = 40;
 
-/// Creates predictions until it is told to end, from before the service listens.
+/// Creates predictions until it has to end, from before the service listens.
 fn send(setup: &Setup, key: &str, is_over: &AtomicBool, taken: &AtomicUsize) {
     let body = json!({"model": "text-template", "version": "1", "input": {"template": "x"}});
     let body = body.to_string();

@@ -44,7 +44,7 @@ async fn orchestration_screens_follow_pause_and_resume_a_run() {
         (browser.run("return window.followed").await == json!([&events])).then_some(())
     })
     .await;
-    // While nothing happens it asks nothing: the page's own clock goes on meanwhile.
+    // While nothing happens it asks nothing: the page's own clock goes on at the same time.
     let ran = "return document.querySelector('dl.facts').innerText";
     let asked = "return window.asked.length";
     let quiet = async || {

@@ -136,8 +136,8 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     secrets.set(service.organization.id, "token", TOKEN).await.unwrap();
     let large = service.workflow(step(3000)).await;
     // An endpoint with two secrets that are valid, and a schedule whose runs are announced.
-    let mut told = Receiver::start().await;
-    let endpoint = json!({"url": told.url(), "events": ["workflow.completed"]});
+    let mut hooks = Receiver::start().await;
+    let endpoint = json!({"url": hooks.url(), "events": ["workflow.completed"]});
     let made = service.post("/v1/webhook-endpoints", &endpoint).send().await.expect(201);
     let path = format!("/v1/webhook-endpoints/{}/rotate", made["id"].as_str().unwrap());
     let rotated = service.post(&path, &json!({})).send().await.expect(200);
@@ -154,7 +154,7 @@ async fn seal_rotation_interrupted_anywhere_loses_no_secret() {
     service.completed(&execution).await;
     let requests = provider.requests();
     assert_eq!(requests.last().unwrap().headers()["authorization"], TOKEN);
-    let hook = told.next().await;
+    let hook = hooks.next().await;
     let header = |name| hook.header(name).unwrap();
     let (id, signed) = (header("webhook-id"), header("webhook-signature"));
     let time = header("webhook-timestamp").parse().unwrap();
