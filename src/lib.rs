@@ -21,7 +21,7 @@
 //! runners     backup
 //! files       accounts    billing     members     secrets     schedules
 //! webhooks    signed_urls idempotency dashboard   telemetry
-//! audit
+//! audit       limits
 //! storage     http        guard       config
 //! wire        runtime
 //! domain      schema
@@ -40,6 +40,7 @@
 //! | [`telemetry`] | logs and metrics |
 //! | [`dashboard`] | the embedded files of the dashboard |
 //! | [`audit`] | the audit log: who did what, in the commit of what was done |
+//! | [`limits`] | the limits of organizations in memory, for those who enforce them |
 //! | [`signed_urls`] | signed URLs that open one thing of an organization without its key |
 //! | [`accounts`], [`billing`], [`idempotency`] | organizations and keys, balances and ledger, the first answers to repeated requests |
 //! | [`members`] | the people who use the dashboard: their sessions, their links, what they may do |
@@ -116,6 +117,7 @@ pub mod files;
 pub mod guard;
 pub mod http;
 pub mod idempotency;
+pub mod limits;
 pub mod members;
 pub mod runners;
 pub mod runtime;

@@ -5,6 +5,7 @@
 //! are. (A key has 160 random bits; there is nothing for a slow hash to protect.) The keys in use
 //! are kept in memory, so that most requests touch no disk.
 
+mod limiting;
 mod usage;
 
 use std::collections::HashMap;
@@ -17,9 +18,10 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::audit::{Actor, Recorder};
-use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Organization, dashboard_key};
+use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, dashboard_key};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::limits;
 use crate::runtime::{Clock, Tasks, new_id, random_bytes};
 use crate::signed_urls;
 use crate::storage::commit::Expect;
@@ -157,6 +159,10 @@ pub struct Accounts {
     recorder: Recorder,
     /// Last uses of keys that are not written yet.
     uses: Arc<usage::Pending>,
+    /// The limits of organizations, for those who enforce them.
+    limits: limits::Handle,
+    /// Held from the reading of an organization to the change of its limits in memory.
+    limiting: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Accounts {
@@ -167,7 +173,15 @@ impl Accounts {
         let recorder = Recorder::new(clock.clone());
         let cache = Arc::default();
         let uses = Arc::default();
-        Self { store, clock, cache, deleted, tasks: Tasks::new(), recorder, uses }
+        let (limits, limiting) = (limits::Handle::default(), Arc::default());
+        let tasks = Tasks::new();
+        Self { store, clock, cache, deleted, tasks, recorder, uses, limits, limiting }
+    }
+
+    /// The limits of all organizations, in memory.
+    #[must_use]
+    pub const fn limits(&self) -> &limits::Handle {
+        &self.limits
     }
 
     /// The same accounts in the name of `actor`: the audit log says so.
@@ -184,8 +198,12 @@ impl Accounts {
         if !is_organization_name(name) {
             return Err(Error::InvalidName);
         }
-        let organization =
-            Organization { id: new_id(), name: name.to_owned(), created_at: self.clock.now() };
+        let organization = Organization {
+            id: new_id(),
+            name: name.to_owned(),
+            created_at: self.clock.now(),
+            limits: Limits::default(),
+        };
         let by_name = name_key(name);
         let mut commit = Commit::new();
         commit.expect(Expect::Absent(by_name.clone()));

@@ -226,6 +226,7 @@ fn account_records_match_golden_bytes() {
         id: [1; 16].into(),
         name: "default".to_owned(),
         created_at: "2026-11-20T09:30:00Z".parse().unwrap(),
+        limits: Limits::default(),
     };
     let key = ApiKey {
         id: [2; 16].into(),

@@ -9,7 +9,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use subtle::ConstantTimeEq as _;
 
 use super::browser::Site;
-use super::{Access, Rate, Services};
+use super::{Access, Rate, Services, limits};
 use crate::accounts::{Caller, Prefix};
 use crate::domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
 use crate::domain::ids::{Id as _, KeyId, OrganizationId};
@@ -217,7 +217,7 @@ fn key_in(text: &[u8]) -> Option<String> {
     found
 }
 
-/// Takes one token from the key's bucket. The links that were made with a key share a bucket of
+/// Takes one token from the key's bucket, and one from its organization's, where that has one. The links that were made with a key share a bucket of
 /// their own of the same size: those who hold a link cannot use up what its maker may ask for.
 ///
 /// # Errors
@@ -234,8 +234,21 @@ pub fn check_rate_limit(
         (Rate::Configured, _) => live.rate.as_ref(),
         (Rate::Balance, _) => Some(&services.balance_rate),
     };
-    let (Some(limiter), Some(key)) = (limiter, principal.key()) else { return Ok(()) };
-    limiter.check(key).map_err(|wait| http::Error::too_many("too many requests", wait))
+    if let (Some(limiter), Some(key)) = (limiter, principal.key()) {
+        let too_many = |wait| http::Error::too_many("too many requests", wait);
+        limiter.check(key).map_err(too_many)?;
+    }
+    match principal {
+        Principal::Caller(caller) if rate != Rate::Free => {
+            limits::check_requests(services, caller.organization)
+        }
+        // Those who hold a link use up nothing of its maker's, and the dashboard shows what is used up.
+        Principal::Caller(_)
+        | Principal::Anonymous
+        | Principal::Link(_)
+        | Principal::Member(_)
+        | Principal::Operator(_) => Ok(()),
+    }
 }
 
 /// The key in `X-API-Key`, or in `Authorization: Bearer` (the scheme in any letter case).

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::Context;
 use super::doc::{Doc, ResponseDoc};
+use super::{Context, limits};
 use crate::catalog::{self, Catalog};
 use crate::domain::ids::KeyId;
 use crate::engine::{self, Report};
@@ -20,7 +20,7 @@ use crate::runtime;
 use crate::wire::member::{ModelLoad, ModelLoads};
 use crate::wire::operator::{
     Key, Keys, ListedKey, LocalModel, Model, ModelTest, ModelTestEvent, Models, NewKey,
-    Organization, Organizations,
+    Organizations,
 };
 
 /// Reports of a test that wait for the client.
@@ -102,7 +102,8 @@ pub async fn create_organization(mut context: Context) -> Result<Response, http:
     if let Some(warning) = context.services.egress.warning(organizations) {
         tracing::warn!("{warning}");
     }
-    Ok(response::json(StatusCode::CREATED, &Organization::from(&organization)))
+    let described = limits::described(&context.services, &organization).await?;
+    Ok(response::json(StatusCode::CREATED, &described))
 }
 
 pub const LIST_ORGANIZATIONS: Doc =
@@ -110,8 +111,10 @@ pub const LIST_ORGANIZATIONS: Doc =
 
 /// `GET /admin/organizations`
 pub async fn list_organizations(context: Context) -> Result<Response, http::Error> {
-    let organizations = context.services.accounts.organizations().await?;
-    let organizations = organizations.iter().map(Organization::from).collect();
+    let mut organizations = Vec::new();
+    for organization in context.services.accounts.organizations().await? {
+        organizations.push(limits::described(&context.services, &organization).await?);
+    }
     Ok(response::json(StatusCode::OK, &Organizations { organizations }))
 }
 

@@ -19,6 +19,8 @@ use crate::{
 
 /// When a full queue is worth another try. Lanes empty at their models' pace, which nobody knows.
 const QUEUE_RETRY: Duration = Duration::from_secs(5);
+/// When files that expire may have made room.
+const STORAGE_RETRY: Duration = Duration::from_secs(60);
 /// When announced uploads that do not come are forgotten.
 const UPLOADS_RETRY: Duration = Duration::from_secs(15 * 60);
 
@@ -50,6 +52,7 @@ impl From<engine::Error> for Error {
             engine::Error::QueueFull { .. } => {
                 Self::too_many("queue is full", QUEUE_RETRY).with_source(error)
             }
+            engine::Error::TooManyQueued { .. } => Self::too_many(error.to_string(), QUEUE_RETRY),
             engine::Error::OverQuota { quota, used } => {
                 let message = format!("{error}: delete some, or wait until they expire");
                 Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -308,6 +311,11 @@ impl From<files::Refusal> for Error {
                 let message = format!("{refusal}: delete some first");
                 Self::status(StatusCode::PAYLOAD_TOO_LARGE, message)
                     .with_details(Quota { quota_bytes: quota, used_bytes: used })
+            }
+            files::Refusal::OverLimit { limit, used } => {
+                let message = format!("{refusal}: delete some, or wait until they expire");
+                Self::too_many(message, STORAGE_RETRY)
+                    .with_details(Quota { quota_bytes: limit, used_bytes: used })
             }
             files::Refusal::TooMany(_) => {
                 Self::too_many(refusal.to_string(), UPLOADS_RETRY).with_source(refusal)

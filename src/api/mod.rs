@@ -36,6 +36,7 @@ mod flows;
 mod history;
 mod idempotency_key;
 mod keys;
+mod limits;
 mod links;
 mod mcp;
 mod members;
@@ -344,6 +345,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Base], PUT, "/v1/secrets/{name}", Key, Body, Keyed, secrets::put, secrets::PUT),
     route!(&[Base], DELETE, "/v1/secrets/{name}", Key, Bare, Keyed, secrets::delete, secrets::DELETE),
 
+    route!(&[Base], GET, "/v1/limits", Key, Bare, Keyed, limits::get, limits::GET),
     route!(&[Base], GET, "/v1/billing/balance", Key, Bare, Balance, billing::balance, billing::BALANCE),
 
     route!(&[Dashboard], GET, "/", Public, Bare, Free, dashboard::page, dashboard::PAGE),
@@ -392,6 +394,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], POST, "/admin/owner-link", Local, Body, Free, links::owner_link, links::OWNER_LINK),
     route!(&[Control], GET, "/admin/members", Local, Bare, Free, members::list_all, members::LIST_ALL),
     route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
+    route!(&[Control], GET, "/admin/organizations/{name}", Local, Bare, Free, limits::show, limits::SHOW),
+    route!(&[Control], PUT, "/admin/organizations/{name}/limits", Local, Small, Free, limits::change, limits::CHANGE),
     route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),

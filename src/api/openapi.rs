@@ -219,6 +219,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
         }
         "slug" => ("The slug of the model, which may contain `/`", text()),
         "page" => ("The path of the page", text()),
+        "name" => ("The name", text()),
         _ => ("The path of the file", text()),
     }
 }

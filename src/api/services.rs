@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::files::Files;
 use crate::http::budget::Budget;
 use crate::http::egress;
-use crate::http::rate::Limiter;
+use crate::http::rate::{Limiter, OrganizationLimiter};
 use crate::idempotency::Idempotency;
 use crate::members::Members;
 use crate::runtime::Clock;
@@ -213,6 +213,8 @@ pub struct Services {
     /// Reads everything again; set once the service runs.
     pub reloader: OnceLock<Reloader>,
     pub balance_rate: Limiter,
+    /// For each organization that has a limit of requests.
+    pub organization_rate: OrganizationLimiter,
     pub metrics: PrometheusHandle,
 }
 

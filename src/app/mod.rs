@@ -53,7 +53,7 @@ use crate::guard::groups::Groups;
 use crate::http::budget::{Budget, Share};
 use crate::http::client::Client;
 use crate::http::egress::Policy;
-use crate::http::rate::Limiter;
+use crate::http::rate::{Limiter, OrganizationLimiter};
 use crate::http::server::Listener;
 use crate::http::tls::Certificates;
 use crate::idempotency::Idempotency;
@@ -127,6 +127,7 @@ fn open(
         clock: clock.clone(),
         tasks: tasks.clone(),
         billing: billing.clone(),
+        limits: accounts.limits().clone(),
         models: Arc::new(catalog.clone()),
         plans: Arc::new(workflows.clone()),
         client: guarded,
@@ -164,6 +165,7 @@ fn open(
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
         live: ArcSwap::from_pointee(options::live(config)),
         reloader: OnceLock::new(),
+        organization_rate: OrganizationLimiter::default(),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,
         egress: policy,
@@ -220,8 +222,15 @@ fn open_kept(
     let signed_urls =
         SignedUrls::new(sealer.clone(), clock.clone(), Arc::new(accounts.clone()), base);
     let folder = config.data_dir.join("files");
-    let files =
-        Files::new(folder, store.clone(), clock, signed_urls.clone(), files_options(config));
+    let limits = accounts.limits().clone();
+    let files = Files::new(
+        folder,
+        store.clone(),
+        clock,
+        signed_urls.clone(),
+        files_options(config),
+        limits,
+    );
     Ok(Kept { store, sealer, accounts, signed_urls, files })
 }
 
@@ -285,6 +294,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         services.files.check_folder().await?;
     }
     services.outbox.endpoints().load().await?;
+    services.accounts.load_limits().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);

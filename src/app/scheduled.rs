@@ -106,9 +106,11 @@ impl Work for Scheduled {
                 Ok(_) => Ok(()),
                 Err(engine::Error::Storage(error)) => Err(Fault::Storage(error)),
                 Err(engine::Error::Stopping) => Err(Fault::Storage(stopping())),
-                Err(engine::Error::QueueFull { .. } | engine::Error::Failing { .. }) => {
-                    Err(Fault::Busy(BUSY_RETRY))
-                }
+                Err(
+                    engine::Error::QueueFull { .. }
+                    | engine::Error::TooManyQueued { .. }
+                    | engine::Error::Failing { .. },
+                ) => Err(Fault::Busy(BUSY_RETRY)),
                 Err(error) => Err(Fault::Refused(error.to_string())),
             }
         })

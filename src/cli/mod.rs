@@ -77,7 +77,7 @@ enum Command {
     #[command(subcommand)]
     Key(key::Command),
     /// Organizations: each has keys, executions and a balance of its own
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "organization")]
     Org(organization::Command),
     /// The Owner of an organization's dashboard
     #[command(subcommand)]
@@ -344,6 +344,9 @@ mod tests {
             "orrery service uninstall --purge",
             "orrery service status --json",
             "orrery man pages",
+            "orrery org show o --json",
+            "orrery organization limit o --requests-per-second 5 --running 1 --queued none",
+            "orrery org limit o --storage 1000000 --json",
             "orrery owner link --org o --json",
             "orrery member list --org o --json",
             "orrery chain create --name n --model m --entries []",

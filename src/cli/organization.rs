@@ -1,12 +1,14 @@
-//! `orrery org`: makes and lists organizations.
+//! `orrery org`: makes, lists and limits organizations.
 
+use anyhow::bail;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::Shape;
 use super::key::understood;
 use super::output::{Column, Output};
+use super::{Shape, values};
 use crate::config::Config;
+use crate::wire::limits::Limits;
 use crate::wire::operator::{Organization, Organizations};
 
 #[derive(Debug, Subcommand)]
@@ -21,9 +23,37 @@ pub(super) enum Command {
     },
     /// List the organizations
     List(Shape),
+    /// Show an organization: its limits, and what is used of each
+    Show {
+        /// The name of the organization
+        name: String,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Change what an organization may use; a limit that is not named stays, `none` takes it away
+    Limit {
+        /// The name of the organization
+        name: String,
+        /// Requests a second, over all keys of the organization
+        #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
+        requests_per_second: Option<values::Limit>,
+        /// Executions that run at once; the others wait
+        #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
+        running: Option<values::Limit>,
+        /// Executions that have not ended and do not run; more are refused
+        #[arg(long, value_name = "NUMBER", value_parser = values::limit)]
+        queued: Option<values::Limit>,
+        /// Bytes of files; more are refused
+        #[arg(long, value_name = "BYTES", value_parser = values::limit)]
+        storage: Option<values::Limit>,
+        #[command(flatten)]
+        shape: Shape,
+    },
 }
 
 const COLUMNS: [Column; 3] = [Column::Text("NAME"), Column::Text("ID"), Column::Text("CREATED")];
+const LIMIT_COLUMNS: [Column; 3] =
+    [Column::Text("LIMIT"), Column::Number("MOST"), Column::Number("USED")];
 
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
     let admin = super::service::admin(config).await?;
@@ -38,7 +68,48 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             let rows = answer.organizations.iter().map(row);
             Output::new(shape.json).show(&answer, &COLUMNS, rows)
         }
+        Command::Show { name, shape } => {
+            let shown: Organization = understood(admin.get(&path_of(&name)).await?)?;
+            show_limits(&shown, shape)
+        }
+        Command::Limit { name, requests_per_second, running, queued, storage, shape } => {
+            let given = [
+                ("requests_per_second", requests_per_second),
+                ("running", running),
+                ("queued", queued),
+                ("storage_bytes", storage),
+            ];
+            let given = given
+                .into_iter()
+                .filter_map(|(field, limit)| limit.map(|limit| (field.to_owned(), json!(limit.0))));
+            let change: Map<String, Value> = given.collect();
+            if change.is_empty() {
+                bail!("name a limit, such as --running 4 or --queued none");
+            }
+            let path = format!("{}/limits", path_of(&name));
+            let changed: Organization = understood(admin.put(&path, &change.into()).await?)?;
+            show_limits(&changed, shape)
+        }
     }
+}
+
+fn path_of(name: &str) -> String {
+    let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+    format!("/admin/organizations/{name}")
+}
+
+fn show_limits(organization: &Organization, shape: Shape) -> anyhow::Result<()> {
+    let Limits { requests_per_second, running, queued, storage_bytes } = organization.limits;
+    let rows = [
+        ("requests per second", requests_per_second),
+        ("running executions", running),
+        ("queued executions", queued),
+        ("bytes of files", storage_bytes),
+    ];
+    let or = |number: Option<u64>, none: &str| number.map_or(none.to_owned(), |n| n.to_string());
+    let rows = rows
+        .map(|(name, limit)| vec![name.to_owned(), or(limit.limit, "none"), or(limit.used, "-")]);
+    Output::new(shape.json).show(organization, &LIMIT_COLUMNS, rows)
 }
 
 fn row(organization: &Organization) -> Vec<String> {

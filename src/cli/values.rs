@@ -26,6 +26,20 @@ pub(super) fn dollars(text: &str) -> Result<f64, String> {
     Ok(amount)
 }
 
+/// A limit, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limit(pub(super) Option<u64>);
+
+/// A limit of an organization: a number above 0, or `none`.
+pub(super) fn limit(text: &str) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    let number = text.parse().ok().filter(|number| *number > 0);
+    let number = number.ok_or("write a whole number above 0, or none for no limit")?;
+    Ok(Limit(Some(number)))
+}
+
 /// How many items are asked for.
 pub(super) fn count(text: &str) -> Result<u32, String> {
     text.parse()

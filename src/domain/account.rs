@@ -19,6 +19,33 @@ pub struct Organization {
     /// Unique on the box; 1 to 64 characters of `a-z0-9-`.
     pub name: String,
     pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Limits::are_none")]
+    pub limits: Limits,
+}
+
+/// What an organization may use of the box; what is absent has no limit of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Requests a second, over all of its keys; as many may come at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+    /// Executions that run at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<u32>,
+    /// Executions that have not ended and do not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u32>,
+    /// Bytes of its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_bytes: Option<u64>,
+}
+
+impl Limits {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The id that is recorded in the place of a key's where the dashboard made something. It is the

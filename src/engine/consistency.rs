@@ -334,7 +334,7 @@ impl Inner {
 }
 
 /// The organization of a row of an index.
-fn organization_of(key: &Key) -> Option<OrganizationId> {
+pub(super) fn organization_of(key: &Key) -> Option<OrganizationId> {
     let bytes = key.as_bytes().get(1..)?.first_chunk::<16>()?;
     Some(OrganizationId::from(*bytes))
 }

@@ -11,6 +11,9 @@ pub enum Error {
     /// The model's queue holds its limit. Nothing was created.
     #[error("queue is full")]
     QueueFull { queued: usize },
+    /// As many executions of the organization wait as its own limit lets. Nothing was created.
+    #[error("this organization is limited to {limit} queued executions and has {queued}")]
+    TooManyQueued { limit: usize, queued: usize },
     /// The model's queue holds its limit, and the model does not answer. Nothing was created.
     #[error("the model '{model}' does not answer: {reason}")]
     Failing { model: String, reason: String },

@@ -22,6 +22,7 @@ use crate::domain::step::{Instance, Status, Step};
 use crate::engine::active::{self, ActiveExecution};
 use crate::engine::query::indexes;
 use crate::engine::query::waiters::Waiter;
+use crate::engine::scheduler::lanes::Parking;
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime::new_id;
 use crate::storage::Commit;
@@ -77,6 +78,25 @@ pub struct StepCost {
     pub charged: Usd,
 }
 
+/// The place of an exchange that waits for what it has started. Dropping it takes the place back.
+pub struct YieldedPlace {
+    inner: Arc<Inner>,
+    lane: String,
+    id: ExecutionId,
+}
+
+impl fmt::Debug for YieldedPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("YieldedPlace").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for YieldedPlace {
+    fn drop(&mut self) {
+        self.inner.lanes().park(&self.lane, self.id, Parking::Not);
+    }
+}
+
 impl Engine {
     /// Says who takes the steps of exchanges. Called once, before [`Engine::recover`].
     pub fn set_exchanges(&self, exchanges: Weak<dyn Exchanges>) {
@@ -117,6 +137,15 @@ impl ExchangeRun {
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// Gives up its place for as long as it only waits for what it has started, which may need one.
+    #[must_use]
+    pub fn yield_place(&self) -> YieldedPlace {
+        let (id, lane) = (self.execution.id, self.execution.lane());
+        self.inner.lanes().park(&lane, id, Parking::ForOthers);
+        self.inner.scheduler.wake();
+        YieldedPlace { inner: Arc::clone(&self.inner), lane, id }
     }
 
     /// What the steps have cost.

@@ -314,7 +314,9 @@ fn consistency_check_repairs_memory_and_disk_mismatches() {
         let dead: ExecutionId = new_id();
         inner.lanes().reserve_accepted("model:dead", dead);
         let entry = Entry { organization, active: None };
-        inner.lanes().enqueue("model:dead", lanes::Ticket { id: dead, payload: entry });
+        inner
+            .lanes()
+            .enqueue("model:dead", lanes::Ticket { id: dead, organization, payload: entry });
         let mut started = false;
         while let Some(next) = inner.lanes().next() {
             // The task that got the place dies at once.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::billing::Billing;
+use crate::domain::account::Limits;
 use crate::domain::delivery::Delivery;
 use crate::domain::execution::{Execution, lane_of_model};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -18,11 +19,12 @@ use crate::engine::query::waiters::Waiters;
 use crate::engine::run::budget;
 use crate::engine::scheduler::admission::{Entry, Scheduler, StepWaiter};
 use crate::engine::scheduler::in_flight::InFlight;
-use crate::engine::scheduler::lanes::{Lanes, Load};
+use crate::engine::scheduler::lanes::{Lanes, Load, OrganizationLoad};
 use crate::engine::scheduler::retries::{Backoff, Retries};
 use crate::engine::{Error, Exchanges, Models, Plans, rows};
 use crate::files::Files;
 use crate::http::client::Client;
+use crate::limits;
 use crate::runtime::{Clock, Tasks};
 use crate::storage::Store;
 use crate::webhooks::Endpoints;
@@ -69,6 +71,7 @@ pub struct Dependencies {
     pub clock: Clock,
     pub tasks: Tasks,
     pub billing: Billing,
+    pub limits: limits::Handle,
     pub models: Arc<dyn Models>,
     pub plans: Arc<dyn Plans>,
     /// Sends the requests of HTTP steps, through the egress guard.
@@ -97,6 +100,7 @@ pub(super) struct Inner {
     pub(super) endpoints: Endpoints,
     pub(super) on_delivery: OnDelivery,
     pub(super) billing: Billing,
+    pub(super) limits: limits::Handle,
     pub(super) options: Options,
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) retries: Retries,
@@ -149,6 +153,13 @@ impl Inner {
         self.is_recovered.load(Ordering::Acquire)
     }
 
+    /// Takes over how many executions of an organization may run at once.
+    fn cap_organization(&self, organization: OrganizationId, limits: Limits) {
+        let cap = limits.running.map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
+        self.lanes().set_organization_cap(organization, cap);
+        self.scheduler.wake();
+    }
+
     pub(super) fn lanes(&self) -> std::sync::MutexGuard<'_, Lanes<Entry, StepWaiter>> {
         self.scheduler.lanes()
     }
@@ -163,6 +174,7 @@ impl Engine {
             clock,
             tasks,
             billing,
+            limits,
             models,
             plans,
             client,
@@ -176,6 +188,7 @@ impl Engine {
             clock,
             tasks,
             billing,
+            limits: limits.clone(),
             models,
             plans,
             client,
@@ -201,7 +214,14 @@ impl Engine {
             usage: budget::UsageByOrganization::default(),
             timers: Notify::new(),
         };
-        Self { inner: Arc::new(inner) }
+        let inner = Arc::new(inner);
+        let to = Arc::downgrade(&inner);
+        limits.on_change(Box::new(move |organization, limits| {
+            if let Some(inner) = to.upgrade() {
+                inner.cap_organization(organization, limits);
+            }
+        }));
+        Self { inner }
     }
 
     /// The execution, as it is stored.
@@ -227,6 +247,14 @@ impl Engine {
     #[must_use]
     pub fn totals(&self) -> (usize, usize) {
         self.inner.lanes().totals()
+    }
+
+    /// Executions of an organization that run, and those that have not ended and do not run; `None`
+    /// while nothing is run.
+    #[must_use]
+    pub fn load_of(&self, organization: OrganizationId) -> Option<OrganizationLoad> {
+        let is_known = self.inner.is_recovered();
+        is_known.then(|| self.inner.lanes().load_of(organization))
     }
 
     /// Executions that wait for another try after an error on our side, and those that are being

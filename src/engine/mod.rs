@@ -35,7 +35,7 @@ use self::handle::Inner;
 
 pub use self::calls::EndedCall;
 pub use self::error::Error;
-pub use self::exchanges::{Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost};
+pub use self::exchanges::{Ending, ExchangeFuture, ExchangeRun, Exchanges, StepCost, YieldedPlace};
 pub use self::handle::{Dependencies, Engine, OnDelivery, Options};
 pub use self::models::{
     Call, Callee, CalleeFuture, CheckInputFuture, ModelSpec, Models, OwnerFuture, PlanFuture,
@@ -46,7 +46,7 @@ pub use self::query::follow::Follower;
 pub use self::query::waiters::Waiter;
 pub use self::resume::Resumed;
 pub use self::run::attempt::{Report, dry_run};
-pub use self::scheduler::lanes::Load;
+pub use self::scheduler::lanes::{Load, OrganizationLoad};
 pub use self::scheduler::permit::ModelPermit;
 pub use self::scheduler::retries::Backoff;
 pub use self::scheduler::submit::Submission;

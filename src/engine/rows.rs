@@ -73,6 +73,13 @@ pub fn queue(lane: &str) -> Key {
     Key::table(Table::Lane).text(lane)
 }
 
+/// Sorts right before the row of an execution in its lane.
+#[must_use]
+pub fn before(lane: &str, id: ExecutionId) -> Key {
+    let number = u128::from_be_bytes(id.bytes());
+    queue(lane).id(ExecutionId::from(number.saturating_sub(1).to_be_bytes()))
+}
+
 /// All lanes.
 #[must_use]
 pub fn queues() -> Key {

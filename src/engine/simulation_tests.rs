@@ -31,6 +31,7 @@ use crate::engine::{
 };
 use crate::files::Files;
 use crate::http::client::Client;
+use crate::limits;
 use crate::runners::{self, Job, Run, Runner};
 use crate::runtime::{Clock, Tasks, new_id};
 use crate::storage::faults::Point;
@@ -205,7 +206,22 @@ impl Process {
         Self::start_with(folder, crash_after, Script::default(), Options::default())
     }
 
-    pub fn start_with(folder: &TempDir, crash_after: i64, script: Script, limits: Options) -> Self {
+    pub fn start_with(
+        folder: &TempDir,
+        crash_after: i64,
+        script: Script,
+        options: Options,
+    ) -> Self {
+        Self::start_limited(folder, crash_after, (script, options), &limits::Handle::default())
+    }
+
+    /// With limits of organizations.
+    pub fn start_limited(
+        folder: &TempDir,
+        crash_after: i64,
+        (script, of_engine): (Script, Options),
+        limits: &limits::Handle,
+    ) -> Self {
         let folder = folder.path().to_path_buf();
         let options = storage::Options { folder: folder.clone(), inline_bytes: 65_536 };
         let store = Store::open(&options).unwrap();
@@ -218,6 +234,7 @@ impl Process {
             clock: clock.clone(),
             tasks: Tasks::new(),
             billing: Billing::new(store.clone(), clock.clone()),
+            limits: limits.clone(),
             models: Arc::new(script.clone()),
             plans: Arc::new(script.clone()),
             client: Client::trusted(),
@@ -225,7 +242,7 @@ impl Process {
             endpoints: Endpoints::new(store.clone(), sealer, clock),
             on_delivery: Arc::new(|_delivery| {}),
         };
-        let engine = Engine::new(dependencies, limits);
+        let engine = Engine::new(dependencies, of_engine);
         Self { store, engine, script }
     }
 }

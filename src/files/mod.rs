@@ -29,6 +29,7 @@ pub use self::upload::{Announced, Receiving, Refusal};
 use crate::domain::file::{self, Digest, File, FileSource, NAME_MAX, Upload};
 use crate::domain::ids::{ExecutionId, FileId, OrganizationId};
 use crate::domain::time::Timestamp;
+use crate::limits;
 use crate::runtime::Clock;
 use crate::signed_urls::SignedUrls;
 use crate::storage::{self, Commit, DeferredDeletions, Store};
@@ -102,6 +103,7 @@ struct Shared {
     signed_urls: SignedUrls,
     blobs: BlobStore,
     options: Options,
+    limits: limits::Handle,
     /// Read-locked while a blob is finalized and referenced, write-locked while one is considered for
     /// deletion.
     gate: Arc<RwLock<()>>,
@@ -132,6 +134,7 @@ impl Files {
         clock: Clock,
         signed_urls: SignedUrls,
         options: Options,
+        limits: limits::Handle,
     ) -> Self {
         let blobs = BlobStore::new(folder);
         let shared = Shared {
@@ -140,6 +143,7 @@ impl Files {
             signed_urls,
             blobs,
             options,
+            limits,
             gate: Arc::default(),
             counting: Mutex::default(),
             deferred: std::sync::Mutex::default(),
@@ -155,7 +159,8 @@ impl Files {
         let signed_urls = SignedUrls::new(sealer, Clock::system(), keys, "http://box".to_owned());
         let retention = Duration::from_secs(3600);
         let options = Options { max_bytes: 1024, quota_bytes: None, retention };
-        Self::new(folder.join("files"), store, Clock::system(), signed_urls, options)
+        let limits = limits::Handle::default();
+        Self::new(folder.join("files"), store, Clock::system(), signed_urls, options, limits)
     }
 
     /// Keeps what `source` gives. When this returns, its bytes and its row are on the disk.

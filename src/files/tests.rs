@@ -34,7 +34,9 @@ impl Fixture {
         let keys = Arc::new(crate::signed_urls::AllKeysLive);
         let signed_urls = SignedUrls::new(sealer, clock.clone(), keys, "http://h".to_owned());
         let options = Options { max_bytes: 10, quota_bytes: None, retention: DAY };
-        let files = Files::new(data.join("files"), store, clock.clone(), signed_urls, options);
+        let limits = crate::limits::Handle::default();
+        let files =
+            Files::new(data.join("files"), store, clock.clone(), signed_urls, options, limits);
         Self { folder, clock, files, organization: new_id(), execution: new_id() }
     }
 

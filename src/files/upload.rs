@@ -40,6 +40,9 @@ pub enum Refusal {
     /// The organization's files take what they may.
     #[error("the files of this organization may take {quota} bytes and take {used}")]
     OverQuota { quota: u64, used: u64 },
+    /// They take what the organization's own limit lets them.
+    #[error("this organization is limited to {limit} bytes of files and has {used}")]
+    OverLimit { limit: u64, used: u64 },
     /// Too many uploads were announced that have not come.
     #[error("{0} uploads are already announced")]
     TooMany(i64),
@@ -147,12 +150,26 @@ impl Files {
     }
 
     async fn check_quota(&self, organization: OrganizationId, more: u64) -> Result<(), Refusal> {
-        let Some(quota) = self.shared.options.quota_bytes else { return Ok(()) };
-        let used = self.usage(organization).await?.bytes;
-        if used.saturating_add(more) > quota {
-            return Err(Refusal::OverQuota { quota, used });
+        if !self.is_counted(organization) {
+            return Ok(());
         }
-        Ok(())
+        let used = self.usage(organization).await?.bytes;
+        let wanted = used.saturating_add(more);
+        if let Some(limit) = self.shared.limits.of(organization).storage_bytes
+            && wanted > limit
+        {
+            return Err(Refusal::OverLimit { limit, used });
+        }
+        match self.shared.options.quota_bytes {
+            Some(quota) if wanted > quota => Err(Refusal::OverQuota { quota, used }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whether the bytes of the organization's files are limited.
+    fn is_counted(&self, organization: OrganizationId) -> bool {
+        let limit = self.shared.limits.of(organization).storage_bytes;
+        limit.is_some() || self.shared.options.quota_bytes.is_some()
     }
 }
 
@@ -178,7 +195,7 @@ impl Receiving {
     /// returns, it is on the disk.
     ///
     /// # Errors
-    /// [`Refusal::OverQuota`]; [`Refusal::Done`] when another one was first; [`Refusal::Failed`] with
+    /// [`Refusal::OverQuota`], [`Refusal::OverLimit`]; [`Refusal::Done`] when another one was first; [`Refusal::Failed`] with
     /// [`Error::Invalid`] when it is not what was announced: then nothing stays.
     pub async fn finish(
         mut self,
@@ -199,9 +216,9 @@ impl Receiving {
             return Err(Error::Invalid(sentence).into());
         }
         let files = &self.files;
-        let _alone_up_to_the_commit = match files.shared.options.quota_bytes {
-            Some(_) => Some(files.shared.counting.lock().await),
-            None => None,
+        let _alone_up_to_the_commit = match files.is_counted(organization) {
+            true => Some(files.shared.counting.lock().await),
+            false => None,
         };
         files.check_quota(organization, came.size).await?;
         let mut beside = Commit::of_new_work();

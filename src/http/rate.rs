@@ -1,7 +1,9 @@
-//! Token buckets: so many requests a second for each key, and a burst.
+//! Token buckets: so many requests a second for each key or organization, and a burst.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -9,7 +11,7 @@ use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
 
-use crate::domain::ids::KeyId;
+use crate::domain::ids::{Id as _, KeyId, OrganizationId};
 
 /// Buckets that are kept without a look at them. Past it, those that are full again are dropped,
 /// which changes nothing for their keys.
@@ -56,6 +58,29 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
+/// One bucket for each organization that has a limit of its own; it holds what a second gives.
+#[derive(Debug, Default)]
+pub struct OrganizationLimiter {
+    /// Each with its requests a second: another number begins with a full bucket.
+    buckets: Mutex<HashMap<OrganizationId, (u32, Limiter)>>,
+}
+
+impl OrganizationLimiter {
+    /// Takes one from the organization's bucket, which gains `per_second`.
+    ///
+    /// # Errors
+    /// The time until there is one, when it is empty.
+    pub fn check(&self, organization: OrganizationId, per_second: u32) -> Result<(), Duration> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = || (per_second, Limiter::new(per_second, per_second));
+        let bucket = buckets.entry(organization).or_insert_with(full);
+        if bucket.0 != per_second {
+            *bucket = full();
+        }
+        bucket.1.check(KeyId::from(organization.bytes()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use governor::clock::FakeRelativeClock;
@@ -93,6 +118,16 @@ mod tests {
         let limiter = Limiter::with_clock(0, 0, FakeRelativeClock::default());
         assert_eq!(limiter.check(key(1)), Ok(()));
         assert_eq!(limiter.check(key(1)), Err(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn organization_limiter_keeps_one_bucket_for_each_and_follows_its_limit() {
+        let limiter = OrganizationLimiter::default();
+        let (one, other) = (OrganizationId::from([1; 16]), OrganizationId::from([2; 16]));
+        assert_eq!(limiter.check(one, 1), Ok(()));
+        assert!(limiter.check(one, 1).is_err());
+        assert_eq!(limiter.check(other, 1), Ok(()));
+        assert_eq!(limiter.check(one, 2), Ok(()));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod execution;
 pub mod file;
 pub mod history;
 pub mod legacy;
+pub mod limits;
 pub mod mcp;
 pub mod member;
 pub mod model;

@@ -1,10 +1,12 @@
 //! What the control socket answers to the operator. The service writes these types, and the command
 //! line of the same program reads them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Time;
+use super::limits::Limits;
 use crate::domain::account::{ApiKey, EntryKind, LedgerEntry, Organization as Owner};
 use crate::domain::chain;
 use crate::domain::classify::ErrorClass;
@@ -118,14 +120,17 @@ impl Secret {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Organization {
     pub id: OrganizationId,
     pub name: String,
     pub created_at: Time,
+    #[serde(default)]
+    pub limits: Limits,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// The organizations, oldest first.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Organizations {
     pub organizations: Vec<Organization>,
 }
@@ -326,10 +331,11 @@ impl ListedKey {
     }
 }
 
-impl From<&Owner> for Organization {
-    fn from(owner: &Owner) -> Self {
-        let Owner { id, name, created_at } = owner;
-        Self { id: *id, name: name.clone(), created_at: (*created_at).into() }
+impl Organization {
+    #[must_use]
+    pub fn of(owner: &Owner, limits: Limits) -> Self {
+        let Owner { id, name, created_at, limits: _ } = owner;
+        Self { id: *id, name: name.clone(), created_at: (*created_at).into(), limits }
     }
 }
 

@@ -58,6 +58,7 @@ mod named_secrets;
 mod openai_client;
 mod openapi;
 mod orchestration_screens;
+mod organization_limits;
 mod pauses;
 mod payloads;
 mod predictions;

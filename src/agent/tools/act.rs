@@ -289,6 +289,7 @@ impl Use<'_> {
 
     /// The execution, once it has ended.
     async fn wait(&self, child: ExecutionId) -> Result<Execution, engine::Error> {
+        let _until_it_ends = self.run.yield_place();
         loop {
             let organization = self.organization();
             let execution = self.inner.engine.wait(organization, child, WAIT).await?;

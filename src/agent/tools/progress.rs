@@ -30,6 +30,7 @@ impl Use<'_> {
     /// The execution of a workflow, once it has ended. Each of its steps that ends in the meantime is an
     /// event.
     pub(super) async fn follow(&mut self, child: ExecutionId) -> Result<Execution, engine::Error> {
+        let _until_it_ends = self.run.yield_place();
         let engine = self.inner.engine.clone();
         let organization = self.organization();
         loop {

@@ -19,6 +19,7 @@ pub(super) struct Document {
 /// What one organization is to have. What is not named is left alone.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
+    pub(super) limits: Option<Map<String, Value>>,
     pub(super) keys: BTreeMap<String, Key>,
     /// Values, read from where the file says.
     pub(super) secrets: BTreeMap<String, Secret>,
@@ -56,6 +57,7 @@ struct WrittenDocument {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
+    limits: Option<Map<String, Value>>,
     keys: Option<BTreeMap<String, Option<Key>>>,
     secrets: Option<BTreeMap<String, Source>>,
     chains: Option<BTreeMap<String, Map<String, Value>>>,
@@ -97,6 +99,7 @@ impl Document {
 impl Written {
     fn resolve(self, folder: &Path) -> anyhow::Result<Wanted> {
         let mut wanted = Wanted {
+            limits: self.limits,
             chains: self.chains.unwrap_or_default(),
             schedules: self.schedules.unwrap_or_default(),
             webhook_endpoints: self.webhook_endpoints.unwrap_or_default(),

@@ -116,6 +116,9 @@ async fn plan(
             Act::Organization,
         );
     }
+    if let Some(limits) = &wanted.limits {
+        planner.limits(limits).await?;
+    }
     planner.secrets(&wanted.secrets).await?;
     planner.workflows(&wanted.workflows).await?;
     planner.chains(&wanted.chains).await?;

@@ -14,7 +14,8 @@ use crate::cli::chain::query;
 use crate::cli::key::understood;
 use crate::cli::{values, workflow};
 use crate::domain::time::Timestamp;
-use crate::wire::operator::{Chains, Keys, SecretComparison, Secrets};
+use crate::wire::limits::Limits;
+use crate::wire::operator::{Chains, Keys, Organization, SecretComparison, Secrets};
 
 /// Schedules that are asked for at once.
 const PAGE: usize = 100;
@@ -47,6 +48,24 @@ impl<'a> Planner<'a> {
         }
         let query = query(&[("organization", self.organization)]);
         self.admin.get(&format!("{path}?{query}")).await.map(Some)
+    }
+
+    pub(super) async fn limits(&mut self, wanted: &Map<String, Value>) -> anyhow::Result<()> {
+        let path = format!("/admin/organizations/{}", self.organization);
+        let mut shown = Map::new();
+        if self.exists {
+            let described: Organization = understood(self.admin.get(&path).await?)?;
+            let Limits { requests_per_second, running, queued, storage_bytes } = described.limits;
+            shown.insert("requests_per_second".to_owned(), json!(requests_per_second.limit));
+            shown.insert("running".to_owned(), json!(running.limit));
+            shown.insert("queued".to_owned(), json!(queued.limit));
+            shown.insert("storage_bytes".to_owned(), json!(storage_bytes.limit));
+        }
+        if let Some(texts) = differences(wanted, &shown.into())? {
+            let act = Act::Put { path: format!("{path}/limits"), body: wanted.clone().into() };
+            self.add("change limits".to_owned(), texts, act);
+        }
+        Ok(())
     }
 
     pub(super) async fn secrets(

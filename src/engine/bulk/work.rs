@@ -246,7 +246,12 @@ fn act_of(acted: Result<Act, Error>) -> Result<Act, Error> {
         Ok(act) => Ok(act),
         // The row was changed: the job is looked at again.
         Err(Error::Storage(error)) if error.is_final() => Ok(Act::Failed),
-        Err(Error::QueueFull { .. } | Error::Failing { .. } | Error::Storage(_)) => Ok(Act::Later),
+        Err(
+            Error::QueueFull { .. }
+            | Error::TooManyQueued { .. }
+            | Error::Failing { .. }
+            | Error::Storage(_),
+        ) => Ok(Act::Later),
         Err(error @ Error::Stopping) => Err(error),
         Err(_refused) => Ok(Act::Failed),
     }

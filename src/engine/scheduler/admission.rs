@@ -40,6 +40,30 @@ pub struct Scheduler {
     ready: Notify,
 }
 
+/// An execution that is about to be accepted, counted for its organization. Dropped before it is on the
+/// disk, it is not counted any more.
+#[derive(Debug)]
+pub struct Admission {
+    scheduler: Arc<Scheduler>,
+    organization: OrganizationId,
+    is_open: bool,
+}
+
+impl Admission {
+    /// It is on the disk: it counts until it ends.
+    pub fn keep(mut self) {
+        self.is_open = false;
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.scheduler.lanes().ended(self.organization);
+        }
+    }
+}
+
 /// Work that a commit makes ready. Dropped before it is enlisted, it takes its announcement back.
 #[derive(Debug)]
 pub struct LaneReservation {
@@ -66,6 +90,19 @@ impl Scheduler {
     /// Resolves when something may start.
     pub async fn ready(&self) {
         self.ready.notified().await;
+    }
+
+    /// Counts an execution that is about to be accepted, within the organization's limit.
+    ///
+    /// # Errors
+    /// [`Full`] when as many of the organization wait as may.
+    pub fn admit(
+        self: &Arc<Self>,
+        organization: OrganizationId,
+        limit: Option<usize>,
+    ) -> Result<Admission, Full> {
+        self.lanes().admit(organization, limit)?;
+        Ok(Admission { scheduler: Arc::clone(self), organization, is_open: true })
     }
 
     /// Announces new work to its lane, within the lane's limit. The lane is made when it is new, with
@@ -99,7 +136,7 @@ impl LaneReservation {
     /// The row is durable: the work waits in its lane.
     pub fn enqueue(mut self, entry: Entry) {
         self.is_open = false;
-        let ticket = Ticket { id: self.id, payload: entry };
+        let ticket = Ticket { id: self.id, organization: entry.organization, payload: entry };
         self.scheduler.lanes().enqueue(&self.lane, ticket);
         self.scheduler.wake();
     }

@@ -110,20 +110,36 @@ impl Inner {
                     let entry = ticket.payload;
                     self.tasks.spawn(async move { permit.run(entry).await });
                 }
+                Some(Next::RefillOf { lane, organization, from, most }) => {
+                    self.tasks.spawn(async move {
+                        let read = inner.refill_of(&lane, organization, from, most).await;
+                        if let Err(error) = read {
+                            tracing::error!(lane = &*lane, %error, "a lane cannot be read");
+                            inner.pause_before_reread().await;
+                            let (none, again) = (Vec::new(), Some(from));
+                            inner.lanes().refilled_of(&lane, organization, none, again);
+                        }
+                        inner.scheduler.wake();
+                    });
+                }
                 Some(Next::Refill { lane }) => {
                     self.tasks.spawn(async move {
                         if let Err(error) = inner.refill(&lane).await {
                             tracing::error!(lane = &*lane, %error, "a lane cannot be read");
-                            tokio::select! {
-                                () = tokio::time::sleep(REREAD_DELAY) => {}
-                                () = inner.tasks.stopping() => {}
-                            }
+                            inner.pause_before_reread().await;
                             inner.lanes().refilled(&lane, Vec::new(), false);
                         }
                         inner.scheduler.wake();
                     });
                 }
             }
+        }
+    }
+
+    async fn pause_before_reread(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(REREAD_DELAY) => {}
+            () = self.tasks.stopping() => {}
         }
     }
 
@@ -232,7 +248,8 @@ impl ExecutionPermit {
         self.is_held = false;
         let Self { inner, lane, id, .. } = &self;
         // In this order: once it is noted, it may be resumed.
-        inner.lanes().pause(lane, Ticket { id: *id, payload: entry });
+        let ticket = Ticket { id: *id, organization: entry.organization, payload: entry };
+        inner.lanes().pause(lane, ticket);
         let lane = Arc::clone(lane);
         let now = inner.clock.steady();
         inner.retries.note(*id, Some(lane), failure.cause(), failure, now);

@@ -234,7 +234,8 @@ impl Inner {
         let Some((execution, _)) = execution else { return };
         let lane = execution.lane();
         self.open_lane(&lane);
-        let Some(task) = self.lanes().start_quarantined(&lane, id) else { return };
+        let started = self.lanes().start_quarantined(&lane, organization, id);
+        let Some(task) = started else { return };
         let permit = ExecutionPermit::new(Arc::clone(self), Arc::from(lane), id, task);
         self.set_suspect(Some(id));
         permit.run(Entry { organization, active: None }).await;

@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use crate::domain::ids::ExecutionId;
+use crate::domain::execution::{Kind, Status};
+use crate::domain::ids::{ExecutionId, OrganizationId};
+use crate::engine::consistency::organization_of;
 use crate::engine::scheduler::admission::Entry;
 use crate::engine::scheduler::lanes;
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::runtime;
-use crate::storage::{Page, Store};
+use crate::storage::{Key, Page, Store, Table};
 
 /// Rows of the lanes that are read at once.
 const PAGE: usize = 4096;
@@ -64,6 +66,9 @@ impl Engine {
             self.inner.set_limits(lane);
             self.inner.lanes().count_stored(lane, *count);
             total += count;
+        }
+        for (organization, count) in count_unfinished(&self.inner.store).await? {
+            self.inner.lanes().count_unfinished(organization, count);
         }
         self.inner.is_recovered.store(true, Ordering::Release);
         if !quarantined.is_empty() {
@@ -121,9 +126,10 @@ impl Inner {
 
     /// Reads the head of a lane whose window ran dry and hands it over. Rows that the lane knows in
     /// memory (those that run, are paused or are being committed) and those that are held back are passed
-    /// over, however many.
+    /// over, however many; so are those of organizations that may run no more.
     pub(in crate::engine) async fn refill(&self, lane: &str) -> Result<(), Error> {
         let mut tickets = Vec::new();
+        let mut taken: HashMap<OrganizationId, usize> = HashMap::new();
         let mut after = None;
         while tickets.len() < lanes::WINDOW {
             let prefix = rows::queue(lane);
@@ -135,14 +141,17 @@ impl Inner {
             };
             after = Some(last.clone());
             let quarantined = self.quarantined();
-            let lanes = self.lanes();
+            let mut lanes = self.lanes();
             for (key, value) in &rows {
                 match rows::parse_queued(key, value) {
                     Some((_, organization, id))
                         if !lanes.knows(lane, id) && !quarantined.contains(&id) =>
                     {
-                        let payload = Entry { organization, active: None };
-                        tickets.push(lanes::Ticket { id, payload });
+                        let taken = taken.entry(organization).or_default();
+                        if lanes.takes(lane, (organization, id), *taken) {
+                            *taken += 1;
+                            tickets.push(ticket(organization, id));
+                        }
                     }
                     Some(_) => {}
                     None => tracing::error!(lane, ?key, "a row of a lane cannot be read"),
@@ -151,5 +160,71 @@ impl Inner {
         }
         self.lanes().refilled(lane, tickets, false);
         Ok(())
+    }
+
+    /// Reads up to `most` rows of one organization in a lane, from a row on, and hands them over. Those
+    /// of others are left to the lane's own refills.
+    pub(in crate::engine) async fn refill_of(
+        &self,
+        lane: &str,
+        organization: OrganizationId,
+        from: ExecutionId,
+        most: usize,
+    ) -> Result<(), Error> {
+        let mut tickets = Vec::new();
+        let mut after = Some(rows::before(lane, from));
+        loop {
+            let prefix = rows::queue(lane);
+            let page = Page { prefix, after, before: None, limit: REFILL_PAGE };
+            let rows = self.store.page(page).await?;
+            let Some((last, _)) = rows.last() else {
+                self.lanes().refilled_of(lane, organization, tickets, None);
+                return Ok(());
+            };
+            after = Some(last.clone());
+            let quarantined = self.quarantined();
+            let mut lanes = self.lanes();
+            for (key, value) in &rows {
+                let Some((_, owner, id)) = rows::parse_queued(key, value) else { continue };
+                if owner != organization || lanes.knows(lane, id) || quarantined.contains(&id) {
+                    continue;
+                }
+                if tickets.len() == most {
+                    lanes.refilled_of(lane, organization, tickets, Some(id));
+                    return Ok(());
+                }
+                tickets.push(ticket(organization, id));
+            }
+        }
+    }
+}
+
+fn ticket(organization: OrganizationId, id: ExecutionId) -> lanes::Ticket<Entry> {
+    let payload = Entry { organization, active: None };
+    lanes::Ticket { id, organization, payload }
+}
+
+/// How many executions of each organization have not ended.
+async fn count_unfinished(store: &Store) -> Result<HashMap<OrganizationId, usize>, Error> {
+    let mut counts = HashMap::new();
+    let all = Key::table(Table::Standing);
+    let mut after = None;
+    loop {
+        let page = Page { prefix: all.clone(), after, before: None, limit: 1 };
+        let first = store.page(page).await?;
+        let found = first.first().and_then(|(key, _)| organization_of(key));
+        let Some(organization) = found else { return Ok(counts) };
+        for kind in Kind::ALL {
+            let prefix = rows::standing(organization, kind, Status::Created);
+            let mut last = None;
+            loop {
+                let page = Page { prefix: prefix.clone(), after: last, before: None, limit: PAGE };
+                let rows = store.page(page).await?;
+                let Some((key, _)) = rows.last() else { break };
+                last = Some(key.clone());
+                *counts.entry(organization).or_insert(0) += rows.len();
+            }
+        }
+        after = Some(all.clone().id(organization).raw(&[0xff; 64]));
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::model::Pricing;
 use crate::domain::money::Usd;
 use crate::engine::query::indexes;
 use crate::engine::run::commit::count_start;
-use crate::engine::scheduler::admission::LaneReservation;
+use crate::engine::scheduler::admission::{Admission, LaneReservation};
 use crate::engine::{Engine, Error, Inner, rows};
 use crate::runners::Health;
 use crate::storage::Commit;
@@ -37,7 +37,8 @@ impl Engine {
     /// end exactly once. `beside` becomes durable with it: the answer under an `Idempotency-Key`.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], [`Error::Failing`], [`Error::Unpaid`], [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
+    /// [`Error::QueueFull`], [`Error::TooManyQueued`], [`Error::Failing`], [`Error::Unpaid`],
+    /// [`Error::Storage`], [`Error::Stopping`]: then nothing was created.
     pub async fn submit(
         &self,
         submissions: Vec<Submission>,
@@ -71,6 +72,7 @@ impl Inner {
         // Before large inputs are written; the commit asks again.
         self.store.admit()?;
         let now = self.clock.now();
+        let admitted = self.admit_all(&submissions)?;
         let mut executions = Vec::with_capacity(submissions.len());
         for submission in submissions {
             let bytes = submission.input.get().len() as u64;
@@ -109,9 +111,22 @@ impl Inner {
             }
             // The disk has counted them.
             drop(reservations);
+            admitted.into_iter().for_each(Admission::keep);
             deliveries.into_iter().for_each(|delivery| on_delivery(delivery));
         });
         Ok((commit, executions))
+    }
+
+    /// Counts each for its organization, within the organization's own limit: all of them or none.
+    fn admit_all(&self, submissions: &[Submission]) -> Result<Vec<Admission>, Error> {
+        let admit = |submission: &Submission| {
+            let limit = self.limits.of(submission.organization).queued;
+            let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+            self.scheduler.admit(submission.organization, limit).map_err(|full| {
+                Error::TooManyQueued { limit: limit.unwrap_or_default(), queued: full.queued }
+            })
+        };
+        submissions.iter().map(admit).collect()
     }
 
     /// Where balances are enforced: keeps what each may cost, all of it or none.

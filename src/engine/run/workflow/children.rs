@@ -221,9 +221,11 @@ impl Inner {
         };
         match self.commit_of_submissions(vec![submission], beside).await {
             Ok((commit, _)) => Ok(Ok(NewChild { id, commit })),
-            Err(error @ (Error::QueueFull { .. } | Error::Failing { .. })) => {
-                refuse(ErrorClass::ProviderUnavailable, error.to_string())
-            }
+            Err(
+                error @ (Error::QueueFull { .. }
+                | Error::TooManyQueued { .. }
+                | Error::Failing { .. }),
+            ) => refuse(ErrorClass::ProviderUnavailable, error.to_string()),
             Err(error @ (Error::Unpaid { .. } | Error::OverQuota { .. })) => {
                 refuse(ErrorClass::InvalidModelConfig, error.to_string())
             }

@@ -13,6 +13,7 @@ use crate::domain::execution::Fault;
 use crate::domain::machine;
 use crate::domain::machine::workflow::StepProgress;
 use crate::engine::active::LoadedExecution;
+use crate::engine::scheduler::lanes::Parking;
 use crate::engine::{Error, Inner};
 use crate::runtime;
 use crate::storage::Commit;
@@ -80,7 +81,7 @@ impl Inner {
             is_paused: false,
             waits_since: None,
             lane,
-            is_parked: false,
+            parking: Parking::Not,
             timers: BTreeSet::new(),
             is_marked,
             begun: runtime::monotonic_now(),

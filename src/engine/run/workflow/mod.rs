@@ -45,6 +45,7 @@ use crate::domain::time::Timestamp;
 use crate::engine::active::{ActiveExecution, LoadedExecution};
 use crate::engine::run::budget::Budget;
 use crate::engine::run::prediction::MARK_AFTER;
+use crate::engine::scheduler::lanes::Parking;
 use crate::engine::{Error, Inner};
 use crate::runtime;
 use crate::storage::Commit;
@@ -89,8 +90,8 @@ struct Actor {
     waits_since: Option<Instant>,
     /// The lane that it runs from.
     lane: String,
-    /// Whether the lane knows that it only waits for places at models.
-    is_parked: bool,
+    /// What the lane knows that it only waits for.
+    parking: Parking,
     timers: BTreeSet<(Timestamp, Instance)>,
     /// Whether the disk knows that it has begun.
     is_marked: bool,
@@ -223,14 +224,14 @@ impl Actor {
     /// Tells the lane when the execution begins or ceases to wait for places at models or for its children
     /// alone: while it does, it holds no place itself.
     fn update_parked(&mut self) {
-        let is_parked = if self.running.is_empty() {
-            self.waits_since.is_some()
-        } else {
-            self.admitted.is_empty()
+        let parking = match (self.running.is_empty(), self.admitted.is_empty()) {
+            (true, _) if self.waits_since.is_some() => Parking::ForOthers,
+            (false, true) => Parking::ForModels,
+            (true | false, _) => Parking::Not,
         };
-        if is_parked != self.is_parked {
-            self.is_parked = is_parked;
-            self.inner.lanes().park(&self.lane, self.id, is_parked);
+        if parking != self.parking {
+            self.parking = parking;
+            self.inner.lanes().park(&self.lane, self.id, parking);
             self.inner.scheduler.wake();
         }
     }

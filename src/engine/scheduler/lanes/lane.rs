@@ -1,12 +1,13 @@
 //! One lane: which executions it holds in memory, and in which state each of them is.
 //!
-//! A row of the lane is in at most one state. What is in none is on disk behind the window.
+//! A row of the lane is in at most one state. What is in none is on disk: behind the window, or, of an
+//! organization that may run no more at the moment, passed over.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::{Load, PAUSED_MAX, Ticket, WINDOW};
-use crate::domain::ids::ExecutionId;
+use crate::domain::ids::{ExecutionId, OrganizationId};
 
 /// The state of an execution that the lane knows in memory.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub(super) enum MemberState<T> {
     Waiting,
     Running(Run<T>),
     /// It has failed and waits for its next try. Its row is still there.
-    Paused(T),
+    Paused(Ticket<T>),
 }
 
 /// A running execution.
@@ -25,10 +26,17 @@ pub(super) enum MemberState<T> {
 pub(super) struct Run<T> {
     /// Dead once the task that runs it has ended, in whichever way.
     task: Weak<()>,
-    /// It only waits for a place at a model.
-    is_parked: bool,
+    organization: OrganizationId,
+    parking: Parking,
     /// It was put back into this lane before it has left its place.
     requeued: Option<Requeued<T>>,
+}
+
+impl<T> Run<T> {
+    fn of(task: &Arc<()>, organization: OrganizationId) -> Self {
+        let task = Arc::downgrade(task);
+        Self { task, organization, parking: Parking::Not, requeued: None }
+    }
 }
 
 #[derive(Debug)]
@@ -37,13 +45,22 @@ enum Requeued<T> {
     Enqueued(T),
 }
 
+/// What a running execution waits for, without a place of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parking {
+    /// Nothing: it has its place.
+    Not,
+    /// Places at models.
+    ForModels,
+    /// Executions that it has started: it is not counted for its organization either.
+    ForOthers,
+}
+
 /// How an execution left its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Departure {
-    Active,
-    Parked,
-    /// It had none.
-    Not,
+pub(super) struct Left {
+    pub(super) organization: OrganizationId,
+    pub(super) parking: Parking,
 }
 
 #[derive(Debug)]
@@ -64,6 +81,9 @@ pub(super) struct Lane<T, G> {
     queued: usize,
     /// Rows may be on disk behind the window; new ones go there too, to keep the order.
     spilled: bool,
+    /// Organizations with rows that were passed over, each with the oldest of them: all of them are on
+    /// disk and in no state here.
+    passed: HashMap<OrganizationId, ExecutionId>,
     refilling: Option<RefillInProgress>,
     pub(super) in_turn: bool,
     pub(super) in_idle_turn: bool,
@@ -72,6 +92,8 @@ pub(super) struct Lane<T, G> {
 /// What happened to a lane while its head was being read.
 #[derive(Debug, Default)]
 struct RefillInProgress {
+    /// Whose rows are being read, when it is not the lane's head.
+    of: Option<OrganizationId>,
     /// A row was written that the reading may have missed.
     missed: bool,
     /// Rows that the reading may have seen but that have been deleted.
@@ -92,6 +114,7 @@ impl<T, G> Lane<T, G> {
             paused: 0,
             queued: 0,
             spilled: false,
+            passed: HashMap::new(),
             refilling: None,
             in_turn: false,
             in_idle_turn: false,
@@ -212,7 +235,13 @@ impl<T, G> Lane<T, G> {
         if let Some(refilling) = &mut self.refilling {
             refilling.missed = true;
         }
-        if self.has_room() {
+        let organization = ticket.organization;
+        let is_behind_passed = self.passed.contains_key(&organization)
+            || self.refilling.as_ref().is_some_and(|one| one.of == Some(organization));
+        if is_behind_passed {
+            self.members.remove(&ticket.id);
+            self.note_passed(organization, ticket.id);
+        } else if self.has_room() {
             self.members.insert(ticket.id, MemberState::Waiting);
             self.window.push_back(ticket);
         } else {
@@ -257,13 +286,94 @@ impl<T, G> Lane<T, G> {
         self.spilled = !complete || refilling.missed || is_left_out;
     }
 
+    // --- past those that may not start ---
+
+    /// Whose turn it is.
+    pub(super) fn first(&self) -> Option<OrganizationId> {
+        self.window.front().map(|ticket| ticket.organization)
+    }
+
+    /// Leaves the first of the window to the disk. True: its organization had nothing passed over here.
+    pub(super) fn pass_first(&mut self) -> bool {
+        let Some(ticket) = self.window.pop_front() else { return false };
+        self.members.remove(&ticket.id);
+        self.pass(ticket.organization, ticket.id)
+    }
+
+    /// Passes over a row of an organization. True: it had none passed over here.
+    pub(super) fn pass(&mut self, organization: OrganizationId, id: ExecutionId) -> bool {
+        let is_read = self.refilling.as_ref().is_some_and(|one| one.of == Some(organization));
+        self.note_passed(organization, id) && !is_read
+    }
+
+    fn note_passed(&mut self, organization: OrganizationId, id: ExecutionId) -> bool {
+        let before = self.passed.get(&organization).copied();
+        let oldest = before.map_or(id, |before| before.min(id));
+        self.passed.insert(organization, oldest);
+        before.is_none()
+    }
+
+    pub(super) fn has_passed(&self, organization: OrganizationId) -> bool {
+        self.passed.contains_key(&organization)
+    }
+
+    /// Organizations with rows that were passed over.
+    pub(super) fn passed(&self) -> Vec<OrganizationId> {
+        self.passed.keys().copied().collect()
+    }
+
+    /// Whether rows of the organization that were passed over could be of use now.
+    pub(super) fn wants_passed(&self, organization: OrganizationId) -> bool {
+        self.passed.contains_key(&organization)
+            && self.refilling.is_none()
+            && self.has_place()
+            && self.paused < PAUSED_MAX
+            && self.window.len() < WINDOW
+            && !self.window.iter().any(|ticket| ticket.organization == organization)
+    }
+
+    /// Begins to read what was passed over of an organization; gives the oldest row of it.
+    pub(super) fn begin_refill_of(&mut self, organization: OrganizationId) -> Option<ExecutionId> {
+        let from = self.passed.remove(&organization)?;
+        self.refilling = Some(RefillInProgress { of: Some(organization), ..Default::default() });
+        Some(from)
+    }
+
+    /// Rows of the organization, oldest first, and the row from which there may be more of them.
+    /// True: something of it is passed over still.
+    pub(super) fn refilled_of(
+        &mut self,
+        organization: OrganizationId,
+        rows: Vec<Ticket<T>>,
+        more_from: Option<ExecutionId>,
+    ) -> bool {
+        let refilling = self.refilling.take().unwrap_or_default();
+        for ticket in rows {
+            if self.knows(ticket.id) || refilling.deleted.contains(&ticket.id) {
+                continue;
+            }
+            if self.window.len() >= WINDOW {
+                self.note_passed(organization, ticket.id);
+                continue;
+            }
+            self.members.insert(ticket.id, MemberState::Waiting);
+            // They are older than what came since.
+            let at = self.window.iter().position(|held| held.id > ticket.id);
+            self.window.insert(at.unwrap_or(self.window.len()), ticket);
+        }
+        if let Some(id) = more_from {
+            self.note_passed(organization, id);
+        }
+        self.has_passed(organization)
+    }
+
     // --- through the lane ---
 
     /// Gives the head of the window a place. The handle belongs to the task that runs it.
     pub(super) fn start(&mut self) -> Option<(Ticket<T>, Arc<()>)> {
         let ticket = self.window.pop_front()?;
         let task = Arc::new(());
-        let run = Run { task: Arc::downgrade(&task), is_parked: false, requeued: None };
+        let run = Run::of(&task, ticket.organization);
         self.members.insert(ticket.id, MemberState::Running(run));
         self.running += 1;
         self.queued = self.queued.saturating_sub(1);
@@ -272,62 +382,74 @@ impl<T, G> Lane<T, G> {
     }
 
     /// Gives a place to one that is in no state here: its row is on the disk.
-    pub(super) fn start_quarantined(&mut self, id: ExecutionId) -> Option<Arc<()>> {
+    pub(super) fn start_quarantined(
+        &mut self,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Option<Arc<()>> {
         if self.knows(id) {
             return None;
         }
         let task = Arc::new(());
-        let run = Run { task: Arc::downgrade(&task), is_parked: false, requeued: None };
+        let run = Run::of(&task, organization);
         self.members.insert(id, MemberState::Running(run));
         self.running += 1;
         self.queued = self.queued.saturating_sub(1);
         Some(task)
     }
 
-    /// Notes whether a running one only waits for a model. True when that is a change.
-    pub(super) fn park(&mut self, id: ExecutionId, is_parked: bool) -> bool {
-        let Some(MemberState::Running(run)) = self.members.get_mut(&id) else { return false };
-        std::mem::replace(&mut run.is_parked, is_parked) != is_parked
+    /// Notes what a running one waits for. Gives what it was before, when that is a change.
+    pub(super) fn park(&mut self, id: ExecutionId, parking: Parking) -> Option<Left> {
+        let Some(MemberState::Running(run)) = self.members.get_mut(&id) else { return None };
+        let before = std::mem::replace(&mut run.parking, parking);
+        let organization = run.organization;
+        (before != parking).then_some(Left { organization, parking: before })
     }
 
     /// A running one leaves its place: it has ended, or is elsewhere.
-    pub(super) fn release(&mut self, id: ExecutionId) -> Departure {
-        let Some((left, again)) = self.leave(id) else { return Departure::Not };
+    pub(super) fn release(&mut self, id: ExecutionId) -> Option<Left> {
+        let (left, again) = self.leave(id)?;
+        let organization = left.organization;
         match again {
-            Some(Requeued::Enqueued(payload)) => self.push_back(Ticket { id, payload }),
+            Some(Requeued::Enqueued(payload)) => {
+                self.push_back(Ticket { id, organization, payload });
+            }
             Some(Requeued::Reserved) => {
                 self.members.insert(id, MemberState::Reserved);
             }
             None => self.note_deleted(id),
         }
-        left
+        Some(left)
     }
 
     /// A running one leaves its place because it has failed; it stays here, for [`Lane::resume`].
-    pub(super) fn pause(&mut self, id: ExecutionId, payload: T) -> Departure {
-        let Some((left, again)) = self.leave(id) else { return Departure::Not };
+    pub(super) fn pause(&mut self, ticket: Ticket<T>) -> Option<Left> {
+        let Ticket { id, organization, .. } = ticket;
+        let (left, again) = self.leave(id)?;
         match again {
             // It is in the lane again, with a turn of its own.
-            Some(Requeued::Enqueued(payload)) => self.push_back(Ticket { id, payload }),
+            Some(Requeued::Enqueued(payload)) => {
+                self.push_back(Ticket { id, organization, payload });
+            }
             Some(Requeued::Reserved) => {
                 self.members.insert(id, MemberState::Reserved);
             }
             None => {
-                self.members.insert(id, MemberState::Paused(payload));
+                self.members.insert(id, MemberState::Paused(ticket));
                 self.paused += 1;
                 self.queued += 1;
             }
         }
-        left
+        Some(left)
     }
 
-    fn leave(&mut self, id: ExecutionId) -> Option<(Departure, Option<Requeued<T>>)> {
+    fn leave(&mut self, id: ExecutionId) -> Option<(Left, Option<Requeued<T>>)> {
         if !matches!(self.members.get(&id), Some(MemberState::Running(_))) {
             return None;
         }
         let Some(MemberState::Running(run)) = self.members.remove(&id) else { return None };
         self.running = self.running.saturating_sub(1);
-        Some((if run.is_parked { Departure::Parked } else { Departure::Active }, run.requeued))
+        Some((Left { organization: run.organization, parking: run.parking }, run.requeued))
     }
 
     /// A paused one waits for its turn again, before all others.
@@ -335,9 +457,9 @@ impl<T, G> Lane<T, G> {
         if !matches!(self.members.get(&id), Some(MemberState::Paused(_))) {
             return;
         }
-        if let Some(MemberState::Paused(payload)) = self.members.insert(id, MemberState::Waiting) {
+        if let Some(MemberState::Paused(ticket)) = self.members.insert(id, MemberState::Waiting) {
             self.paused = self.paused.saturating_sub(1);
-            self.window.push_front(Ticket { id, payload });
+            self.window.push_front(ticket);
         }
     }
 
@@ -379,17 +501,19 @@ impl<T, G> Lane<T, G> {
         self.members.iter().filter(|(_, member)| is_leaked(member)).map(|(id, _)| *id).collect()
     }
 
-    /// How many hold a place, and how many of them are parked, counted again.
-    pub(super) fn count_running(&self) -> (usize, usize) {
-        let runs = self.members.values().filter_map(|member| match member {
-            MemberState::Running(run) => Some(usize::from(run.is_parked)),
+    /// Those that hold a place, each with what it waits for.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Left> {
+        self.members.values().filter_map(|member| match member {
+            MemberState::Running(run) => {
+                Some(Left { organization: run.organization, parking: run.parking })
+            }
             MemberState::Reserved | MemberState::Waiting | MemberState::Paused(_) => None,
-        });
-        runs.fold((0, 0), |(running, parked), is_parked| (running + 1, parked + is_parked))
+        })
     }
 
     /// How many executions it knows in memory, unless there are rows behind them on disk.
     pub(super) fn complete_len(&self) -> Option<usize> {
-        (!self.spilled && self.refilling.is_none()).then_some(self.members.len())
+        let is_whole = !self.spilled && self.passed.is_empty() && self.refilling.is_none();
+        is_whole.then_some(self.members.len())
     }
 }

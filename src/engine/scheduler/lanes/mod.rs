@@ -17,16 +17,25 @@
 //! When all places are taken, a lane that runs nothing may still start one: stuck lanes never keep
 //! an idle one waiting.
 //!
+//! An organization may have a cap of its own over all lanes. Its tickets are taken out of a window when
+//! their turn comes and it may run no more: the others go past, and its rows are passed over on the
+//! disk until one of its executions leaves its place. Then the lanes in which it waits take turns, and
+//! only its own rows are read. One that only waits for executions that it has started is not counted.
+//!
 //! No I/O and no waiting: [`Lanes::next`] says what to do, its caller does it. A lane whose window
 //! has run dry while there are rows behind it asks for a refill.
 
+mod caps;
 mod lane;
+mod organizations;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use self::lane::{Departure, Lane};
-use crate::domain::ids::ExecutionId;
+pub use self::lane::Parking;
+use self::lane::{Lane, Left};
+use self::organizations::Organizations;
+use crate::domain::ids::{ExecutionId, OrganizationId};
 
 /// How many executions of a lane wait in memory; the others wait on the disk.
 pub const WINDOW: usize = 256;
@@ -38,6 +47,7 @@ pub const PAUSED_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Ticket<T> {
     pub id: ExecutionId,
+    pub organization: OrganizationId,
     pub payload: T,
 }
 
@@ -51,6 +61,17 @@ pub enum Next<T, G> {
     Start { lane: Arc<str>, ticket: Ticket<T>, task: Arc<()> },
     /// Read the head of this lane from the disk and hand it to [`Lanes::refilled`].
     Refill { lane: Arc<str> },
+    /// Read up to `most` rows of this organization in this lane, from this row on, and hand them to
+    /// [`Lanes::refilled_of`].
+    RefillOf { lane: Arc<str>, organization: OrganizationId, from: ExecutionId, most: usize },
+}
+
+/// What an organization has in the lanes and outside of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OrganizationLoad {
+    pub running: usize,
+    /// Accepted, not ended, and not running.
+    pub queued: usize,
 }
 
 /// The state of a lane.
@@ -77,6 +98,9 @@ pub struct Lanes<T, G> {
     idle_schedule: VecDeque<Arc<str>>,
     /// Lanes that may have room for a guest.
     step_turn: VecDeque<Arc<str>>,
+    /// Lanes in which an organization waits that may run more, each with the organization.
+    passed_turn: VecDeque<(Arc<str>, OrganizationId)>,
+    organizations: Organizations,
     last_waiter: u64,
     active: usize,
     /// Executions that are in memory and wait for a place at a model.
@@ -96,6 +120,8 @@ impl<T, G> Lanes<T, G> {
             schedule: VecDeque::new(),
             idle_schedule: VecDeque::new(),
             step_turn: VecDeque::new(),
+            passed_turn: VecDeque::new(),
+            organizations: Organizations::default(),
             last_waiter: 0,
             active: 0,
             parked: 0,
@@ -117,9 +143,15 @@ impl<T, G> Lanes<T, G> {
 
     /// Counts one that waits on the disk as running: its caller starts it, in a task that keeps what
     /// this gives. `None`: the lane knows it already.
-    pub fn start_quarantined(&mut self, name: &str, id: ExecutionId) -> Option<Arc<()>> {
-        let task = self.lanes.get_mut(name)?.start_quarantined(id)?;
+    pub fn start_quarantined(
+        &mut self,
+        name: &str,
+        organization: OrganizationId,
+        id: ExecutionId,
+    ) -> Option<Arc<()>> {
+        let task = self.lanes.get_mut(name)?.start_quarantined(organization, id)?;
         self.active += 1;
+        self.organizations.started(organization);
         Some(task)
     }
 
@@ -131,6 +163,7 @@ impl<T, G> Lanes<T, G> {
         lane.queue_limit = queue_limit;
         self.wake_steps(name);
         self.schedule_lane(name);
+        self.wake_passed(name);
     }
 
     // --- into a lane ---
@@ -170,6 +203,7 @@ impl<T, G> Lanes<T, G> {
             lane.enqueue(ticket);
         }
         self.schedule_lane(name);
+        self.wake_passed(name);
     }
 
     /// Counts rows that a start has found on the disk, or that a resume has put there.
@@ -211,6 +245,10 @@ impl<T, G> Lanes<T, G> {
         if self.is_held {
             return None;
         }
+        self.next_start().or_else(|| self.next_passed())
+    }
+
+    fn next_start(&mut self) -> Option<Next<T, G>> {
         if self.is_full() {
             return self.next_idle();
         }
@@ -240,6 +278,7 @@ impl<T, G> Lanes<T, G> {
     }
 
     fn next_of(&mut self, name: &Arc<str>) -> Option<Next<T, G>> {
+        self.pass_blocked(name);
         let lane = self.lanes.get_mut(name)?;
         if lane.wants_refill() {
             lane.begin_refill();
@@ -250,8 +289,11 @@ impl<T, G> Lanes<T, G> {
         }
         let (ticket, task) = lane.start()?;
         self.active += 1;
+        self.organizations.started(ticket.organization);
         self.wake_steps(name);
         self.schedule_lane(name);
+        self.wake_passed(name);
+        self.wake_organization(ticket.organization);
         Some(Next::Start { lane: Arc::clone(name), ticket, task })
     }
 
@@ -268,28 +310,36 @@ impl<T, G> Lanes<T, G> {
             lane.refilled(rows, complete);
         }
         self.schedule_lane(name);
+        self.wake_passed(name);
     }
 
     /// A running one has left its place.
     pub fn release(&mut self, name: &str, id: ExecutionId) {
-        let left = self.lanes.get_mut(name).map(|lane| lane.release(id));
+        let left = self.lanes.get_mut(name).and_then(|lane| lane.release(id));
         self.count_out(name, left);
     }
 
     /// A running one has failed: it leaves its place and waits for [`Lanes::resume`].
     pub fn pause(&mut self, name: &str, ticket: Ticket<T>) {
-        let left = self.lanes.get_mut(name).map(|lane| lane.pause(ticket.id, ticket.payload));
+        let left = self.lanes.get_mut(name).and_then(|lane| lane.pause(ticket));
         self.count_out(name, left);
     }
 
-    fn count_out(&mut self, name: &str, left: Option<Departure>) {
-        match left {
-            Some(Departure::Active) => self.active = self.active.saturating_sub(1),
-            Some(Departure::Parked) => self.parked = self.parked.saturating_sub(1),
-            Some(Departure::Not) | None => {}
+    fn count_out(&mut self, name: &str, left: Option<Left>) {
+        match left.map(|left| left.parking) {
+            Some(Parking::Not) => self.active = self.active.saturating_sub(1),
+            Some(Parking::ForModels | Parking::ForOthers) => {
+                self.parked = self.parked.saturating_sub(1);
+            }
+            None => {}
         }
         self.wake_steps(name);
         self.schedule_lane(name);
+        self.wake_passed(name);
+        if let Some(left) = left {
+            self.organizations.left(left);
+            self.wake_organization(left.organization);
+        }
     }
 
     /// A paused one waits for its turn again, at the head of its lane.
@@ -298,20 +348,31 @@ impl<T, G> Lanes<T, G> {
             lane.resume(id);
         }
         self.schedule_lane(name);
+        self.wake_passed(name);
     }
 
-    /// A running one only waits for a place at a model from now on, or no longer does. One that goes
-    /// on takes its place back whether or not one is free: its model has let it in.
-    pub fn park(&mut self, name: &str, id: ExecutionId, is_parked: bool) {
-        if !self.lanes.get_mut(name).is_some_and(|lane| lane.park(id, is_parked)) {
+    /// A running one only waits from now on, for what `parking` says, or no longer does. One that goes
+    /// on takes its place back whether or not one is free: what it waited for is there.
+    pub fn park(&mut self, name: &str, id: ExecutionId, parking: Parking) {
+        let Some(before) = self.lanes.get_mut(name).and_then(|lane| lane.park(id, parking)) else {
             return;
+        };
+        match (before.parking, parking) {
+            (Parking::Not, _) => {
+                self.active = self.active.saturating_sub(1);
+                self.parked += 1;
+            }
+            (_, Parking::Not) => {
+                self.active += 1;
+                self.parked = self.parked.saturating_sub(1);
+            }
+            (Parking::ForModels | Parking::ForOthers, Parking::ForModels | Parking::ForOthers) => {}
         }
-        if is_parked {
-            self.active = self.active.saturating_sub(1);
-            self.parked += 1;
-        } else {
-            self.active += 1;
-            self.parked = self.parked.saturating_sub(1);
+        let yielded = before.parking == Parking::ForOthers;
+        let yields = parking == Parking::ForOthers;
+        if yielded != yields {
+            self.organizations.yields(before.organization, yields);
+            self.wake_organization(before.organization);
         }
     }
 
@@ -323,6 +384,7 @@ impl<T, G> Lanes<T, G> {
         }
         self.wake_steps(name);
         self.schedule_lane(name);
+        self.wake_passed(name);
     }
 
     /// Removes a lane in which nothing is, in memory or on the disk. Clients make the lanes of sessions,
@@ -403,6 +465,7 @@ impl<T, G> Lanes<T, G> {
         }
         self.wake_steps(name);
         self.schedule_lane(name);
+        self.wake_passed(name);
     }
 
     // --- their state ---
@@ -445,12 +508,13 @@ impl<T, G> Lanes<T, G> {
 
     /// Counts the places again; true when the counts were wrong, and are right from now on.
     pub fn recount(&mut self) -> bool {
-        let counts = self.lanes.values().map(Lane::count_running);
-        let (running, parked) = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let active = running.saturating_sub(parked);
+        let runs: Vec<Left> = self.lanes.values().flat_map(Lane::runs).collect();
+        let parked = runs.iter().filter(|run| run.parking != Parking::Not).count();
+        let active = runs.len().saturating_sub(parked);
         let was_wrong = (self.active, self.parked) != (active, parked);
         (self.active, self.parked) = (active, parked);
-        was_wrong
+        let yields = |run: &Left| (run.organization, run.parking == Parking::ForOthers);
+        self.organizations.recount(runs.iter().map(yields)) || was_wrong
     }
 
     /// How many executions the lane knows in memory, if that is all of them; `None` when rows are
@@ -487,5 +551,7 @@ impl<T, G> Lanes<T, G> {
     }
 }
 
+#[cfg(test)]
+mod caps_tests;
 #[cfg(test)]
 mod tests;

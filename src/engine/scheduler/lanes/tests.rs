@@ -14,6 +14,10 @@ fn id(number: u32) -> ExecutionId {
     bytes.into()
 }
 
+fn ticket(id: ExecutionId) -> Ticket<()> {
+    Ticket { id, organization: [1; 16].into(), payload: () }
+}
+
 type Member = (usize, ExecutionId);
 
 /// The lanes with the rows that would be on disk.
@@ -89,7 +93,7 @@ impl Fixture {
         if spills {
             self.lanes.mark_rows_on_disk(&name(lane));
         }
-        self.lanes.enqueue(&name(lane), Ticket { id, payload: () });
+        self.lanes.enqueue(&name(lane), ticket(id));
     }
 
     /// The newest commit fails, unless its row was seen already.
@@ -123,6 +127,7 @@ impl Fixture {
                 self.running.push((member, task));
                 true
             }
+            Some(Next::RefillOf { .. }) => panic!("no organization has a cap"),
             Some(Next::Refill { lane }) => {
                 let lane = number(&lane);
                 let rows = self.disk.iter().filter(|(of, _)| *of == lane).map(|(_, id)| *id);
@@ -136,7 +141,7 @@ impl Fixture {
 
     fn deliver_refill(&mut self) {
         if let Some((lane, rows, complete)) = self.refills.pop() {
-            let rows = rows.into_iter().map(|id| Ticket { id, payload: () }).collect();
+            let rows = rows.into_iter().map(|id| ticket(id)).collect();
             self.lanes.refilled(&name(lane), rows, complete);
         }
     }
@@ -156,7 +161,7 @@ impl Fixture {
     /// A running one fails and waits for another try.
     fn pause(&mut self, which: usize) {
         if let Some((lane, id)) = self.take_running(which) {
-            self.lanes.pause(&name(lane), Ticket { id, payload: () });
+            self.lanes.pause(&name(lane), ticket(id));
             self.paused.push((lane, id));
         }
     }
@@ -171,7 +176,8 @@ impl Fixture {
     fn park(&mut self, which: usize, is_parked: bool) {
         if let Some(index) = which.checked_rem(self.running.len()) {
             let (lane, id) = self.running[index].0;
-            self.lanes.park(&name(lane), id, is_parked);
+            let parking = if is_parked { Parking::ForModels } else { Parking::Not };
+            self.lanes.park(&name(lane), id, parking);
         }
     }
 
@@ -182,7 +188,7 @@ impl Fixture {
         self.disk.remove(&member);
         self.lanes.reserve_accepted(&name(lane), id);
         self.disk.insert(member);
-        self.lanes.enqueue(&name(lane), Ticket { id, payload: () });
+        self.lanes.enqueue(&name(lane), ticket(id));
         self.lanes.release(&name(lane), id);
     }
 
@@ -467,7 +473,7 @@ fn lane_ticket_requeued_during_release_runs_once_more() {
     while fixture.step() {}
     let ((_, id), _) = fixture.running[0];
     fixture.lanes.reserve_accepted(&name(0), id);
-    fixture.lanes.enqueue(&name(0), Ticket { id, payload: () });
+    fixture.lanes.enqueue(&name(0), ticket(id));
     assert!(!fixture.step(), "it runs twice at once");
     fixture.lanes.release(&name(0), id);
     let load = fixture.lanes.load(&name(0));
@@ -536,7 +542,7 @@ fn lanes_remove_a_lane_in_which_nothing_is() {
     lanes.reserve("a", id(1)).unwrap();
     lanes.remove_unused("a");
     assert_eq!(lanes.load("a").cap, 1, "work is announced to it");
-    lanes.enqueue("a", Ticket { id: id(1), payload: () });
+    lanes.enqueue("a", ticket(id(1)));
     lanes.remove_unused("a");
     assert!(matches!(lanes.next(), Some(Next::Start { .. })));
     lanes.remove_unused("a");

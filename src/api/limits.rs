@@ -1,0 +1,96 @@
+//! Limits of organizations: what a key's organization may use and uses, the operator's routes, and the
+//! bucket of requests.
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, RequestDoc, ResponseDoc};
+use super::{Context, Services};
+use crate::domain::account::Organization as Owner;
+use crate::domain::ids::OrganizationId;
+use crate::http::{self, Response, response};
+use crate::wire::limits::{Limits, LimitsChange};
+use crate::wire::operator::Organization;
+
+pub const GET: Doc = Doc {
+    responses: &[ResponseDoc::json::<Limits>(200, "The limits, and what is used of them")],
+    ..Doc::new("limits", "get_limits", "What the organization may use, and what it uses")
+};
+
+/// `GET /v1/limits`
+pub async fn get(context: Context) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let organization = services.accounts.organization_of(context.organization()?).await?;
+    let limits = used_by(services, &organization).await?;
+    Ok(response::json(StatusCode::OK, &limits))
+}
+
+/// The limits of an organization, with what it uses of them.
+///
+/// # Errors
+/// 503 when the store cannot be read.
+pub async fn used_by(services: &Services, organization: &Owner) -> Result<Limits, http::Error> {
+    let load = services.engine.load_of(organization.id);
+    let bytes = services.files.usage(organization.id).await?.bytes;
+    Ok(Limits::of(organization.limits, load.map(|load| (load.running, load.queued)), bytes))
+}
+
+/// An organization as the operator reads it.
+///
+/// # Errors
+/// As [`used_by`].
+pub async fn described(services: &Services, owner: &Owner) -> Result<Organization, http::Error> {
+    Ok(Organization::of(owner, used_by(services, owner).await?))
+}
+
+const NO_ORGANIZATION: ResponseDoc = ResponseDoc::error(404, "There is no such organization");
+
+pub const CHANGE: Doc = Doc {
+    request: Some(RequestDoc::json::<LimitsChange>()),
+    responses: &[
+        ResponseDoc::json::<Organization>(200, "The organization with its limits"),
+        NO_ORGANIZATION,
+    ],
+    ..Doc::new("organizations", "admin_change_limits", "Change the limits of an organization")
+};
+
+/// `PUT /admin/organizations/{name}/limits`: absent fields stay, null takes a limit away.
+pub async fn change(mut context: Context) -> Result<Response, http::Error> {
+    let change: LimitsChange = context.request.json().await?;
+    let services = &context.services;
+    let name = context.request.param("name");
+    let organization = services.accounts.organization(name).await?;
+    let accounts = services.accounts.by(context.actor());
+    let changed = accounts.change_limits(organization.id, move |held| change.apply(held)).await?;
+    Ok(response::json(StatusCode::OK, &described(services, &changed).await?))
+}
+
+pub const SHOW: Doc = Doc {
+    responses: &[
+        ResponseDoc::json::<Organization>(200, "The organization with its limits"),
+        NO_ORGANIZATION,
+    ],
+    ..Doc::new("organizations", "admin_get_organization", "An organization")
+};
+
+/// `GET /admin/organizations/{name}`
+pub async fn show(context: Context) -> Result<Response, http::Error> {
+    let services = &context.services;
+    let organization = services.accounts.organization(context.request.param("name")).await?;
+    Ok(response::json(StatusCode::OK, &described(services, &organization).await?))
+}
+
+/// Takes one request from the organization's bucket, where it has one.
+///
+/// # Errors
+/// 429 with `Retry-After` when it is empty.
+pub fn check_requests(
+    services: &Services,
+    organization: OrganizationId,
+) -> Result<(), http::Error> {
+    let limit = services.accounts.limits().of(organization).requests_per_second;
+    let Some(per_second) = limit else { return Ok(()) };
+    services.organization_rate.check(organization, per_second).map_err(|wait| {
+        let message = format!("this organization is limited to {per_second} requests per second");
+        http::Error::too_many(message, wait)
+    })
+}

@@ -1,0 +1,412 @@
+//! Caps of organizations against a model of the disk: whatever comes, no organization starts more than it
+//! may, the others go past, and nothing is left waiting.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LANES: usize = 3;
+const PAGE: usize = 3;
+
+fn id(number: u32) -> ExecutionId {
+    let mut bytes = [0; 16];
+    bytes[12..].copy_from_slice(&number.to_be_bytes());
+    bytes.into()
+}
+
+fn organization(number: u8) -> OrganizationId {
+    [number; 16].into()
+}
+
+fn name(lane: usize) -> String {
+    format!("lane-{lane}")
+}
+
+fn number(name: &str) -> usize {
+    name.trim_start_matches("lane-").parse().unwrap()
+}
+
+fn ticket((_, id, organization): Row) -> Ticket<()> {
+    Ticket { id, organization, payload: () }
+}
+
+/// A lane, and what waits in it.
+type Row = (usize, ExecutionId, OrganizationId);
+
+#[derive(Debug)]
+struct Running {
+    row: Row,
+    yields: bool,
+    _task: Arc<()>,
+}
+
+#[derive(Debug)]
+enum Refill {
+    Head(usize, Vec<Row>, bool),
+    Of(usize, OrganizationId, Vec<Row>, Option<ExecutionId>),
+}
+
+struct Fixture {
+    lanes: Lanes<(), u32>,
+    disk: BTreeSet<Row>,
+    running: Vec<Running>,
+    paused: Vec<Row>,
+    started: Vec<Row>,
+    refills: Vec<Refill>,
+    caps: BTreeMap<OrganizationId, usize>,
+    next_id: u32,
+    /// Reads of the disk.
+    reads: usize,
+}
+
+impl Fixture {
+    fn new(lane_cap: usize, active: usize, caps: &[(u8, usize)]) -> Self {
+        let mut lanes = Lanes::new(active);
+        for lane in 0..LANES {
+            lanes.set_limits(&name(lane), lane_cap, 10_000);
+        }
+        let mut fixture = Self {
+            lanes,
+            disk: BTreeSet::new(),
+            running: Vec::new(),
+            paused: Vec::new(),
+            started: Vec::new(),
+            refills: Vec::new(),
+            caps: BTreeMap::new(),
+            next_id: 0,
+            reads: 0,
+        };
+        for (number, cap) in caps {
+            fixture.cap(*number, Some(*cap));
+        }
+        fixture
+    }
+
+    fn cap(&mut self, number: u8, cap: Option<usize>) {
+        let organization = organization(number);
+        match cap {
+            Some(cap) => self.caps.insert(organization, cap),
+            None => self.caps.remove(&organization),
+        };
+        self.lanes.set_organization_cap(organization, cap);
+    }
+
+    fn submit(&mut self, lane: usize, owner: u8, spills: bool) {
+        self.next_id += 1;
+        let row = (lane, id(self.next_id), organization(owner));
+        self.lanes.admit(row.2, None).unwrap();
+        self.lanes.reserve(&name(lane), row.1).unwrap();
+        self.disk.insert(row);
+        if spills {
+            self.lanes.mark_rows_on_disk(&name(lane));
+        }
+        self.lanes.enqueue(&name(lane), ticket(row));
+    }
+
+    fn counted(&self, owner: OrganizationId) -> usize {
+        self.running.iter().filter(|run| run.row.2 == owner && !run.yields).count()
+    }
+
+    fn step(&mut self) -> bool {
+        match self.lanes.next() {
+            None => false,
+            Some(Next::AdmitStep { .. }) => true,
+            Some(Next::Start { lane, ticket, task }) => {
+                let owner = ticket.organization;
+                let cap = self.caps.get(&owner).copied().unwrap_or(usize::MAX);
+                assert!(self.counted(owner) < cap, "{owner} runs over its cap");
+                let row = (number(&lane), ticket.id, owner);
+                assert!(self.disk.contains(&row), "it starts what is not there");
+                assert!(self.running.iter().all(|run| run.row != row), "it runs twice at once");
+                self.started.push(row);
+                self.running.push(Running { row, yields: false, _task: task });
+                true
+            }
+            Some(Next::Refill { lane }) => {
+                self.reads += 1;
+                let lane = number(&lane);
+                let (mut rows, mut taken) = (Vec::new(), BTreeMap::<_, usize>::new());
+                let mut complete = true;
+                for row in self.disk.iter().filter(|row| row.0 == lane) {
+                    if self.lanes.knows(&name(lane), row.1) {
+                        continue;
+                    }
+                    if rows.len() == PAGE {
+                        complete = false;
+                        break;
+                    }
+                    let taken = taken.entry(row.2).or_default();
+                    if self.lanes.takes(&name(lane), (row.2, row.1), *taken) {
+                        *taken += 1;
+                        rows.push(*row);
+                    }
+                }
+                self.refills.push(Refill::Head(lane, rows, complete));
+                true
+            }
+            Some(Next::RefillOf { lane, organization, from, most }) => {
+                self.reads += 1;
+                let lane = number(&lane);
+                let of_it = |row: &&Row| row.0 == lane && row.1 >= from && row.2 == organization;
+                let all: Vec<Row> = self.disk.iter().filter(of_it).copied().collect();
+                let mut all = all.into_iter().filter(|row| !self.lanes.knows(&name(lane), row.1));
+                let rows: Vec<Row> = all.by_ref().take(most).collect();
+                let more = all.next().map(|row| row.1);
+                self.refills.push(Refill::Of(lane, organization, rows, more));
+                true
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        match self.refills.pop() {
+            None => {}
+            Some(Refill::Head(lane, rows, complete)) => {
+                self.lanes.refilled(&name(lane), rows.into_iter().map(ticket).collect(), complete);
+            }
+            Some(Refill::Of(lane, organization, rows, more)) => {
+                let rows = rows.into_iter().map(ticket).collect();
+                self.lanes.refilled_of(&name(lane), organization, rows, more);
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        while self.step() {
+            self.deliver();
+        }
+    }
+
+    fn take(&mut self, which: usize) -> Option<Row> {
+        let index = which.checked_rem(self.running.len())?;
+        Some(self.running.remove(index).row)
+    }
+
+    fn finish(&mut self, which: usize) {
+        if let Some(row) = self.take(which) {
+            self.disk.remove(&row);
+            self.lanes.ended(row.2);
+            self.lanes.release(&name(row.0), row.1);
+        }
+    }
+
+    fn pause(&mut self, which: usize) {
+        if let Some(row) = self.take(which) {
+            self.lanes.pause(&name(row.0), ticket(row));
+            self.paused.push(row);
+        }
+    }
+
+    fn resume(&mut self, which: usize) {
+        if let Some(index) = which.checked_rem(self.paused.len()) {
+            let row = self.paused.remove(index);
+            self.lanes.resume(&name(row.0), row.1);
+        }
+    }
+
+    fn yields(&mut self, which: usize, does: bool) {
+        let Some(index) = which.checked_rem(self.running.len()) else { return };
+        let run = &mut self.running[index];
+        run.yields = does;
+        let parking = if does { Parking::ForOthers } else { Parking::Not };
+        self.lanes.park(&name(run.row.0), run.row.1, parking);
+    }
+
+    fn cancel(&mut self, which: usize) {
+        let runs = |row: &&Row| self.running.iter().any(|run| run.row == **row);
+        let waiting: Vec<Row> = self.disk.iter().filter(|row| !runs(row)).copied().collect();
+        let Some(index) = which.checked_rem(waiting.len()) else { return };
+        let row = waiting[index];
+        self.disk.remove(&row);
+        self.paused.retain(|paused| *paused != row);
+        self.lanes.ended(row.2);
+        self.lanes.forget(&name(row.0), row.1);
+    }
+
+    fn invariants(&mut self) {
+        for number in 0..4 {
+            let owner = organization(number);
+            let running = self.counted(owner);
+            let unfinished = self.disk.iter().filter(|row| row.2 == owner).count();
+            let load = self.lanes.load_of(owner);
+            let queued = unfinished - running;
+            assert_eq!((load.running, load.queued), (running, queued), "the counts");
+        }
+        for lane in 0..LANES {
+            let rows = self.disk.iter().filter(|row| row.0 == lane).count();
+            let running = self.running.iter().filter(|run| run.row.0 == lane).count();
+            let load = self.lanes.load(&name(lane));
+            assert_eq!((load.running, load.queued), (running, rows - running), "of the lane");
+        }
+        assert!(!self.lanes.recount(), "the places were counted wrong");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Submit(usize, u8, bool),
+    Step,
+    Refill,
+    Finish(usize),
+    Pause(usize),
+    Resume(usize),
+    Yield(usize, bool),
+    Cancel(usize),
+    Cap(u8, Option<usize>),
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        6 => (0..LANES, 0_u8..4, prop::bool::weighted(0.2))
+            .prop_map(|(lane, owner, spills)| Act::Submit(lane, owner, spills)),
+        6 => Just(Act::Step),
+        3 => Just(Act::Refill),
+        3 => any::<usize>().prop_map(Act::Finish),
+        1 => any::<usize>().prop_map(Act::Pause),
+        1 => any::<usize>().prop_map(Act::Resume),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(which, does)| Act::Yield(which, does)),
+        1 => any::<usize>().prop_map(Act::Cancel),
+        1 => (0_u8..4, prop::option::of(1_usize..4)).prop_map(|(owner, cap)| Act::Cap(owner, cap)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn organization_never_starts_over_its_cap_and_everything_runs(
+        lane_cap in 1_usize..4,
+        active in 1_usize..6,
+        acts in prop::collection::vec(acts(), 0..150),
+    ) {
+        let mut fixture = Fixture::new(lane_cap, active, &[(1, 1), (2, 2)]);
+        for act in acts {
+            match act {
+                Act::Submit(lane, owner, spills) => fixture.submit(lane, owner, spills),
+                Act::Step => {
+                    fixture.step();
+                }
+                Act::Refill => fixture.deliver(),
+                Act::Finish(which) => fixture.finish(which),
+                Act::Pause(which) => fixture.pause(which),
+                Act::Resume(which) => fixture.resume(which),
+                Act::Yield(which, does) => fixture.yields(which, does),
+                Act::Cancel(which) => fixture.cancel(which),
+                Act::Cap(owner, cap) => fixture.cap(owner, cap),
+            }
+            fixture.invariants();
+        }
+        for _ in 0..1000 {
+            while fixture.step() {}
+            fixture.deliver();
+            fixture.resume(0);
+            fixture.finish(0);
+        }
+        fixture.invariants();
+        prop_assert!(fixture.disk.is_empty(), "left waiting: {:?}", fixture.disk);
+    }
+}
+
+#[test]
+fn organization_at_its_cap_lets_others_go_past_in_one_lane() {
+    let mut fixture = Fixture::new(2, 10, &[(1, 1)]);
+    for _ in 0..20 {
+        fixture.submit(0, 1, false);
+    }
+    fixture.submit(0, 2, false);
+    fixture.settle();
+    let owners: Vec<_> = fixture.started.iter().map(|row| row.2).collect();
+    assert_eq!(owners, [organization(1), organization(2)]);
+    let load = fixture.lanes.load_of(organization(1));
+    assert_eq!(load, OrganizationLoad { running: 1, queued: 19 });
+    // Nothing goes round while nothing can start.
+    let reads = fixture.reads;
+    assert!(!fixture.step());
+    for _ in 0..19 {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    // One read for each that starts, however many wait.
+    assert!(fixture.reads - reads <= 40, "{} reads", fixture.reads - reads);
+    let own: Vec<_> = fixture.started.iter().filter(|row| row.2 == organization(1)).collect();
+    assert!(own.len() >= 18 && own.is_sorted(), "{own:?}");
+}
+
+#[test]
+fn organization_at_its_cap_takes_turns_among_its_lanes() {
+    let mut fixture = Fixture::new(4, 10, &[(1, 1)]);
+    for lane in 0..LANES {
+        for _ in 0..3 {
+            fixture.submit(lane, 1, false);
+        }
+    }
+    fixture.settle();
+    for _ in 0..8 {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    let mut lanes: Vec<_> = fixture.started.iter().map(|row| row.0).collect();
+    assert_eq!(lanes.len(), 9);
+    let mut first = lanes.drain(..3).collect::<Vec<_>>();
+    first.sort_unstable();
+    assert_eq!(first, [0, 1, 2]);
+}
+
+/// A parent that waits for its child holds no place of its organization: a cap of one is enough.
+#[test]
+fn organization_with_a_cap_of_one_runs_what_a_running_one_waits_for() {
+    let mut fixture = Fixture::new(4, 10, &[(1, 1)]);
+    fixture.submit(0, 1, false);
+    fixture.settle();
+    fixture.submit(1, 1, false);
+    fixture.settle();
+    assert_eq!(fixture.running.len(), 1);
+    fixture.yields(0, true);
+    fixture.settle();
+    assert_eq!(fixture.running.len(), 2);
+    fixture.yields(0, false);
+    fixture.submit(2, 1, false);
+    fixture.finish(1);
+    fixture.settle();
+    assert_eq!(fixture.running.len(), 1, "the parent goes on, and nothing beside it");
+}
+
+#[test]
+fn organization_cap_that_is_lowered_ends_nothing_and_one_that_is_lifted_starts_all() {
+    let mut fixture = Fixture::new(10, 10, &[]);
+    for _ in 0..6 {
+        fixture.submit(0, 1, false);
+    }
+    fixture.settle();
+    fixture.cap(1, Some(2));
+    for _ in 0..3 {
+        fixture.submit(1, 1, false);
+    }
+    fixture.settle();
+    assert_eq!(fixture.running.len(), 6);
+    for _ in 0..4 {
+        fixture.finish(0);
+        fixture.settle();
+    }
+    assert_eq!(fixture.running.len(), 2);
+    fixture.finish(0);
+    fixture.settle();
+    assert_eq!(fixture.running.len(), 2);
+    fixture.cap(1, None);
+    fixture.settle();
+    assert_eq!(fixture.running.len(), 4);
+}
+
+#[test]
+fn organization_over_its_queue_is_refused_and_others_are_not() {
+    let mut lanes = Lanes::<(), ()>::new(4);
+    let one = organization(1);
+    lanes.admit(one, Some(2)).unwrap();
+    lanes.admit(one, Some(2)).unwrap();
+    assert_eq!(lanes.admit(one, Some(2)), Err(Full { queued: 2 }));
+    assert_eq!(lanes.admit(organization(2), Some(2)), Ok(()));
+    lanes.ended(one);
+    assert_eq!(lanes.admit(one, Some(2)), Ok(()));
+}

@@ -1,0 +1,175 @@
+//! What each organization has of the lanes: how many of its executions run, how many have not ended,
+//! and in which lanes some of them are passed over because it may run no more of them.
+//!
+//! Only organizations that have something here take memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::lane::{Left, Parking};
+use super::{Full, OrganizationLoad};
+use crate::domain::ids::OrganizationId;
+
+#[derive(Debug, Default)]
+struct Organization {
+    /// How many may run at once; `None`: any number.
+    cap: Option<usize>,
+    /// Those that run, also those that only wait for executions that they have started.
+    placed: usize,
+    /// Those of them that only wait for what they have started: they are not counted against the cap.
+    yielding: usize,
+    /// Accepted and not ended.
+    unfinished: usize,
+    /// Lanes with rows that were passed over, the one that waits longest first.
+    waiting: VecDeque<Arc<str>>,
+    /// Lanes that are about to be read for it.
+    reading: usize,
+}
+
+impl Organization {
+    const fn running(&self) -> usize {
+        self.placed.saturating_sub(self.yielding)
+    }
+
+    const fn queued(&self) -> usize {
+        self.unfinished.saturating_sub(self.running())
+    }
+
+    fn is_nothing(&self) -> bool {
+        let counts = self.placed + self.yielding + self.unfinished + self.reading;
+        self.cap.is_none() && counts == 0 && self.waiting.is_empty()
+    }
+}
+
+/// All organizations that have something in the lanes.
+#[derive(Debug, Default)]
+pub(super) struct Organizations {
+    all: HashMap<OrganizationId, Organization>,
+}
+
+impl Organizations {
+    fn change<T>(&mut self, id: OrganizationId, change: impl FnOnce(&mut Organization) -> T) -> T {
+        let one = self.all.entry(id).or_default();
+        let changed = change(one);
+        if one.is_nothing() {
+            self.all.remove(&id);
+        }
+        changed
+    }
+
+    pub(super) fn set_cap(&mut self, id: OrganizationId, cap: Option<usize>) {
+        self.change(id, |one| one.cap = cap);
+    }
+
+    /// How many more may start.
+    pub(super) fn room(&self, id: OrganizationId) -> usize {
+        let Some(one) = self.all.get(&id) else { return usize::MAX };
+        one.cap.map_or(usize::MAX, |cap| cap.saturating_sub(one.running()))
+    }
+
+    pub(super) fn load(&self, id: OrganizationId) -> OrganizationLoad {
+        let one = self.all.get(&id);
+        one.map_or_else(OrganizationLoad::default, |one| OrganizationLoad {
+            running: one.running(),
+            queued: one.queued(),
+        })
+    }
+
+    // --- what has not ended ---
+
+    /// Counts one that is about to be accepted.
+    ///
+    /// # Errors
+    /// [`Full`] when as many wait as may.
+    pub(super) fn admit(&mut self, id: OrganizationId, limit: Option<usize>) -> Result<(), Full> {
+        let queued = self.all.get(&id).map_or(0, Organization::queued);
+        if limit.is_some_and(|limit| queued >= limit) {
+            return Err(Full { queued });
+        }
+        self.count_unfinished(id, 1);
+        Ok(())
+    }
+
+    pub(super) fn count_unfinished(&mut self, id: OrganizationId, count: usize) {
+        self.change(id, |one| one.unfinished += count);
+    }
+
+    pub(super) fn ended(&mut self, id: OrganizationId) {
+        self.change(id, |one| one.unfinished = one.unfinished.saturating_sub(1));
+    }
+
+    // --- what runs ---
+
+    pub(super) fn started(&mut self, id: OrganizationId) {
+        self.change(id, |one| one.placed += 1);
+    }
+
+    pub(super) fn left(&mut self, left: Left) {
+        self.change(left.organization, |one| {
+            one.placed = one.placed.saturating_sub(1);
+            if left.parking == Parking::ForOthers {
+                one.yielding = one.yielding.saturating_sub(1);
+            }
+        });
+    }
+
+    /// One that runs begins, or ceases, to wait for what it has started.
+    pub(super) fn yields(&mut self, id: OrganizationId, does: bool) {
+        self.change(id, |one| {
+            one.yielding = if does { one.yielding + 1 } else { one.yielding.saturating_sub(1) };
+        });
+    }
+
+    /// Puts the counts of what runs in the place of those held; true when they differ. Each item is one
+    /// that runs, and whether it yields.
+    pub(super) fn recount(
+        &mut self,
+        running: impl Iterator<Item = (OrganizationId, bool)>,
+    ) -> bool {
+        let mut counts: HashMap<OrganizationId, (usize, usize)> = HashMap::new();
+        for (id, yields) in running {
+            let count = counts.entry(id).or_default();
+            *count = (count.0 + 1, count.1 + usize::from(yields));
+        }
+        let mut was_wrong = false;
+        for (id, one) in &mut self.all {
+            let (placed, yielding) = counts.remove(id).unwrap_or_default();
+            was_wrong |= (one.placed, one.yielding) != (placed, yielding);
+            (one.placed, one.yielding) = (placed, yielding);
+        }
+        for (id, (placed, yielding)) in counts {
+            was_wrong = true;
+            self.change(id, |one| (one.placed, one.yielding) = (placed, yielding));
+        }
+        was_wrong
+    }
+
+    // --- where it waits ---
+
+    /// Rows of the organization in this lane were passed over, and it is not noted for them.
+    pub(super) fn wait_in(&mut self, id: OrganizationId, lane: Arc<str>) {
+        self.change(id, |one| one.waiting.push_back(lane));
+    }
+
+    /// How many more lanes are worth reading for it.
+    pub(super) fn room_to_read(&self, id: OrganizationId) -> usize {
+        let reading = self.all.get(&id).map_or(0, |one| one.reading);
+        self.room(id).saturating_sub(reading)
+    }
+
+    pub(super) fn begin_reading(&mut self, id: OrganizationId) {
+        self.change(id, |one| one.reading += 1);
+    }
+
+    pub(super) fn end_reading(&mut self, id: OrganizationId) {
+        self.change(id, |one| one.reading = one.reading.saturating_sub(1));
+    }
+
+    pub(super) fn waiting(&self, id: OrganizationId) -> usize {
+        self.all.get(&id).map_or(0, |one| one.waiting.len())
+    }
+
+    pub(super) fn next_waiting(&mut self, id: OrganizationId) -> Option<Arc<str>> {
+        self.change(id, |one| one.waiting.pop_front())
+    }
+}

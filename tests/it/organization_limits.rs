@@ -1,0 +1,172 @@
+//! Limits of organizations: over requests, queue and storage 429 and nothing made; what runs is capped, the
+//! other organization goes past, also after a restart.
+
+use hyper::Method;
+use orrery::api::Role;
+use orrery::domain::account::Limits;
+use serde_json::{Value, json};
+
+use crate::support::{Provider, Service, until};
+
+impl Service {
+    async fn limit(&self, limits: Limits) {
+        let accounts = &self.running.services.accounts;
+        accounts.change_limits(self.organization.id, move |_| limits).await.unwrap();
+    }
+
+    /// Running and queued executions of the first organization.
+    async fn load(&self) -> (u64, u64) {
+        let limits = self.get("/v1/limits").await.expect(200);
+        let used = |name: &str| limits[name]["used"].as_u64().unwrap();
+        (used("running"), used("queued"))
+    }
+}
+
+#[tokio::test]
+async fn organization_limit_of_requests_counts_all_of_its_keys() {
+    let service = Service::start().await;
+    let accounts = &service.running.services.accounts;
+    let made = accounts.create_key(service.organization.id, "second", "test", None).await;
+    let (_, second) = made.unwrap();
+    let unlimited = service.get("/v1/limits").await.expect(200);
+    assert_eq!(unlimited["requests_per_second"], json!({"limit": null, "used": null}));
+    service.limit(Limits { requests_per_second: Some(2), ..Limits::default() }).await;
+    let ask = |key: &str| service.ask(Role::Base, Method::GET, "/v1/limits").key(key);
+    // Two fit into any second; of many at once, some are refused.
+    let mut refused = 0;
+    for number in 0..20 {
+        let answer = ask(if number % 2 == 0 { &service.key } else { &second }).send().await;
+        if answer.status == 429 {
+            answer.expect_error(429, "this organization is limited to 2 requests per second");
+            assert_eq!(answer.header("retry-after"), "1");
+            refused += 1;
+        } else {
+            assert_eq!(answer.expect(200)["requests_per_second"]["limit"], 2);
+        }
+        ask(&service.other_key).send().await.expect(200);
+    }
+    assert!(refused > 0, "nothing was refused");
+    service.limit(Limits::default()).await;
+    for _ in 0..20 {
+        ask(&service.key).send().await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn organization_over_its_queue_gets_429_and_makes_nothing() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 1"));
+    service.create("held", json!({})).await;
+    provider.arrived(1).await;
+    service.limit(Limits { queued: Some(2), ..Limits::default() }).await;
+    let second = service.create("held", json!({})).await;
+    let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
+    // An execution that waits for a moment has not ended and does not run.
+    let waiting = service.trigger(&flow, json!({})).await;
+    until("its wait", async || (service.load().await == (1, 2)).then_some(())).await;
+    let message = "this organization is limited to 2 queued executions and has 2";
+    let body = json!({"model": "held", "version": "1", "input": {}});
+    let refused = service.post("/v1/prediction", &body).send().await;
+    refused.expect_error(429, message);
+    assert_eq!(refused.header("retry-after"), "5");
+    let trigger = |path: String, body: Value| service.flows(Method::POST, &path).json(&body).send();
+    trigger(format!("/{flow}/trigger"), json!({})).await.expect_error(429, message);
+    let bulk = json!({"inputs": [{}, {}]});
+    trigger(format!("/{flow}/bulk-trigger"), bulk.clone()).await.expect_error(429, message);
+    let listed = service.get("/v2/executions").await.expect(200);
+    assert_eq!(listed["executions"].as_array().unwrap().len(), 3, "{listed}");
+    // Of two at once there is room for one: none is made.
+    service.cancel(&second).await.expect(200);
+    let message = "this organization is limited to 2 queued executions and has 2";
+    trigger(format!("/{flow}/bulk-trigger"), bulk).await.expect_error(429, message);
+    assert_eq!(service.load().await, (1, 1));
+    let other = service.post("/v1/prediction", &body).key(&service.other_key).send().await;
+    other.expect(200);
+    trigger(format!("/{flow}/trigger"), json!({})).await.expect(202);
+    trigger(format!("/executions/{waiting}/cancel"), json!({})).await.expect(200);
+    until("room", async || (service.load().await == (1, 1)).then_some(())).await;
+    provider.release(2);
+}
+
+#[tokio::test]
+async fn organization_over_its_storage_gets_429_and_no_file_stays() {
+    let service = Service::start().await;
+    service.limit(Limits { storage_bytes: Some(10), ..Limits::default() }).await;
+    let announce = |bytes: usize| {
+        let body = json!({"filename": "a.txt", "content_type": "text/plain", "size": bytes});
+        service.post("/v1/upload/presign", &body).send()
+    };
+    let refused = announce(11).await;
+    refused.expect_error(
+        429,
+        "this organization is limited to 10 bytes of files and has 0: delete some, or wait until \
+         they expire",
+    );
+    assert_eq!(refused.header("retry-after"), "60");
+    let form = |text: &str| {
+        let part = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.txt\"";
+        let body = format!("{part}\r\nContent-Type: text/plain\r\n\r\n{text}\r\n--b--\r\n");
+        let ask = service.ask(Role::Base, Method::POST, "/v1/files").key(&service.key);
+        ask.header("content-type", "multipart/form-data; boundary=b").body(body).send()
+    };
+    form("eight by").await.expect(201);
+    assert_eq!(form("eight by").await.status, 429);
+    let used = service.get("/v1/files/usage").await.expect(200);
+    assert_eq!((&used["count"], &used["bytes"]), (&json!(1), &json!(8)));
+    let limits = service.get("/v1/limits").await.expect(200);
+    assert_eq!(limits["storage_bytes"], json!({"limit": 10, "used": 8}));
+}
+
+#[tokio::test]
+async fn organization_limit_of_running_holds_and_lets_others_past_also_after_a_restart() {
+    let service = Service::start().await;
+    let provider = Provider::start().await;
+    service.manifest(&provider.manifest("held", "/hold", "concurrency = 8"));
+    service.limit(Limits { running: Some(1), ..Limits::default() }).await;
+    let mut ids = Vec::new();
+    for number in 0..4 {
+        ids.push(service.create("held", json!({"n": number})).await);
+    }
+    provider.arrived(1).await;
+    let body = json!({"model": "held", "version": "1", "input": {"n": "other"}});
+    service.post("/v1/prediction", &body).key(&service.other_key).send().await.expect(200);
+    provider.arrived(2).await;
+    until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
+    let service = service.restart().await;
+    // Both are taken up again, and nothing beside them.
+    provider.arrived(4).await;
+    until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
+    let limits = service.get("/v1/limits").await.expect(200);
+    assert_eq!(limits["running"], json!({"limit": 1, "used": 1}));
+    for count in 5..=7 {
+        provider.release(1);
+        // One of the two that are held has ended: at the latest with the next release it was ours.
+        provider.release(1);
+        provider.arrived(count).await;
+        assert!(service.load().await.0 <= 1);
+    }
+    provider.release(8);
+    for id in &ids {
+        assert_eq!(service.ended(id).await["status"], "success");
+    }
+    until("nothing", async || (service.load().await == (0, 0)).then_some(())).await;
+}
+
+#[tokio::test]
+async fn organization_with_one_running_execution_runs_workflows_within_workflows() {
+    let service = Service::start().await;
+    service.limit(Limits { running: Some(1), ..Limits::default() }).await;
+    let inner = service.workflow(json!([{"step_id": "p", "type": "pass", "result": 7}])).await;
+    let call = |id: &str| json!([{"step_id": "c", "type": "workflow", "workflow": id}]);
+    let middle = service.workflow(call(&inner)).await;
+    let outer = service.workflow(call(&middle)).await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(service.trigger(&outer, json!({})).await);
+    }
+    for id in ids {
+        let ended = service.completed(&id).await;
+        assert_eq!((&ended["status"], &ended["output"]), (&json!("completed"), &json!(7)));
+    }
+}
