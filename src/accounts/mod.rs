@@ -5,6 +5,7 @@
 //! are. (A key has 160 random bits; there is nothing for a slow hash to protect.) The keys in use
 //! are kept in memory, so that most requests touch no disk.
 
+mod admin_keys;
 mod limiting;
 mod usage;
 
@@ -18,7 +19,9 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use crate::audit::{Actor, Recorder};
-use crate::domain::account::{ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, dashboard_key};
+use crate::domain::account::{
+    ApiKey, DEFAULT_ORGANIZATION, Limits, Organization, box_owner, dashboard_key,
+};
 use crate::domain::ids::{Id, KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::limits;
@@ -27,6 +30,8 @@ use crate::signed_urls;
 use crate::storage::commit::Expect;
 use crate::storage::record::decode;
 use crate::storage::{self, Commit, Key, Page, Record, Store, Table};
+
+pub use self::admin_keys::ADMIN_KEY_PREFIX;
 
 /// What every API key begins with (`docs/spec/hosts.md`, "Authentication").
 pub const KEY_PREFIX: &str = "smk_";
@@ -284,32 +289,41 @@ impl Accounts {
         created_by: &str,
         expires_in: Option<Duration>,
     ) -> Result<(ApiKey, String), Error> {
+        let expires_at = expires_in.map(|span| self.clock.now().plus(span));
+        self.make_key((KEY_PREFIX, organization), (name, created_by), expires_at).await
+    }
+
+    async fn make_key(
+        &self,
+        (prefix, owner): (&str, OrganizationId),
+        (name, created_by): (&str, &str),
+        expires_at: Option<Timestamp>,
+    ) -> Result<(ApiKey, String), Error> {
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             return Err(Error::InvalidKeyName);
         }
-        let full = random_key()?;
-        let now = self.clock.now();
+        let full = random_key(prefix)?;
         let key = ApiKey {
             id: new_id(),
-            organization,
+            organization: owner,
             name: name.to_owned(),
             prefix: full.chars().take(SHOWN).collect(),
             created_by: created_by.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
-            created_at: now,
-            expires_at: expires_in.map(|span| now.plus(span)),
+            created_at: self.clock.now(),
+            expires_at,
         };
         let hash = hash(&full);
         let mut commit = Commit::new();
         // A new key that is there already cannot be: that is 1 in 2^160.
-        commit.expect(Expect::Present(organization_key(organization)));
+        if owner != box_owner() {
+            commit.expect(Expect::Present(organization_key(owner)));
+        }
         commit.put(hash_key(&hash), &key)?;
-        commit.put_bytes(id_key(organization, key.id), hash.to_vec());
+        commit.put_bytes(id_key(owner, key.id), hash.to_vec());
         let subject = format!("{} {}… {}", key.id, key.prefix, key.name);
-        self.recorder.add(&mut commit, "key.create", subject, organization)?;
+        self.recorder.add(&mut commit, "key.create", subject, owner)?;
         match self.store.commit(commit).await {
-            Err(storage::Error::Conflict { .. }) => {
-                Err(Error::NoOrganization(organization.to_string()))
-            }
+            Err(storage::Error::Conflict { .. }) => Err(Error::NoOrganization(owner.to_string())),
             written => Ok(written.map(|()| (key, full))?),
         }
     }
@@ -366,15 +380,21 @@ impl Accounts {
             Err(storage::Error::Conflict { .. }) => return Err(Error::NoKey),
             Err(error) => return Err(error.into()),
         }
+        match Hash::try_from(hash.as_slice()) {
+            Ok(hash) => self.forget(&hash, id),
+            Err(_damaged) => self.forget(&Hash::default(), id),
+        }
+        Ok(())
+    }
+
+    /// Takes a key out of memory: it was deleted or changed.
+    fn forget(&self, hash: &Hash, id: KeyId) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         cache.deletions += 1;
         cache.live.remove(&id);
-        if let Ok(hash) = Hash::try_from(hash.as_slice()) {
-            cache.keys.remove(&hash);
-        }
+        cache.keys.remove(hash);
         drop(cache);
         self.deleted.send_replace(());
-        Ok(())
     }
 
     /// A key that is there and has not expired; the dashboard's own is always there.
@@ -432,7 +452,13 @@ impl Accounts {
     /// # Errors
     /// [`Error::Storage`] when the store cannot be read.
     pub async fn authenticate(&self, presented: &str) -> Result<Option<Caller>, Error> {
-        if !has_the_form_of_a_key(presented) {
+        let found = self.identify(KEY_PREFIX, presented).await?;
+        Ok(found.filter(|caller| caller.organization != box_owner()))
+    }
+
+    /// The holder of a key that begins so.
+    async fn identify(&self, prefix: &str, presented: &str) -> Result<Option<Caller>, Error> {
+        if !has_the_form_of_a_key(prefix, presented) {
             return Ok(None);
         }
         let hash = hash(presented);
@@ -500,14 +526,14 @@ fn is_organization_name(name: &str) -> bool {
 }
 
 /// Whether the text could be a key. What could not is refused before anything is hashed or read.
-fn has_the_form_of_a_key(text: &str) -> bool {
-    let digits = text.strip_prefix(KEY_PREFIX).filter(|_| text.len() == KEY_LENGTH);
+fn has_the_form_of_a_key(prefix: &str, text: &str) -> bool {
+    let digits = text.strip_prefix(prefix).filter(|_| text.len() == KEY_LENGTH);
     digits.is_some_and(|digits| digits.bytes().all(|digit| DIGITS.contains(&digit)))
 }
 
-/// `smk_` and 160 random bits in 32 digits.
-fn random_key() -> Result<String, crate::runtime::NoRandomness> {
-    let mut key = KEY_PREFIX.to_owned();
+/// A prefix and 160 random bits in 32 digits.
+fn random_key(prefix: &str) -> Result<String, crate::runtime::NoRandomness> {
+    let mut key = prefix.to_owned();
     let bytes: [u8; KEY_BYTES] = random_bytes()?;
     for five in bytes.chunks(5) {
         let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));

@@ -46,12 +46,12 @@ async fn api_key_malformed_is_refused_and_not_cached() {
     for presented in
         ["", "smk_", "smk_é", &full[1..], &full[..35], &upper, &spaced, &short, &long, &accented]
     {
-        assert!(!has_the_form_of_a_key(presented), "{presented}");
+        assert!(!has_the_form_of_a_key(KEY_PREFIX, presented), "{presented}");
         assert_eq!(accounts.authenticate(presented).await.unwrap(), None, "{presented}");
     }
     for digit in 0..100 {
-        let foreign = random_key().unwrap();
-        assert!(has_the_form_of_a_key(&foreign), "{foreign}");
+        let foreign = random_key(KEY_PREFIX).unwrap();
+        assert!(has_the_form_of_a_key(KEY_PREFIX, &foreign), "{foreign}");
         assert_eq!(accounts.authenticate(&foreign).await.unwrap(), None);
         let mut near = full.clone().into_bytes();
         let place = 4 + digit % 32;
@@ -206,16 +206,16 @@ async fn organization_and_key_names_are_validated_and_unique() {
 
 #[test]
 fn api_key_alphabet_has_no_lookalikes() {
-    let key = random_key().unwrap();
+    let key = random_key(KEY_PREFIX).unwrap();
     assert_eq!(key.len(), KEY_LENGTH);
     assert!(key[4..].bytes().all(|digit| DIGITS.contains(&digit)), "{key}");
-    assert_ne!(key, random_key().unwrap());
+    assert_ne!(key, random_key(KEY_PREFIX).unwrap());
 }
 
 proptest::proptest! {
     #[test]
     fn api_key_format_check_never_panics(text in ".*") {
-        proptest::prop_assert!(!has_the_form_of_a_key(&text) || text.len() == KEY_LENGTH);
+        proptest::prop_assert!(!has_the_form_of_a_key(KEY_PREFIX, &text) || text.len() == KEY_LENGTH);
         proptest::prop_assert_eq!(Prefix::of(&text).to_string().len(), SHOWN);
     }
 }
@@ -246,4 +246,46 @@ fn account_records_match_golden_bytes() {
         + r#""prefix":"smk_abcd","created_by":"root","created_at":1795167000000000}"#;
     assert_eq!(encode(&key).unwrap(), golden(&stored));
     assert_eq!(decode::<ApiKey>(&golden(&stored)).unwrap(), key);
+}
+
+#[tokio::test]
+async fn admin_key_is_never_taken_for_an_api_key_nor_the_other_way() {
+    let (_folder, accounts, clock, organization) = accounts().await;
+    let (admin, full) = accounts.create_admin_key("box", "root", None).await.unwrap();
+    let (_, ordinary) = accounts.create_key(organization, "ci", "root", None).await.unwrap();
+    assert!(full.starts_with(ADMIN_KEY_PREFIX) && full.len() == KEY_LENGTH);
+    for _ in 0..2 {
+        assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), Some(admin.id));
+        assert_eq!(accounts.authenticate(&full).await.unwrap(), None);
+        assert_eq!(accounts.authenticate_admin(&ordinary).await.unwrap(), None);
+        assert!(accounts.authenticate(&ordinary).await.unwrap().is_some());
+    }
+    let swapped = full.replace(ADMIN_KEY_PREFIX, KEY_PREFIX);
+    assert_eq!(accounts.authenticate(&swapped).await.unwrap(), None);
+    let keys = accounts.keys(organization).await.unwrap();
+    assert!(keys.iter().all(|key| key.id != admin.id), "a member would see it");
+    assert_eq!(accounts.keys(box_owner()).await.unwrap(), std::slice::from_ref(&admin));
+    let end = clock.now();
+    accounts.change_expiry(box_owner(), admin.id, Some(end)).await.unwrap();
+    assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), None);
+    accounts.change_expiry(box_owner(), admin.id, None).await.unwrap();
+    assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), Some(admin.id));
+    accounts.delete_key(box_owner(), admin.id).await.unwrap();
+    assert_eq!(accounts.authenticate_admin(&full).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn organization_limits_are_stored_and_loaded() {
+    let (_folder, accounts, clock, organization) = accounts().await;
+    let few = Limits { running: Some(2), ..Limits::default() };
+    let changed = accounts.change_limits(organization, move |_| few).await.unwrap();
+    assert_eq!((changed.limits, accounts.limits().of(organization)), (few, few));
+    let again = Accounts::new(accounts.store.clone(), clock);
+    assert_eq!(again.limits().of(organization), Limits::default());
+    again.load_limits().await.unwrap();
+    assert_eq!(again.limits().of(organization), few);
+    again.change_limits(organization, |_| Limits::default()).await.unwrap();
+    assert_eq!(again.limits().of(organization), Limits::default());
+    let missing = again.change_limits([9; 16].into(), |held| held).await;
+    assert!(matches!(missing, Err(Error::NoOrganization(_))));
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use hyper::StatusCode;
-use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use subtle::ConstantTimeEq as _;
 
 use super::browser::Site;
-use super::{Access, Rate, Services, limits};
-use crate::accounts::{Caller, Prefix};
+use super::{Access, Rate, Route, Services, limits};
+use crate::accounts::{self, Caller, Prefix};
 use crate::domain::account::{DEFAULT_ORGANIZATION, dashboard_key};
 use crate::domain::ids::{Id as _, KeyId, OrganizationId};
 use crate::domain::member::Member;
@@ -30,8 +30,10 @@ pub enum Principal {
     Link(Link),
     /// A member, by the session of the dashboard.
     Member(Box<Visit>),
-    /// The operator, in the name of an organization.
-    Operator(OrganizationId),
+    /// The holder of an admin key, in the name of no organization.
+    Admin(KeyId),
+    /// The operator in the name of an organization, over the control socket or by an admin key.
+    Operator(OrganizationId, Option<KeyId>),
 }
 
 impl Principal {
@@ -46,11 +48,11 @@ impl Principal {
                 let key = dashboard_key(organization);
                 Some(Caller { organization, key, prefix: Prefix::DASHBOARD })
             }
-            Self::Operator(organization) => {
+            Self::Operator(organization, _) => {
                 let key = dashboard_key(*organization);
                 Some(Caller { organization: *organization, key, prefix: Prefix::DASHBOARD })
             }
-            Self::Anonymous | Self::Link(_) => None,
+            Self::Anonymous | Self::Link(_) | Self::Admin(_) => None,
         }
     }
 
@@ -60,13 +62,16 @@ impl Principal {
             Self::Caller(caller) => Some(caller.key),
             Self::Link(link) => Some(link.key),
             Self::Member(visit) => Some(KeyId::from(visit.member.id.bytes())),
-            Self::Anonymous | Self::Operator(_) => None,
+            Self::Admin(key) | Self::Operator(_, Some(key)) => Some(*key),
+            Self::Anonymous | Self::Operator(_, None) => None,
         }
     }
 }
 
 /// Names the organization that the operator acts for on routes that belong to one.
 const ORGANIZATION: &str = "x-orrery-organization";
+/// The part of a path that names an organization.
+const ORGANIZATION_PARAMETER: &str = "organization";
 /// Bytes of a body that are read to find its `api_key` while it is not known who calls.
 const KEY_WITHIN: usize = 64 * 1024;
 
@@ -88,6 +93,7 @@ pub async fn check(
             return by_session(services, request, site, Member::may_manage_keys).await;
         }
         Access::Owner => return by_session(services, request, site, Member::is_owner).await,
+        Access::Admin => return by_admin_key(services, request).await,
         Access::Key | Access::Link | Access::BodyKey => {}
     }
     let by_header = match presented_key(&request.headers) {
@@ -109,6 +115,7 @@ pub async fn check(
         | Access::Member
         | Access::KeyManager
         | Access::Owner
+        | Access::Admin
         | Access::Key
         | Access::Link => by_header,
     };
@@ -150,6 +157,19 @@ async fn by_body(
     }
 }
 
+/// The holder of an admin key, in the header `Authorization` and nowhere else: no cookie and no link opens
+/// these routes, so that no page of a browser can use somebody's right to them.
+async fn by_admin_key(services: &Services, request: &Request) -> Result<Principal, http::Error> {
+    let found = match bearer(&request.headers) {
+        Some(key) => services.accounts.authenticate_admin(key).await?,
+        None => None,
+    };
+    found.map(Principal::Admin).ok_or_else(|| {
+        http::Error::status(StatusCode::UNAUTHORIZED, "Invalid or missing admin key")
+            .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    })
+}
+
 /// The operator: over the control socket, anyone who can read the token beside it. A program of a model
 /// reaches the socket, for it has the service's user, and has no token.
 fn local(services: &Services, request: &Request) -> Result<Principal, http::Error> {
@@ -177,6 +197,7 @@ fn local(services: &Services, request: &Request) -> Result<Principal, http::Erro
 pub async fn in_the_name_of(
     services: &Services,
     request: &Request,
+    by: &Principal,
 ) -> Result<Principal, http::Error> {
     let name = match request.headers.get(ORGANIZATION) {
         None => DEFAULT_ORGANIZATION,
@@ -185,7 +206,30 @@ pub async fn in_the_name_of(
         })?,
     };
     let organization = services.accounts.organization_or_default(Some(name)).await?;
-    Ok(Principal::Operator(organization.id))
+    Ok(Principal::Operator(organization.id, by.key()))
+}
+
+/// The holder of an admin key on a route whose path names an organization: in that one's name. Of the
+/// organization itself there may be none yet.
+///
+/// # Errors
+/// 404 for an organization that does not exist; 503 when the store cannot be read.
+pub async fn in_the_name_of_path(
+    services: &Services,
+    (route, request): (&Route, &Request),
+    by: Principal,
+) -> Result<Principal, http::Error> {
+    let name = request.param(ORGANIZATION_PARAMETER);
+    if name.is_empty() {
+        return Ok(by);
+    }
+    match services.accounts.organization(name).await {
+        Ok(organization) => Ok(Principal::Operator(organization.id, by.key())),
+        Err(accounts::Error::NoOrganization(_)) if route.path.ends_with("/{organization}") => {
+            Ok(by)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The value of the top-level field `api_key` of a JSON object, of which `text` may be only the
@@ -247,7 +291,8 @@ pub fn check_rate_limit(
         | Principal::Anonymous
         | Principal::Link(_)
         | Principal::Member(_)
-        | Principal::Operator(_) => Ok(()),
+        | Principal::Admin(_)
+        | Principal::Operator(..) => Ok(()),
     }
 }
 
@@ -256,6 +301,11 @@ fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(key) = headers.get("x-api-key") {
         return key.to_str().ok().map(str::trim);
     }
+    bearer(headers)
+}
+
+/// The key in `Authorization: Bearer`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())

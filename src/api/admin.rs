@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::doc::{Doc, ResponseDoc};
 use super::{Context, limits};
 use crate::catalog::{self, Catalog};
+use crate::domain::account::box_owner;
 use crate::domain::ids::KeyId;
 use crate::engine::{self, Report};
 use crate::http::{self, Response, response, sse};
@@ -30,6 +31,9 @@ const REPORTS_MAX: usize = 256;
 #[serde(deny_unknown_fields)]
 struct KeyRequest {
     name: String,
+    /// An admin key, of no organization.
+    #[serde(default)]
+    admin: bool,
     organization: Option<String>,
     expires_in_seconds: Option<u64>,
     created_by: String,
@@ -47,6 +51,17 @@ pub const CREATE_KEY: Doc = Doc::new("admin", "admin_create_key", "Create an API
 pub async fn create_key(mut context: Context) -> Result<Response, http::Error> {
     let new: KeyRequest = context.request.json().await?;
     let accounts = &context.services.accounts.by(context.actor());
+    if new.admin {
+        if new.organization.is_some() {
+            let message = "an admin key belongs to no organization";
+            return Err(http::Error::bad_request(message));
+        }
+        let span = new.expires_in_seconds.map(Duration::from_secs);
+        let made = accounts.create_admin_key(&new.name, &new.created_by, span).await;
+        let (key, full) = made?;
+        let body = NewKey { described: Key::of_admin(&key), key: full };
+        return Ok(response::json(StatusCode::CREATED, &body));
+    }
     let organization = accounts.organization_or_default(new.organization.as_deref()).await?;
     let span = new.expires_in_seconds.map(Duration::from_secs);
     let (key, full) =
@@ -57,7 +72,7 @@ pub async fn create_key(mut context: Context) -> Result<Response, http::Error> {
 
 pub const LIST_KEYS: Doc = Doc::new("admin", "admin_list_keys", "List API keys");
 
-/// `GET /admin/keys?organization=`: of one organization, or of all.
+/// `GET /admin/keys?organization=`: of one organization, or of all and the admin keys.
 pub async fn list_keys(context: Context) -> Result<Response, http::Error> {
     let accounts = &context.services.accounts;
     // What was noted up to now is part of the answer.
@@ -70,6 +85,13 @@ pub async fn list_keys(context: Context) -> Result<Response, http::Error> {
             keys.push(ListedKey::of(key, &organization, last_use));
         }
     }
+    if context.request.query.get("organization").is_none() {
+        let of_box = accounts.keys(box_owner()).await?;
+        let uses = accounts.last_uses(box_owner(), of_box.iter().map(|key| key.id)).await?;
+        for (key, last_use) in of_box.iter().zip(uses) {
+            keys.push(ListedKey::of_admin(key, last_use));
+        }
+    }
     Ok(response::json(StatusCode::OK, &Keys { keys }))
 }
 
@@ -80,8 +102,9 @@ pub async fn delete_key(context: Context) -> Result<Response, http::Error> {
     let missing = || http::Error::not_found("there is no such key");
     let id: KeyId = context.request.param("id").parse().map_err(|_no_id| missing())?;
     let accounts = &context.services.accounts.by(context.actor());
-    for organization in accounts.organizations().await? {
-        match accounts.delete_key(organization.id, id).await {
+    let owners = accounts.organizations().await?.into_iter().map(|one| one.id);
+    for owner in owners.chain([box_owner()]) {
+        match accounts.delete_key(owner, id).await {
             Ok(()) => return Ok(response::empty(StatusCode::NO_CONTENT)),
             Err(crate::accounts::Error::NoKey) => {}
             Err(error) => return Err(error.into()),
@@ -106,8 +129,10 @@ pub async fn create_organization(mut context: Context) -> Result<Response, http:
     Ok(response::json(StatusCode::CREATED, &described))
 }
 
-pub const LIST_ORGANIZATIONS: Doc =
-    Doc::new("admin", "admin_list_organizations", "List organizations");
+pub const LIST_ORGANIZATIONS: Doc = Doc {
+    responses: &[ResponseDoc::json::<Organizations>(200, "The organizations, oldest first")],
+    ..Doc::new("organizations", "admin_list_organizations", "List organizations")
+};
 
 /// `GET /admin/organizations`
 pub async fn list_organizations(context: Context) -> Result<Response, http::Error> {
@@ -152,6 +177,8 @@ pub const LIST_LOADS: Doc = Doc {
     responses: &[ResponseDoc::json::<ModelLoads>(200, "The models, with what runs and what waits")],
     ..Doc::new("models", "list_model_loads", "List models with their load")
 };
+
+pub const LIST_ALL_LOADS: Doc = Doc { id: "admin_list_models", ..LIST_LOADS };
 
 /// `GET /models` of the dashboard. What runs and waits is counted over all organizations.
 pub async fn list_loads(context: Context) -> Result<Response, http::Error> {

@@ -15,6 +15,18 @@ const LIMIT_MAX: u64 = 10_000;
 
 pub const LIST: Doc = Doc::new("admin", "admin_list_audit", "The audit log, newest first");
 
+pub const LIST_ALL: Doc = Doc {
+    query: &[
+        doc::Param::new("action", doc::Kind::Text, "The beginning of the action, such as `key`"),
+        doc::Param::new("organization", doc::Kind::Text, "The name of an organization"),
+        doc::Param::new("from", doc::Kind::Time, "Not before this moment"),
+        doc::Param::new("to", doc::Kind::Time, "Before this moment"),
+        doc::Param::limit(LIMIT_MAX, LIMIT_DEFAULT),
+    ],
+    responses: &[ResponseDoc::json::<Acts>(200, "What was done, newest first")],
+    ..LIST
+};
+
 /// `GET /admin/audit?action=&organization=&from=&to=&limit=`: newest first.
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;

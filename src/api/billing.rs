@@ -89,6 +89,8 @@ pub const OWN_LEDGER: Doc = Doc {
     ..Doc::new("ledger", "list_ledger", "The entries that add up to the balance")
 };
 
+pub const LEDGER_OF: Doc = Doc { id: "list_organization_ledger", ..OWN_LEDGER };
+
 /// `GET /ledger?limit=`: of the member's organization.
 pub async fn own_ledger(context: Context) -> Result<Response, http::Error> {
     let limit = context.request.query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?;

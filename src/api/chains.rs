@@ -99,6 +99,8 @@ pub const LIST_OWN: Doc = Doc {
     ..Doc::new("chains", "list_chains", "List fallback chains")
 };
 
+pub const LIST_NAMED: Doc = Doc { id: "list_organization_chains", ..LIST_OWN };
+
 /// `GET /chains` of the dashboard.
 pub async fn list_own(context: Context) -> Result<Response, http::Error> {
     let chains = context.services.chains.list(context.organization()?).await?;
@@ -169,6 +171,7 @@ pub async fn delete_own(context: Context) -> Result<Response, http::Error> {
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
-fn schema_of(services: &Services, slug: &str) -> Option<Value> {
+/// The request schema of a model.
+pub fn schema_of(services: &Services, slug: &str) -> Option<Value> {
     services.catalog.get(slug).map(|model| model.schema.text().clone())
 }

@@ -86,7 +86,8 @@ impl Context {
             Principal::Anonymous
             | Principal::Caller(_)
             | Principal::Link(_)
-            | Principal::Operator(_) => Err(http::Error::unauthorized()),
+            | Principal::Admin(_)
+            | Principal::Operator(..) => Err(http::Error::unauthorized()),
         }
     }
 
@@ -98,7 +99,8 @@ impl Context {
             Principal::Anonymous
             | Principal::Caller(_)
             | Principal::Link(_)
-            | Principal::Operator(_) => Source::Api,
+            | Principal::Admin(_)
+            | Principal::Operator(..) => Source::Api,
         }
     }
 
@@ -122,7 +124,10 @@ impl Context {
         match &self.principal {
             Principal::Member(visit) => Actor::member(&visit.member.email, self.request.peer.ip()),
             Principal::Caller(caller) => Actor::key(caller.key, self.request.peer.ip()),
-            Principal::Anonymous | Principal::Link(_) | Principal::Operator(_) => {
+            Principal::Admin(key) | Principal::Operator(_, Some(key)) => {
+                Actor::admin_key(*key, self.request.peer.ip())
+            }
+            Principal::Anonymous | Principal::Link(_) | Principal::Operator(_, None) => {
                 self::actor(&self.request.peer)
             }
         }
@@ -168,11 +173,11 @@ impl Context {
                 let key = dashboard_key(organization);
                 Ok(Grant { organization, key, until: None, visit: Some((**visit).clone()) })
             }
-            Principal::Operator(organization) => {
+            Principal::Operator(organization, _) => {
                 let key = dashboard_key(*organization);
                 Ok(Grant { organization: *organization, key, until: None, visit: None })
             }
-            Principal::Anonymous => Err(http::Error::unauthorized()),
+            Principal::Anonymous | Principal::Admin(_) => Err(http::Error::unauthorized()),
         }
     }
 }

@@ -72,26 +72,28 @@ impl Host {
         is_encrypted: bool,
     ) -> Result<Self, http::router::Error> {
         let mut router = Router::new();
-        for route in ROUTES.iter().filter(|route| route.hosts.contains(&role)) {
+        let has_admin_api = services.settings.admin_api;
+        let is_served = |route: &&Route| {
+            route.hosts.contains(&role) && (route.access != Access::Admin || has_admin_api)
+        };
+        for route in ROUTES.iter().filter(is_served) {
             let mounted = Mounted { route, role, access: route.access, prefix: 0 };
             router.insert(route.method.clone(), route.path, mounted)?;
         }
-        let (mounts, access) = match role {
-            Role::Dashboard => (&MOUNTED[..], Access::Member),
-            Role::Control => (&MOUNTED[..], Access::Local),
-            Role::Base | Role::Workflows | Role::Flows | Role::Agent | Role::Metrics => {
-                (&[][..], Access::Public)
+        let mut mounts = Vec::new();
+        if role == Role::Dashboard {
+            mounts.push(("/api", Access::Member));
+            if has_admin_api {
+                mounts.push(("/admin/v1/api", Access::Admin));
             }
-        };
-        for (name, role) in mounts {
-            let is_of_api =
-                |route: &&Route| route.hosts.contains(role) && !Self::is_of_every_host(route);
-            for route in ROUTES.iter().filter(is_of_api) {
-                let prefix = format!("/api/{name}");
-                let path = format!("{prefix}{}", route.path);
-                let prefix = prefix.len();
-                let mounted = Mounted { route, role: *role, access, prefix };
-                router.insert(route.method.clone(), &path, mounted)?;
+        }
+        if role == Role::Control {
+            mounts.push(("/api", Access::Local));
+        }
+        for (place, access) in mounts {
+            for (name, role) in MOUNTED {
+                let prefix = format!("{place}/{name}");
+                Self::mount(&mut router, &prefix, role, access)?;
             }
         }
         Ok(Self {
@@ -101,6 +103,23 @@ impl Host {
             metrics: Arc::new(RequestMetrics::new(role)),
             services,
         })
+    }
+
+    /// Adds the routes of another host below `prefix`, for those who have this access.
+    fn mount(
+        router: &mut Router<Mounted>,
+        prefix: &str,
+        role: Role,
+        access: Access,
+    ) -> Result<(), http::router::Error> {
+        let is_of_api =
+            |route: &&Route| route.hosts.contains(&role) && !Self::is_of_every_host(route);
+        for route in ROUTES.iter().filter(is_of_api) {
+            let path = format!("{prefix}{}", route.path);
+            let mounted = Mounted { route, role, access, prefix: prefix.len() };
+            router.insert(route.method.clone(), &path, mounted)?;
+        }
+        Ok(())
     }
 
     /// Whether a route describes the host itself.
@@ -244,7 +263,9 @@ impl Host {
         site: Option<Site>,
     ) -> Result<Response, http::Error> {
         let Mounted { route, role, access, .. } = mounted;
+        // An admin key is no cookie: no page of another site can send it.
         if let Some(site) = &site
+            && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())
         {
             site.check_origin(&request, route.body == BodyLimit::File)?;
@@ -267,9 +288,22 @@ impl Host {
                 return Err(error);
             }
         };
-        let principal = match access == Access::Local && route.access != Access::Local {
-            true => access::in_the_name_of(&self.services, &request).await?,
-            false => principal,
+        let principal = match access {
+            Access::Local | Access::Admin if route.access != access => {
+                access::in_the_name_of(&self.services, &request, &principal).await?
+            }
+            Access::Admin => {
+                let of = (route, &request);
+                access::in_the_name_of_path(&self.services, of, principal).await?
+            }
+            Access::Public
+            | Access::Key
+            | Access::BodyKey
+            | Access::Link
+            | Access::Member
+            | Access::KeyManager
+            | Access::Owner
+            | Access::Local => principal,
         };
         access::check_rate_limit(&self.services, route.rate, &principal)?;
         if !route.method.is_safe() {
@@ -283,7 +317,7 @@ impl Host {
         let path = request.path.clone();
         let context = Context::new(Arc::clone(&self.services), request, role, site, principal);
         let is_audited =
-            access == Access::Local || matches!(access, Access::KeyManager | Access::Owner);
+            matches!(access, Access::Local | Access::Admin | Access::KeyManager | Access::Owner);
         let by = is_audited.then(|| (context.actor(), context.organization().ok()));
         let answer = (route.handler)(context).await;
         if let (Err(error), Some((actor, organization))) = (&answer, by)

@@ -19,6 +19,8 @@ pub const LIST: Doc = Doc {
     ..Doc::new("keys", "list_keys", "List API keys")
 };
 
+pub const LIST_OF: Doc = Doc { id: "list_organization_keys", ..LIST };
+
 /// `GET /keys`
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let accounts = &context.services.accounts;

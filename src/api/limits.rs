@@ -53,11 +53,11 @@ pub const CHANGE: Doc = Doc {
     ..Doc::new("organizations", "admin_change_limits", "Change the limits of an organization")
 };
 
-/// `PUT /admin/organizations/{name}/limits`: absent fields stay, null takes a limit away.
+/// `PUT /admin/organizations/{organization}/limits`: absent fields stay, null takes a limit away.
 pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let change: LimitsChange = context.request.json().await?;
     let services = &context.services;
-    let name = context.request.param("name");
+    let name = context.request.param("organization");
     let organization = services.accounts.organization(name).await?;
     let accounts = services.accounts.by(context.actor());
     let changed = accounts.change_limits(organization.id, move |held| change.apply(held)).await?;
@@ -72,10 +72,11 @@ pub const SHOW: Doc = Doc {
     ..Doc::new("organizations", "admin_get_organization", "An organization")
 };
 
-/// `GET /admin/organizations/{name}`
+/// `GET /admin/organizations/{organization}`
 pub async fn show(context: Context) -> Result<Response, http::Error> {
     let services = &context.services;
-    let organization = services.accounts.organization(context.request.param("name")).await?;
+    let organization =
+        services.accounts.organization(context.request.param("organization")).await?;
     Ok(response::json(StatusCode::OK, &described(services, &organization).await?))
 }
 

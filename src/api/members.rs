@@ -18,6 +18,8 @@ pub const LIST: Doc = Doc {
     ..Doc::new("members", "list_members", "List the members of the organization")
 };
 
+pub const LIST_OF: Doc = Doc { id: "list_organization_members", ..LIST };
+
 /// `GET /members`
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let members = context.services.members.list(context.organization()?).await?;

@@ -41,6 +41,7 @@ mod links;
 mod mcp;
 mod members;
 mod models;
+mod named;
 mod openapi;
 mod operator;
 mod pauses;
@@ -115,6 +116,8 @@ pub enum Access {
     KeyManager,
     /// The organization's Owner.
     Owner,
+    /// The holder of an admin key; the routes are there where the configuration says so.
+    Admin,
     /// Every client that can reach the listener: the control socket is its owner's alone.
     Local,
 }
@@ -174,7 +177,7 @@ pub struct Route {
     pub doc: Doc,
 }
 
-use Access::{BodyKey, Key, KeyManager, Link, Local, Member, Owner, Public};
+use Access::{Admin, BodyKey, Key, KeyManager, Link, Local, Member, Owner, Public};
 use BodyLimit::{Configured as Body, File, None as Bare, Small};
 use Rate::{Balance, Configured as Keyed, Free};
 use Role::{Agent, Base, Control, Dashboard, Flows, Metrics, Workflows};
@@ -387,6 +390,33 @@ pub const ROUTES: &[Route] = &[
     route!(&[Dashboard], DELETE, "/chains", Member, Bare, Free, chains::delete_own, chains::DELETE_OWN),
     route!(&[Dashboard], GET, "/audit", Member, Bare, Free, audit::of_organization, audit::OF_ORGANIZATION),
 
+    route!(&[Dashboard], GET, "/admin/v1/audit", Admin, Bare, Free, audit::list, audit::LIST_ALL),
+    route!(&[Dashboard], GET, "/admin/v1/models", Admin, Bare, Free, admin::list_loads, admin::LIST_ALL_LOADS),
+    route!(&[Dashboard], GET, "/admin/v1/organizations", Admin, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}", Admin, Bare, Free, limits::show, limits::SHOW),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}", Admin, Small, Free, named::put_organization, named::PUT_ORGANIZATION),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/limits", Admin, Small, Free, limits::change, limits::CHANGE),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/keys", Admin, Bare, Free, keys::list, keys::LIST_OF),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/keys/{name}", Admin, Small, Free, named::put_key, named::PUT_KEY),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/keys/{name}", Admin, Bare, Free, named::delete_key, named::DELETE_KEY),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/chains", Admin, Bare, Free, chains::list_own, chains::LIST_NAMED),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/chains/{name}", Admin, Body, Free, named::put_chain, named::PUT_CHAIN),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/chains/{name}", Admin, Bare, Free, named::delete_chain, named::DELETE_CHAIN),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/schedules", Admin, Bare, Free, schedules::list_all, schedules::LIST_ALL),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/schedules/{name}", Admin, Body, Free, schedules::put_named, schedules::PUT_NAMED),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/schedules/{name}", Admin, Bare, Free, schedules::delete_named, schedules::DELETE_NAMED),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/webhook-endpoints", Admin, Bare, Free, webhook_endpoints::list, webhook_endpoints::LIST),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/webhook-endpoints/{name}", Admin, Small, Free, webhook_endpoints::put_named, webhook_endpoints::PUT_NAMED),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/webhook-endpoints/{name}", Admin, Bare, Free, webhook_endpoints::delete_named, webhook_endpoints::DELETE_NAMED),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/secrets", Admin, Bare, Free, secrets::list, secrets::LIST),
+    route!(&[Dashboard], PUT, "/admin/v1/organizations/{organization}/secrets/{name}", Admin, Body, Free, named::put_secret, named::PUT_SECRET),
+    route!(&[Dashboard], DELETE, "/admin/v1/organizations/{organization}/secrets/{name}", Admin, Bare, Free, secrets::delete, secrets::DELETE),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/balance", Admin, Bare, Free, billing::balance, billing::BALANCE),
+    route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/balance/top-up", Admin, Small, Free, named::top_up, named::TOP_UP),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/ledger", Admin, Bare, Free, billing::own_ledger, billing::LEDGER_OF),
+    route!(&[Dashboard], GET, "/admin/v1/organizations/{organization}/members", Admin, Bare, Free, members::list, members::LIST_OF),
+    route!(&[Dashboard], POST, "/admin/v1/organizations/{organization}/owner-link", Admin, Bare, Free, named::owner_link, named::OWNER_LINK),
+
     route!(&[Control], POST, "/admin/keys", Local, Body, Free, admin::create_key, admin::CREATE_KEY),
     route!(&[Control], GET, "/admin/keys", Local, Bare, Free, admin::list_keys, admin::LIST_KEYS),
     route!(&[Control], DELETE, "/admin/keys/{id}", Local, Bare, Free, admin::delete_key, admin::DELETE_KEY),
@@ -394,8 +424,8 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], POST, "/admin/owner-link", Local, Body, Free, links::owner_link, links::OWNER_LINK),
     route!(&[Control], GET, "/admin/members", Local, Bare, Free, members::list_all, members::LIST_ALL),
     route!(&[Control], GET, "/admin/organizations", Local, Bare, Free, admin::list_organizations, admin::LIST_ORGANIZATIONS),
-    route!(&[Control], GET, "/admin/organizations/{name}", Local, Bare, Free, limits::show, limits::SHOW),
-    route!(&[Control], PUT, "/admin/organizations/{name}/limits", Local, Small, Free, limits::change, limits::CHANGE),
+    route!(&[Control], GET, "/admin/organizations/{organization}", Local, Bare, Free, limits::show, limits::SHOW),
+    route!(&[Control], PUT, "/admin/organizations/{organization}/limits", Local, Small, Free, limits::change, limits::CHANGE),
     route!(&[Control], POST, "/admin/chains", Local, Body, Free, chains::create, chains::CREATE),
     route!(&[Control], PUT, "/admin/chains", Local, Body, Free, chains::change, chains::CHANGE),
     route!(&[Control], GET, "/admin/chains", Local, Bare, Free, chains::list, chains::LIST),

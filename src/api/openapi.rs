@@ -152,6 +152,7 @@ fn security(access: Access) -> Value {
         Access::Public | Access::Local => Vec::new(),
         Access::Member | Access::KeyManager | Access::Owner => vec![json!({"Session": []})],
         Access::Key | Access::BodyKey | Access::Link => by_key.to_vec(),
+        Access::Admin => vec![json!({"Bearer": []})],
     };
     match access {
         Access::Link => ways.push(json!({"Link": []})),
@@ -162,6 +163,7 @@ fn security(access: Access) -> Value {
         | Access::Key
         | Access::Member
         | Access::KeyManager
+        | Access::Admin
         | Access::Owner => {}
     }
     ways.into()
@@ -220,6 +222,7 @@ fn path_parameter(name: &str) -> (&'static str, Value) {
         "slug" => ("The slug of the model, which may contain `/`", text()),
         "page" => ("The path of the page", text()),
         "name" => ("The name", text()),
+        "organization" => ("The name of the organization", text()),
         _ => ("The path of the file", text()),
     }
 }
@@ -283,6 +286,13 @@ fn general_responses(route: &Route) -> Vec<ResponseDoc> {
     ];
     if matches!(route.access, Access::Key | Access::BodyKey | Access::Link) {
         all.push(ResponseDoc::error(401, "Invalid or missing API key"));
+    }
+    if route.access == Access::Admin {
+        all.push(ResponseDoc::error(401, "Invalid or missing admin key"));
+        all.push(ResponseDoc::error(
+            404,
+            "There is no such organization or thing, or the administration API is off",
+        ));
     }
     if route.access.is_by_session() {
         all.push(ResponseDoc::error(401, "Nobody is logged in"));

@@ -5,6 +5,7 @@ use hyper::StatusCode;
 use serde_json::{Map, Value};
 
 use super::doc::{Doc, OFFSET, Param, RequestDoc, ResponseDoc};
+use super::named::only_one;
 use super::{Context, Services, body};
 use crate::domain::calendar::{CRON_BYTES_MAX, Calendar};
 use crate::domain::execution::Kind;
@@ -17,6 +18,7 @@ use crate::domain::time::Timestamp;
 use crate::http::{self, Response, response};
 use crate::runtime::new_id;
 use crate::schedules;
+use crate::wire::admin::NamedSchedule;
 use crate::wire::schedule::{self as wire, NEXT_RUNS, OfModel, OfWorkflow};
 
 const LIMIT_DEFAULT: u64 = 50;
@@ -33,6 +35,10 @@ const DELETED: ResponseDoc =
 const PAGE: ResponseDoc = ResponseDoc::json::<wire::Schedules>(200, "Schedules, oldest first");
 const NO_WORKFLOW: ResponseDoc = ResponseDoc::error(404, "There is no such workflow");
 const NO_SCHEDULE: ResponseDoc = ResponseDoc::error(404, "There is no such schedule");
+const SEVERAL: ResponseDoc = ResponseDoc::error(
+    409,
+    "Several have this name, it starts something else, or there are too many",
+);
 const TOO_MANY: ResponseDoc = ResponseDoc::error(409, "There are too many schedules");
 
 pub const CREATE: Doc = Doc {
@@ -61,8 +67,18 @@ pub async fn create_of_model(mut context: Context) -> Result<Response, http::Err
 }
 
 async fn create_of(context: &mut Context, target: Target) -> Result<Response, http::Error> {
-    let caller = context.caller()?;
     let fields = body::parse(&context.request.body().await?)?;
+    let is_of_model = matches!(target, Target::Model { .. });
+    let change = Change::read(fields, &context.services, is_of_model)?;
+    create_with(context, target, &change).await
+}
+
+async fn create_with(
+    context: &Context,
+    target: Target,
+    change: &Change,
+) -> Result<Response, http::Error> {
+    let caller = context.caller()?;
     let services = &context.services;
     let now = services.clock.now();
     let mut schedule = Schedule {
@@ -90,8 +106,7 @@ async fn create_of(context: &mut Context, target: Target) -> Result<Response, ht
         created_at: now,
         updated_at: now,
     };
-    Change::read(fields, services, matches!(schedule.target, Target::Model { .. }))?
-        .apply(&mut schedule);
+    change.apply(&mut schedule);
     if schedule.cron.is_empty() {
         return Err(http::Error::bad_request("cron is required"));
     }
@@ -204,6 +219,87 @@ pub async fn delete(context: Context) -> Result<Response, http::Error> {
     let schedules = context.services.schedules.by(context.actor());
     schedules.delete(found.organization, found.id).await?;
     Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const PUT_NAMED: Doc = Doc {
+    request: Some(RequestDoc::json::<NamedSchedule>()),
+    responses: &[SCHEDULE, CREATED, SEVERAL],
+    ..Doc::new("schedules", "put_schedule", "Have a schedule of this name")
+};
+
+/// `PUT /admin/v1/organizations/{organization}/schedules/{name}`: fields that are as they are change
+/// nothing.
+pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
+    let mut fields = body::parse(&context.request.body().await?)?;
+    if fields.unread().any(|name| name == "webhook_secret") {
+        // It is kept sealed, so that it cannot be compared.
+        let message = "webhook_secret cannot be put here: use a webhook endpoint";
+        return Err(http::Error::bad_request(message));
+    }
+    let organization = context.organization()?;
+    let named = fields.filled_text("workflow", NAME_MAX)?;
+    let workflow = match &named {
+        Some(reference) => Some(context.services.workflows.find(organization, reference).await?.id),
+        None => None,
+    };
+    let services = &context.services;
+    let mut change = Change::read(fields, services, workflow.is_none())?;
+    if workflow.is_none() && change.model.is_none() {
+        return Err(http::Error::bad_request("workflow or model is required"));
+    }
+    change.name = Some(context.request.param("name").to_owned());
+    let _one_of_a_name = services.naming.lock().await;
+    let Some(found) = find_named(&context).await? else {
+        let target = match workflow {
+            Some(workflow) => Target::Workflow { workflow, version: None },
+            None => {
+                let (model, version) = (String::new(), String::new());
+                Target::Model { model, version, fallback_selector: None }
+            }
+        };
+        return create_with(&context, target, &change).await;
+    };
+    let is_same_target = match &found.target {
+        Target::Workflow { workflow: of, .. } => workflow == Some(*of),
+        Target::Model { .. } => workflow.is_none(),
+    };
+    if !is_same_target {
+        let message = "the schedule of this name starts something else: delete it first";
+        return Err(http::Error::conflict(message));
+    }
+    let mut wanted = found.clone();
+    change.apply(&mut wanted);
+    if wanted == found {
+        return Ok(response::json(StatusCode::OK, &shown(services, &found).await?));
+    }
+    let apply = |schedule: &mut Schedule| -> Result<(), schedules::Error> {
+        change.apply(schedule);
+        Ok(())
+    };
+    let by = services.schedules.by(context.actor());
+    let changed = by.change(organization, found.id, apply).await?;
+    Ok(response::json(StatusCode::OK, &shown(services, &changed).await?))
+}
+
+pub const DELETE_NAMED: Doc = Doc {
+    responses: &[DELETED, NO_SCHEDULE, SEVERAL],
+    ..Doc::new("schedules", "delete_named_schedule", "Delete the schedule of this name")
+};
+
+/// `DELETE /admin/v1/organizations/{organization}/schedules/{name}`
+pub async fn delete_named(context: Context) -> Result<Response, http::Error> {
+    let found = find_named(&context).await?.ok_or(schedules::Error::NotFound)?;
+    let schedules = context.services.schedules.by(context.actor());
+    schedules.delete(found.organization, found.id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// The schedule of the path's name; none when there is none.
+async fn find_named(context: &Context) -> Result<Option<Schedule>, http::Error> {
+    let name = context.request.param("name");
+    let all = context.services.schedules.list(context.organization()?).await?;
+    let found = all.into_iter().filter(|one| one.name.as_deref() == Some(name));
+    only_one(found, "schedules", name)
 }
 
 async fn workflow_of(context: &Context) -> Result<WorkflowId, http::Error> {

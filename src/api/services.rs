@@ -128,6 +128,8 @@ pub struct Settings {
     pub sync_wait: Duration,
     /// A prediction may come without `version`.
     pub optional_version: bool,
+    /// Whether the dashboard's host serves the administration API.
+    pub admin_api: bool,
     /// Whether there is a balance to tell.
     pub billing_enabled: bool,
     pub hosts: Vec<HostAddress>,
@@ -213,6 +215,8 @@ pub struct Services {
     /// Reads everything again; set once the service runs.
     pub reloader: OnceLock<Reloader>,
     pub balance_rate: Limiter,
+    /// Held while something is looked for by a name that need not be unique, and then made.
+    pub naming: tokio::sync::Mutex<()>,
     /// For each organization that has a limit of requests.
     pub organization_rate: OrganizationLimiter,
     pub metrics: PrometheusHandle,

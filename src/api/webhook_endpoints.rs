@@ -45,11 +45,15 @@ pub const CREATE: Doc = Doc {
 
 /// `POST /v1/webhook-endpoints`
 pub async fn create(mut context: Context) -> Result<Response, http::Error> {
-    let organization = context.organization()?;
     let fields = body::parse(&context.request.body().await?)?;
+    let change = Change::read(fields, &context.services)?;
+    create_with(&context, &change).await
+}
+
+async fn create_with(context: &Context, change: &Change) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
     let services = &context.services;
     let now = services.clock.now();
-    let change = Change::read(fields, services)?;
     if change.url.is_none() {
         return Err(http::Error::bad_request("url is required"));
     }
@@ -125,6 +129,68 @@ pub async fn change(mut context: Context) -> Result<Response, http::Error> {
     let apply = |endpoint: &mut Endpoint| change.apply(endpoint, now);
     let changed = endpoints.change(found.organization, found.id, apply).await?;
     Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
+}
+
+pub const PUT_NAMED: Doc = Doc {
+    request: Some(RequestDoc::json::<NewEndpoint>()),
+    responses: &[
+        ResponseDoc::json::<wire::Endpoint>(200, "The endpoint was there"),
+        ResponseDoc::json::<WithSecret>(201, "The endpoint is new, with its secret"),
+        ResponseDoc::error(409, "There are too many endpoints, or it signs in another way"),
+    ],
+    ..Doc::new("webhooks", "put_webhook_endpoint", "Have a webhook endpoint of this name")
+};
+
+/// `PUT /admin/v1/organizations/{organization}/webhook-endpoints/{name}`: fields that are as they are change
+/// nothing.
+pub async fn put_named(mut context: Context) -> Result<Response, http::Error> {
+    let fields = body::parse(&context.request.body().await?)?;
+    let services = &context.services;
+    let mut change = Change::read(fields, services)?;
+    let name = context.request.param("name");
+    if !is_name(name) {
+        return Err(EndpointError::InvalidName.into());
+    }
+    change.name = Some(Some(name.to_owned()));
+    let Some(found) = find_named(&context).await? else {
+        return create_with(&context, &change).await;
+    };
+    if change.scheme.is_some_and(|scheme| scheme != found.scheme) {
+        return Err(http::Error::conflict(
+            "signature cannot be changed: delete the endpoint first",
+        ));
+    }
+    let now = services.clock.now();
+    let mut wanted = found.clone();
+    change.apply(&mut wanted, now);
+    if wanted == found {
+        return Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&found)));
+    }
+    let endpoints = services.outbox.endpoints().by(context.actor());
+    let apply = |endpoint: &mut Endpoint| change.apply(endpoint, now);
+    let changed = endpoints.change(found.organization, found.id, apply).await?;
+    Ok(response::json(StatusCode::OK, &wire::Endpoint::of(&changed)))
+}
+
+pub const DELETE_NAMED: Doc = Doc {
+    id: "delete_named_webhook_endpoint",
+    summary: "Delete the webhook endpoint of this name",
+    ..DELETE
+};
+
+/// `DELETE /admin/v1/organizations/{organization}/webhook-endpoints/{name}`
+pub async fn delete_named(context: Context) -> Result<Response, http::Error> {
+    let found = find_named(&context).await?.ok_or(EndpointError::NotFound)?;
+    let endpoints = context.services.outbox.endpoints().by(context.actor());
+    endpoints.delete(found.organization, found.id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// The endpoint of the path's name, which is unique.
+async fn find_named(context: &Context) -> Result<Option<Endpoint>, http::Error> {
+    let name = context.request.param("name");
+    let all = context.services.outbox.endpoints().list(context.organization()?).await?;
+    Ok(all.into_iter().find(|one| one.name.as_deref() == Some(name)))
 }
 
 pub const DELETE: Doc = Doc {

@@ -165,6 +165,7 @@ fn open(
         requests: Budget::new(config.limits.requests_in_flight, Share::Fair),
         live: ArcSwap::from_pointee(options::live(config)),
         reloader: OnceLock::new(),
+        naming: tokio::sync::Mutex::default(),
         organization_rate: OrganizationLimiter::default(),
         balance_rate: Limiter::new(BALANCE_PER_SECOND, BALANCE_PER_SECOND),
         metrics: telemetry::metrics()?,
@@ -295,6 +296,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
     }
     services.outbox.endpoints().load().await?;
     services.accounts.load_limits().await?;
+    services.engine.count_unfinished().await?;
     let started: PayloadId = new_id();
     let certificates = certificates(config, &clock)?;
     let acceptor = certificates.as_ref().map(Certificates::acceptor);

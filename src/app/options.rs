@@ -37,6 +37,7 @@ pub(super) fn settings(config: &Config, hosts: Vec<HostAddress>) -> Settings {
         body_min_rate: config.limits.body_min_rate,
         sync_wait: config.limits.sync_wait,
         optional_version: config.compat.optional_version,
+        admin_api: config.dashboard.admin_api,
         billing_enabled: config.billing.enabled,
         hosts,
         names: config.tls.names.iter().cloned().chain([machine_name()]).collect(),
@@ -70,7 +71,7 @@ pub fn policy(config: &Config) -> Policy {
 }
 
 pub(super) fn members_options(config: &Config) -> members::Options {
-    let config::Dashboard { session_idle, session_max } = config.dashboard;
+    let config::Dashboard { session_idle, session_max, admin_api: _ } = config.dashboard;
     members::Options { session_idle, session_max }
 }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 pub use self::ship::{Options as ShipOptions, Shipper};
+use crate::domain::account::box_owner;
 use crate::domain::ids::{KeyId, OrganizationId};
 use crate::domain::time::Timestamp;
 use crate::runtime::{Clock, Tasks};
@@ -70,6 +71,13 @@ impl Actor {
     pub fn key(key: KeyId, from: Option<IpAddr>) -> Self {
         let from = from.map_or_else(|| "local".to_owned(), |address| address.to_string());
         Self { who: format!("key {key}"), from }
+    }
+
+    /// The holder of an admin key, from this address.
+    #[must_use]
+    pub fn admin_key(key: KeyId, from: Option<IpAddr>) -> Self {
+        let Self { who, from } = Self::key(key, from);
+        Self { who: format!("admin {who}"), from }
     }
 
     /// The owner of the data folder: over the control socket, or by the command line on a stopped
@@ -188,7 +196,9 @@ impl Recorder {
         organization: OrganizationId,
     ) -> Result<(), Malformed> {
         let now = self.clock.now();
-        add(commit, &Entry::done(&self.actor, now, action, subject, Some(organization)))
+        // What belongs to the box is of no organization.
+        let organization = (organization != box_owner()).then_some(organization);
+        add(commit, &Entry::done(&self.actor, now, action, subject, organization))
     }
 }
 

@@ -27,6 +27,9 @@ pub(super) enum Command {
         /// The organization of the key
         #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
         org: String,
+        /// An admin key: it administers the box over HTTP and belongs to no organization
+        #[arg(long, conflicts_with = "org")]
+        admin: bool,
         /// How long the key is valid, such as 90d; by default until it is deleted
         #[arg(long, value_name = "TIME", value_parser = super::values::span)]
         expires: Option<Duration>,
@@ -51,8 +54,9 @@ pub(super) enum Command {
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
     let admin = super::service::admin(config).await?;
     match command {
-        Command::Create { name, org, expires, shape } => {
-            create(&admin, &name, &org, expires, &Output::new(shape.json)).await
+        Command::Create { name, org, admin: is_admin, expires, shape } => {
+            let owner = (!is_admin).then_some(org.as_str());
+            create(&admin, &name, owner, expires, &Output::new(shape.json)).await
         }
         Command::List { org, shape } => {
             list(&admin, org.as_deref(), &Output::new(shape.json)).await
@@ -68,13 +72,14 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
 async fn create(
     admin: &Admin,
     name: &str,
-    organization: &str,
+    organization: Option<&str>,
     expires: Option<Duration>,
     output: &Output,
 ) -> anyhow::Result<()> {
     let mut wanted = json!({
         "name": name,
         "organization": organization,
+        "admin": organization.is_none(),
         "created_by": creator(),
     });
     if let (Some(span), Some(fields)) = (expires, wanted.as_object_mut()) {
@@ -85,11 +90,14 @@ async fn create(
         return output::json(&created);
     }
     let key = &created.described;
+    let owner = match key.admin {
+        true => "for the administration of the box".to_owned(),
+        false => format!("of organization {}", key.organization),
+    };
     output::note(&format!(
-        "Key {} ({}) of organization {}, valid {}. It is shown this once:",
+        "Key {} ({}) {owner}, valid {}. It is shown this once:",
         key.id,
         key.name,
-        key.organization,
         key.expires_at.map_or("until it is deleted".to_owned(), |at| format!("until {at}")),
     ));
     output::raw(format!("{}\n", created.key).as_bytes())
@@ -111,7 +119,7 @@ async fn list(admin: &Admin, organization: Option<&str>, output: &Output) -> any
             key.id.to_string(),
             format!("{}…", key.prefix),
             key.name.clone(),
-            key.organization.clone(),
+            if key.admin { "(admin)".to_owned() } else { key.organization.clone() },
             key.created_by.clone(),
             key.created_at.to_string(),
             or_never(key.expires_at),

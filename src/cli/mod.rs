@@ -336,6 +336,7 @@ mod tests {
             "orrery serve --listen 0.0.0.0 --port 9000",
             "orrery --config x.toml check --json",
             "orrery key create --name n --org o --expires 90d",
+            "orrery key create --name n --admin --expires 90d",
             "orrery key list --org o --json",
             "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery org create --name o",

@@ -265,6 +265,8 @@ pub struct Dashboard {
     pub session_idle: Duration,
     /// How long a session lasts in all.
     pub session_max: Duration,
+    /// Whether admin keys may administer the box below `/admin/v1`.
+    pub admin_api: bool,
 }
 
 /// The chat router.

@@ -137,6 +137,7 @@ fn everything(root: &mut Section<'_>, folder: &Path, defaults: &Defaults) -> Con
         dashboard: root.section("dashboard", |section| Dashboard {
             session_idle: section.get("session_idle", 12 * HOUR, duration(SECOND..=366 * DAY)),
             session_max: section.get("session_max", 7 * DAY, duration(SECOND..=366 * DAY)),
+            admin_api: section.get("admin_api", false, flag),
         }),
         agent: root.section("agent", |section| agent(section, folder)),
         backup: root.section("backup", |section| backup(section, folder, &data_dir)),

@@ -55,6 +55,12 @@ pub fn dashboard_key(organization: OrganizationId) -> KeyId {
     KeyId::from(organization.bytes())
 }
 
+/// The owner of admin keys, which belong to the box: no organization has this id.
+#[must_use]
+pub fn box_owner() -> OrganizationId {
+    OrganizationId::from([0; 16])
+}
+
 /// An API key without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiKey {

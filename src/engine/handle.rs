@@ -119,6 +119,8 @@ pub(super) struct Inner {
     pub(super) suspect: Mutex<Option<ExecutionId>>,
     /// Whether what a stop left has been taken up: before that, nothing runs.
     pub(super) is_recovered: AtomicBool,
+    /// Whether what is unfinished was counted for its organizations.
+    pub(super) is_counted: AtomicBool,
     /// When the store was restored, while what it carried over is held back.
     pub(super) paused: Mutex<Option<Timestamp>>,
     pub(super) resuming: tokio::sync::Mutex<()>,
@@ -207,6 +209,7 @@ impl Engine {
             quarantined: Mutex::default(),
             suspect: Mutex::default(),
             is_recovered: AtomicBool::new(false),
+            is_counted: AtomicBool::new(false),
             paused: Mutex::default(),
             resuming: tokio::sync::Mutex::default(),
             jobs: Notify::new(),

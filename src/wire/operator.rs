@@ -23,8 +23,10 @@ pub struct Key {
     /// The first characters of the key.
     pub prefix: String,
     pub name: String,
-    /// The organization's name, here and in the other types.
+    /// The organization's name, here and in the other types; empty for an admin key.
     pub organization: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub admin: bool,
     pub created_by: String,
     pub created_at: Time,
     /// `None` until it is deleted.
@@ -288,7 +290,7 @@ pub struct Resumed {
 }
 
 /// An act in the audit log.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Act {
     /// Its place in the log; in the file for log shippers alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -303,7 +305,7 @@ pub struct Act {
     pub count: u64,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Acts {
     pub entries: Vec<Act>,
 }
@@ -316,6 +318,22 @@ impl Key {
             prefix: key.prefix.clone(),
             name: key.name.clone(),
             organization: organization.name.clone(),
+            admin: false,
+            created_by: key.created_by.clone(),
+            created_at: key.created_at.into(),
+            expires_at: key.expires_at.map(Time::from),
+        }
+    }
+
+    /// An admin key.
+    #[must_use]
+    pub fn of_admin(key: &ApiKey) -> Self {
+        Self {
+            id: key.id,
+            prefix: key.prefix.clone(),
+            name: key.name.clone(),
+            organization: String::new(),
+            admin: true,
             created_by: key.created_by.clone(),
             created_at: key.created_at.into(),
             expires_at: key.expires_at.map(Time::from),
@@ -323,7 +341,17 @@ impl Key {
     }
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 impl ListedKey {
+    /// An admin key.
+    #[must_use]
+    pub fn of_admin(key: &ApiKey, last_use: Option<Timestamp>) -> Self {
+        Self { described: Key::of_admin(key), last_used_at: last_use.map(Time::from) }
+    }
+
     #[must_use]
     pub fn of(key: &ApiKey, organization: &Owner, last_use: Option<Timestamp>) -> Self {
         let described = Key::of(key, organization);

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
+mod admin_api;
 mod agent;
 mod agent_memory;
 mod agent_servers;

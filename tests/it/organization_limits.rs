@@ -14,6 +14,12 @@ impl Service {
         accounts.change_limits(self.organization.id, move |_| limits).await.unwrap();
     }
 
+    /// Creates a prediction of the other organization.
+    async fn of_other(&self, body: &Value) {
+        let ask = self.ask(Role::Base, Method::POST, "/v1/prediction").key(&self.other_key);
+        ask.json(body).send().await.expect(200);
+    }
+
     /// Running and queued executions of the first organization.
     async fn load(&self) -> (u64, u64) {
         let limits = self.get("/v1/limits").await.expect(200);
@@ -81,8 +87,7 @@ async fn organization_over_its_queue_gets_429_and_makes_nothing() {
     let message = "this organization is limited to 2 queued executions and has 2";
     trigger(format!("/{flow}/bulk-trigger"), bulk).await.expect_error(429, message);
     assert_eq!(service.load().await, (1, 1));
-    let other = service.post("/v1/prediction", &body).key(&service.other_key).send().await;
-    other.expect(200);
+    service.of_other(&body).await;
     trigger(format!("/{flow}/trigger"), json!({})).await.expect(202);
     trigger(format!("/executions/{waiting}/cancel"), json!({})).await.expect(200);
     until("room", async || (service.load().await == (1, 1)).then_some(())).await;
@@ -98,11 +103,11 @@ async fn organization_over_its_storage_gets_429_and_no_file_stays() {
         service.post("/v1/upload/presign", &body).send()
     };
     let refused = announce(11).await;
-    refused.expect_error(
-        429,
-        "this organization is limited to 10 bytes of files and has 0: delete some, or wait until \
-         they expire",
-    );
+    let text = refused.expect(429);
+    assert_eq!(text["details"], json!({"quota_bytes": 10, "used_bytes": 0}));
+    let message = "this organization is limited to 10 bytes of files and has 0: delete some, or wait \
+                   until they expire";
+    assert_eq!(text["error"], message);
     assert_eq!(refused.header("retry-after"), "60");
     let form = |text: &str| {
         let part = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.txt\"";
@@ -130,7 +135,7 @@ async fn organization_limit_of_running_holds_and_lets_others_past_also_after_a_r
     }
     provider.arrived(1).await;
     let body = json!({"model": "held", "version": "1", "input": {"n": "other"}});
-    service.post("/v1/prediction", &body).key(&service.other_key).send().await.expect(200);
+    service.of_other(&body).await;
     provider.arrived(2).await;
     until("one runs", async || (service.load().await == (1, 3)).then_some(())).await;
     let service = service.restart().await;

@@ -46,6 +46,21 @@ impl Engine {
         Ok(false)
     }
 
+    /// Counts what is unfinished, for the limits of organizations. Called before requests can come; if it
+    /// was not, [`Engine::recover`] does.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the indexes cannot be read.
+    pub async fn count_unfinished(&self) -> Result<(), Error> {
+        if self.inner.is_counted.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        for (organization, count) in count_unfinished(&self.inner.store).await? {
+            self.inner.lanes().count_unfinished(organization, count);
+        }
+        Ok(())
+    }
+
     /// Takes up everything unfinished and begins to run. Answers how many there were. Called once,
     /// before work is submitted.
     ///
@@ -67,9 +82,7 @@ impl Engine {
             self.inner.lanes().count_stored(lane, *count);
             total += count;
         }
-        for (organization, count) in count_unfinished(&self.inner.store).await? {
-            self.inner.lanes().count_unfinished(organization, count);
-        }
+        self.count_unfinished().await?;
         self.inner.is_recovered.store(true, Ordering::Release);
         if !quarantined.is_empty() {
             self.inner.lanes().hold_starts(true);

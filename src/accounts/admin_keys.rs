@@ -1,0 +1,97 @@
+//! Admin keys: they administer the box over HTTP and belong to no organization.
+//!
+//! They are made, hashed, listed and deleted like API keys and are in the same index, under an owner that
+//! no organization can be. They begin differently, so that neither is ever looked up as the other, and
+//! who owns the record found decides as well.
+
+use std::time::Duration;
+
+use super::{Accounts, Error, Hash, hash_key, id_key};
+use crate::domain::account::{ApiKey, box_owner};
+use crate::domain::ids::{KeyId, OrganizationId};
+use crate::domain::time::Timestamp;
+use crate::storage::commit::Expect;
+use crate::storage::record::{decode, encode};
+use crate::storage::{self, Commit};
+
+/// What every admin key begins with; as long as that of API keys.
+pub const ADMIN_KEY_PREFIX: &str = "sma_";
+
+impl Accounts {
+    /// Makes an admin key. The text is the full key: it is not kept and cannot be shown again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKeyName`], [`Error::Randomness`], [`Error::Storage`].
+    pub async fn create_admin_key(
+        &self,
+        name: &str,
+        created_by: &str,
+        expires_in: Option<Duration>,
+    ) -> Result<(ApiKey, String), Error> {
+        let expires_at = expires_in.map(|span| self.clock.now().plus(span));
+        self.make_key((ADMIN_KEY_PREFIX, box_owner()), (name, created_by), expires_at).await
+    }
+
+    /// The admin key as it came in a request; `None` for every key that is not a valid admin key.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] when the store cannot be read.
+    pub async fn authenticate_admin(&self, presented: &str) -> Result<Option<KeyId>, Error> {
+        let found = self.identify(ADMIN_KEY_PREFIX, presented).await?;
+        Ok(found.filter(|caller| caller.organization == box_owner()).map(|caller| caller.key))
+    }
+
+    /// Makes a key that is valid until then, or until it is deleted.
+    ///
+    /// # Errors
+    /// As [`Accounts::create_key`].
+    pub async fn create_key_until(
+        &self,
+        organization: OrganizationId,
+        (name, created_by): (&str, &str),
+        expires_at: Option<Timestamp>,
+    ) -> Result<(ApiKey, String), Error> {
+        self.make_key((super::KEY_PREFIX, organization), (name, created_by), expires_at).await
+    }
+
+    /// Changes when a key expires. No request gets by with an expired one once this has returned.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`], [`Error::Storage`].
+    pub async fn change_expiry(
+        &self,
+        organization: OrganizationId,
+        id: KeyId,
+        expires_at: Option<Timestamp>,
+    ) -> Result<ApiKey, Error> {
+        let accounts = self.clone();
+        // A client that hangs up must not leave the old end in memory.
+        let changing = async move { accounts.write_expiry(organization, id, expires_at).await };
+        self.tasks.complete(changing).await.unwrap_or_else(|error| {
+            Err(storage::Error::Unavailable { reason: error.to_string() }.into())
+        })
+    }
+
+    async fn write_expiry(
+        &self,
+        organization: OrganizationId,
+        id: KeyId,
+        expires_at: Option<Timestamp>,
+    ) -> Result<ApiKey, Error> {
+        let by_id = self.store.get(&id_key(organization, id)).await?.ok_or(Error::NoKey)?;
+        let hash = Hash::try_from(by_id.as_slice()).map_err(|_length| Error::NoKey)?;
+        let row = hash_key(&hash);
+        let before = self.store.get(&row).await?.ok_or(Error::NoKey)?;
+        let mut key: ApiKey = decode(&before)?;
+        key.expires_at = expires_at;
+        let mut commit = Commit::new();
+        commit.expect(Expect::Equal(row.clone(), before));
+        commit.put_bytes(row, encode(&key)?);
+        let until = expires_at.map_or("no end".to_owned(), |end| end.to_string());
+        let subject = format!("{id} {}: valid until {until}", key.name);
+        self.recorder.add(&mut commit, "key.change", subject, organization)?;
+        self.store.commit(commit).await?;
+        self.forget(&hash, id);
+        Ok(key)
+    }
+}

@@ -1,0 +1,258 @@
+//! The administration API: an organization and what it has, each by its name, so that the same request
+//! twice changes nothing the second time. Callers hold an admin key; the path names the organization.
+//!
+//! What can be done by its handlers only: the other routes of the API are those that clients and members
+//! call.
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, Kind, Param, RequestDoc, ResponseDoc};
+use super::links::new_link;
+use super::{Context, chains, limits};
+use crate::billing;
+use crate::chains::Change;
+use crate::domain::account::ApiKey;
+use crate::domain::chain::Entry;
+use crate::domain::money::Usd;
+use crate::domain::time::Timestamp;
+use crate::http::{self, Response, response};
+use crate::wire::admin::{NamedChain, NamedKey, NamedOrganization, TopUp};
+use crate::wire::chain::Chain;
+use crate::wire::member::{Key, NewKey, NewLink};
+use crate::wire::operator::Organization;
+use crate::wire::secret::{Secret, SecretValue};
+use crate::wire::service::Balance;
+use crate::{accounts, wire};
+
+pub const PUT_ORGANIZATION: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<NamedOrganization>()),
+    responses: &[
+        ResponseDoc::json::<Organization>(200, "The organization was there"),
+        ResponseDoc::json::<Organization>(201, "The organization is new"),
+    ],
+    ..Doc::new("organizations", "put_organization", "Have an organization of this name")
+};
+
+/// `PUT /admin/v1/organizations/{organization}`
+pub async fn put_organization(mut context: Context) -> Result<Response, http::Error> {
+    let NamedOrganization { limits } = match context.request.has_body() {
+        true => context.request.json().await?,
+        false => NamedOrganization::default(),
+    };
+    let name = context.request.param("organization");
+    let services = &context.services;
+    let accounts = services.accounts.by(context.actor());
+    let (mut organization, status) = match accounts.create_organization(name).await {
+        Ok(made) => (made, StatusCode::CREATED),
+        Err(accounts::Error::Exists(_)) => (accounts.organization(name).await?, StatusCode::OK),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(change) = limits {
+        let change = move |held| change.apply(held);
+        organization = accounts.change_limits(organization.id, change).await?;
+    }
+    Ok(response::json(status, &limits::described(services, &organization).await?))
+}
+
+const TWICE: ResponseDoc = ResponseDoc::error(409, "Several have this name, or there are too many");
+
+pub const PUT_KEY: Doc = Doc {
+    request: Some(RequestDoc::optional_json::<NamedKey>()),
+    responses: &[
+        ResponseDoc::json::<Key>(200, "The key was there; its secret cannot be shown again"),
+        ResponseDoc::json::<NewKey>(201, "The key is new, in full this once"),
+        TWICE,
+    ],
+    ..Doc::new("keys", "put_key", "Have an API key of this name")
+};
+
+/// `PUT /admin/v1/organizations/{organization}/keys/{name}`
+pub async fn put_key(mut context: Context) -> Result<Response, http::Error> {
+    let NamedKey { expires_at } = match context.request.has_body() {
+        true => context.request.json().await?,
+        false => NamedKey::default(),
+    };
+    let expires_at = expires_at.map(Timestamp::from);
+    let organization = context.organization()?;
+    let actor = context.actor();
+    let services = &context.services;
+    let accounts = services.accounts.by(actor.clone());
+    let _one_of_a_name = services.naming.lock().await;
+    let Some(found) = key_of(&context).await? else {
+        let name = context.request.param("name");
+        let made = accounts.create_key_until(organization, (name, actor.who()), expires_at).await;
+        let (key, full) = made?;
+        let body = NewKey { described: Key::of(&key, None), key: full };
+        return Ok(response::json(StatusCode::CREATED, &body));
+    };
+    let key = match found.expires_at == expires_at {
+        true => found,
+        false => accounts.change_expiry(organization, found.id, expires_at).await?,
+    };
+    let uses = accounts.last_uses(organization, std::iter::once(key.id)).await?;
+    let last_use = uses.into_iter().next().flatten();
+    Ok(response::json(StatusCode::OK, &Key::of(&key, last_use)))
+}
+
+pub const DELETE_KEY: Doc = Doc {
+    responses: &[ResponseDoc::empty(204, "The key is deleted and refused from now on"), TWICE],
+    ..Doc::new("keys", "delete_named_key", "Delete the API key of this name or id")
+};
+
+/// `DELETE /admin/v1/organizations/{organization}/keys/{name}`
+pub async fn delete_key(context: Context) -> Result<Response, http::Error> {
+    let organization = context.organization()?;
+    let accounts = context.services.accounts.by(context.actor());
+    let id = match context.request.param("name").parse() {
+        Ok(id) => id,
+        Err(_name) => key_of(&context).await?.ok_or(accounts::Error::NoKey)?.id,
+    };
+    accounts.delete_key(organization, id).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// The key of the path's name; none when there is none.
+async fn key_of(context: &Context) -> Result<Option<ApiKey>, http::Error> {
+    let name = context.request.param("name");
+    let keys = context.services.accounts.keys(context.organization()?).await?;
+    only_one(keys.into_iter().filter(|key| key.name == name), "keys", name)
+}
+
+/// The one of this name; none when there is none.
+///
+/// # Errors
+/// 409 when there are several: a name need not be unique.
+pub fn only_one<T>(
+    mut found: impl Iterator<Item = T>,
+    kind: &str,
+    name: &str,
+) -> Result<Option<T>, http::Error> {
+    let first = found.next();
+    if found.next().is_some() {
+        let message = format!("several {kind} are called '{name}': rename or delete all but one");
+        return Err(http::Error::conflict(message));
+    }
+    Ok(first)
+}
+
+pub const PUT_CHAIN: Doc = Doc {
+    request: Some(RequestDoc::json::<NamedChain>()),
+    responses: &[
+        ResponseDoc::json::<Chain>(200, "The chain was there"),
+        ResponseDoc::json::<Chain>(201, "The chain is new"),
+        ResponseDoc::error(409, "It was changed at the same time, or there are too many"),
+    ],
+    ..Doc::new("chains", "put_chain", "Have a fallback chain of this name and model")
+};
+
+/// `PUT /admin/v1/organizations/{organization}/chains/{name}`
+pub async fn put_chain(mut context: Context) -> Result<Response, http::Error> {
+    let NamedChain { model, entries, enabled } = context.request.json().await?;
+    let organization = context.organization()?;
+    let name = context.request.param("name");
+    let services = &context.services;
+    let entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
+    let enabled = enabled.unwrap_or(true);
+    let stored = services.chains.by(context.actor());
+    let schema_of = |slug: &str| chains::schema_of(services, slug);
+    let listed = stored.list(organization).await?;
+    let found = listed.into_iter().find(|chain| chain.model == model && chain.name == name);
+    let (chain, status) = match found {
+        Some(chain) if chain.entries == entries && chain.enabled == enabled => {
+            (chain, StatusCode::OK)
+        }
+        Some(_) => {
+            let change = Change { entries: Some(entries), enabled: Some(enabled) };
+            let changed = stored.change(organization, &model, name, change, &schema_of).await?;
+            (changed, StatusCode::OK)
+        }
+        None => {
+            let mut made = stored.create(organization, &model, name, entries, &schema_of).await?;
+            if !enabled {
+                let change = Change { entries: None, enabled: Some(false) };
+                made = stored.change(organization, &model, name, change, &schema_of).await?;
+            }
+            (made, StatusCode::CREATED)
+        }
+    };
+    Ok(response::json(status, &Chain::from(&chain)))
+}
+
+pub const DELETE_CHAIN: Doc = Doc {
+    query: &[Param { is_required: true, ..Param::new("model", Kind::Text, "The primary model") }],
+    responses: &[ResponseDoc::empty(204, "The chain is deleted")],
+    ..Doc::new("chains", "delete_named_chain", "Delete a fallback chain")
+};
+
+/// `DELETE /admin/v1/organizations/{organization}/chains/{name}?model=`
+pub async fn delete_chain(context: Context) -> Result<Response, http::Error> {
+    let model = context.request.query.get("model").unwrap_or("");
+    let stored = context.services.chains.by(context.actor());
+    stored.delete(context.organization()?, model, context.request.param("name")).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+pub const PUT_SECRET: Doc = Doc {
+    request: Some(RequestDoc::json::<SecretValue>()),
+    responses: &[
+        ResponseDoc::json::<Secret>(200, "The secret was there; it has this value from now on"),
+        ResponseDoc::json::<Secret>(201, "The secret is new"),
+        ResponseDoc::error(409, "There are too many secrets"),
+    ],
+    ..Doc::new("secrets", "put_named_secret", "Have a named secret of this value")
+};
+
+/// `PUT /admin/v1/organizations/{organization}/secrets/{name}`: an equal value leaves it as it is.
+pub async fn put_secret(mut context: Context) -> Result<Response, http::Error> {
+    let SecretValue { value } = context.request.json().await?;
+    let organization = context.organization()?;
+    let name = context.request.param("name");
+    let secrets = context.services.secrets.by(context.actor());
+    if secrets.is_set_to(organization, name, &value).await? {
+        let listed = secrets.list(organization).await?;
+        if let Some(held) = listed.iter().find(|secret| secret.name == name) {
+            return Ok(response::json(StatusCode::OK, &Secret::from(held)));
+        }
+    }
+    let (secret, is_new) = secrets.set(organization, name, &value).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(response::json(status, &Secret::from(&secret)))
+}
+
+pub const TOP_UP: Doc = Doc {
+    request: Some(RequestDoc::json::<TopUp>()),
+    responses: &[ResponseDoc::json::<Balance>(201, "The balance with the amount")],
+    ..Doc::new("billing", "top_up_balance", "Put an amount into the balance; twice counts twice")
+};
+
+/// `POST /admin/v1/organizations/{organization}/balance/top-up`
+pub async fn top_up(mut context: Context) -> Result<Response, http::Error> {
+    let TopUp { amount_usd } = context.request.json().await?;
+    let refused = || http::Error::bad_request(billing::Error::Amount.to_string());
+    let amount = Usd::from_dollars(amount_usd).ok_or_else(refused)?;
+    let stored = context.services.billing.by(context.actor());
+    match stored.top_up(context.organization()?, amount).await {
+        Err(billing::Error::Storage(error)) => Err(error.into()),
+        Err(billing::Error::Amount) => Err(refused()),
+        Ok(balance) => {
+            let body = wire::service::Balance { balance_usd: balance.dollars() };
+            Ok(response::json(StatusCode::CREATED, &body))
+        }
+    }
+}
+
+pub const OWNER_LINK: Doc = Doc {
+    responses: &[ResponseDoc::json::<NewLink>(201, "The link; the one before works no longer")],
+    ..Doc::new(
+        "links",
+        "create_owner_link",
+        "A link that sets up the dashboard or resets its Owner",
+    )
+};
+
+/// `POST /admin/v1/organizations/{organization}/owner-link`
+pub async fn owner_link(context: Context) -> Result<Response, http::Error> {
+    let members = context.services.members.by(context.actor());
+    let issued = members.owner_link(context.organization()?).await?;
+    Ok(response::json(StatusCode::CREATED, &new_link(&context, &issued)))
+}
