@@ -263,7 +263,7 @@ impl Host {
         site: Option<Site>,
     ) -> Result<Response, http::Error> {
         let Mounted { route, role, access, .. } = mounted;
-        // An admin key is no cookie: no page of another site can send it.
+        // A browser sends no admin key by itself, as it does a cookie.
         if let Some(site) = &site
             && access != Access::Admin
             && (access.is_by_session() || !route.method.is_safe())

@@ -117,10 +117,7 @@ fn open(
     let tool_servers = servers::Doors { client: guarded.clone(), guard };
     let sent = outbox_options(&config.webhooks);
     let outbox = Outbox::new(store.clone(), sealer.clone(), guarded.clone(), clock.clone(), sent);
-    let waking = outbox.clone();
-    let models = catalog.clone();
-    let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
-    let workflows = Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists);
+    let workflows = open_workflows((&store, &sealer, &clock), &catalog);
     let billing = Billing::new(store.clone(), clock.clone());
     let dependencies = engine::Dependencies {
         store: store.clone(),
@@ -133,7 +130,7 @@ fn open(
         client: guarded,
         files: files.clone(),
         endpoints: outbox.endpoints().clone(),
-        on_delivery: Arc::new(move |delivery: Delivery| waking.wake(delivery)),
+        on_delivery: waking(&outbox),
     };
     let engine = Engine::new(dependencies, engine_options(config, &store));
     let chains = Chains::new(store.clone(), clock.clone());
@@ -178,6 +175,21 @@ fn open(
         workflows,
         outbox,
     }))
+}
+
+fn open_workflows(
+    (store, sealer, clock): (&Store, &Sealer, &Clock),
+    catalog: &Catalog,
+) -> Workflows {
+    let models = catalog.clone();
+    let model_exists = Arc::new(move |slug: &str| models.get(slug).is_some());
+    Workflows::new(store.clone(), sealer.clone(), clock.clone(), model_exists)
+}
+
+/// Hands what is committed to the outbox.
+fn waking(outbox: &Outbox) -> engine::OnDelivery {
+    let outbox = outbox.clone();
+    Arc::new(move |delivery: Delivery| outbox.wake(delivery))
 }
 
 /// What only a service that listens has.

@@ -6,7 +6,8 @@ use orrery::api::Role;
 use orrery::domain::account::Limits;
 use serde_json::{Value, json};
 
-use crate::support::{Provider, Service, until};
+use crate::agent;
+use crate::support::{Provider, Service, Upstream, until};
 
 impl Service {
     async fn limit(&self, limits: Limits) {
@@ -174,4 +175,49 @@ async fn organization_with_one_running_execution_runs_workflows_within_workflows
         let ended = service.completed(&id).await;
         assert_eq!((&ended["status"], &ended["output"]), (&json!("completed"), &json!(7)));
     }
+}
+
+/// An exchange that waits for its tool holds no place that the tool could need.
+#[tokio::test]
+async fn organization_with_one_running_execution_runs_the_tools_of_its_agent() {
+    let up = Upstream::start().await;
+    let service = Service::configured(&(up.config(agent::PRICE) + agent::AGENT)).await;
+    service.limit(Limits { running: Some(1), ..Limits::default() }).await;
+    let run = json!({"model": "text-template", "input": {"template": "seen"}});
+    agent::script(&up, vec![agent::calls("run_model", run), agent::says("done")]);
+    let answer = agent::prompt(&service, "s", "run it").send().await.expect(200);
+    assert_eq!(answer["choices"][0]["message"]["content"], "done", "{answer}");
+    let rows = service.get("/v2/executions?type=prediction").await.expect(200);
+    assert_eq!(rows["executions"][0]["status"], "success", "{rows}");
+    until("nothing", async || (service.load().await == (0, 0)).then_some(())).await;
+}
+
+/// A firing that finds the queue full is not lost: it starts once there is room.
+#[tokio::test]
+async fn organization_over_its_queue_starts_what_a_schedule_fires_later() {
+    let service = Service::start().await;
+    let flow = service.workflow(json!([{"step_id": "w", "type": "wait", "seconds": 3600}])).await;
+    let waiting = service.trigger(&flow, json!({})).await;
+    service.limit(Limits { queued: Some(1), ..Limits::default() }).await;
+    let quick = service.workflow(json!([{"step_id": "p", "type": "pass", "result": 7}])).await;
+    let path = format!("/workflows/{quick}/schedules");
+    let body = json!({"cron": "* * * * * *"});
+    let made = service.flows(Method::POST, &path).json(&body).send().await.expect(201);
+    let one = format!("{path}/{}", made["schedule_id"].as_str().unwrap());
+    let last = async || {
+        let shown = service.flows(Method::GET, &one).send().await.expect(200);
+        shown["last_run"]["execution_id"].as_str().map(str::to_owned)
+    };
+    let schedules = &service.running.services.schedules;
+    until("a firing that waits", async || {
+        let held = schedules.list(service.organization.id).await.unwrap().remove(0);
+        // Its next look is behind the firing that it is late with.
+        (held.due > held.next).then_some(())
+    })
+    .await;
+    assert_eq!(last().await, None);
+    let cancel = service.flows(Method::POST, &format!("/executions/{waiting}/cancel"));
+    cancel.json(&json!({})).send().await.expect(200);
+    let started = until("its start", last).await;
+    assert_eq!(service.completed(&started).await["output"], 7);
 }
