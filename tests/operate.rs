@@ -12,6 +12,14 @@
 
 #[path = "operate/check.rs"]
 mod check;
+#[path = "operate/document_answers.rs"]
+mod document_answers;
+#[path = "operate/document_blocks.rs"]
+mod document_blocks;
+#[path = "operate/document_page.rs"]
+mod document_page;
+#[path = "operate/documents.rs"]
+mod documents;
 #[path = "operate/models.rs"]
 mod models;
 #[path = "operate/places.rs"]

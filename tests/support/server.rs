@@ -22,7 +22,15 @@ pub struct Server {
 impl Server {
     /// Serves `answer` on a port of 127.0.0.1.
     pub fn start(answer: impl Fn(&Message) -> Answer + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), answer)
+    }
+
+    /// Serves `answer` at an address.
+    pub fn start_at(
+        address: SocketAddr,
+        answer: impl Fn(&Message) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let stopping = Arc::new(AtomicBool::new(false));
         let answer = Arc::new(answer);

@@ -89,6 +89,11 @@ impl Setup {
         &self.data
     }
 
+    /// The configuration file.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// Starts the process and waits for nothing.
     pub fn spawn(&self) -> Service {
         let log = OpenOptions::new().create(true).append(true).open(self.log()).unwrap();

@@ -1,0 +1,92 @@
+//! Compares what a document shows with what was printed: the same fields, and the same values where a
+//! value is the same each time. Only compares.
+
+use serde_json::Value;
+
+/// The last JSON value that was printed, if what was printed is JSON, or its last line is.
+pub fn last_value(printed: &str) -> Option<Value> {
+    let all = crate::documents::values(printed).ok().and_then(|values| values.into_iter().last());
+    all.or_else(|| serde_json::from_str(printed.lines().last()?).ok())
+}
+
+/// Where a printed value differs from the one that is shown. `…` in a text stands for anything, a text
+/// that ends with it for any text, numbers and times differ each time, and so does the length of a list whose shown elements all fit.
+pub fn difference(shown: &Value, printed: &Value, at: &str) -> Option<String> {
+    match (shown, printed) {
+        (Value::Object(shown), Value::Object(printed)) => {
+            let names = |map: &serde_json::Map<String, Value>| {
+                let mut names: Vec<String> = map.keys().cloned().collect();
+                names.sort();
+                names
+            };
+            if names(shown) != names(printed) {
+                return Some(format!(
+                    "{at}: {:?} is shown, {:?} printed",
+                    names(shown),
+                    names(printed)
+                ));
+            }
+            let mut fields = shown.iter();
+            fields.find_map(|(name, value)| {
+                difference(value, &printed[name], &format!("{at}/{name}"))
+            })
+        }
+        (Value::Array(shown), Value::Array(printed)) if shown.len() <= printed.len() => {
+            let mut pairs = shown.iter().zip(printed).enumerate();
+            pairs.find_map(|(index, (shown, printed))| {
+                difference(shown, printed, &format!("{at}/{index}"))
+            })
+        }
+        (Value::Number(_), Value::Number(_)) => None,
+        (Value::String(shown), Value::String(printed)) => {
+            let is_time = |text: &str| chrono::DateTime::parse_from_rfc3339(text).is_ok();
+            // An id or a digest of which the beginning is shown.
+            let is_begun = shown.ends_with('…') && !printed.is_empty();
+            let fits = is_begun || is_like(shown, printed) || (is_time(shown) && is_time(printed));
+            (!fits).then(|| format!("{at}: {shown:?} is shown, {printed:?} printed"))
+        }
+        (shown, printed) => {
+            (shown != printed).then(|| format!("{at}: {shown} is shown, {printed} printed"))
+        }
+    }
+}
+
+/// Whether a text is the one that is shown, where `…` is any text and white space does not count.
+pub fn is_like(shown: &str, printed: &str) -> bool {
+    let bare = |text: &str| text.split_whitespace().collect::<String>();
+    let (shown, printed) = (bare(shown), bare(printed));
+    let mut parts = shown.split('…');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = printed.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, behind)) = rest.split_once(part) else { return false };
+        rest = behind;
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn answers_differ_where_fields_or_fixed_values_do() {
+    let same = |shown: &str, printed: &str| {
+        let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        difference(&value(shown), &value(printed), "").is_none()
+    };
+    assert!(same(
+        r#"{"a": "0199…", "b": 1, "c": [1]}"#,
+        r#"{"c": [2, 3], "a": "01990", "b": 7.5}"#
+    ));
+    assert!(same(r#""2026-11-20T09:30:00.123Z""#, r#""2027-01-01T00:00:00.000Z""#));
+    for (shown, printed) in [
+        (r#"{"a": 1}"#, r#"{"a": 1, "b": 2}"#),
+        (r#"{"a": 1, "b": 2}"#, r#"{"a": 1}"#),
+        (r#""success""#, r#""error""#),
+        ("null", "1"),
+        ("[1, 2]", "[1]"),
+        (r#""a…b""#, r#""abc""#),
+    ] {
+        assert!(!same(shown, printed), "{shown} {printed}");
+    }
+    assert!(is_like("a … c\n", "a b\n c") && is_like("a", " a\n") && !is_like("a", "ab"));
+}

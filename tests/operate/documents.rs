@@ -1,0 +1,177 @@
+//! Every block of `README.md` and of the pages in `docs`: commands run as they are written, in the
+//! order of their document and in one shell, against a service in the folder of that shell; settings,
+//! manifests and JSON are read as the service reads them.
+//!
+//! A document's addresses and absolute paths are those of this test instead; nothing else in a block is
+//! changed. Nothing is asked of the internet but the packages of PyPI and npm that a document names.
+
+use std::process::Command;
+
+use orrery::config::Config;
+use serde_json::Value;
+
+use crate::document_blocks::{self as blocks, Block, Mark};
+use crate::document_page::{Page, Places};
+
+const DOCUMENTS: [&str; 15] = [
+    "README.md",
+    "docs/agent.md",
+    "docs/api.md",
+    "docs/architecture.md",
+    "docs/chat.md",
+    "docs/dashboard.md",
+    "docs/decisions.md",
+    "docs/durability.md",
+    "docs/mcp.md",
+    "docs/models.md",
+    "docs/operating.md",
+    "docs/performance.md",
+    "docs/security.md",
+    "docs/webhooks.md",
+    "docs/workflows.md",
+];
+/// Blocks that no test runs, and why. Keep them few: a reader trusts the others.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("README.md", "builds the service and installs packages"),
+    ("README.md", "needs root and a certificate for the machine's name"),
+    ("README.md", "needs root and a certificate for the machine's name"),
+    ("docs/api.md", "needs a page in a browser"),
+    ("docs/operating.md", "needs root and systemd"),
+    ("docs/operating.md", "needs the installed service"),
+    ("docs/operating.md", "needs the installed service"),
+    ("docs/operating.md", "needs a key pair of age"),
+    ("docs/operating.md", "needs a damaged store"),
+    ("docs/operating.md", "needs a damaged store"),
+];
+
+/// The JSON values of a text, one behind the other.
+pub fn values(text: &str) -> Result<Vec<Value>, serde_json::Error> {
+    serde_json::Deserializer::from_str(text).into_iter().collect()
+}
+
+/// What is wrong with a block that is not run.
+fn fault(block: &Block, places: &Places) -> Option<String> {
+    match block.language.as_str() {
+        "json" => values(&block.text).err().map(|error| error.to_string()),
+        "yaml" => serde_saphyr::from_str::<Value>(&block.text).err().map(|error| error.to_string()),
+        // The service of the page reads it.
+        "toml" if matches!(block.mark, Some(Mark::File(_))) => None,
+        "toml" => {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("it.toml");
+            std::fs::write(&file, places.put_into(&block.text)).unwrap();
+            if block.text.contains("[runner]") {
+                places.secret(&folder.path().join("token"), "secret");
+                std::fs::write(folder.path().join("shout.py"), "").unwrap();
+                std::fs::create_dir(folder.path().join("cache")).unwrap();
+                let mut check = Command::new(env!("CARGO_BIN_EXE_orrery"));
+                let checked = check.args(["model", "check"]).arg(&file).output().unwrap();
+                let said = || String::from_utf8_lossy(&checked.stdout).into_owned();
+                return (!checked.status.success()).then(said);
+            }
+            let faults: Vec<String> = match Config::load(&file) {
+                Ok(_) => Vec::new(),
+                Err(faults) => faults.iter().map(ToString::to_string).collect(),
+            };
+            (!faults.is_empty()).then(|| faults.join("\n"))
+        }
+        "sh" | "console" | "python" | "js" | "text" | "mermaid" => None,
+        other => Some(format!("the language {other:?} is not one that is checked or run")),
+    }
+}
+
+#[test]
+fn document_blocks_are_read_by_what_they_are_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = Places::new(folder.path(), std::net::Ipv4Addr::LOCALHOST);
+    let mut faults = Vec::new();
+    let mut not_run = Vec::new();
+    for document in DOCUMENTS {
+        for block in blocks::of(document) {
+            let found = fault(&block, &places);
+            faults.extend(found.map(|fault| format!("{document}:{}: {fault}", block.line)));
+            if let Some(Mark::NotRun(reason)) = block.mark {
+                not_run.push((document, reason));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let not_run: Vec<_> = not_run.iter().map(|(at, reason)| (*at, reason.as_str())).collect();
+    assert_eq!(not_run, NOT_RUN);
+    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
+    let pages = pages.filter(|page| page.as_ref().unwrap().path().extension().is_some());
+    assert_eq!(pages.count() + 1, DOCUMENTS.len(), "a page is missing in DOCUMENTS");
+}
+
+#[test]
+fn chat_page_shows_the_manifest_of_the_examples() {
+    let example = include_str!("../../docs/examples/llama.toml");
+    assert!(blocks::of("docs/chat.md").iter().any(|block| block.text == example));
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn readme_runs_as_written() {
+    Page::new("README.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq, python3 and PyPI: run tests/run"]
+fn api_page_runs_as_written() {
+    Page::new("docs/api.md").with_python("openapi").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn workflows_page_runs_as_written() {
+    Page::new("docs/workflows.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn webhooks_page_runs_as_written() {
+    Page::new("docs/webhooks.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn models_page_runs_as_written() {
+    Page::new("docs/models.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn operating_page_runs_as_written() {
+    Page::new("docs/operating.md").run();
+}
+
+#[cfg(feature = "llama")]
+#[test]
+#[ignore = "needs curl, jq, nodejs, python3, PyPI and npm: run tests/run"]
+fn chat_page_runs_as_written() {
+    Page::new("docs/chat.md").with_python("openai").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq, python3 and PyPI: run tests/run"]
+fn agent_page_runs_as_written() {
+    Page::new("docs/agent.md").with_python("openai").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn decisions_page_runs_as_written() {
+    Page::new("docs/decisions.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq, python3 and PyPI: run tests/run"]
+fn mcp_page_runs_as_written() {
+    Page::new("docs/mcp.md").with_python("mcp").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn dashboard_page_runs_as_written() {
+    Page::new("docs/dashboard.md").run();
+}
