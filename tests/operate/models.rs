@@ -1,4 +1,4 @@
-//! `orrery model test` on manifests that were written a moment ago.
+//! `orrery model test` on manifests that were written a moment ago, and on workers that say nothing.
 
 use std::fs;
 
@@ -58,4 +58,51 @@ fn manifest_of_builtin_keeps_its_concurrency() {
     };
     assert_eq!(concurrency("greet"), concurrency("text-template"));
     assert_eq!(concurrency("few"), 3);
+}
+
+/// The manifest of a worker.
+fn program(slug: &str, command: &[&str], timeout: &str) -> String {
+    format!(
+        "slug = '{slug}'\noutput_type = 'string'\ntimeout = '{timeout}'\n\
+         [runner]\ntype = 'command'\ncommand = {command:?}\n"
+    )
+}
+
+#[test]
+fn worker_is_started_with_unbuffered_python() {
+    // Answers each job with the variable's value.
+    const ECHO: &str = "while read -r job; do id=${job#*:}; id=${id%%,*}; \
+        echo '{\"id\": '$id', \"output\": \"'$PYTHONUNBUFFERED'\"}'; done";
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    setup.add_model("echo", &program("echo", &["sh", "-c", ECHO], "1m"));
+    let _service = setup.start();
+    assert_eq!(setup.run(&["model", "test", "echo", "--input", "{}"]).trim(), "\"1\"");
+}
+
+#[test]
+#[ignore = "needs python3: run tests/run"]
+fn worker_in_python_answers_without_a_flush() {
+    const WORKER: &str = "import json, sys\nfor line in sys.stdin:\n    \
+        print(json.dumps({'id': json.loads(line)['id'], 'output': 'done'}))\n";
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    let worker = program("worker", &["python3", "-c", WORKER], "1m");
+    setup.add_model("worker", &worker);
+    let _service = setup.start();
+    assert_eq!(setup.run(&["model", "test", "worker", "--input", "{}"]).trim(), "\"done\"");
+}
+
+#[test]
+fn model_test_hints_at_why_worker_gave_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), "");
+    setup.add_model("silent", &program("silent", &["sleep", "3600"], "1s"));
+    setup.add_model("ended", &program("ended", &["sh", "-c", "read -r job"], "1m"));
+    let _service = setup.start();
+    for (slug, hint) in [("silent", "and flush it?"), ("ended", "set mode = \"once\"")] {
+        let (is_good, printed, said) = setup.try_run(&["model", "test", slug, "--input", "{}"]);
+        let all = format!("{printed}{said}");
+        assert!(!is_good && all.contains("hint: ") && all.contains(hint), "{slug}: {all}");
+    }
 }
