@@ -12,6 +12,8 @@
 
 #[path = "operate/check.rs"]
 mod check;
+#[path = "operate/doctor.rs"]
+mod doctor;
 #[path = "operate/document_answers.rs"]
 mod document_answers;
 #[path = "operate/document_blocks.rs"]

@@ -131,6 +131,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "secrets",
             "signed_urls",
             "storage",
+            "telemetry",
             "webhooks",
             "wire",
             "workflows",
@@ -174,7 +175,6 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "app",
             "backup",
-            "catalog",
             "config",
             "domain",
             "guard",

@@ -3,10 +3,9 @@
 use hyper::StatusCode;
 
 use super::doc::{Doc, ResponseDoc};
-use super::{Context, Finding, Role};
+use super::{Context, Role, doctor};
 use crate::dashboard;
 use crate::http::{self, Response, response};
-use crate::wire;
 use crate::wire::service::{Executions, Findings, Host, Status, Webhooks};
 
 pub const PAGE: Doc = page_doc("page", "The dashboard");
@@ -85,21 +84,13 @@ pub async fn status(context: Context) -> Result<Response, http::Error> {
 
 pub const FINDINGS: Doc = Doc {
     responses: &[ResponseDoc::json::<Findings>(200, "What was found, concerns first")],
-    ..Doc::new("dashboard", "findings", "The state of disk, backups and sandbox")
+    ..Doc::new("dashboard", "findings", "The state of the service and its machine")
 };
 
 /// `GET /health/findings`
 pub async fn findings(context: Context) -> Result<Response, http::Error> {
-    let doctor = context.services.settings.doctor.clone();
-    let now = context.services.clock.now();
-    let looking = tokio::task::spawn_blocking(move || doctor.findings(now));
-    let mut found = looking.await.map_err(http::Error::internal)?;
-    found.sort_by_key(|finding| !finding.is_concern);
-    let shown = |finding: Finding| wire::service::Finding {
-        subject: finding.subject,
-        concern: finding.is_concern,
-        detail: finding.detail,
-    };
-    let findings = found.into_iter().map(shown).collect();
+    let found = doctor::findings(&context.services).await?;
+    let doctor = &context.services.settings.doctor;
+    let findings = found.into_iter().map(|finding| doctor.for_members(finding)).collect();
     Ok(response::json(StatusCode::OK, &Findings { findings }))
 }

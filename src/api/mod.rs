@@ -26,6 +26,7 @@ mod dashboard;
 mod decisions;
 mod dispatch;
 pub mod doc;
+mod doctor;
 mod elsewhere;
 mod error_mapping;
 mod events;
@@ -63,9 +64,11 @@ use hyper::Method;
 pub use self::context::Context;
 pub use self::dispatch::Host as HostService;
 use self::doc::Doc;
+pub use self::doctor::words;
 pub use self::openapi::{Documents, of_host as openapi_of};
 pub use self::services::{
     Doctor, Finding, HostAddress, Keep, Live, Readiness, Reloaded, Reloader, Services, Settings,
+    Verdict,
 };
 use crate::http;
 
@@ -439,6 +442,7 @@ pub const ROUTES: &[Route] = &[
     route!(&[Control], GET, "/admin/balance", Local, Bare, Free, billing::show, billing::SHOW),
     route!(&[Control], POST, "/admin/balance/top-up", Local, Body, Free, billing::top_up, billing::TOP_UP),
     route!(&[Control], GET, "/admin/balance/ledger", Local, Bare, Free, billing::ledger, billing::LEDGER),
+    route!(&[Control], GET, "/admin/doctor", Local, Bare, Free, doctor::find, doctor::FIND),
     route!(&[Control], GET, "/admin/executions", Local, Bare, Free, operator::list, operator::LIST),
     route!(&[Control], GET, "/admin/executions/{execution}", Local, Bare, Free, operator::get, operator::GET),
     route!(&[Control], POST, "/admin/executions/{execution}/cancel", Local, Body, Free, operator::cancel, operator::CANCEL),

@@ -33,6 +33,7 @@ use crate::signed_urls::SignedUrls;
 use crate::storage::{Sealer, Store};
 use crate::webhooks::Outbox;
 pub use crate::wire::operator::Reloaded;
+pub use crate::wire::service::{Finding, Verdict};
 use crate::workflows::Workflows;
 
 /// A host and the address by which clients reach it.
@@ -78,31 +79,48 @@ pub struct Keep {
     pub sessions: Duration,
 }
 
-/// One thing that was found about the state of the service.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    pub subject: &'static str,
-    /// Whether somebody should do something about it.
-    pub is_concern: bool,
-    /// A sentence, without a path or an address of this machine.
-    pub detail: String,
-}
-
-/// Looks at the disk, the backups and the sandbox at this time; it reads files, so it is called off the
-/// threads that serve requests.
+/// Looks at the machine, the data folder and the backups at this time; it reads files and tries the disk,
+/// so it is called off the threads that serve requests.
 #[derive(Clone)]
-pub struct Doctor(Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>);
+pub struct Doctor {
+    look: Arc<dyn Fn(Timestamp) -> Vec<Finding> + Send + Sync>,
+    /// Paths of this machine, and what members of organizations read in their place.
+    private: Arc<[(String, &'static str)]>,
+    /// Names of hosts that the configuration refers to.
+    hosts: Arc<[String]>,
+}
 
 impl Doctor {
     #[must_use]
-    pub fn new(look: impl Fn(Timestamp) -> Vec<Finding> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(look))
+    pub fn new(
+        look: impl Fn(Timestamp) -> Vec<Finding> + Send + Sync + 'static,
+        private: Vec<(String, &'static str)>,
+        hosts: Vec<String>,
+    ) -> Self {
+        Self { look: Arc::new(look), private: private.into(), hosts: hosts.into() }
     }
 
     /// What there is to be said now.
     #[must_use]
     pub fn findings(&self, now: Timestamp) -> Vec<Finding> {
-        (self.0)(now)
+        (self.look)(now)
+    }
+
+    /// Names of hosts that the service looks up.
+    #[must_use]
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The finding as members of organizations read it: without a path of this machine, and without what
+    /// only its operator can do.
+    #[must_use]
+    pub fn for_members(&self, finding: Finding) -> Finding {
+        let detail = self
+            .private
+            .iter()
+            .fold(finding.detail, |detail, (path, name)| detail.replace(path.as_str(), name));
+        Finding { detail, mend: None, ..finding }
     }
 }
 

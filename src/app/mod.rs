@@ -71,7 +71,7 @@ use crate::webhooks::Outbox;
 use crate::workflows::Workflows;
 
 pub use self::backups::{UNENCRYPTED, concern as backup_concern, encryption, is_damage};
-pub use self::doctor::disk_space as disk;
+pub use self::doctor::{check_manifest, settled, without_store};
 pub use self::first_start::FirstStart;
 pub use self::offline::{Offline, offline};
 pub use self::options::policy;

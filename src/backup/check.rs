@@ -15,7 +15,7 @@ use crate::domain::ids::PayloadId;
 use crate::domain::payload::FileRef;
 use crate::storage::key;
 use crate::storage::record::decode;
-use crate::storage::{Record, Table};
+use crate::storage::{Key, Record, Row, Table};
 
 /// Faults that one report tells of.
 const FAULTS_MAX: usize = 100;
@@ -51,48 +51,74 @@ pub fn check_store(place: &Source, progress: &mut dyn FnMut(u64)) -> Result<Repo
     let mut report = Report::default();
     let mut digests: HashSet<[u8; 32]> = HashSet::new();
     let unreadable = place.store.walk(&mut |key, value| {
-        report.rows += 1;
-        progress(report.rows);
-        let table = key.as_bytes().first().copied().unwrap_or_default();
-        if table == Table::PayloadFile as u8
-            && let Some(id) = key.last_id::<PayloadId>()
-        {
-            report.payloads += 1;
-            if !place.store.payload_path(id).is_file() {
-                report.fault(format!("the payload {id} is referenced but missing"));
-            }
-        }
-        if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
-            return Ok(());
-        }
-        // Counters and ids may begin with the same byte; what is not JSON is none of the records.
-        let parsed = value.get(1..).and_then(|text| serde_json::from_slice::<Value>(text).ok());
-        let Some(record) = parsed else {
-            if value.get(1) == Some(&b'{') {
-                let table = key::table_name(key.as_bytes());
-                report.fault(format!("the row {key:?} of the table {table} is damaged"));
-            }
-            return Ok(());
-        };
-        let id = record.get("id").and_then(Value::as_str).unwrap_or("without an id");
-        let of = format!("of the record {id} in the table '{}'", char::from(table));
-        check_payloads(place, &record, &of, &mut report);
-        if table == Table::File as u8 {
-            match decode::<File>(&value) {
-                Err(error) => report.fault(format!("{}: {error}", File::NAME)),
-                Ok(file) => {
-                    if digests.insert(file.sha256.0) {
-                        check_content(place, &file, &mut report);
-                    }
-                }
-            }
-        }
+        progress(report.rows + 1);
+        check_row(place, &key, &value, &mut digests, &mut report);
         Ok(())
     })?;
     for range in unreadable {
         report.fault(range.to_string());
     }
     Ok(report)
+}
+
+/// Checks some rows, and the payloads and contents that they name, until so many bytes of these were
+/// read. Changes nothing. Blocks.
+#[must_use]
+pub fn check_rows(place: &Source, rows: &[Row], bytes_max: u64) -> Report {
+    let mut report = Report::default();
+    let mut digests = HashSet::new();
+    for (key, value) in rows {
+        if report.bytes >= bytes_max {
+            break;
+        }
+        check_row(place, key, value, &mut digests, &mut report);
+    }
+    report
+}
+
+/// Checks one row, and what it names; contents that `digests` has were checked before.
+fn check_row(
+    place: &Source,
+    key: &Key,
+    value: &[u8],
+    digests: &mut HashSet<[u8; 32]>,
+    report: &mut Report,
+) {
+    report.rows += 1;
+    let table = key.as_bytes().first().copied().unwrap_or_default();
+    if table == Table::PayloadFile as u8
+        && let Some(id) = key.last_id::<PayloadId>()
+    {
+        report.payloads += 1;
+        if !place.store.payload_path(id).is_file() {
+            report.fault(format!("the payload {id} is referenced but missing"));
+        }
+    }
+    if value.first() != Some(&RECORD) || table == Table::Meta as u8 {
+        return;
+    }
+    // Counters and ids may begin with the same byte; what is not JSON is none of the records.
+    let parsed = value.get(1..).and_then(|text| serde_json::from_slice::<Value>(text).ok());
+    let Some(record) = parsed else {
+        if value.get(1) == Some(&b'{') {
+            let table = key::table_name(key.as_bytes());
+            report.fault(format!("the row {key:?} of the table {table} is damaged"));
+        }
+        return;
+    };
+    let id = record.get("id").and_then(Value::as_str).unwrap_or("without an id");
+    let of = format!("of the record {id} in the table '{}'", char::from(table));
+    check_payloads(place, &record, &of, report);
+    if table == Table::File as u8 {
+        match decode::<File>(value) {
+            Err(error) => report.fault(format!("{}: {error}", File::NAME)),
+            Ok(file) => {
+                if digests.insert(file.sha256.0) {
+                    check_content(place, &file, report);
+                }
+            }
+        }
+    }
 }
 
 /// Every payload file that the record names.

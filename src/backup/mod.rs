@@ -41,7 +41,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 pub use self::chain::{LOG, has_base, note_base, prune};
-pub use self::check::{Report, check_store};
+pub use self::check::{Report, check_rows, check_store};
 pub use self::encryption::{Encrypting, Encryption, Keys, is_encrypted, open};
 pub use self::log_archive::{Part, archive_log};
 pub use self::read::verify;

@@ -17,6 +17,7 @@ mod chat;
 mod check;
 mod decide;
 mod diff;
+mod doctor;
 mod execution;
 mod file;
 mod first_run;
@@ -73,6 +74,8 @@ enum Command {
     Serve(serve::Serve),
     /// Check configuration, manifests, TLS files, ports and folders, and report every problem
     Check(Shape),
+    /// Look at the machine, the data, the backups and the work of the service, and say what mends what is wrong
+    Doctor(Shape),
     /// API keys
     #[command(subcommand)]
     Key(key::Command),
@@ -190,6 +193,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Check(shape) => {
             let file = place::file_or_found(file);
             return block_on(check::run(file.as_deref(), &Output::new(shape.json)));
+        }
+        Command::Doctor(shape) => {
+            let file = place::file_or_found(file);
+            return block_on(doctor::run(file.as_deref(), &Output::new(shape.json)));
         }
         Command::Key(command) => block_on(key::run(command, &of_service(file)?))?,
         Command::Owner(command) => block_on(member::owner(command, &of_service(file)?))?,
@@ -335,6 +342,7 @@ mod tests {
             "orrery serve --config x.toml",
             "orrery serve --listen 0.0.0.0 --port 9000",
             "orrery --config x.toml check --json",
+            "orrery doctor --json",
             "orrery key create --name n --org o --expires 90d",
             "orrery key create --name n --admin --expires 90d",
             "orrery key list --org o --json",

@@ -4,13 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::admin::{Admin, InProcess};
-use super::check::{Finding, Verdict};
 use crate::app::{self, FirstStart, Resealed, Watch};
 use crate::backup::{Encryption, Source};
-use crate::catalog;
 use crate::config::Config;
 use crate::domain::time::Timestamp;
-use crate::http::tls;
+use crate::wire::service::Finding;
 
 /// The way to the running service, or to its store.
 pub(super) async fn admin(config: &Config) -> anyhow::Result<Admin> {
@@ -42,11 +40,6 @@ pub(super) async fn rotate_seal(
     app::rotate_seal(config, watch).await
 }
 
-/// Whether a rotation of `seal.key` was interrupted, in a sentence.
-pub(super) fn rotation_concern(config: &Config) -> Option<&'static str> {
-    app::is_rotation_under_way(config).then_some(app::ROTATION_UNDER_WAY)
-}
-
 /// Refuses a data folder without a store, of another user, or with a service that runs.
 pub(super) fn refuse_without_store(config: &Config) -> anyhow::Result<()> {
     super::admin::refuse_running(&config.data_dir)?;
@@ -58,19 +51,19 @@ pub(super) fn encryption(config: &Config) -> anyhow::Result<Encryption> {
     Ok(app::encryption(&config.backup)?)
 }
 
-/// What is to be said of backups that are not encrypted.
-pub(super) fn backup_concern(config: &Config) -> Option<String> {
-    app::backup_concern(&config.backup)
-}
-
 /// Whether a store was refused for what is wrong with it.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     app::is_damage(error)
 }
 
-/// The free space of a disk beside the reserve; an error where the service would refuse new work.
-pub(super) fn disk(folder: &Path, reserve: Option<u64>) -> Result<String, String> {
-    app::disk(folder, reserve)
+/// What is settled before a start about machine, data folder and backups.
+pub(super) fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
+    app::settled(config, now)
+}
+
+/// What can be found without the store.
+pub(super) fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
+    app::without_store(config, now)
 }
 
 /// How many organizations the running service has; `None` where none runs.
@@ -87,27 +80,7 @@ pub(super) fn egress_warning(config: &Config, organizations: usize) -> Option<St
 
 /// The slug of a good manifest, or its faults, each with file, line and column.
 pub(super) fn check_manifest(file: &Path) -> Result<String, Vec<String>> {
-    let checked = catalog::check(file).map(|slug| slug.to_string());
-    checked.map_err(|faults| faults.iter().map(ToString::to_string).collect())
-}
-
-/// Whether a certificate and its key fit together and hold now.
-pub(super) fn check_certificate(certificate: &Path, key: &Path, now: Timestamp) -> Finding {
-    let (verdict, detail) = match tls::inspect(certificate, key, now) {
-        Ok(summary) => match summary.concerns.first() {
-            Some(concern) => {
-                let refused = summary.concerns.iter().any(|concern| concern.is_refused());
-                let verdict = if refused { Verdict::Fault } else { Verdict::Warning };
-                (verdict, format!("{}: the certificate {concern}", certificate.display()))
-            }
-            None => {
-                let names = summary.names.join(", ");
-                (Verdict::Good, format!("for {names}, until {}", summary.not_after))
-            }
-        },
-        Err(error) => (Verdict::Fault, error.to_string()),
-    };
-    Finding { subject: "tls".to_owned(), verdict, detail }
+    app::check_manifest(file)
 }
 
 async fn offline(config: Config) -> anyhow::Result<InProcess> {

@@ -1,7 +1,7 @@
 //! What every host says of itself; the figures of the service; the balance.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Who answers.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -86,16 +86,66 @@ pub struct Balance {
     pub balance_usd: f64,
 }
 
-/// One thing that was found about the state of the service.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Finding {
-    pub subject: &'static str,
-    /// Whether somebody should do something about it.
-    pub concern: bool,
-    pub detail: String,
+/// How serious a finding is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Good,
+    /// It works, and may surprise.
+    Warning,
+    Fault,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+/// One thing that was found about the state of the service and its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    pub subject: String,
+    pub verdict: Verdict,
+    /// Whether somebody should do something about it: it is not `good`.
+    pub concern: bool,
+    pub detail: String,
+    /// The command or the setting that mends it, for the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mend: Option<String>,
+}
+
+impl Finding {
+    /// A finding with this verdict.
+    #[must_use]
+    pub fn new(subject: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        let concern = verdict != Verdict::Good;
+        Self { subject: subject.to_owned(), verdict, concern, detail: detail.into(), mend: None }
+    }
+
+    /// Nothing is to be done.
+    #[must_use]
+    pub fn good(subject: &str, detail: impl Into<String>) -> Self {
+        Self::new(subject, Verdict::Good, detail)
+    }
+
+    /// It works, and may surprise.
+    #[must_use]
+    pub fn warning(subject: &str, detail: impl Into<String>) -> Self {
+        Self::new(subject, Verdict::Warning, detail)
+    }
+
+    /// Something does not work, or will not.
+    #[must_use]
+    pub fn fault(subject: &str, detail: impl Into<String>) -> Self {
+        Self::new(subject, Verdict::Fault, detail)
+    }
+
+    /// With the command or the setting that mends it.
+    #[must_use]
+    pub fn mended_by(mut self, mend: impl Into<String>) -> Self {
+        self.mend = Some(mend.into());
+        self
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
     /// Concerns first.
     pub findings: Vec<Finding>,

@@ -22,7 +22,7 @@ export function List() {
         <td data-label="Running" class="number">${count(model.running)}</td><td data-label="Waiting" class="number">${count(model.queued)}</td><td data-label="At the same time" class="number">${count(model.concurrency)}</td></tr>`}</${Rows}></table></div></section>
       <section><h2>Addresses</h2><div class="card scroll"><table><thead><tr><th scope="col">For</th><th scope="col">Address</th></tr></thead>
       <tbody>${status.hosts.map((host) => html`<tr key=${host.role}><th scope="row">${HOSTS[host.role] ?? host.role}</th><td data-label="Address"><code>${host.url}</code></td></tr>`)}</tbody></table></div></section>
-      <p class="quiet">A whole check of the configuration, the disk and the backups: <code>orrery check</code></p>`}</${Loaded}></${Page}>`;
+      <p class="quiet">The same, with the command that mends each: <code>orrery doctor</code></p>`}</${Loaded}></${Page}>`;
 }
 
 export const Detail = List;

@@ -5,6 +5,7 @@
 //! A document's addresses and absolute paths are those of this test instead; nothing else in a block is
 //! changed. Nothing is asked of the internet but the packages of PyPI and npm that a document names.
 
+use std::path::Path;
 use std::process::Command;
 
 use orrery::config::Config;
@@ -99,7 +100,8 @@ fn document_blocks_are_read_by_what_they_are_for() {
     let not_run: Vec<_> = not_run.iter().map(|(at, reason)| (*at, reason.as_str())).collect();
     assert_eq!(not_run, NOT_RUN);
     let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
-    let pages = pages.filter(|page| page.as_ref().unwrap().path().extension().is_some());
+    let is_page = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
+    let pages = pages.filter(|page| is_page(&page.as_ref().unwrap().path()));
     assert_eq!(pages.count() + 1, DOCUMENTS.len(), "a page is missing in DOCUMENTS");
 }
 

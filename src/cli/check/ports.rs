@@ -3,16 +3,16 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use super::{Finding, Verdict, finding};
 use crate::cli::admin::SOCKET;
 use crate::config::Config;
 use crate::http::port_holder;
 use crate::http::server::refusal;
+use crate::wire::service::{Finding, Verdict};
 
 /// The process that holds the sockets of units.
 const SYSTEMD: u32 = 1;
 
-pub(super) async fn findings(config: &Config) -> Vec<Finding> {
+pub(in crate::cli) async fn findings(config: &Config) -> Vec<Finding> {
     let socket = config.data_dir.join(SOCKET);
     let runs = tokio::net::UnixStream::connect(socket).await.is_ok();
     let mut findings = Vec::new();
@@ -26,21 +26,23 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
 /// Tries to listen on `address`; `runs` says whether this data folder's service is up.
 fn port(name: &str, address: &SocketAddr, runs: bool) -> Finding {
     let error = match TcpListener::bind(address) {
-        Ok(_closed_again) => return finding(name, Verdict::Good, format!("{address} is free")),
+        Ok(_closed_again) => {
+            return Finding::new(name, Verdict::Good, format!("{address} is free"));
+        }
         Err(error) => error,
     };
     if error.kind() == ErrorKind::AddrInUse && runs {
         let detail = format!("{address} is in use by the running service of this data folder");
-        return finding(name, Verdict::Good, detail);
+        return Finding::new(name, Verdict::Good, detail);
     }
     if error.kind() == ErrorKind::AddrInUse
         && port_holder::of(*address).is_some_and(|holder| holder.pid == SYSTEMD)
     {
         let detail = format!("{address} is held by systemd, for orrery.socket");
-        return finding(name, Verdict::Good, detail);
+        return Finding::new(name, Verdict::Good, detail);
     }
     let reason = refusal(*address, &error);
-    finding(name, Verdict::Fault, format!("{address} cannot be used: {reason}"))
+    Finding::new(name, Verdict::Fault, format!("{address} cannot be used: {reason}"))
 }
 
 #[cfg(test)]

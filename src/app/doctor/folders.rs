@@ -6,13 +6,17 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{Finding, Verdict, finding};
-use crate::cli::service;
+use crate::api::{Finding, Verdict};
 use crate::config::Config;
+use crate::storage;
 
 /// Files that the service opens beside one for each connection: the store, payloads, logs,
 /// upstream connections.
 const FILES_BESIDE_CONNECTIONS: u64 = 1024;
+/// The share of the disk below which its room is a concern, in hundredths.
+const LOW_PERCENT: u64 = 10;
+const MIB: u64 = 1024 * 1024;
+const GB: u64 = 1_000_000_000;
 
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let mut findings = vec![data(&config.data_dir)];
@@ -29,10 +33,24 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
 /// The free space of the disk, and whether the service would refuse new work for it.
 fn disk(folder: &Path, reserve: Option<u64>) -> Option<Finding> {
     let there = folder.ancestors().find(|folder| folder.is_dir())?;
-    Some(match service::disk(there, reserve) {
-        Ok(detail) => finding("disk", Verdict::Good, detail),
-        Err(concern) => finding("disk", Verdict::Fault, concern),
-    })
+    let monitor = storage::DiskSpaceMonitor::with_reserve(there.to_path_buf(), reserve);
+    let (free, reserve) = (monitor.free(), monitor.reserve());
+    let mend = "orrery compact frees what the store does not use; shorten [retention]";
+    if free < reserve {
+        return Some(Finding::fault("disk", storage::shortage(free, reserve)).mended_by(mend));
+    }
+    let total = monitor.total();
+    let percent = free.saturating_mul(100).checked_div(total).unwrap_or_default();
+    let detail = format!(
+        "{} of {} GB are free ({percent} %); below {} MiB (limits.disk_reserve) new work is refused",
+        free / GB,
+        total / GB,
+        reserve / MIB
+    );
+    if percent < LOW_PERCENT {
+        return Some(Finding::warning("disk", detail).mended_by(mend));
+    }
+    Some(Finding::good("disk", detail))
 }
 
 /// Why the log archive has no chain, as the service notes it.
@@ -42,13 +60,13 @@ fn given_up_log(folder: &Path) -> Option<Finding> {
         "the log is not kept: {reason}. It is kept again from the next full backup, which is tried \
          at least once an hour"
     );
-    Some(finding("log archive", Verdict::Fault, detail))
+    Some(Finding::new("log archive", Verdict::Fault, detail))
 }
 
 /// The sweeps that the last start refused, as the service notes them.
 fn refused_sweeps(folder: &Path) -> Vec<Finding> {
     let noted = fs::read_to_string(folder.join("sweep.refused")).unwrap_or_default();
-    noted.lines().map(|line| finding("sweep", Verdict::Fault, line)).collect()
+    noted.lines().map(|line| Finding::new("sweep", Verdict::Fault, line)).collect()
 }
 
 fn data(folder: &Path) -> Finding {
@@ -60,7 +78,7 @@ fn data(folder: &Path) -> Finding {
         let detail = format!(
             "{shown} has mode {mode:04o}: other users can reach it; the next start closes it"
         );
-        return finding("data", Verdict::Warning, detail);
+        return Finding::new("data", Verdict::Warning, detail);
     }
     found
 }
@@ -70,11 +88,11 @@ fn writable(subject: &str, folder: &Path) -> Finding {
     let shown = folder.display();
     match fs::metadata(folder) {
         Ok(metadata) if !metadata.is_dir() => {
-            finding(subject, Verdict::Fault, format!("{shown} is not a folder"))
+            Finding::new(subject, Verdict::Fault, format!("{shown} is not a folder"))
         }
         Ok(_) => match try_a_file(folder) {
-            Ok(()) => finding(subject, Verdict::Good, shown.to_string()),
-            Err(error) => finding(
+            Ok(()) => Finding::new(subject, Verdict::Good, shown.to_string()),
+            Err(error) => Finding::new(
                 subject,
                 Verdict::Fault,
                 format!("no file can be created in {shown}: {error}"),
@@ -86,16 +104,18 @@ fn writable(subject: &str, folder: &Path) -> Finding {
             match try_a_file(parent) {
                 Ok(()) => {
                     let detail = format!("{shown} will be created at the first start");
-                    finding(subject, Verdict::Good, detail)
+                    Finding::new(subject, Verdict::Good, detail)
                 }
                 Err(error) => {
                     let parent = parent.display();
                     let detail = format!("{shown} cannot be created in {parent}: {error}");
-                    finding(subject, Verdict::Fault, detail)
+                    Finding::new(subject, Verdict::Fault, detail)
                 }
             }
         }
-        Err(error) => finding(subject, Verdict::Fault, format!("{shown} cannot be read: {error}")),
+        Err(error) => {
+            Finding::new(subject, Verdict::Fault, format!("{shown} cannot be read: {error}"))
+        }
     }
 }
 
@@ -116,7 +136,7 @@ fn open_files(connections: usize) -> Option<Finding> {
             "{hard} open files are allowed, and {connections} connections may need {needed}: \
              raise LimitNOFILE, or lower limits.connections"
         );
-        finding("open files", Verdict::Warning, detail)
+        Finding::new("open files", Verdict::Warning, detail)
     })
 }
 
@@ -162,7 +182,7 @@ mod tests {
         assert_eq!(full.verdict, Verdict::Fault);
         assert!(full.detail.contains("new work is refused until"), "{}", full.detail);
         let good = disk(&missing, Some(0)).unwrap();
-        assert_eq!(good.verdict, Verdict::Good);
+        assert_ne!(good.verdict, Verdict::Fault);
         assert!(good.detail.contains("below 0 MiB (limits.disk_reserve)"), "{}", good.detail);
     }
 

@@ -1,0 +1,220 @@
+//! What is found about the service and its machine: the findings of the doctor, and those that only the
+//! opened service has. On the control socket for `orrery doctor`, also on the store of a service that is
+//! stopped; the dashboard shows the same. Looks, and changes nothing.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use super::doc::{Doc, ResponseDoc};
+use super::{Context, Finding, Services};
+use crate::backup::{self, Source};
+use crate::domain::execution::{Execution, Kind};
+use crate::domain::time::Timestamp;
+use crate::http::connector::{Resolve as _, SystemResolver};
+use crate::http::{self, Response, response};
+use crate::storage::{Key, Page, Table};
+use crate::wire::service::Findings;
+
+/// Unfinished executions that are looked at for the oldest.
+const UNFINISHED_MAX: usize = 1000;
+/// A prediction, a call or an exchange that is older has got stuck; so has a workflow that waits for its
+/// turn.
+const STUCK: Duration = Duration::from_secs(60 * 60);
+/// Models and hosts that are named.
+const NAMED_MAX: usize = 10;
+/// How long the name of one host may take.
+const LOOK_UP: Duration = Duration::from_secs(3);
+/// The newest rows of each table that are read for the spot check.
+const SPOT_ROWS: usize = 50;
+/// Bytes of payloads that the spot check reads.
+const SPOT_BYTES: u64 = 64 * 1024 * 1024;
+const SPOT_TABLES: [Table; 4] =
+    [Table::Execution, Table::Definition, Table::Delivery, Table::Ledger];
+
+pub const FIND: Doc = Doc {
+    responses: &[ResponseDoc::json::<Findings>(200, "What was found, concerns first")],
+    ..Doc::new("admin", "admin_doctor", "The state of the service and its machine")
+};
+
+/// `GET /admin/doctor`
+pub async fn find(context: Context) -> Result<Response, http::Error> {
+    let findings = findings(&context.services).await?;
+    Ok(response::json(StatusCode::OK, &Findings { findings }))
+}
+
+/// Everything that is found, the worst first.
+///
+/// # Errors
+/// When the store cannot say which organizations there are.
+pub async fn findings(services: &Services) -> Result<Vec<Finding>, http::Error> {
+    let doctor = services.settings.doctor.clone();
+    let now = services.clock.now();
+    let looking = tokio::task::spawn_blocking(move || doctor.findings(now));
+    let mut found = looking.await.map_err(http::Error::internal)?;
+    found.push(clock(services));
+    found.push(store(services).await);
+    found.extend(work(services, now).await?);
+    found.push(webhooks(services));
+    found.push(models(services));
+    let organizations = services.accounts.organizations().await?.len();
+    found.push(match services.egress.warning(organizations) {
+        Some(warning) => Finding::warning("egress", warning)
+            .mended_by("set egress.deny and egress.allow, then `orrery reload`"),
+        None => Finding::good("egress", "the guard holds for what clients can have called"),
+    });
+    found.push(names(services.settings.doctor.hosts()).await);
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    Ok(found)
+}
+
+/// Whether the machine's clock is believed.
+fn clock(services: &Services) -> Finding {
+    match services.clock.ahead() {
+        Some(ahead) => Finding::fault(
+            "clock",
+            format!(
+                "{} ahead of the time that the service has seen: nothing is deleted by age",
+                words(ahead)
+            ),
+        )
+        .mended_by("timedatectl set-ntp true; if the clock is right, nothing is to be done"),
+        None => Finding::good("clock", "agrees with the time that the service has seen"),
+    }
+}
+
+/// Reads the newest rows of the large tables, and the payloads that they name.
+async fn store(services: &Services) -> Finding {
+    let place = Source { store: services.store.clone(), files: services.files.clone() };
+    let pin = place.store.pin_payloads();
+    let mut rows = Vec::new();
+    for table in SPOT_TABLES {
+        let page = Page { prefix: Key::table(table), after: None, before: None, limit: SPOT_ROWS };
+        match services.store.page(page).await {
+            Ok(page) => rows.extend(page),
+            Err(error) => {
+                return Finding::fault("store", format!("cannot be read: {error}"))
+                    .mended_by("stop the service, then `orrery verify`");
+            }
+        }
+    }
+    let checking = tokio::task::spawn_blocking(move || {
+        let report = backup::check_rows(&place, &rows, SPOT_BYTES);
+        drop(pin);
+        report
+    });
+    let Ok(report) = checking.await else {
+        return Finding::warning("store", "the spot check was interrupted");
+    };
+    match report.faults.first() {
+        Some(fault) => Finding::fault("store", fault.clone())
+            .mended_by("stop the service, then `orrery verify`, then `orrery restore`"),
+        None => Finding::good("store", format!("{} rows were read, all are whole", report.rows)),
+    }
+}
+
+/// Work that should have ended, or that cannot.
+async fn work(services: &Services, now: Timestamp) -> Result<Vec<Finding>, http::Error> {
+    let mut found = Vec::new();
+    if services.engine.paused_since().is_some() {
+        found.push(
+            Finding::warning("work", "held back since a restore")
+                .mended_by("orrery resume, once the machine that the backup came from is off"),
+        );
+    }
+    let retrying = services.engine.retrying();
+    if retrying > 0 {
+        let detail =
+            format!("{retrying} executions are tried again after an error of the service itself");
+        found.push(Finding::fault("work", detail).mended_by("journalctl -u orrery -p err"));
+    }
+    let unfinished = services.engine.unfinished(None, UNFINISHED_MAX).await?;
+    let oldest = unfinished.iter().filter(|one| can_be_stuck(one)).min_by_key(|one| one.created_at);
+    let age = |one: &Execution| now.since(one.created_at);
+    found.push(match oldest {
+        Some(oldest) if age(oldest) > STUCK => {
+            let word = oldest.status.word(oldest.kind());
+            let id = oldest.id;
+            let detail = format!(
+                "the oldest execution that should have ended is {word} for {}",
+                words(age(oldest))
+            );
+            Finding::warning("work", detail)
+                .mended_by(format!("orrery execution show {id}; orrery execution cancel {id}"))
+        }
+        _ if unfinished.len() == UNFINISHED_MAX => Finding::good(
+            "work",
+            format!("{UNFINISHED_MAX} or more executions have not ended, none is stuck"),
+        ),
+        _ => Finding::good(
+            "work",
+            format!("{} executions have not ended, none is stuck", unfinished.len()),
+        ),
+    });
+    Ok(found)
+}
+
+/// Whether age alone says that something is wrong: a workflow that has started may wait for days.
+fn can_be_stuck(execution: &Execution) -> bool {
+    match execution.kind() {
+        Kind::Workflow => execution.started_at.is_none(),
+        Kind::Prediction | Kind::Chat | Kind::Decision | Kind::Agent => true,
+    }
+}
+
+fn webhooks(services: &Services) -> Finding {
+    let figures = *services.outbox.metrics().borrow();
+    match figures.open_circuits {
+        0 => Finding::good(
+            "webhooks",
+            format!("{} deliveries wait, no circuit is open", figures.held),
+        ),
+        open => {
+            Finding::warning("webhooks", format!("nothing is sent to {open} receivers, which fail"))
+                .mended_by("orrery webhooks list --status pending")
+        }
+    }
+}
+
+fn models(services: &Services) -> Finding {
+    let models = services.catalog.list();
+    let failing = models.iter().filter(|model| model.failing().is_some());
+    let failing: Vec<&str> = failing.map(|model| model.slug.as_str()).collect();
+    if failing.is_empty() {
+        return Finding::good("catalog", format!("{} models, none is failing", models.len()));
+    }
+    let named: Vec<&str> = failing.iter().copied().take(NAMED_MAX).collect();
+    let detail =
+        format!("{} of {} models are failing: {}", failing.len(), models.len(), named.join(", "));
+    Finding::warning("catalog", detail).mended_by("orrery model list")
+}
+
+/// Looks up the hosts that the configuration refers to.
+async fn names(hosts: &[String]) -> Finding {
+    let resolver = SystemResolver::new();
+    for host in hosts.iter().take(NAMED_MAX) {
+        let reason = match tokio::time::timeout(LOOK_UP, resolver.resolve(host)).await {
+            Ok(Ok(_addresses)) => continue,
+            Ok(Err(unresolved)) => unresolved.reason,
+            Err(_elapsed) => format!("no answer within {} s", LOOK_UP.as_secs()),
+        };
+        let detail = format!("the name {host} cannot be looked up: {reason}");
+        return Finding::fault("dns", detail).mended_by("look at /etc/resolv.conf and /etc/hosts");
+    }
+    match hosts.len() {
+        0 => Finding::good("dns", "the configuration refers to no host by name"),
+        count => Finding::good("dns", format!("{} names were looked up", count.min(NAMED_MAX))),
+    }
+}
+
+/// A span in its largest unit.
+pub fn words(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (count, unit) = match seconds {
+        0..=59 => (seconds, "second"),
+        60..=3599 => (seconds / 60, "minute"),
+        3600..=86_399 => (seconds / 3600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,163 @@
+//! Whether there are backups, how old the newest is, whether it can be read, and who can read it.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::api::{Finding, words};
+use crate::app::backups;
+use crate::backup::{self, Keys};
+use crate::config;
+use crate::domain::time::Timestamp;
+
+/// A backup is late when it is so many times as old as the time between two.
+const LATE: u32 = 2;
+/// A backup up to this size is checked whole, if this machine can decrypt it; of a larger one so many
+/// bytes at its beginning and at its end are read.
+const WHOLE_MAX: u64 = 64 * 1024 * 1024;
+const PART: u64 = 8 * 1024 * 1024;
+
+/// The last reading of a backup, so that the same one is not read again.
+#[derive(Debug, Default)]
+pub(super) struct Read(Mutex<Option<(Seen, Finding)>>);
+
+/// What tells one backup from another.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    path: PathBuf,
+    bytes: u64,
+    modified: Option<Duration>,
+}
+
+/// Whether backups on a schedule are encrypted.
+pub(super) fn encryption(config: &config::Backup) -> Option<Finding> {
+    if let Some(concern) = backups::concern(config) {
+        return Some(
+            Finding::warning("backup", concern)
+                .mended_by("set backup.recipient or backup.passphrase_file"),
+        );
+    }
+    config.every.map(|_| Finding::good("backup", "on a schedule, encrypted"))
+}
+
+/// How old the newest backup is, and whether it should be newer.
+pub(super) fn age(config: &config::Backup, now: Timestamp) -> Finding {
+    let late = |detail: String| {
+        Finding::warning("backups", detail).mended_by("orrery backup FILE; journalctl -u orrery")
+    };
+    let Some(every) = config.every else {
+        return Finding::warning("backups", "none are made: set `backup.every`")
+            .mended_by("set backup.every, backup.folder and backup.recipient");
+    };
+    let written = backups::newest(&config.folder).and_then(|path| modified(&path));
+    let Some(written) = written else {
+        return late("there is none yet".to_owned());
+    };
+    let age = now.since(Timestamp::from_micros(0).plus(written));
+    let detail = format!("the newest is {} old; one is made each {}", words(age), words(every));
+    if age > every.saturating_mul(LATE) { late(detail) } else { Finding::good("backups", detail) }
+}
+
+fn modified(path: &Path) -> Option<Duration> {
+    fs::metadata(path).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
+}
+
+impl Read {
+    /// Reads the newest backup, unless it was read before.
+    pub(super) fn newest(&self, config: &config::Backup) -> Option<Finding> {
+        let path = backups::newest(&config.folder)?;
+        let bytes = fs::metadata(&path).ok()?.len();
+        let seen = Seen { modified: modified(&path), bytes, path };
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((before, finding)) = &*last
+            && *before == seen
+        {
+            return Some(finding.clone());
+        }
+        let finding = match read(&seen, config) {
+            Ok(detail) => Finding::good("last backup", detail),
+            Err(error) => {
+                let shown = seen.path.display();
+                Finding::fault("last backup", format!("{shown}: {error}"))
+                    .mended_by(format!("orrery verify {shown}; orrery backup FILE"))
+            }
+        };
+        *last = Some((seen, finding.clone()));
+        Some(finding)
+    }
+}
+
+/// Reads a backup as far as it may take, and says how far that was.
+fn read(seen: &Seen, config: &config::Backup) -> anyhow::Result<String> {
+    let file = File::open(&seen.path)?;
+    let is_encrypted = backup::is_encrypted(&seen.path)?;
+    let keys = match (&config.passphrase, is_encrypted) {
+        (_, false) => Some(Keys::none()),
+        (Some(passphrase), true) if config.recipients.is_empty() => {
+            Some(Keys::of_passphrase(passphrase, "backup.passphrase_file"))
+        }
+        _ => None,
+    };
+    let mib = seen.bytes.div_ceil(1024 * 1024);
+    match keys.filter(|_| seen.bytes <= WHOLE_MAX) {
+        Some(keys) => {
+            let plain = backup::open(BufReader::new(file), &keys)?;
+            let summary = backup::verify(plain, &mut |_bytes| {})?;
+            let rows = summary.rows;
+            Ok(format!("the newest was read whole: {rows} rows, {mib} MiB"))
+        }
+        None => {
+            read_ends(file, seen.bytes)?;
+            let how = "`orrery verify` reads all of it";
+            Ok(format!("beginning and end of the newest can be read, {mib} MiB; {how}"))
+        }
+    }
+}
+
+/// Reads a part at the beginning and one at the end.
+fn read_ends(mut file: File, bytes: u64) -> io::Result<()> {
+    use std::io::Seek as _;
+    io::copy(&mut file.by_ref().take(PART), &mut io::sink())?;
+    file.seek(io::SeekFrom::Start(bytes.saturating_sub(PART)))?;
+    io::copy(&mut file.take(PART), &mut io::sink()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Verdict;
+    use crate::config::Config;
+
+    #[test]
+    fn doctor_names_the_age_of_the_newest_backup() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults().backup;
+        config.folder = folder.path().to_owned();
+        config.every = None;
+        let now = Timestamp::from_micros(0).plus(UNIX_EPOCH.elapsed().unwrap());
+        assert_eq!(age(&config, now).detail, "none are made: set `backup.every`");
+        config.every = Some(Duration::from_secs(3600));
+        assert_eq!(age(&config, now).detail, "there is none yet");
+        fs::write(folder.path().join("orrery-1.backup"), "").unwrap();
+        let found = age(&config, now.plus(Duration::from_secs(60)));
+        assert!(!found.concern && found.detail.ends_with("one is made each 1 hour"), "{found:?}");
+        let late = age(&config, now.plus(Duration::from_secs(3 * 3600 + 60)));
+        assert!(late.concern && late.detail.starts_with("the newest is 3 hours old"), "{late:?}");
+    }
+
+    #[test]
+    fn doctor_reads_the_newest_backup_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults().backup;
+        config.folder = folder.path().to_owned();
+        let read = Read::default();
+        assert_eq!(read.newest(&config), None);
+        fs::write(folder.path().join("orrery-1.backup"), "not a backup").unwrap();
+        let found = read.newest(&config).unwrap();
+        assert_eq!(found.verdict, Verdict::Fault);
+        assert!(found.mend.as_deref().unwrap().starts_with("orrery verify "), "{found:?}");
+        assert_eq!(read.newest(&config), Some(found));
+    }
+}

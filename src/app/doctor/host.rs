@@ -1,0 +1,119 @@
+//! What the machine has: the kernel's fences and groups, memory, the processor, and who sets its clock.
+
+use std::fs;
+use std::path::Path;
+
+use crate::api::Finding;
+use crate::guard::fence;
+use crate::guard::groups;
+use crate::runners::llm::worker;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * 1024;
+/// Less than this is short for a service with workers, in bytes.
+const MEMORY_MIN: u64 = 256 * MIB;
+/// What a time service leaves when it has set the clock, or while it runs.
+const TIME_SERVICES: [(&str, &str); 4] = [
+    ("/run/systemd/timesync/synchronized", "systemd-timesyncd"),
+    ("/run/chrony", "chrony"),
+    ("/run/ntpd.pid", "ntpd"),
+    ("/run/openntpd", "openntpd"),
+];
+
+pub(super) fn findings() -> Vec<Finding> {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let own = groups::own_folder();
+    vec![control_groups(own.as_deref()), free_memory(&memory, own.as_deref()), time_service("/")]
+}
+
+/// How much the kernel keeps the programs of models from.
+pub(super) fn sandbox() -> Finding {
+    match fence::strength().concern() {
+        Some(concern) => Finding::warning("sandbox", concern),
+        None => Finding::good("sandbox", "Landlock confines programs of models to their folder"),
+    }
+}
+
+/// Whether this build and this processor run models of the runner `llm`.
+pub(super) fn language_models() -> Finding {
+    match worker::unsupported() {
+        Some(concern) => Finding::warning("llm", concern),
+        None => Finding::good("llm", "this processor runs language models"),
+    }
+}
+
+/// Whether the programs of models can have control groups of their own.
+fn control_groups(own: Option<&Path>) -> Finding {
+    match own {
+        None => Finding::warning(
+            "cgroups",
+            "version 2 is not mounted: a model's processes are not limited together",
+        )
+        .mended_by("boot with systemd.unified_cgroup_hierarchy=1"),
+        Some(own) => {
+            let controllers =
+                fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default();
+            Finding::good("cgroups", format!("version 2, controllers: {}", controllers.trim()))
+        }
+    }
+}
+
+/// The memory that is left, of the machine and of the service's control group.
+fn free_memory(text: &str, group: Option<&Path>) -> Finding {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let total = field("MemTotal").unwrap_or_default().saturating_mul(KIB);
+    let mut free = field("MemAvailable").unwrap_or_default().saturating_mul(KIB);
+    let read = |name: &str| fs::read_to_string(group?.join(name)).ok()?.trim().parse::<u64>().ok();
+    if let (Some(most), Some(taken)) = (read("memory.max"), read("memory.current")) {
+        free = free.min(most.saturating_sub(taken));
+    }
+    let detail = format!("{} of {} MiB are available", free / MIB, total / MIB);
+    if free < MEMORY_MIN {
+        return Finding::warning("memory", detail)
+            .mended_by("lower limits.model_memory_bytes, or the concurrency of models");
+    }
+    Finding::good("memory", detail)
+}
+
+/// Which service sets the machine's clock, as far as its files say.
+fn time_service(root: &str) -> Finding {
+    let found = TIME_SERVICES.iter().find(|(path, _)| Path::new(root).join(&path[1..]).exists());
+    match found {
+        Some((_, name)) => Finding::good("time", format!("{name} sets the machine's clock")),
+        None => Finding::good(
+            "time",
+            "not known whether a service sets the machine's clock: `timedatectl` says",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_machine_and_group_is_judged() {
+        let text = "MemTotal:        2048000 kB\nMemAvailable:    1024000 kB\n";
+        assert_eq!(free_memory(text, None).detail, "1000 of 2000 MiB are available");
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("memory.max"), "104857600\n").unwrap();
+        fs::write(folder.path().join("memory.current"), "52428800\n").unwrap();
+        let found = free_memory(text, Some(folder.path()));
+        assert!(found.concern && found.detail.starts_with("50 of "), "{found:?}");
+        fs::write(folder.path().join("memory.max"), "max\n").unwrap();
+        assert!(!free_memory(text, Some(folder.path())).concern);
+    }
+
+    #[test]
+    fn control_groups_and_time_service_are_named() {
+        assert!(control_groups(None).mend.is_some());
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        assert!(time_service(root).detail.starts_with("not known"));
+        fs::create_dir_all(folder.path().join("run/chrony")).unwrap();
+        assert_eq!(time_service(root).detail, "chrony sets the machine's clock");
+    }
+}

@@ -1,0 +1,123 @@
+//! What can be found about the machine, the data folder and the backups without the store: by `orrery check`
+//! before a start, by `orrery doctor`, and by the dashboard. Looks, and leaves nothing behind.
+
+mod backup;
+mod disk;
+mod folders;
+mod host;
+mod models;
+mod secrets;
+mod tls;
+
+use std::path::Path;
+
+use url::Url;
+
+use super::rotation;
+use crate::api::{Doctor, Finding};
+use crate::config::{Config, McpTransport};
+use crate::domain::time::Timestamp;
+
+pub use self::models::check as check_manifest;
+
+/// The doctor of a service with this configuration.
+pub fn of(config: &Config) -> Doctor {
+    let private = private(config);
+    let hosts = hosts(config);
+    let config = config.clone();
+    let read = backup::Read::default();
+    Doctor::new(move |now| findings(&config, now, &read), private, hosts)
+}
+
+/// Everything that is found without the store and without a running service.
+#[must_use]
+pub fn without_store(config: &Config, now: Timestamp) -> Vec<Finding> {
+    findings(config, now, &backup::Read::default())
+}
+
+/// What is settled before a start, for `orrery check`.
+#[must_use]
+pub fn settled(config: &Config, now: Timestamp) -> Vec<Finding> {
+    let mut found = folders::findings(config);
+    found.push(host::sandbox());
+    found.push(host::language_models());
+    found.extend(models::findings(&config.models_dir));
+    found.extend(tls::findings(config, now));
+    found.extend(backup::encryption(&config.backup));
+    if rotation::is_under_way(&config.data_dir) {
+        found.push(Finding::warning("seal", rotation::UNDER_WAY).mended_by("orrery seal rotate"));
+    }
+    found
+}
+
+fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding> {
+    let mut found = settled(config, now);
+    found.extend(disk::findings(&config.data_dir));
+    found.extend(host::findings());
+    found.extend(secrets::findings(&config.data_dir));
+    found.push(backup::age(&config.backup, now));
+    found.extend(read.newest(&config.backup));
+    found
+}
+
+/// The paths that a finding may name, and what members of organizations read in their place.
+fn private(config: &Config) -> Vec<(String, &'static str)> {
+    let file = config.file.as_deref().unwrap_or(Path::new(""));
+    let mut private = vec![
+        (config.backup.folder.display().to_string(), "the backup folder"),
+        (config.data_dir.display().to_string(), "the data folder"),
+        (config.models_dir.display().to_string(), "the models folder"),
+        (file.display().to_string(), "the configuration"),
+    ];
+    private.retain(|(path, _)| !path.is_empty());
+    // The longest first: one may lie within another.
+    private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+    private
+}
+
+/// Names of hosts that the configuration refers to.
+fn hosts(config: &Config) -> Vec<String> {
+    let servers = config.agent.mcp_servers.iter().filter_map(|server| match &server.transport {
+        McpTransport::Http { url, .. } => Some(url.as_str()),
+        McpTransport::Program { .. } => None,
+    });
+    let urls = config.router.upstream_url.as_deref().into_iter().chain(servers);
+    let names = urls.filter_map(|url| Some(Url::parse(url).ok()?.domain()?.to_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doctor_looks_up_hosts_of_the_configuration_once() {
+        let mut config = Config::defaults();
+        assert!(hosts(&config).is_empty());
+        config.router.upstream_url = Some("https://models.example/v1".to_owned());
+        assert_eq!(hosts(&config), ["models.example"]);
+        config.router.upstream_url = Some("http://127.0.0.1:8090/v1".to_owned());
+        assert!(hosts(&config).is_empty());
+    }
+
+    #[test]
+    fn members_read_findings_without_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::defaults();
+        config.data_dir = folder.path().join("data");
+        config.models_dir = config.data_dir.join("models.d");
+        config.backup.folder = config.data_dir.join("backups");
+        let doctor = of(&config);
+        let now = Timestamp::from_micros(0);
+        let shown = folder.path().to_str().unwrap();
+        let found = doctor.findings(now);
+        assert!(found.iter().any(|one| one.detail.contains(shown)), "{found:?}");
+        for finding in found {
+            let finding = doctor.for_members(finding);
+            assert!(!finding.detail.contains(shown) && finding.mend.is_none(), "{finding:?}");
+        }
+    }
+}

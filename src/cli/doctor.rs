@@ -1,0 +1,70 @@
+//! `orrery doctor`: what is wrong with the machine, the data, the backups and the work of the service, and
+//! which command mends it. Asks the running service; while it is stopped, looks at the store in this
+//! process, and without a store at all else. Looks, and changes nothing.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::check::{self, ports, sign};
+use super::key::understood;
+use super::output::{self, Column, Output};
+use super::owner::Owner;
+use super::service;
+use crate::config::Config;
+use crate::runtime::Clock;
+use crate::wire::service::{Finding, Findings, Verdict};
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Whether nothing is to be done.
+    good: bool,
+    findings: Vec<Finding>,
+}
+
+pub(super) async fn run(file: Option<&Path>, output: &Output) -> anyhow::Result<ExitCode> {
+    let (config, mut findings) = check::configuration(file);
+    findings.extend(match of_service(&config).await {
+        Ok(found) => found,
+        Err(error) => without_store(&config, &error)?,
+    });
+    findings.extend(ports::findings(&config).await);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    let concerns = findings.iter().filter(|finding| finding.concern).count();
+    let report = Report { good: concerns == 0, findings };
+    let rows = report.findings.iter().map(|finding| {
+        let mend = finding.mend.clone().unwrap_or_default();
+        let (subject, detail) = (finding.subject.clone(), finding.detail.clone());
+        vec![sign(finding.verdict).to_owned(), subject, detail, mend]
+    });
+    let columns =
+        [Column::Text(""), Column::Text("WHAT"), Column::Text("FOUND"), Column::Text("TO MEND IT")];
+    output.show(&report, &columns, rows)?;
+    if concerns == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::note(&format!("{concerns} {}", if concerns == 1 { "concern" } else { "concerns" }));
+    Ok(ExitCode::FAILURE)
+}
+
+/// What the running service finds, or this process on the store of a stopped one.
+async fn of_service(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    let admin = service::admin(config).await?;
+    let found: Findings = understood(admin.get("/admin/doctor").await?)?;
+    Ok(found.findings)
+}
+
+/// What is found where the service cannot be asked and the store cannot be opened.
+fn without_store(config: &Config, error: &anyhow::Error) -> anyhow::Result<Vec<Finding>> {
+    let now = Clock::system().now();
+    let mut found = match Owner::of(&config.data_dir) {
+        None => service::without_store(config, now),
+        Some(owner) => owner.looks(|| service::without_store(config, now))?,
+    };
+    let is_first = !config.data_dir.exists();
+    let verdict = if is_first { Verdict::Warning } else { Verdict::Fault };
+    let mend = if is_first { "orrery serve" } else { "orrery verify" };
+    found.push(Finding::new("service", verdict, output::chain(error)).mended_by(mend));
+    Ok(found)
+}

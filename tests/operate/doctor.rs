@@ -1,0 +1,149 @@
+//! `orrery doctor`, while the service runs, while it is stopped, and where its store cannot be opened.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::http::Client;
+use crate::support::service::Setup;
+
+/// Backups on a schedule, so that a healthy service gives no concern about them.
+fn backups(folder: &Path) -> String {
+    let secret = folder.join("passphrase");
+    std::fs::write(&secret, "correct horse battery staple").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let to = folder.join("backups");
+    format!("[backup]\nevery = '24h'\nfolder = {to:?}\npassphrase_file = {secret:?}\n")
+}
+
+/// Whether all is well, and the findings.
+fn doctor(setup: &Setup) -> (bool, Vec<Value>) {
+    let (is_good, found, said) = setup.try_run(&["doctor", "--json"]);
+    let report: Value = serde_json::from_str(&found).unwrap_or_else(|_| panic!("{found}{said}"));
+    assert_eq!(report["good"], is_good, "{found}");
+    (is_good, report["findings"].as_array().unwrap().clone())
+}
+
+fn of<'f>(found: &'f [Value], subject: &str) -> &'f Value {
+    let one = found.iter().find(|one| one["subject"] == subject);
+    one.unwrap_or_else(|| panic!("nothing about {subject}: {found:?}"))
+}
+
+#[test]
+fn doctor_finds_the_same_of_running_and_of_stopped_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
+    let service = setup.start();
+    let key = setup.create_key();
+    let body = r#"{"model": "text-language", "version": "1", "input": {"text": "What a night!"}}"#;
+    let run = setup.client(&key).post("/v1/prediction/run", &[], body).unwrap();
+    assert_eq!(run.status(), 200, "{}", run.text());
+    setup.run(&["backup", folder.path().join("backups/orrery-1.backup").to_str().unwrap()]);
+    let (_, running) = doctor(&setup);
+    for subject in [
+        "disk",
+        "fsync",
+        "memory",
+        "clock",
+        "time",
+        "secrets",
+        "tls",
+        "backups",
+        "backup",
+        "last backup",
+        "store",
+        "work",
+        "webhooks",
+        "catalog",
+        "models",
+        "egress",
+        "dns",
+        "sandbox",
+        "cgroups",
+        "llm",
+        "data",
+        "base",
+        "metrics",
+    ] {
+        assert!(of(&running, subject)["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
+    }
+    for subject in ["store", "work", "secrets", "backups", "last backup", "clock", "base"] {
+        assert_eq!(of(&running, subject)["verdict"], "good", "{}", of(&running, subject));
+    }
+    assert!(of(&running, "last backup")["detail"].as_str().unwrap().contains("read whole"));
+    for concern in running.iter().filter(|one| one["concern"] == true) {
+        let has_way_out = concern["mend"].is_string() || concern["subject"] == "sandbox";
+        assert!(has_way_out || concern["subject"] == "llm", "{concern}");
+    }
+    service.kill();
+    let (_, stopped) = doctor(&setup);
+    let subjects = |found: &[Value]| {
+        let mut all: Vec<String> =
+            found.iter().map(|one| one["subject"].as_str().unwrap().to_owned()).collect();
+        all.sort();
+        all.dedup();
+        all
+    };
+    assert_eq!(subjects(&running), subjects(&stopped));
+}
+
+#[test]
+fn doctor_finds_damage_and_says_what_mends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let setup = Setup::new(folder.path(), &data, &backups(folder.path()));
+    // Before the first start there is nothing to open.
+    let (is_good, found) = doctor(&setup);
+    assert!(!is_good);
+    assert_eq!(of(&found, "service")["mend"], "orrery serve");
+    assert!(!data.exists(), "the doctor made a folder");
+    setup.add_model("broken", "slug = 'broken'\n");
+    let service = setup.start();
+    let seal = data.join("seal.key");
+    std::fs::set_permissions(&seal, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let backup = folder.path().join("backups/orrery-9999.backup");
+    std::fs::create_dir_all(backup.parent().unwrap()).unwrap();
+    std::fs::write(&backup, "cut").unwrap();
+    let (is_good, found) = doctor(&setup);
+    assert!(!is_good);
+    assert_eq!(of(&found, "secrets")["mend"], format!("chmod 600 {}", seal.display()));
+    let last = of(&found, "last backup");
+    assert_eq!(last["verdict"], "fault");
+    assert!(last["mend"].as_str().unwrap().contains("orrery verify"), "{last}");
+    let broken = found.iter().find(|one| one["subject"] == "model").unwrap();
+    assert_eq!(broken["verdict"], "fault");
+    // The worst comes first.
+    let verdicts: Vec<&str> = found.iter().map(|one| one["verdict"].as_str().unwrap()).collect();
+    let mut sorted = verdicts.clone();
+    sorted
+        .sort_by_key(|verdict| ["fault", "warning", "good"].iter().position(|one| one == verdict));
+    assert_eq!(verdicts, sorted);
+    drop(service);
+}
+
+#[test]
+fn doctor_finds_work_that_has_got_stuck() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new(folder.path(), &folder.path().join("data"), &backups(folder.path()));
+    setup.add_model(
+        "slow",
+        "slug = 'slow'\noutput_type = 'string'\ntimeout = '24h'\n\
+         [runner]\ntype = 'command'\ncommand = ['sleep', '3600']\n",
+    );
+    let _service = setup.start();
+    let key = setup.create_key();
+    let body = r#"{"model": "slow", "version": "1", "input": {}}"#;
+    let made = setup.client(&key).post("/v1/prediction", &[], body).unwrap();
+    assert_eq!(made.status(), 200, "{}", made.text());
+    assert_eq!(of(&doctor(&setup).1, "work")["verdict"], "good");
+    setup.shift_clock(2 * 3600);
+    let (_, found) = doctor(&setup);
+    let work = of(&found, "work");
+    assert_eq!(work["verdict"], "warning", "{work}");
+    assert!(work["detail"].as_str().unwrap().contains("2 hours"), "{work}");
+    assert!(work["mend"].as_str().unwrap().starts_with("orrery execution show "), "{work}");
+    // What a member of an organization reads is the control socket's alone.
+    let outside = Client::new(setup.base(), &key).get("/admin/doctor").unwrap();
+    assert_eq!(outside.status(), 404);
+}
