@@ -22,6 +22,8 @@ mod document_blocks;
 mod document_page;
 #[path = "operate/documents.rs"]
 mod documents;
+#[path = "operate/metrics.rs"]
+mod metrics;
 #[path = "operate/models.rs"]
 mod models;
 #[path = "operate/places.rs"]

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::Context;
 use super::doc::{Doc, ResponseDoc};
 use crate::http::{self, Response, response};
+use crate::telemetry;
 use crate::wire::service::{Health, Index, Links, Ready};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -109,5 +110,6 @@ pub async fn metrics(context: Context) -> Result<Response, http::Error> {
         metrics::gauge!("orrery_model_running", "model" => slug.clone()).set(load.running as f64);
         metrics::gauge!("orrery_model_queued", "model" => slug).set(load.queued as f64);
     }
-    Ok(response::text(StatusCode::OK, services.metrics.render()))
+    let text = services.metrics.render() + &telemetry::process_metrics();
+    Ok(response::text(StatusCode::OK, text))
 }

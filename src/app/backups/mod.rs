@@ -38,6 +38,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
         tracing::warn!("{concern}");
     }
     loop {
+        publish(&config.folder);
         let due = until_due(&config.folder, every, services.clock.now());
         let due = if lacks_base(&services, &config) { Duration::ZERO } else { due };
         // A chain of the log archive that is given up needs a backup at once.
@@ -62,6 +63,7 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             }
             Err(error) => {
                 services.audit.write_or_log(&entry.refused(&error.to_string())).await;
+                metrics::counter!("orrery_backup_failures_total").increment(1);
                 tracing::error!(%error, "no backup was written");
                 tokio::select! {
                     () = tasks.stopping() => return,
@@ -70,6 +72,13 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
             }
         }
     }
+}
+
+/// Sets the gauge of the newest backup's time.
+fn publish(folder: &Path) {
+    let written = newest(folder).and_then(|path| fs::metadata(path).ok()?.modified().ok());
+    let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    metrics::gauge!("orrery_backup_last_timestamp_seconds").set(written.as_secs_f64());
 }
 
 /// Whether the log is to be kept and no backup is there that the chain follows.

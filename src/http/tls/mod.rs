@@ -293,7 +293,10 @@ impl Certificates {
             || source.is_due(&looked.pair, now);
         // An error is logged already.
         let other = is_due.then(|| self.refresh(&mut looked, now).ok().flatten()).flatten();
-        let concerns = looked.pair.summary(now).concerns;
+        let summary = looked.pair.summary(now);
+        metrics::gauge!("orrery_certificate_expiry_timestamp_seconds")
+            .set(summary.not_after.since(Timestamp::from_micros(0)).as_secs_f64());
+        let concerns = summary.concerns;
         for concern in concerns.iter().filter(|concern| !looked.concerns.contains(concern)) {
             let certificate = source.certificate().display();
             tracing::warn!(%certificate, "the certificate {concern}");

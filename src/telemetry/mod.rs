@@ -4,6 +4,8 @@
 //! bodies, keys or secrets: those who log keep them out, and crates that see raw traffic are never
 //! let below `warn`. A request's id is a field of its span, so that every line in it carries it.
 
+mod process;
+
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
 
+pub use self::process::render as process_metrics;
 use crate::config::{Log, LogFormat};
 use crate::runtime::Tasks;
 
@@ -36,6 +39,14 @@ const WORK_SECONDS: [f64; 14] =
 /// Bounds of the buckets of a commit's time, in seconds.
 const COMMIT_SECONDS: [f64; 11] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
+
+/// Counters with labels, whose series begin with the first event.
+const LABELLED: [&str; 4] = [
+    "orrery_requests_total",
+    "orrery_executions_total",
+    "orrery_audit_repairs_total",
+    "orrery_webhook_deliveries_total",
+];
 
 /// Replaces the filter of the logs that were started.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -139,9 +150,25 @@ fn describe() {
         ),
         ("orrery_webhook_deliveries_total", "Deliveries that ended, by outcome"),
         ("orrery_webhook_retries_total", "Delivery attempts that failed and will be repeated"),
+        ("orrery_webhook_unsent_total", "Delivery attempts that this machine could not make"),
+        (
+            "orrery_webhook_endpoints_disabled_total",
+            "Endpoints that were disabled: deliveries to them fail",
+        ),
+        (
+            "orrery_executions_abandoned_total",
+            "Executions that were ended because they crashed the service",
+        ),
+        ("orrery_sweeps_refused_total", "Sweeps by age that a wrong clock held back"),
+        ("orrery_kept_log_given_up_total", "Chains of the log archive that were given up"),
+        ("orrery_backup_failures_total", "Scheduled backups that were not written"),
     ];
     for (name, text) in counters {
         describe_counter!(name, text);
+        // Those without labels are there from the start, so that an increase of one is seen.
+        if !LABELLED.contains(&name) {
+            metrics::counter!(name).increment(0);
+        }
     }
     let gauges = [
         ("orrery_bodies_in_flight_bytes", "Request and reply bodies in memory"),
@@ -157,6 +184,7 @@ fn describe() {
         ("orrery_disk_low", "Whether new work is refused because the disk is nearly full: 1 or 0"),
         ("orrery_sweep_refused_files", "Files that a refused sweep would have moved away"),
         ("orrery_commits_waiting", "Commits that wait for the writer"),
+        ("orrery_paused", "Whether work is held back since a restore: 1 or 0"),
         ("orrery_models", "Models in the catalog"),
         ("orrery_model_healthy", "Whether a model is expected to answer: 1, or 0 while it fails"),
         ("orrery_model_running", "Predictions and steps that a model runs now"),
@@ -171,10 +199,27 @@ fn describe() {
         describe_gauge!(name, text);
     }
     describe_gauge!("orrery_store_bytes", Unit::Bytes, "The size of the store on disk");
+    let gauges = [
+        ("orrery_clock_ahead_seconds", "How far the machine's clock is ahead of the believed time"),
+        (
+            "orrery_certificate_expiry_timestamp_seconds",
+            "When the served certificate ends, in Unix time",
+        ),
+        (
+            "orrery_backup_last_timestamp_seconds",
+            "When the newest backup was written, in Unix time; 0: never",
+        ),
+        ("orrery_kept_log_age_seconds", "Since when the log archive lacks something"),
+    ];
+    for (name, text) in gauges {
+        describe_gauge!(name, Unit::Seconds, text);
+    }
+    let waiting = "Log that waits for the log archive";
+    describe_gauge!("orrery_kept_log_waiting_bytes", Unit::Bytes, waiting);
     let lag = "How long the oldest due delivery has waited";
     describe_gauge!("orrery_webhook_lag_seconds", Unit::Seconds, lag);
     let histograms = [
-        ("orrery_request_seconds", "Time from a request's head to its answer"),
+        ("orrery_request_seconds", "Time from a request's head to its answer, by host"),
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),
         ("orrery_commit_seconds", "Time of one group of commits, until it is on disk"),
         ("orrery_checkpoint_seconds", "Time in which rows went from the log into the tree"),
@@ -316,17 +361,17 @@ mod tests {
     #[test]
     fn metrics_recorder_installs_once_and_renders_histograms() {
         let handle = metrics().unwrap();
-        metrics::histogram!("orrery_request_seconds", "route" => "/").record(0.003);
+        metrics::histogram!("orrery_request_seconds", "host" => "base").record(0.003);
         metrics::counter!("orrery_requests_total", "route" => "/").increment(1);
         metrics().unwrap().run_upkeep();
         let text = handle.render();
         assert!(text.contains("# HELP orrery_requests_total Requests answered"), "{text}");
         assert!(
-            text.contains("orrery_request_seconds_bucket{route=\"/\",le=\"0.005\"} 1"),
+            text.contains("orrery_request_seconds_bucket{host=\"base\",le=\"0.005\"} 1"),
             "{text}"
         );
         assert!(
-            text.contains("orrery_request_seconds_bucket{route=\"/\",le=\"0.0025\"} 0"),
+            text.contains("orrery_request_seconds_bucket{host=\"base\",le=\"0.0025\"} 0"),
             "{text}"
         );
     }
