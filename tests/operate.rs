@@ -10,6 +10,8 @@
     reason = "a test fails by a panic, and shows what it has drawn and the service's log"
 )]
 
+#[path = "operate/backups.rs"]
+mod backups;
 #[path = "operate/check.rs"]
 mod check;
 #[path = "operate/doctor.rs"]
@@ -22,6 +24,8 @@ mod document_blocks;
 mod document_page;
 #[path = "operate/documents.rs"]
 mod documents;
+#[path = "operate/executions.rs"]
+mod executions;
 #[path = "operate/metrics.rs"]
 mod metrics;
 #[path = "operate/models.rs"]

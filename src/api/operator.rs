@@ -7,6 +7,7 @@ use hyper::StatusCode;
 
 use super::Context;
 use super::doc::Doc;
+use super::history::read_filter;
 use crate::domain::account::Organization;
 use crate::domain::execution::{Execution, Kind};
 use crate::domain::ids::{ExecutionId, OrganizationId};
@@ -14,13 +15,15 @@ use crate::engine;
 use crate::engine::query::history::Filter;
 use crate::http::{self, Response, response};
 use crate::wire::operator::{Cancelled, Execution as Shown, Executions, Resumed};
+use crate::workflows;
 
 const LIMIT_DEFAULT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
 
 pub const LIST: Doc = Doc::new("admin", "admin_list_executions", "Executions of all organizations");
 
-/// `GET /admin/executions?organization=&unfinished=&limit=`: the newest, or all that have not ended.
+/// `GET /admin/executions?organization=&unfinished=&limit=`: the newest, or all that have not ended. The newest
+/// can be filtered as the history is, with `workflow` (an id or a slug) in the place of `workflow_id`.
 pub async fn list(context: Context) -> Result<Response, http::Error> {
     let query = &context.request.query;
     let limit = usize::try_from(query.number("limit", 1..=LIMIT_MAX, LIMIT_DEFAULT)?)?;
@@ -36,9 +39,12 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
         let of_one = query.get("organization").and_then(|_named| organizations.first());
         found = services.engine.unfinished(of_one.map(|one| one.id), limit).await?;
     } else {
-        let all = Filter::default();
+        let filter = read_filter(&|name| query.get(name))?;
         for organization in &organizations {
-            let page = services.engine.history(organization.id, &all, None, limit).await?;
+            let Some(filter) = of_workflow(&context, organization.id, &filter).await? else {
+                continue;
+            };
+            let page = services.engine.history(organization.id, &filter, None, limit).await?;
             found.extend(page.executions);
             found.sort_by_key(|execution| std::cmp::Reverse(execution.id));
             found.truncate(limit);
@@ -56,6 +62,20 @@ pub async fn list(context: Context) -> Result<Response, http::Error> {
         })
         .collect();
     Ok(response::json(StatusCode::OK, &Executions { executions }))
+}
+
+/// The filter with the workflow that the query names; `None` where the organization has none of that name.
+async fn of_workflow(
+    context: &Context,
+    organization: OrganizationId,
+    filter: &Filter,
+) -> Result<Option<Filter>, http::Error> {
+    let Some(name) = context.request.query.get("workflow") else { return Ok(Some(filter.clone())) };
+    match context.services.workflows.find_any(organization, name).await {
+        Ok(workflow) => Ok(Some(Filter { workflow: Some(workflow.id), ..filter.clone() })),
+        Err(workflows::Error::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 pub const GET: Doc = Doc::new("admin", "admin_get_execution", "An execution");

@@ -42,6 +42,12 @@ pub(super) struct Verify {
     /// The folder of the log archive; by default `log` next to the backup
     #[arg(long, value_name = "DIR", requires = "file")]
     log: Option<PathBuf>,
+    /// Rehearse a restore: restore it into a temporary folder, open it, check all of it, and remove it
+    #[arg(long, requires = "file")]
+    restore: bool,
+    /// Where the temporary folder is made, which needs room for everything; by default beside the data folder
+    #[arg(long, value_name = "DIR", requires = "restore")]
+    work_dir: Option<PathBuf>,
     #[command(flatten)]
     opener: Opener,
     #[command(flatten)]
@@ -314,12 +320,16 @@ struct Found {
     faults: Vec<String>,
 }
 
-/// `orrery verify [FILE]`: false when there are faults.
+/// `orrery verify [FILE [--restore]]`: false when there are faults.
 pub(super) async fn verify(asked: Verify, config: &Config) -> anyhow::Result<bool> {
-    let Verify { file, log, opener, shape } = asked;
+    let Verify { file, log, restore, work_dir, opener, shape } = asked;
     let output = Output::new(shape.json);
     if let Some(file) = file {
         let keys = opener.keys(config)?;
+        if restore {
+            let replay = Replay { log: Some(log_of(&file, log)), ..Replay::default() };
+            return super::rehearse::run(&file, keys, replay, work_dir, config, &output).await;
+        }
         return verify_file(file, log, keys, &output).await;
     }
     let report = match super::service::stopped_store(config) {

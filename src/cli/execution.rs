@@ -1,14 +1,21 @@
-//! `orrery execution`: what has not ended, one execution, ending one. And `orrery resume`.
+//! `orrery execution`: the list, once or as it changes, one execution, and ending, pausing or redriving one.
+//! And `orrery resume`.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Shape;
+use super::admin::Admin;
 use super::chain::query;
 use super::key::understood;
 use super::output::{self, Column, Output};
 use super::service;
 use crate::config::Config;
+use crate::domain::account::DEFAULT_ORGANIZATION;
 use crate::domain::ids::ExecutionId;
 use crate::wire::operator::{Cancelled, Execution, Executions, Resumed};
 
@@ -17,14 +24,19 @@ pub(super) enum Command {
     /// List executions, newest first
     List {
         /// Only unfinished executions, with the crashes of the service while they ran
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["model", "status", "kind", "workflow", "from", "to"])]
         unfinished: bool,
+        #[command(flatten)]
+        filter: Filter,
         /// The maximum number of executions, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = super::values::count)]
         limit: u32,
         /// The organization of the executions; by default all of them
         #[arg(long, value_name = "ORGANIZATION")]
         org: Option<String>,
+        /// Keep looking: on a terminal the table is drawn again, otherwise each change is a line
+        #[arg(long)]
+        watch: bool,
         #[command(flatten)]
         shape: Shape,
     },
@@ -40,7 +52,52 @@ pub(super) enum Command {
         #[arg(value_name = "ID")]
         execution: ExecutionId,
     },
+    /// Start a failed or cancelled execution of a workflow again, behind its finished steps
+    Redrive(OfWorkflow),
+    /// Pause an execution of a workflow: it starts no step until it is resumed
+    Pause(OfWorkflow),
+    /// Resume an execution of a workflow that was paused
+    Resume(OfWorkflow),
 }
+
+/// Which executions are listed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Filter {
+    /// Only executions of this model
+    #[arg(long, value_name = "SLUG")]
+    model: Option<String>,
+    /// Only executions with one of these statuses, such as error,failed
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Only predictions, workflows, chats, decisions or exchanges of the agent
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Only executions of this workflow and its steps, by its id or slug
+    #[arg(long, value_name = "WORKFLOW")]
+    workflow: Option<String>,
+    /// Only executions that were created at this time or later, such as 2026-11-20T09:30:00Z
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// Only executions that were created before this time
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+/// An execution of a workflow.
+#[derive(Debug, clap::Args)]
+pub(super) struct OfWorkflow {
+    /// The id of the execution
+    #[arg(value_name = "ID")]
+    execution: ExecutionId,
+    /// The organization of the execution
+    #[arg(long, value_name = "ORGANIZATION", default_value = DEFAULT_ORGANIZATION)]
+    org: String,
+}
+
+/// How often `--watch` looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Moves to the beginning of a terminal and clears it.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 const COLUMNS: [Column; 7] = [
     Column::Text("ID"),
@@ -55,15 +112,30 @@ const COLUMNS: [Column; 7] = [
 pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()> {
     let admin = service::admin(config).await?;
     match command {
-        Command::List { unfinished, limit, org, shape } => {
+        Command::List { unfinished, filter, limit, org, watch, shape } => {
             let limit = limit.to_string();
             let unfinished = unfinished.to_string();
             let mut asked = vec![("limit", limit.as_str()), ("unfinished", &unfinished)];
-            asked.extend(org.as_deref().map(|org| ("organization", org)));
-            let answer = admin.get(&format!("/admin/executions?{}", query(&asked))).await?;
-            let listed: Executions = understood(answer)?;
+            let Filter { model, status, kind, workflow, from, to } = &filter;
+            for (name, value) in [
+                ("organization", &org),
+                ("model", model),
+                ("status", status),
+                ("type", kind),
+                ("workflow", workflow),
+                ("from", from),
+                ("to", to),
+            ] {
+                asked.extend(value.as_deref().map(|value| (name, value)));
+            }
+            let path = format!("/admin/executions?{}", query(&asked));
+            let output = Output::new(shape.json);
+            if watch {
+                return watch_list(&admin, &path, &output).await;
+            }
+            let listed: Executions = understood(admin.get(&path).await?)?;
             let rows = listed.executions.iter().map(row);
-            Output::new(shape.json).show(&listed, &COLUMNS, rows)
+            output.show(&listed, &COLUMNS, rows)
         }
         Command::Show { execution } => {
             output::json(&admin.get(&format!("/admin/executions/{execution}")).await?)
@@ -74,7 +146,63 @@ pub(super) async fn run(command: Command, config: &Config) -> anyhow::Result<()>
             output::note(&format!("execution {execution} is {}", ended.status));
             Ok(())
         }
+        Command::Redrive(asked) => {
+            let answer = change(admin, &asked, "redrive").await?;
+            let id = answer.get("execution_id").and_then(Value::as_str).unwrap_or_default();
+            output::note(&format!("execution {} goes on as {id}", asked.execution));
+            output::text(&format!("{id}\n")).map_err(Into::into)
+        }
+        Command::Pause(asked) => {
+            change(admin, &asked, "pause").await?;
+            output::note(&format!("execution {} is paused", asked.execution));
+            Ok(())
+        }
+        Command::Resume(asked) => {
+            change(admin, &asked, "resume").await?;
+            output::note(&format!("execution {} is resumed", asked.execution));
+            Ok(())
+        }
     }
+}
+
+/// Asks the workflows host for a change of an execution, on behalf of its organization.
+async fn change(mut admin: Admin, asked: &OfWorkflow, verb: &str) -> anyhow::Result<Value> {
+    admin.act_for(&asked.org);
+    let path = format!("/api/workflows/api/v1/executions/{}/{verb}", asked.execution);
+    admin.post(&path, &json!({})).await
+}
+
+/// Shows the list again and again, until it is interrupted.
+async fn watch_list(admin: &Admin, path: &str, output: &Output) -> anyhow::Result<()> {
+    let is_drawn = io::stdout().is_terminal() && !output.is_json();
+    // What was said last of each execution that is listed now.
+    let mut said: HashMap<ExecutionId, String> = HashMap::new();
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    loop {
+        looks.tick().await;
+        let listed: Executions = understood(admin.get(path).await?)?;
+        if is_drawn {
+            output::text(CLEAR)?;
+            output.show(&listed, &COLUMNS, listed.executions.iter().map(row))?;
+            continue;
+        }
+        for execution in listed.executions.iter().rev() {
+            if said.get(&execution.id) != Some(&execution.status) {
+                output::text(&line(execution, output)?)?;
+            }
+        }
+        let status = |one: Execution| (one.id, one.status);
+        said = listed.executions.into_iter().map(status).collect();
+    }
+}
+
+/// One execution as one line.
+fn line(execution: &Execution, output: &Output) -> anyhow::Result<String> {
+    if output.is_json() {
+        return Ok(serde_json::to_string(execution)? + "\n");
+    }
+    let fields: Vec<String> = row(execution).iter().map(|field| output::plain(field)).collect();
+    Ok(fields.join("  ") + "\n")
 }
 
 /// `orrery resume`

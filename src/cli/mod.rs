@@ -28,6 +28,7 @@ mod organization;
 mod output;
 mod owner;
 mod place;
+mod rehearse;
 mod reload;
 mod salvage;
 mod seal;
@@ -103,7 +104,7 @@ enum Command {
     /// Webhook deliveries: list them, show their attempts, send them again
     #[command(subcommand)]
     Webhooks(webhook::Command),
-    /// Executions: list, show and cancel them, also while the service is stopped
+    /// Executions: list, watch, show, cancel, pause, resume and redrive them, also while the service is stopped
     #[command(subcommand)]
     Execution(execution::Command),
     /// Make organizations and what they have like a file says; a second run changes nothing
@@ -383,6 +384,11 @@ mod tests {
             "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
             "orrery execution list --unfinished --org o --limit 5 --json",
+            "orrery execution list --model m --status error,failed --type workflow --workflow w --watch",
+            "orrery execution list --from 2026-11-20T09:30:00Z --to 2026-11-21T09:30:00Z --limit 5",
+            "orrery execution redrive 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+            "orrery execution pause 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+            "orrery execution resume 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
             "orrery resume --json",
@@ -391,6 +397,7 @@ mod tests {
             "orrery backup x.backup --json",
             "orrery verify",
             "orrery verify x.backup",
+            "orrery verify x.backup --restore --work-dir d --log l --json",
             "orrery restore x.backup --into d",
             "orrery restore x.backup --identity key.txt",
             "orrery verify x.backup --passphrase-file p",
@@ -428,6 +435,8 @@ mod tests {
             "orrery backup",
             "orrery restore",
             "orrery verify --identity key.txt",
+            "orrery verify --restore",
+            "orrery execution list --unfinished --model m",
             "orrery verify x.backup --identity key.txt --passphrase-file p",
             "orrery execution cancel 17",
             "orrery salvage",

@@ -374,6 +374,10 @@ pub struct Backup {
     pub log: Option<Duration>,
     /// Bytes of log that may wait for that.
     pub log_budget: u64,
+    /// The program that is run after each backup, with its arguments; empty: none.
+    pub after: Vec<String>,
+    /// How long it may run.
+    pub after_timeout: Duration,
 }
 
 /// The audit log's file for log shippers.

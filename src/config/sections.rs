@@ -457,7 +457,13 @@ fn backup(section: &mut Section<'_>, folder: &Path, data_dir: &Path) -> Backup {
         passphrase,
         log: section.optional("log", duration(SECOND..=DAY)),
         log_budget: section.get("log_budget", GIB, size(64 * MIB..=TIB)),
+        after: section.get("after", Vec::new(), list(text)),
+        after_timeout: section.get("after_timeout", HOUR, duration(SECOND..=7 * DAY)),
     };
+    if !backup.after.is_empty() && backup.every.is_none() {
+        let message = "`backup.after` follows backups on a schedule: set `backup.every` too";
+        section.error("after", message.to_owned());
+    }
     if backup.log.is_some() && backup.every.is_none() {
         let message = "`backup.log` follows full backups: set `backup.every` too";
         section.error("log", message.to_owned());

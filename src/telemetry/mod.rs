@@ -162,6 +162,7 @@ fn describe() {
         ("orrery_sweeps_refused_total", "Sweeps by age that a wrong clock held back"),
         ("orrery_kept_log_given_up_total", "Chains of the log archive that were given up"),
         ("orrery_backup_failures_total", "Scheduled backups that were not written"),
+        ("orrery_backup_after_failures_total", "Runs of backup.after that failed"),
     ];
     for (name, text) in counters {
         describe_counter!(name, text);

@@ -4,6 +4,7 @@
 //! A backup has its name only when it is whole and on the disk. One that fails is logged and tried
 //! again at the next turn; those that are there stay then.
 
+pub mod after;
 mod log_archive;
 
 use std::fs::{self, File};
@@ -60,6 +61,10 @@ pub async fn run(services: Arc<Services>, tasks: Tasks, config: Config) {
                     damaged = summary.damaged.len(), "a backup was written"
                 );
                 services.audit.write_or_log(&entry).await;
+                tokio::select! {
+                    () = tasks.stopping() => return,
+                    () = after::run(&services, &config, &path) => {}
+                }
             }
             Err(error) => {
                 services.audit.write_or_log(&entry.refused(&error.to_string())).await;

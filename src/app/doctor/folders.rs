@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::api::{Finding, Verdict};
+use crate::app::backups::after;
 use crate::config::Config;
 use crate::storage;
 
@@ -27,6 +28,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     findings.extend(open_files(config.limits.connections));
     findings.extend(refused_sweeps(&config.data_dir));
     findings.extend(given_up_log(&config.data_dir));
+    findings.extend(not_taken_away(&config.data_dir));
     findings
 }
 
@@ -61,6 +63,13 @@ fn given_up_log(folder: &Path) -> Option<Finding> {
          at least once an hour"
     );
     Some(Finding::new("log archive", Verdict::Fault, detail))
+}
+
+/// How the program that takes backups away has failed, as the service notes it.
+fn not_taken_away(folder: &Path) -> Option<Finding> {
+    let reason = fs::read_to_string(folder.join(after::FAILED)).ok()?;
+    let mend = "run the program by hand with ORRERY_BACKUP_FILE set; the next backup runs it again";
+    Some(Finding::fault("backup.after", reason).mended_by(mend))
 }
 
 /// The sweeps that the last start refused, as the service notes them.
