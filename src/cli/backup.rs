@@ -300,7 +300,8 @@ fn part_of(file: &Path) -> PathBuf {
     name.into()
 }
 
-fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
+/// Reads a whole backup.
+pub(super) fn checked_file(file: &Path, keys: &Keys) -> anyhow::Result<Summary> {
     let bar = byte_bar("verify");
     let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let summary = backup::open(BufReader::new(opened), keys)

@@ -64,7 +64,11 @@ fn without_store(config: &Config, error: &anyhow::Error) -> anyhow::Result<Vec<F
     };
     let is_first = !config.data_dir.exists();
     let verdict = if is_first { Verdict::Warning } else { Verdict::Fault };
-    let mend = if is_first { "orrery serve" } else { "orrery verify" };
+    let mend = if is_first {
+        "orrery serve"
+    } else {
+        "run it as the user of the service or with sudo; `orrery verify` while the service is stopped"
+    };
     found.push(Finding::new("service", verdict, output::chain(error)).mended_by(mend));
     Ok(found)
 }

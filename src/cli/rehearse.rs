@@ -2,14 +2,15 @@
 //! ends. It reads the backup and the log archive behind it, and touches no service and no store.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::backup::{blocking, byte_bar, counted};
+use super::backup::{blocking, byte_bar, checked_file, counted};
 use super::output::{self, Output};
 use super::service;
-use crate::backup::{self, Keys, Replay};
+use crate::backup::{self, Keys, Replay, Spared};
 use crate::config::Config;
 use crate::runtime::Clock;
 
@@ -36,10 +37,20 @@ pub(super) async fn run(
             )
         })?;
     let restored = Config { data_dir: folder.path().join(DATA), ..config.clone() };
-    let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let into = restored.data_dir.clone();
     let inline_bytes = config.engine.payload_inline_bytes;
+    let reserve = config.limits.disk_reserve;
+    let backup_file = file.to_owned();
     let reached = blocking(move || {
+        // A disk that fills up would stop a service that runs on it.
+        let summary = checked_file(&backup_file, &keys)?;
+        Spared::new(io::sink(), &parent, reserve, summary.bytes).with_context(|| {
+            format!(
+                "{} has no room for a rehearsal: name another folder with --work-dir",
+                parent.display()
+            )
+        })?;
+        let opened = File::open(&backup_file)?;
         let bar = byte_bar("restore");
         let now = Clock::system().now();
         let mut progress = |bytes| bar.set_position(bytes);

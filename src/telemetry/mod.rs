@@ -135,6 +135,12 @@ fn recorder() -> Result<PrometheusBuilder, metrics_exporter_prometheus::BuildErr
 }
 
 fn describe() {
+    describe_counters();
+    describe_gauges();
+    describe_histograms();
+}
+
+fn describe_counters() {
     let counters = [
         ("orrery_requests_total", "Requests answered, by host, method, route and status"),
         ("orrery_executions_total", "Executions that ended, by kind and status"),
@@ -171,6 +177,9 @@ fn describe() {
             metrics::counter!(name).increment(0);
         }
     }
+}
+
+fn describe_gauges() {
     let gauges = [
         ("orrery_bodies_in_flight_bytes", "Request and reply bodies in memory"),
         ("orrery_requests_in_flight", "Requests that are being answered"),
@@ -219,6 +228,9 @@ fn describe() {
     describe_gauge!("orrery_kept_log_waiting_bytes", Unit::Bytes, waiting);
     let lag = "How long the oldest due delivery has waited";
     describe_gauge!("orrery_webhook_lag_seconds", Unit::Seconds, lag);
+}
+
+fn describe_histograms() {
     let histograms = [
         ("orrery_request_seconds", "Time from a request's head to its answer, by host"),
         ("orrery_execution_seconds", "Time from the creation of an execution to its end"),

@@ -61,7 +61,7 @@ fn backup_after_that_fails_is_counted_and_found_by_doctor() {
     });
     let found = eventually("the failure is noted", || finding(&setup, "backup.after"));
     assert_eq!(found["verdict"], "fault");
-    assert!(found["detail"].as_str().unwrap().contains("no way to the other box"), "{found}");
+    assert!(found["mend"].as_str().unwrap().contains("no way to the other box"), "{found}");
     assert!(backup_of(folder.path()).is_some(), "the backup itself stays");
     // Also while the service is stopped.
     service.kill();

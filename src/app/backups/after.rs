@@ -67,7 +67,7 @@ pub async fn run(services: &Services, config: &config::Backup, backup: &Path) {
 fn remove(note: &Path) -> io::Result<()> {
     match fs::remove_file(note) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        Err(_) | Ok(()) => Ok(()),
     }
 }
 

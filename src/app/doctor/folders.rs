@@ -67,9 +67,11 @@ fn given_up_log(folder: &Path) -> Option<Finding> {
 
 /// How the program that takes backups away has failed, as the service notes it.
 fn not_taken_away(folder: &Path) -> Option<Finding> {
+    // What the program said may name other machines: it is the operator's.
     let reason = fs::read_to_string(folder.join(after::FAILED)).ok()?;
-    let mend = "run the program by hand with ORRERY_BACKUP_FILE set; the next backup runs it again";
-    Some(Finding::fault("backup.after", reason).mended_by(mend))
+    let detail = "the program that takes backups away has failed for the newest one";
+    let mend = format!("{reason}; run it by hand with ORRERY_BACKUP_FILE set");
+    Some(Finding::fault("backup.after", detail).mended_by(mend))
 }
 
 /// The sweeps that the last start refused, as the service notes them.

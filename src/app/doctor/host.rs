@@ -80,7 +80,9 @@ fn free_memory(text: &str, group: Option<&Path>) -> Finding {
 
 /// Which service sets the machine's clock, as far as its files say.
 fn time_service(root: &str) -> Finding {
-    let found = TIME_SERVICES.iter().find(|(path, _)| Path::new(root).join(&path[1..]).exists());
+    let found = TIME_SERVICES
+        .iter()
+        .find(|(path, _)| Path::new(root).join(path.trim_start_matches('/')).exists());
     match found {
         Some((_, name)) => Finding::good("time", format!("{name} sets the machine's clock")),
         None => Finding::good(

@@ -15,7 +15,7 @@ use url::Url;
 
 use super::rotation;
 use crate::api::{Doctor, Finding};
-use crate::config::{Config, McpTransport};
+use crate::config::{Config, McpTransport, TlsMode};
 use crate::domain::time::Timestamp;
 
 pub use self::models::check as check_manifest;
@@ -69,6 +69,10 @@ fn private(config: &Config) -> Vec<(String, &'static str)> {
         (config.models_dir.display().to_string(), "the models folder"),
         (file.display().to_string(), "the configuration"),
     ];
+    if let TlsMode::Files { certificate, private_key } = &config.tls.mode {
+        private.push((certificate.display().to_string(), "the certificate"));
+        private.push((private_key.display().to_string(), "the private key"));
+    }
     private.retain(|(path, _)| !path.is_empty());
     // The longest first: one may lie within another.
     private.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
@@ -110,6 +114,8 @@ mod tests {
         config.data_dir = folder.path().join("data");
         config.models_dir = config.data_dir.join("models.d");
         config.backup.folder = config.data_dir.join("backups");
+        let certificate = folder.path().join("cert.pem");
+        config.tls.mode = TlsMode::Files { private_key: certificate.clone(), certificate };
         let doctor = of(&config);
         let now = Timestamp::from_micros(0);
         let shown = folder.path().to_str().unwrap();
