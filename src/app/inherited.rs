@@ -2,7 +2,7 @@
 //! restarts, and none is refused.
 //!
 //! What it takes is bound already. It never guesses: a socket that no host listens on ends the start, since
-//! what connects there would wait for ever.
+//! what connects there would wait without an answer.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -26,7 +26,7 @@ impl Inherited {
         let mut sockets = Vec::new();
         for number in 0..passed.len() {
             let socket = passed.take_tcp_listener(number).with_context(|| {
-                format!("socket {number} of orrery.socket is no ListenStream= with a TCP port")
+                format!("socket {number} of orrery.socket must be a ListenStream= with a TCP port")
             })?;
             let Some(socket) = socket else { continue };
             // Programs of models inherit nothing.

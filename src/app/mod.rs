@@ -54,7 +54,7 @@ use crate::http::budget::{Budget, Share};
 use crate::http::client::Client;
 use crate::http::egress::Policy;
 use crate::http::rate::{Limiter, OrganizationLimiter};
-use crate::http::server::Listener;
+use crate::http::server::{Limits, Listener};
 use crate::http::tls::Certificates;
 use crate::idempotency::Idempotency;
 use crate::members::Members;
@@ -284,6 +284,21 @@ fn open_catalog(
     Ok(catalog)
 }
 
+/// Opens the control socket, and asks it something for the watchdog.
+fn listen_to_operator(
+    config: &Config,
+    services: &Arc<Services>,
+    limits: Limits,
+    tasks: &Tasks,
+    token: Secret,
+) -> anyhow::Result<()> {
+    control::keep(&config.data_dir.join(CONTROL_TOKEN), &token)?;
+    let socket = config.data_dir.join(CONTROL_SOCKET);
+    listen(Listener::unix(&socket)?, Role::Control, None, services, limits, tasks)?;
+    watchdog::feed(tasks, socket, token);
+    Ok(())
+}
+
 /// Starts a whole service: when this returns, it listens and has taken up unfinished work.
 ///
 /// # Errors
@@ -320,10 +335,7 @@ pub async fn start(config: &Config) -> anyhow::Result<Running> {
         let limits = if role == Role::Metrics { for_operator(&limits) } else { limits.clone() };
         listen(listener, role, tls, &services, limits, &tasks)?;
     }
-    control::keep(&config.data_dir.join(CONTROL_TOKEN), &control_token)?;
-    let control = Listener::unix(&config.data_dir.join(CONTROL_SOCKET))?;
-    listen(control, Role::Control, None, &services, for_operator(&limits), &tasks)?;
-    watchdog::feed(&tasks, config.data_dir.join(CONTROL_SOCKET), control_token);
+    listen_to_operator(config, &services, for_operator(&limits), &tasks, control_token)?;
     if let Some(certificates) = &certificates {
         certificates.watch(&tasks, &clock, journal::noting(&services, &tasks, "certificate"));
     }

@@ -1,7 +1,7 @@
 //! systemd's watchdog (`WatchdogSec=`): notified for as long as a request over the control socket is accepted,
 //! routed and answered from the store.
 //!
-//! Only that counts: a full disk or a failing model is no reason to end the service.
+//! Only that counts: a full disk or a failing model does not end the service.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -150,7 +150,7 @@ enum Command {
     /// Run a language model without files and network: the service starts this itself
     #[command(hide = true)]
     LlmWorker(llm::worker::WorkerArgs),
-    /// This binary as a systemd service: install it, remove it, show how it stands
+    /// This binary as a systemd service: install it, remove it, show its status
     #[command(subcommand)]
     Service(unit::Command),
     /// Print a script that completes commands in a shell
@@ -223,16 +223,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Agent(asked) => block_on(agent::run(asked, &of_service(file)?))?,
         Command::Decide(asked) => block_on(decide::run(asked, &of_service(file)?))?,
         Command::Backup(asked) => block_on(backup::backup(asked, &of_service(file)?))?,
-        Command::Verify(asked) => {
-            let is_good = {
-                let config = match asked.is_of_file() {
-                    true => of_service_or_defaults(file)?,
-                    false => of_service(file)?,
-                };
-                block_on(backup::verify(asked, &config))?
-            };
-            return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
+        Command::Verify(asked) => return verify(asked, file),
         Command::Restore(asked) => {
             block_on(backup::restore(asked, &of_service_or_defaults(file)?))?
         }
@@ -257,6 +248,15 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Man { folder } => manual(&folder)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn verify(asked: backup::Verify, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let config = match asked.is_of_file() {
+        true => of_service_or_defaults(file)?,
+        false => of_service(file)?,
+    };
+    let is_good = block_on(backup::verify(asked, &config))?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The configuration in `file`, or the defaults without one.
@@ -336,77 +336,79 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    const EVERY_COMMAND: &[&str] = &[
+        "orrery",
+        "orrery serve --config x.toml",
+        "orrery serve --listen 0.0.0.0 --port 9000",
+        "orrery --config x.toml check --json",
+        "orrery doctor --json",
+        "orrery key create --name n --org o --expires 90d",
+        "orrery key create --name n --admin --expires 90d",
+        "orrery key list --org o --json",
+        "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery org create --name o",
+        "orrery org list",
+        "orrery service install --dry-run",
+        "orrery service uninstall --purge",
+        "orrery service status --json",
+        "orrery man pages",
+        "orrery org show o --json",
+        "orrery organization limit o --requests-per-second 5 --running 1 --queued none",
+        "orrery org limit o --storage 1000000 --json",
+        "orrery owner link --org o --json",
+        "orrery member list --org o --json",
+        "orrery chain create --name n --model m --entries []",
+        "orrery chain update --name n --model m --org o --entries @f.toml --json",
+        "orrery chain disable --name n --model a/b",
+        "orrery chain show --name n --model m",
+        "orrery chain show n",
+        "orrery chain create n --model m --entries []",
+        "orrery chain delete n --model m --org o",
+        "orrery chain list --org o",
+        "orrery secret set api_key --org o",
+        "orrery secret list --org o --json",
+        "orrery secret delete api_key",
+        "orrery model list --json",
+        "orrery model check a.toml b.toml",
+        "orrery model test a/b --input {} --json",
+        "orrery chat",
+        "orrery chat a/b --system s --org o",
+        "orrery agent --session s --mode eco --behavior plan --org o hello",
+        "orrery decide --model m --state @f --question q --org o --json",
+        "orrery balance show --org o --json",
+        "orrery balance top-up --amount 12.5 --org o",
+        "orrery balance ledger --limit 5",
+        "orrery webhooks list --status failed --limit 5 --json",
+        "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+        "orrery execution list --unfinished --org o --limit 5 --json",
+        "orrery execution list --model m --status error,failed --type workflow --workflow w --watch",
+        "orrery execution list --from 2026-11-20T09:30:00Z --to 2026-11-21T09:30:00Z --limit 5",
+        "orrery execution redrive 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
+        "orrery execution pause 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery execution resume 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
+        "orrery resume --json",
+        "orrery reload --json",
+        "orrery audit list --action key --org o --from 2026-11-20T09:30:00Z --limit 5 --json",
+        "orrery backup x.backup --json",
+        "orrery verify",
+        "orrery verify x.backup",
+        "orrery verify x.backup --restore --work-dir d --log l --json",
+        "orrery restore x.backup --into d",
+        "orrery restore x.backup --identity key.txt",
+        "orrery verify x.backup --passphrase-file p",
+        "orrery restore x.backup --until 2026-11-21T10:00:00Z --live-log /d",
+        "orrery compact",
+        "orrery seal rotate",
+        "orrery salvage --into d --json",
+        "orrery completions bash",
+    ];
+
     #[test]
     fn cli_parses_every_command() {
-        for line in [
-            "orrery",
-            "orrery serve --config x.toml",
-            "orrery serve --listen 0.0.0.0 --port 9000",
-            "orrery --config x.toml check --json",
-            "orrery doctor --json",
-            "orrery key create --name n --org o --expires 90d",
-            "orrery key create --name n --admin --expires 90d",
-            "orrery key list --org o --json",
-            "orrery key delete 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
-            "orrery org create --name o",
-            "orrery org list",
-            "orrery service install --dry-run",
-            "orrery service uninstall --purge",
-            "orrery service status --json",
-            "orrery man pages",
-            "orrery org show o --json",
-            "orrery organization limit o --requests-per-second 5 --running 1 --queued none",
-            "orrery org limit o --storage 1000000 --json",
-            "orrery owner link --org o --json",
-            "orrery member list --org o --json",
-            "orrery chain create --name n --model m --entries []",
-            "orrery chain update --name n --model m --org o --entries @f.toml --json",
-            "orrery chain disable --name n --model a/b",
-            "orrery chain show --name n --model m",
-            "orrery chain show n",
-            "orrery chain create n --model m --entries []",
-            "orrery chain delete n --model m --org o",
-            "orrery chain list --org o",
-            "orrery secret set api_key --org o",
-            "orrery secret list --org o --json",
-            "orrery secret delete api_key",
-            "orrery model list --json",
-            "orrery model check a.toml b.toml",
-            "orrery model test a/b --input {} --json",
-            "orrery chat",
-            "orrery chat a/b --system s --org o",
-            "orrery agent --session s --mode eco --behavior plan --org o hello",
-            "orrery decide --model m --state @f --question q --org o --json",
-            "orrery balance show --org o --json",
-            "orrery balance top-up --amount 12.5 --org o",
-            "orrery balance ledger --limit 5",
-            "orrery webhooks list --status failed --limit 5 --json",
-            "orrery webhooks show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
-            "orrery webhooks redeliver 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
-            "orrery execution list --unfinished --org o --limit 5 --json",
-            "orrery execution list --model m --status error,failed --type workflow --workflow w --watch",
-            "orrery execution list --from 2026-11-20T09:30:00Z --to 2026-11-21T09:30:00Z --limit 5",
-            "orrery execution redrive 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e --org o",
-            "orrery execution pause 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
-            "orrery execution resume 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
-            "orrery execution show 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
-            "orrery execution cancel 0192f0c1-8a52-7c3b-9d1e-2f3a4b5c6d7e",
-            "orrery resume --json",
-            "orrery reload --json",
-            "orrery audit list --action key --org o --from 2026-11-20T09:30:00Z --limit 5 --json",
-            "orrery backup x.backup --json",
-            "orrery verify",
-            "orrery verify x.backup",
-            "orrery verify x.backup --restore --work-dir d --log l --json",
-            "orrery restore x.backup --into d",
-            "orrery restore x.backup --identity key.txt",
-            "orrery verify x.backup --passphrase-file p",
-            "orrery restore x.backup --until 2026-11-21T10:00:00Z --live-log /d",
-            "orrery compact",
-            "orrery seal rotate",
-            "orrery salvage --into d --json",
-            "orrery completions bash",
-        ] {
+        for line in EVERY_COMMAND {
             parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }

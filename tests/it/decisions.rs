@@ -383,28 +383,3 @@ async fn decide_command_prints_a_table_with_bars() {
     let row = newest_row(&service, 1).await;
     assert_eq!(row["api_key_id"], "00000000-0000-0000-0000-000000000000");
 }
-
-/// The code blocks of a language in `docs/decisions.md`.
-fn blocks(language: &str) -> Vec<&'static str> {
-    const PAGE: &str = include_str!("../../docs/decisions.md");
-    let fence = format!("```{language}\n");
-    PAGE.split(&fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
-}
-
-#[tokio::test]
-async fn decisions_page_shows_a_configuration_and_calls_that_work() {
-    let near = Upstream::start().await;
-    let service = Service::configured(blocks("toml")[0]).await;
-    assert_eq!(service.config.decisions.aliases.len(), 2);
-    service.manifest(&near.manifest("llama", "chat", ""));
-    near.follows(logprobs);
-    let text = blocks("sh")[0].split_once("-d '").unwrap().1.split('\'').next().unwrap();
-    let body: Value = serde_json::from_str(text).unwrap();
-    let said = ask(&service, &body).send().await.expect(200);
-    let shown: Value = serde_json::from_str(blocks("json")[0]).unwrap();
-    for (name, answer) in shown["answers"].as_object().unwrap() {
-        let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(fields(&said["answers"][name]), fields(answer), "{name}");
-    }
-    service.get("/v2/executions?type=decision&limit=5").await.expect(200);
-}

@@ -14,8 +14,9 @@ use serde_json::Value;
 use crate::document_blocks::{self as blocks, Block, Mark};
 use crate::document_page::{Page, Places};
 
-const DOCUMENTS: [&str; 15] = [
+const DOCUMENTS: [&str; 16] = [
     "README.md",
+    "docs/administration.md",
     "docs/agent.md",
     "docs/api.md",
     "docs/architecture.md",
@@ -38,7 +39,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "needs root and a certificate for the machine's name"),
     ("docs/api.md", "needs a page in a browser"),
     ("docs/operating.md", "needs root and systemd"),
-    ("docs/operating.md", "needs the installed service"),
+    ("docs/operating.md", "needs root and systemd"),
+    ("docs/operating.md", "needs a unit of systemd"),
     ("docs/operating.md", "needs the installed service"),
     ("docs/operating.md", "needs a key pair of age"),
     ("docs/operating.md", "needs a damaged store"),
@@ -145,6 +147,12 @@ fn models_page_runs_as_written() {
 #[ignore = "needs curl, jq and python3: run tests/run"]
 fn operating_page_runs_as_written() {
     Page::new("docs/operating.md").run();
+}
+
+#[test]
+#[ignore = "needs curl, jq and python3: run tests/run"]
+fn administration_page_runs_as_written() {
+    Page::new("docs/administration.md").run();
 }
 
 #[cfg(feature = "llama")]

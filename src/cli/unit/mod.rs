@@ -1,5 +1,5 @@
-//! `orrery service`: puts this binary in place as a systemd service, takes it away again, tells how it
-//! stands. Where a package manager did that, it is the package manager's.
+//! `orrery service`: puts this binary in place as a systemd service, takes it away again, shows its
+//! status. Where a package manager did that, it is the package manager's.
 //!
 //! It never removes data or a configuration unless `--purge` says so and a person confirms it.
 
@@ -56,7 +56,7 @@ pub(super) enum Command {
         #[arg(long)]
         purge: bool,
     },
-    /// Show how the installed service stands
+    /// Show the status of the installed service
     Status(Shape),
 }
 
@@ -111,7 +111,7 @@ fn install(dry_run: bool) -> anyhow::Result<()> {
         }
         output::note(
             "\nThe service runs. `orrery key create --name NAME` makes a key, `orrery owner link` the \
-             link that sets up the dashboard, `orrery service status` shows how it stands.",
+             link that sets up the dashboard, `orrery service status` shows its status.",
         );
     }
     Ok(())
@@ -218,7 +218,7 @@ fn listen_line(address: &SocketAddr) -> String {
     format!("ListenStream={address}")
 }
 
-/// How the installed service stands.
+/// The status of the installed service.
 #[derive(Debug, Serialize)]
 struct Status {
     /// As systemd calls it, such as `active`.

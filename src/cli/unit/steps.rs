@@ -152,7 +152,7 @@ fn give_to_group(path: &Path, group: &str) -> anyhow::Result<()> {
 fn remove(path: &Path) -> anyhow::Result<()> {
     ensure!(
         path.is_absolute() && path.parent().is_some(),
-        "{} is no place of its own",
+        "{} must be a place of its own",
         path.display()
     );
     let removed = match fs::symlink_metadata(path) {

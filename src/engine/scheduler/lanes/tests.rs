@@ -141,7 +141,7 @@ impl Fixture {
 
     fn deliver_refill(&mut self) {
         if let Some((lane, rows, complete)) = self.refills.pop() {
-            let rows = rows.into_iter().map(|id| ticket(id)).collect();
+            let rows = rows.into_iter().map(ticket).collect();
             self.lanes.refilled(&name(lane), rows, complete);
         }
     }
