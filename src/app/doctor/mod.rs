@@ -22,9 +22,9 @@ pub use self::models::check as check_manifest;
 
 /// The doctor of a service with this configuration.
 pub fn of(config: &Config) -> Doctor {
-    let private = private(config);
-    let hosts = hosts(config);
-    let config = config.clone();
+    let config = placed(config);
+    let private = private(&config);
+    let hosts = hosts(&config);
     let read = backup::Read::default();
     Doctor::new(move |now| findings(&config, now, &read), private, hosts)
 }
@@ -58,6 +58,17 @@ fn findings(config: &Config, now: Timestamp, read: &backup::Read) -> Vec<Finding
     found.push(backup::age(&config.backup, now));
     found.extend(read.newest(&config.backup));
     found
+}
+
+/// The configuration with whole paths: `data` alone may also be a word of a finding.
+fn placed(config: &Config) -> Config {
+    let mut config = config.clone();
+    for path in [&mut config.data_dir, &mut config.models_dir, &mut config.backup.folder] {
+        if let Ok(whole) = std::path::absolute(&*path) {
+            *path = whole;
+        }
+    }
+    config
 }
 
 /// The paths that a finding may name, and what members of organizations read in their place.
@@ -105,6 +116,17 @@ mod tests {
         assert_eq!(hosts(&config), ["models.example"]);
         config.router.upstream_url = Some("http://127.0.0.1:8090/v1".to_owned());
         assert!(hosts(&config).is_empty());
+    }
+
+    #[test]
+    fn findings_name_whole_paths() {
+        let mut config = Config::defaults();
+        config.data_dir = "data".into();
+        let doctor = of(&config);
+        let hidden = |detail: &str| doctor.for_members(Finding::good("secrets", detail)).detail;
+        assert_eq!(hidden("the data is there"), "the data is there");
+        let whole = std::env::current_dir().unwrap().join("data");
+        assert_eq!(hidden(&format!("{} is there", whole.display())), "the data folder is there");
     }
 
     #[test]
