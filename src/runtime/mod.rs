@@ -4,6 +4,7 @@
 pub mod memory;
 pub mod shortage;
 
+mod background;
 mod clock;
 mod completing;
 mod recurring;
@@ -14,11 +15,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::{ContextV7, Uuid};
 
+pub use self::background::{Background, yield_to_requests};
 pub use self::clock::Clock;
 pub use self::completing::{Completing, Panicked};
 pub use self::recurring::Recurring;
@@ -78,6 +81,8 @@ pub struct NoRandomness;
 pub struct Tasks {
     tracker: TaskTracker,
     stopping: CancellationToken,
+    /// Where they run; on the threads of who spawns them when it is not said.
+    home: Option<Handle>,
 }
 
 impl Tasks {
@@ -87,13 +92,22 @@ impl Tasks {
         Self::default()
     }
 
+    /// The same tasks, to a shutdown; those that are spawned through this run on the threads of `home`.
+    #[must_use]
+    pub fn on(&self, home: &Background) -> Self {
+        Self { home: Some(home.handle().clone()), ..self.clone() }
+    }
+
     /// Runs `task` until it ends. A shutdown waits for it, within its grace.
     pub fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.tracker.spawn(task)
+        match &self.home {
+            Some(home) => self.tracker.spawn_on(task, home),
+            None => self.tracker.spawn(task),
+        }
     }
 
     /// Work that goes on in a task of its own when its caller is dropped. A shutdown waits for it, within

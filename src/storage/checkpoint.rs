@@ -22,6 +22,7 @@ use super::log::Segments;
 use super::log::form::StoreId;
 use super::marker::Marker;
 use super::memtable::Frozen;
+use super::row_cache::RowCache;
 use super::tree;
 use super::view::View;
 use super::writer::Message;
@@ -131,19 +132,6 @@ impl Progress {
     }
 }
 
-/// How much the thread gives way to those that serve requests, as `nice` counts it. It still gets a
-/// third of what they get: when it falls behind by a whole checkpoint, the writer waits for it.
-const NICENESS: i32 = 5;
-
-/// Lets the threads that serve requests go first: a commit that wakes up should not wait for a
-/// checkpoint's turn to end.
-fn lower_priority() {
-    let thread = rustix::thread::gettid();
-    if let Err(error) = rustix::process::setpriority_process(Some(thread), NICENESS) {
-        tracing::debug!(%error, "checkpoints run at the same priority as everything else");
-    }
-}
-
 /// What the thread is sent. It ends when the sender has gone.
 pub enum Job {
     /// Something was written to a sealed log.
@@ -155,6 +143,7 @@ pub enum Job {
 /// The thread's state.
 pub struct Checkpointer {
     pub view: View,
+    pub cache: Arc<RowCache>,
     pub segments: Arc<Segments>,
     pub store: StoreId,
     pub data: PathBuf,
@@ -170,7 +159,9 @@ pub struct Checkpointer {
 impl Checkpointer {
     /// Works until the writer has ended.
     pub fn run(self, jobs: &Receiver<Job>) {
-        lower_priority();
+        // A commit that wakes up should not wait for a checkpoint's turn to end. When this falls behind by a
+        // whole checkpoint, the writer waits for it.
+        runtime::yield_to_requests();
         let tick = (self.limits.seal_after / 2).max(Duration::from_millis(1));
         let mut seen = self.progress.written.load(Ordering::Acquire);
         let mut since = runtime::monotonic_now();
@@ -258,6 +249,7 @@ impl Checkpointer {
         self.faults.hit(Point::Flush);
         tree::flush(db)?;
         self.progress.applied.store(frozen.number, Ordering::Release);
+        self.cache.forget(&frozen.layer);
         memtable.thaw();
         #[cfg(test)]
         self.faults.hit(Point::Marker);

@@ -74,6 +74,11 @@ impl Layer {
         self.read().get(key).and_then(|slot| slot.as_of(number)).cloned()
     }
 
+    /// Whether it has a row for the key, a deletion too. For a frozen layer.
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.read().contains_key(key)
+    }
+
     /// The newest published value. The number is read under the lock: values older than a number
     /// read before it may be gone.
     fn newest(&self, key: &[u8], published: &AtomicU64) -> Option<Option<Vec<u8>>> {

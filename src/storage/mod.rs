@@ -49,6 +49,7 @@ mod memtable;
 mod opening;
 mod pack;
 mod payloads;
+mod row_cache;
 mod store;
 mod sweep;
 mod tree;

@@ -32,6 +32,7 @@ use super::opening::{self, Opened};
 use super::payloads::{PAYLOADS, Recent};
 use super::record::{Record, decode};
 use super::root_folder::RootFolder;
+use super::row_cache::RowCache;
 use super::view::{Moment, View};
 use super::writer::{self, Message, Metrics, Writer};
 use crate::domain::ids::PayloadId;
@@ -39,7 +40,7 @@ use crate::domain::ids::PayloadId;
 /// The format that this release writes. Since 2, values in the tree may be packed; a store of format 1
 /// has none, and is read as it is.
 pub const FORMAT: u32 = 2;
-/// Reads that run at once.
+/// Reads through one handle that run at once.
 const READERS: usize = 16;
 /// Rows that one page may have.
 pub const PAGE_MAX: usize = 10_000;
@@ -75,6 +76,8 @@ pub struct Stats {
     pub commits: u64,
     pub flushes: u64,
     pub bytes_on_disk: u64,
+    /// Of these, bytes of the write-ahead log.
+    pub log_bytes: u64,
     /// Commits that wait for the writer.
     pub waiting: usize,
     /// The disk is nearly full.
@@ -94,7 +97,8 @@ pub(super) struct Shared {
     pub(super) deferred: Mutex<DeferredDeletions<PayloadId>>,
     /// Held by the one export that there may be.
     pub(super) exporting: Mutex<()>,
-    readers: Semaphore,
+    /// Rows that are read often.
+    cache: Arc<RowCache>,
     metrics: Arc<Metrics>,
     pub(super) disk_space: DiskSpaceMonitor,
     pub(super) recent: Recent,
@@ -111,6 +115,8 @@ pub(super) struct Shared {
 #[derive(Clone)]
 pub struct Store {
     pub(super) shared: Arc<Shared>,
+    /// Places for those who read through this handle.
+    readers: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Store {
@@ -172,8 +178,10 @@ impl Store {
         let segments = Arc::clone(log.segments());
         let progress = Arc::new(Progress::new(applied, log.number()));
         let (jobs, jobs_rx) = std::sync::mpsc::channel();
+        let cache = Arc::new(RowCache::default());
         let checkpointer = Checkpointer {
             view: view.clone(),
+            cache: Arc::clone(&cache),
             segments: Arc::clone(&segments),
             store,
             data: folder.clone(),
@@ -214,7 +222,7 @@ impl Store {
             writer_tx,
             deferred: Mutex::default(),
             exporting: Mutex::default(),
-            readers: Semaphore::new(READERS),
+            cache,
             metrics,
             disk_space,
             recent: Recent::default(),
@@ -225,13 +233,20 @@ impl Store {
             #[cfg(test)]
             faults,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), readers: readers() })
     }
 
     /// What goes wrong, for tests: a slow disk, a kill at a chosen point.
     #[cfg(test)]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
+    }
+
+    /// The same store with places of its own for reads: those who read through it and through other
+    /// handles do not wait for each other.
+    #[must_use]
+    pub fn with_own_readers(&self) -> Self {
+        Self { readers: readers(), ..self.clone() }
     }
 
     /// The data folder.
@@ -251,6 +266,29 @@ impl Store {
         let view = self.shared.view.clone();
         let key = key.clone();
         self.blocking(move || view.get(&key)).await
+    }
+
+    /// As [`Store::get`], for rows that are read often and change rarely: from memory, where it was read
+    /// before.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_often(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
+        let Shared { view, cache, .. } = &*self.shared;
+        if let Some(value) = view.memtable.get(key.as_bytes()) {
+            return Ok(value);
+        }
+        let checkpoints = match cache.get(key) {
+            Ok(value) => return Ok(value),
+            Err(checkpoints) => checkpoints,
+        };
+        let (view, cache, key) = (view.clone(), Arc::clone(cache), key.clone());
+        self.blocking(move || {
+            let value = view.get(&key)?;
+            cache.keep(key, value.clone(), checkpoints, &view.memtable);
+            Ok(value)
+        })
+        .await
     }
 
     /// The record under `key`.
@@ -275,6 +313,27 @@ impl Store {
         self.blocking(move || {
             let rows = found.into_iter().zip(&keys);
             rows.map(|(found, key)| found.map_or_else(|| moment.get(key), Ok)).collect()
+        })
+        .await
+    }
+
+    /// The bytes under each key, and whether there is a row that begins with the prefix beside it, where one
+    /// is: all at one moment, in their order.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_with_parts(
+        &self,
+        wanted: Vec<(Key, Option<Key>)>,
+    ) -> Result<Vec<(Option<Vec<u8>>, bool)>, Error> {
+        self.reading(move |moment| {
+            let look = |(key, prefix): (Key, Option<Key>)| {
+                let first = |prefix| Page { prefix, after: None, before: None, limit: 1 };
+                let parts =
+                    prefix.map(first).map_or(Ok(Vec::new()), |first| read_page(moment, &first));
+                Ok((moment.get(&key)?, !parts?.is_empty()))
+            };
+            wanted.into_iter().map(look).collect()
         })
         .await
     }
@@ -341,10 +400,12 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let Shared { view, segments, writer_tx, metrics, .. } = &*self.shared;
         let tree = view.db.size_on_disk().unwrap_or(0);
+        let log_bytes = segments.bytes();
         Stats {
             commits: metrics.commits.load(Ordering::Relaxed),
             flushes: metrics.flushes.load(Ordering::Relaxed),
-            bytes_on_disk: tree.saturating_add(segments.bytes()),
+            bytes_on_disk: tree.saturating_add(log_bytes),
+            log_bytes,
             waiting: writer::QUEUE.saturating_sub(writer_tx.capacity()),
             disk_is_low: self.shared.disk_space.is_low(),
         }
@@ -387,10 +448,14 @@ impl Store {
         T: Send + 'static,
         F: FnOnce() -> Result<T, Error> + Send + 'static,
     {
-        let _place = self.shared.readers.acquire().await.map_err(|e| Error::unavailable(&e))?;
+        let _place = self.readers.acquire().await.map_err(|e| Error::unavailable(&e))?;
         let reading = tokio::task::spawn_blocking(read);
         reading.await.unwrap_or_else(|error| Err(Error::unavailable(&error)))
     }
+}
+
+fn readers() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(READERS))
 }
 
 pub(super) fn read_page(moment: &Moment, page: &Page) -> Result<Vec<Row>, Error> {

@@ -145,7 +145,9 @@ async fn store_open_refuses_newer_format() {
     store.commit(commit).await.unwrap();
     store.close().await;
     let error = Store::open(&options(&folder)).unwrap_err();
-    assert!(error.to_string().contains("install a newer release"), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("Install that release again, or a newer one"), "{said}");
+    assert!(said.contains("restore a backup"), "{said}");
 }
 
 #[tokio::test]

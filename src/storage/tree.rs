@@ -26,7 +26,7 @@ use crate::runtime::new_id;
 /// once a store has been filled, none while it is empty, and 1.2 to 1.5 times the disk.
 pub const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 /// Pages of the tree that are kept in memory.
-const CACHE_BYTES: u64 = 128 * 1024 * 1024;
+const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 /// How often, and how far apart, it is looked whether an earlier store has let go of its files: ten
 /// seconds in all.
 const LET_GO_LOOKS: u32 = 1000;
